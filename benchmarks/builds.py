@@ -1,6 +1,6 @@
-"""The embedded engine by how a checkpoint is built: on one GPU or several, in its own type or in FP8.
+"""The embedded engine by how a checkpoint is built: in its own data type or in FP8.
 
-`python -m benchmarks.builds --shape qwen2.5-7b --tp-sizes 1,2 --fp8`
+`python -m benchmarks.builds --shape qwen2.5-7b --fp8`
 
 Each build is loaded in a process of its own and driven directly, with no server: tokens/s at several concurrencies, the
 time to the first token of long prompts, JSON beside plain text, mixed load, and the demo's golden answers by the same
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks import feature_costs, mixed_load
+from benchmarks import feature_costs, lengths, mixed_load
 from benchmarks.asking import Asker
 from benchmarks.build_report import (
     JSON_STREAMS,
@@ -58,7 +58,6 @@ class Build:
     """Settings of a manifest, and options of the engine."""
 
     name: str
-    tensor_parallel_size: int = 1
     quant: Literal["", "fp8"] = ""
     options: dict[str, str] = field(default_factory=dict)
 
@@ -73,7 +72,6 @@ class Build:
             max_batch_size=max_batch_size,
             created=1,
             checkpoint=str(checkpoint.resolve()),
-            tensor_parallel_size=self.tensor_parallel_size,
             quant=self.quant,
         )
         (version_dir / "tokenizer").symlink_to(checkpoint.resolve())  # for grammars
@@ -113,7 +111,7 @@ class Plan:
     @property
     def max_model_len(self) -> int:
         """Tokens of a sequence."""
-        mixed = mixed_load.PROMPTS.most + mixed_load.OUTPUTS.most if self.rates else 0
+        mixed = lengths.PROMPTS.most + lengths.OUTPUTS.most if self.rates else 0
         alone = (n + _PROMPT_ANSWER for n in (_PROMPT_TOKENS, *self.prompts, self.beside))
         return max(_PROMPT_TOKENS + self.tokens, mixed, *alone)
 
@@ -140,10 +138,7 @@ def measure(build: Build, folder: Path, checkpoint: Path, plan: Plan, golden: bo
     if golden:
         (folder / "golden").mkdir(exist_ok=True)
         try:
-            given = build.write(folder / "golden", DEMO, 64, 2048), build.options
-            # Ranks share memory in the first group of a process only.
-            alone = build.tensor_parallel_size == 1
-            result.golden = check_golden(*given) if alone else in_child(plan.limit_s, check_golden, *given)
+            result.golden = check_golden(build.write(folder / "golden", DEMO, 64, 2048), build.options)
         except Exception as error:
             result.golden_error = f"{type(error).__name__}: {error}"
     yield result
@@ -240,8 +235,8 @@ def logprob_distances(checkpoint: Path) -> dict[str, QuantDistance]:
     import torch
     from tokenizers import Tokenizer
 
-    from openai_bls.engines.embedded import model_loader, quant_distance
-    from openai_bls.engines.embedded.plain_pass import RoundedCache
+    from openai_bls.engines.embedded.model import model_loader, quant_distance
+    from openai_bls.engines.embedded.self_test.plain_pass import RoundedCache
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
@@ -279,7 +274,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.builds", description=__doc__.partition("\n")[0])
     parser.add_argument("checkpoint", type=Path, nargs="?", default=DEMO, help="default: the demo's")
     parser.add_argument("--shape", choices=SHAPES, help="random weights of this shape instead, kept for the next run")
-    parser.add_argument("--tp-sizes", type=levels, default="1", help="GPUs, with commas between (default %(default)s)")
     parser.add_argument("--fp8", action="store_true", help="FP8 as well, and distances of log-probabilities")
     parser.add_argument("--concurrency", type=levels, default="1,16,64,256", help="default %(default)s")
     parser.add_argument("--tokens", type=int, default=128, help="of an answer (default %(default)s)")
@@ -288,14 +282,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--no-golden", dest="golden", action="store_false", help="leave out the demo's answers")
     parser.add_argument("--limit-s", type=float, default=180.0, help="for each part (default %(default)s)")
     options = parser.parse_args(arguments)
-    builds = [Build(f"{size} GPU" + "s" * (size > 1), size) for size in options.tp_sizes]
     checkpoint = options.checkpoint
     if options.shape:  # kept for the next run
         checkpoint = in_child(options.limit_s, checkpoint_in, room_for(options.shape), options.shape)
     plan = Plan(options.concurrency, options.tokens, options.prompts, options.limit_s, options.json).fitting(checkpoint)
     results = []
     with tempfile.TemporaryDirectory(prefix="builds-") as work:
-        for build in (*builds, *(FP8 if options.fp8 else ())):
+        for build in (Build("own type"), *(FP8 if options.fp8 else ())):
             found = attempt(options.limit_s, measure, build, Path(work), checkpoint, plan, options.golden)
             results.append(outcome(build, *found))
             print(results[-1], file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import grpc
 from tritonclient.grpc import service_pb2
@@ -45,7 +46,7 @@ async def run_grpc(plan: Plan) -> list[Trace]:
     address = plan.target.host, plan.target.port
     _, writer = await asyncio.open_connection(*address)
     writer.close()
-    run = Run(plan, [infer_request(plan.target, body) for body in bodies(plan)])
+    run = Run(plan, [replace(asked, body=infer_request(plan.target, asked.body)) for asked in bodies(plan)])
     async with grpc.aio.insecure_channel("{}:{}".format(*address)) as channel:
         # A call with one request and any number of responses; bytes in, bytes out.
         call = channel.unary_stream(_METHOD)

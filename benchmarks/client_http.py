@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from dataclasses import replace
 
 import httptools
 
@@ -101,7 +102,7 @@ async def run_http(plan: Plan) -> list[Trace]:
     Raises:
         OSError: the server cannot be reached.
     """
-    run = Run(plan, [http_request(plan.target, body) for body in bodies(plan)])
+    run = Run(plan, [replace(asked, body=http_request(plan.target, asked.body)) for asked in bodies(plan)])
     connections = [_Connection(run) for _ in range(run.workers)]
     try:
         await asyncio.gather(*(connection.open() for connection in connections))

@@ -2,10 +2,10 @@
 
 Makes a checkpoint of a 7B model, drives the engine directly (`builds`): rates, long prompts, JSON, mixed load and the
 demo's golden answers; serves it with the real tritonserver, where there is one, and drives /v1 in the same way; and
-compares further settings of the engine. `--everything` adds FP8, drafts, several GPUs, a very long prompt and kernels.
-The order is that of importance. Each stage is a process of its own with a limit in time, and with several GPUs those
-that need one run side by side. A stage that fails or that there is no time for leaves the others' results whole, and
-its own up to there. After every stage `results.json` and `summary.md` are written anew.
+compares further settings of the engine. `--everything` adds FP8, drafts, a very long prompt and kernels.
+The order is that of importance. Each stage is a process of its own with a limit in time, and where there are several
+GPUs, stages run side by side, one on each. A stage that fails or that there is no time for leaves the others' results
+whole, and its own up to there. After every stage `results.json` and `summary.md` are written anew.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from benchmarks.children import attempt, in_child
 from benchmarks.copying import Load
 from benchmarks.driver import Clients, measure, warm_up
 from benchmarks.engine import ROOT, Floor, floor, gpu_versions, parse_variant
-from benchmarks.gpu_report import MAIN, NGRAMS, TWO_GPUS, Results, summary
+from benchmarks.gpu_report import MAIN, NGRAMS, Results, summary
 from benchmarks.machine import conditions
 from benchmarks.options import levels
 from benchmarks.random_checkpoint import DEMO, checkpoint_in, room_for
@@ -61,8 +61,7 @@ class Stage:
     name: str
     limit_s: float
     work: Callable[[float, str], str]
-    """Given the seconds it has and its GPUs, as in `CUDA_VISIBLE_DEVICES`; returns a few words on how it went."""
-    gpus: int = 1
+    """Given the seconds it has and its GPU, as in `CUDA_VISIBLE_DEVICES`; returns a few words on how it went."""
 
 
 class LeftOutError(Exception):
@@ -83,17 +82,15 @@ class Session:
         self._lock = threading.Lock()
         self._plan = builds.Plan(options.concurrency, options.tokens, (), limit_s=60)
 
-    def stage(self, stage: Stage, gpus: str, deadline: float | None = None) -> bool:
+    def stage(self, stage: Stage, gpu: str) -> bool:
         """Do a stage; whether it came to its end."""
         started = time.monotonic()
-        seconds, good = min(stage.limit_s, (deadline or self.deadline) - started - 5), False
-        if stage.gpus > max(1, len(self.gpus)):
-            said = f"left out: takes {stage.gpus} GPUs"
-        elif seconds < _LEAST_S:
+        seconds, good = min(stage.limit_s, self.deadline - started - 5), False
+        if seconds < _LEAST_S:
             said = "left out: no time"
         else:
             try:
-                said, good = stage.work(seconds, gpus), True
+                said, good = stage.work(seconds, gpu), True
             except LeftOutError as error:
                 said = f"left out: {error}"
             except Exception as error:
@@ -108,12 +105,9 @@ class Session:
         return good
 
     def run(self) -> None:
-        """All stages, those that need one GPU side by side, and those that need several afterwards."""
+        """All stages, as many side by side as there are GPUs."""
         if not self.stage(Stage("prepare", 150, self.prepare), ""):
             return
-        stages = self.stages()
-        kept = sum(stage.limit_s for stage in stages if 1 < stage.gpus <= len(self.gpus))
-        until = self.deadline - min(kept, (self.deadline - time.monotonic()) / 2)
         free: queue.SimpleQueue[str] = queue.SimpleQueue()
         for gpu in self.gpus:
             free.put(gpu)
@@ -121,15 +115,12 @@ class Session:
         def on_one(stage: Stage) -> None:
             gpu = free.get()
             try:
-                self.stage(stage, gpu, until)
+                self.stage(stage, gpu)
             finally:
                 free.put(gpu)
 
         with ThreadPoolExecutor(len(self.gpus)) as pool:
-            list(pool.map(on_one, [stage for stage in stages if stage.gpus == 1]))
-        for stage in stages:
-            if stage.gpus > 1:
-                self.stage(stage, ",".join(self.gpus[: stage.gpus]))
+            list(pool.map(on_one, self.stages()))
 
     def stages(self) -> list[Stage]:
         """All stages, the most important first."""
@@ -139,14 +130,11 @@ class Session:
         )
         found = [Stage(MAIN, 180, partial(self.build, Build(MAIN), whole))]
         if options.everything:
-            fp8, both = FP8[1], replace(FP8[1], name="two GPUs, FP8", tensor_parallel_size=2)
-            few = replace(plan, concurrency=[level for level in plan.concurrency if level in (1, 64)])
+            fp8 = FP8[1]
             longest, alone = Build("a very long prompt"), replace(plan, concurrency=(1,), prompts=[options.longest])
             found += [
                 Stage(fp8.name, 100, partial(self.build, fp8, replace(plan, prompts=options.prompts))),
                 Stage("drafts", 110, partial(self.drafts, NGRAMS, ())),
-                Stage(TWO_GPUS, 90, partial(self.build, Build(TWO_GPUS, 2), plan), gpus=2),
-                Stage(both.name, 75, partial(self.build, both, few), gpus=2),
                 Stage(longest.name, 80, partial(self.build, longest, alone, golden=False)),
                 Stage("draft model", 120, partial(self.drafts, "a draft model", ("--draft-shape", options.draft_like))),
             ]
@@ -160,20 +148,20 @@ class Session:
 
     # Stages.
 
-    def prepare(self, seconds: float, gpus: str) -> str:
+    def prepare(self, seconds: float, gpu: str) -> str:
         """The checkpoint, and what this machine is."""
-        del gpus
+        del gpu
         kinds = (False, True) if self.options.everything else (False,)
         self.gpus, versions, self.results.floor = in_child(seconds, survey, self.work, self.options.like, kinds)
         self.results.made = asdict(conditions("python -m benchmarks.gpu", versions))
         return f"{len(self.gpus)} GPUs"
 
-    def build(self, build: Build, plan: builds.Plan, seconds: float, gpus: str, *, golden: bool = True) -> str:
+    def build(self, build: Build, plan: builds.Plan, seconds: float, gpu: str, *, golden: bool = True) -> str:
         """One build of the engine, driven directly."""
         checkpoint = checkpoint_in(self.work, self.options.like)
         with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
             given = (build, Path(folder), checkpoint, plan, golden)
-            found, problem = attempt(seconds, builds.measure, *given, gpus=gpus)
+            found, problem = attempt(seconds, builds.measure, *given, gpus=gpu)
         result = builds.outcome(build, found, problem)
         with self._lock:
             self.results.builds.append(result)
@@ -182,20 +170,20 @@ class Session:
             raise RuntimeError(result.speed.error)
         return " ".join(f"{level.tokens_per_s:,.0f}" for level in result.speed.levels) + " tokens/s"
 
-    def drafts(self, name: str, more: Sequence[str], seconds: float, gpus: str) -> str:
+    def drafts(self, name: str, more: Sequence[str], seconds: float, gpu: str) -> str:
         """Drafts on texts that are copied and on others."""
         limit = str(max(1, int(seconds - _LEAST_S)))
         arguments = ["--shape", self.options.like, "--work", str(self.work), "--rounds", "1", "--limit-s", limit, *more]
         loads: list[Load] = []
         try:
             given = speculation.parser().parse_args(arguments)
-            in_child(seconds, speculation.run, given, gpus=gpus, tell=loads.append)
+            in_child(seconds, speculation.run, given, gpus=gpu, tell=loads.append)
         finally:
             with self._lock:  # without their requests, which would fill the file
                 self.results.drafts[name] = [replace(load, requests=()) for load in loads]
         return f"{len(loads)} loads"
 
-    def serve(self, seconds: float, gpus: str) -> str:
+    def serve(self, seconds: float, gpu: str) -> str:
         """The engine with its own choices behind tritonserver and /v1."""
         from openai_bls.builder.build import build
         from openai_bls.builder.recipe import BuildOptions
@@ -212,9 +200,9 @@ class Session:
             copy_models(ROOT / "model_repository", repository)
         checkpoint = checkpoint_in(self.work, options.like)
         wanted = BuildOptions(str(checkpoint), repository, max_batch_size=max(options.concurrency))
-        in_child(seconds, build, wanted, print, gpus=gpus)
+        in_child(seconds, build, wanted, print, gpus=gpu)
         # /v1 repeats some prompts, which must not count for it.
-        environment = {"OPENAI_BLS_ENGINE_PREFIX_SHARING": "false"} | ({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {})
+        environment = {"OPENAI_BLS_ENGINE_PREFIX_SHARING": "false"} | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
         seconds = ends - time.monotonic()
         with Clients() as clients, run_server(repository, environment, timeout=seconds / 2) as server:
             target = http_target("chat", server.openai_url, model="openai_bls")
@@ -228,10 +216,10 @@ class Session:
                     self.results.served.append(one)
         return " ".join(f"{one.tokens_per_s:,.0f}" for one in self.results.served) + " tokens/s"
 
-    def further(self, module: str, seconds: float, gpus: str) -> str:
+    def further(self, module: str, seconds: float, gpu: str) -> str:
         """Another command, whose tables go to a file of their own."""
         path = self.options.out / f"{module}.md"
-        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {})
+        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
         with path.open("w", encoding="utf-8") as out:
             command = [sys.executable, "-m", f"benchmarks.{module}"]
             # A group of its own, as it starts processes too.
@@ -278,7 +266,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--rates", type=levels, default="30,60,70,80", help="mixed load, requests/s (default %(default)s)"
     )
-    made.add_argument("--everything", action="store_true", help="FP8, drafts, several GPUs and kernels too")
+    made.add_argument("--everything", action="store_true", help="FP8, drafts and kernels too")
     made.add_argument("--only", action="append", metavar="STAGE", help="these stages, by their names in the summary")
     made.add_argument("--budget-s", type=float, default=560.0, help="seconds for all (default %(default)s)")
     made.add_argument("--variant", action="append", metavar="NAME:OPTION=VALUE,...", help="settings to compare")

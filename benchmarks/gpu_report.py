@@ -16,7 +16,6 @@ from benchmarks.stats import Measurement
 
 MAIN = "auto"
 """Build with the engine's own choices."""
-TWO_GPUS = "two GPUs"
 NGRAMS = "n-grams and predictions"
 _COPIES, _NOTHING = "copies its prompt, greedy", "nothing to copy, greedy"
 
@@ -79,7 +78,6 @@ def goals(results: Results) -> Iterator[tuple[str, str, float, float | None]]:
     )
     yield "64 streams of JSON, times the tokens/s of plain text", "≥", 0.85, main.json_share if main else None
     yield "weights and KV cache in FP8, one stream, times", "≥", 1.5, results.times(FP8[1].name)
-    yield "two GPUs, one stream, times", "≥", 1.6, results.times(TWO_GPUS)
     yield "drafts, a text that is copied, times", "≥", 1.8, results.draft_times(_COPIES)
     yield "drafts, nothing to copy, times", "≥", 0.97, results.draft_times(_NOTHING)
 

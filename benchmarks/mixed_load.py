@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import statistics
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import lengths
 from benchmarks.asking import Answer, Asker
 from benchmarks.engine import parse_variant, show_log
 from benchmarks.options import levels
@@ -37,26 +37,6 @@ _TOKEN_S = 0.05
 
 
 @dataclass(frozen=True)
-class Lengths:
-    """Log-normal lengths in tokens, cut to bounds."""
-
-    mean: float
-    least: int
-    most: int
-    deviation: float
-    """Of the logarithm."""
-
-    def draw(self, source: random.Random) -> int:
-        """A length."""
-        center = math.log(self.mean) - self.deviation**2 / 2
-        return min(self.most, max(self.least, round(source.lognormvariate(center, self.deviation))))
-
-
-PROMPTS = Lengths(mean=560, least=50, most=4000, deviation=0.9)
-OUTPUTS = Lengths(mean=155, least=20, most=500, deviation=0.7)
-
-
-@dataclass(frozen=True)
 class Arrival:
     """One request and when it comes."""
 
@@ -68,11 +48,11 @@ def arrivals(rate: float, seconds: float, seed: int) -> list[Arrival]:
     """Requests of `seconds` at `rate` per second, the same for the same seed; those of two rates share no prompt."""
     source, at, found = random.Random(f"{seed} {rate}"), 0.0, []
     while (at := at + source.expovariate(rate)) < seconds:
-        prompt = [source.randrange(_PROMPT_IDS) for _ in range(PROMPTS.draw(source))]
+        prompt = [source.randrange(_PROMPT_IDS) for _ in range(lengths.PROMPTS.draw(source))]
         request = GenerationRequest(
             request_id=0,
             prompt_token_ids=prompt,
-            max_tokens=OUTPUTS.draw(source),
+            max_tokens=lengths.OUTPUTS.draw(source),
             sampling=SamplingParams(temperature=0),
             stop_token_ids=(),
         )

@@ -52,7 +52,7 @@ def analyse(traces: Sequence[Trace], plan: Plan, cpu_s: float) -> ClientReport:
         arrivals = np.repeat(np.array(trace.times), np.array(trace.counts, dtype=np.int64))
         try:
             texts, ending = _look_into(trace, arrivals, plan, payload)
-            problem = trace.failure or _problem(ending, len(texts), plan)
+            problem = trace.failure or _problem(ending, len(texts), plan, trace.output_tokens or plan.output_tokens)
         except StreamFailure as failure:
             texts, ending = arrivals, Ending()
             problem = trace.failure or f"error event: {failure}"
@@ -96,14 +96,14 @@ def _look_into(trace: Trace, arrivals: Seconds, plan: Plan, payload: PayloadRead
     return arrivals[layout.lead : max(layout.lead, len(arrivals) - layout.trail)], ending
 
 
-def _problem(ending: Ending, text_events: int, plan: Plan) -> str:
+def _problem(ending: Ending, text_events: int, plan: Plan, wanted: int) -> str:
     """Why a stream is not complete, or an empty string."""
     if plan.target.api == "chat" and not ending.done:
         return "incomplete: no [DONE]"
     if ending.completion_tokens is None:
         return "incomplete: no usage"
-    if ending.completion_tokens != plan.output_tokens:
-        return f"incomplete: {ending.completion_tokens} of {plan.output_tokens} tokens"
+    if ending.completion_tokens != wanted:
+        return f"incomplete: {ending.completion_tokens} of {wanted} tokens"
     if not 0 < text_events <= ending.completion_tokens:
         return f"incomplete: {text_events} text events for {ending.completion_tokens} tokens"
     return ""

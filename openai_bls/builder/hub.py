@@ -138,7 +138,7 @@ def fetch_config(model: str, revision: str = "") -> dict[str, Any]:
     if revision:
         _require_revisions(model)
     if is_gguf(model):
-        raise no_gguf_for_tensorrt_llm(model)
+        raise no_gguf("tensorrt_llm", model)
     folder = local_path(model)
     if folder.is_dir():
         return read_config(folder)
@@ -151,11 +151,11 @@ def fetch_config(model: str, revision: str = "") -> dict[str, Any]:
     return read_config(folder)
 
 
-def no_gguf_for_tensorrt_llm(model: str) -> EngineLoadError:
-    """The refusal of a GGUF file as the source of an engine of TensorRT-LLM."""
+def no_gguf(engine: str, model: str) -> EngineLoadError:
+    """The refusal of a GGUF file as the source of an engine other than the embedded one."""
+    who = "TensorRT-LLM does not read" if engine == "tensorrt_llm" else "this release does not give to vLLM"
     return EngineLoadError(
-        f"{model} is a GGUF file, which TensorRT-LLM does not read: give the checkpoint that it was made from, or "
-        "--engine transformers"
+        f"{model} is a GGUF file, which {who}: give the checkpoint that it was made from, or --engine transformers"
     )
 
 

@@ -13,7 +13,7 @@ from openai_bls.builder.tensorrt_llm.quantized_checkpoint import CHECKPOINT_FORM
 from openai_bls.core.checkpoint import CheckpointFacts, read_json, text_config
 from openai_bls.core.manifest import EngineLoadError, first_line
 from openai_bls.engines.adapters import CONFIG_FILE as ADAPTER_CONFIG
-from openai_bls.engines.embedded import fp8_checkpoint
+from openai_bls.engines.embedded.model import fp8_checkpoint
 
 # By the name of the architecture, the most telling first.
 _KINDS = (

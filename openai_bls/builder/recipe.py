@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
 from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.target import Prepared
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
-from openai_bls.core.manifest import Dtype, FileRecord, Manifest, Quantization
-
-EngineKind = Literal["transformers", "null", "tensorrt_llm"]
-"""Engines that can be built."""
+from openai_bls.builder.vllm.options import VllmOptions
+from openai_bls.core.manifest import Dtype, EngineKind, FileRecord, Manifest, Quantization
 
 Report = Callable[[str], None]
 """Called with one line per stage."""
@@ -33,7 +31,7 @@ class BuildOptions(msgspec.Struct, frozen=True):
     engine: EngineKind = "transformers"
     dtype: Dtype = "auto"
     quant: Quantization = ""
-    """Of an engine of transformers; that of TensorRT-LLM is among its options."""
+    """Of an engine of transformers; those of TensorRT-LLM and vLLM are among their options."""
     max_model_len: int | None = None
     """Tokens; None takes the checkpoint's own."""
     max_batch_size: int = 64
@@ -43,10 +41,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     served_model_name: str | None = None
     """Name on the API; None takes the directory's."""
     trust_remote_code: bool = False
-    tensor_parallel_size: int = 1
-    """GPUs that share each layer."""
     self_test: bool = True
-    """Of an engine of transformers, before it takes the place of the last; otherwise the load does it."""
+    """Of an engine of transformers or vLLM, before it takes the place of the last."""
     force: bool = False
     """Build even if nothing changed, or if the estimate says that it does not fit."""
     draft_model: str = ""
@@ -54,6 +50,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     lora: LoraOptions = LoraOptions()
     tensorrt_llm: TensorRtLlmOptions = TensorRtLlmOptions()
     """Options of `engine` `tensorrt_llm` only."""
+    vllm: VllmOptions = VllmOptions()
+    """Options of `engine` `vllm` only."""
 
 
 class Recipe(Protocol):

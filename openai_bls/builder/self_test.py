@@ -23,7 +23,7 @@ from openai_bls.engines.embedded.loading import load
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.registry import parse_options
 
-_ENGINE = "openai_bls.engines.embedded.engine"
+_ENGINE = "openai_bls.engines.embedded.engine.engine"
 _CACHE_TOKENS = 4096
 """Tokens of the KV cache, unless a sequence needs more: a server may run on this machine."""
 _SKIP = "--no-self-test leaves it to the load"

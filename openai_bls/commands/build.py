@@ -18,10 +18,11 @@ from typing import Any, NamedTuple, get_args
 from openai_bls.builder.build import build, remove
 from openai_bls.builder.hub import fetch_config, is_gguf, local_path
 from openai_bls.builder.lora import read_lora_options
-from openai_bls.builder.recipe import BuildOptions, EngineKind
+from openai_bls.builder.recipe import BuildOptions
 from openai_bls.builder.tensorrt_llm.options import read_options, refuse_meaningless
+from openai_bls.builder.vllm.options import VllmOptions, read_vllm_options, refuse_vllm_only
 from openai_bls.commands.options import repository
-from openai_bls.core.manifest import EngineLoadError, Quantization
+from openai_bls.core.manifest import EngineKind, EngineLoadError, Quantization
 from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
 from openai_bls.launcher import workspace
 
@@ -77,10 +78,16 @@ def wanted(given: argparse.Namespace) -> Build | DryRun | Removal:
         parser.error("--gpu and --gpu-memory are for --dry-run: an engine is built for the GPU that is there")
     model = options.get("model", str(workspace.demo_checkpoint()))
     engine, reason = choose_engine(options.get("engine", "auto"), dry_run=dry_run)
-    if engine == "tensorrt_llm" and reason and is_gguf(model):
-        engine, reason = "transformers", "engine transformers: TensorRT-LLM does not read GGUF files"
+    if engine in ("tensorrt_llm", "vllm") and reason and is_gguf(model):
+        engine, reason = "transformers", "engine transformers: it alone reads GGUF files"
+    if engine == "vllm" and dry_run:
+        raise EngineLoadError("--dry-run plans TensorRT-LLM engines: the engine vllm has nothing to plan")
+    vllm = read_vllm_options(options) if engine == "vllm" else VllmOptions()
+    refuse_vllm_only(options, engine)
     quant = _embedded_quant(options.pop("quant", "")) if engine == "transformers" else ""
     tensorrt_llm = read_options(options)
+    if engine == "transformers" and tensorrt_llm.tensor_parallel_size > 1:
+        raise _one_gpu(tensorrt_llm.tensor_parallel_size, model)
     lora = read_lora_options(options)
     refuse_meaningless(options, engine, tensorrt_llm.flow, tensorrt_llm.backend)
     asked = BuildOptions(
@@ -96,19 +103,30 @@ def wanted(given: argparse.Namespace) -> Build | DryRun | Removal:
         max_tokens_in_kv_cache=0 if engine == "tensorrt_llm" else options.get("max_tokens_in_kv_cache", 0),
         served_model_name=options.get("served_model_name"),
         trust_remote_code=options.get("trust_remote_code", False),
-        tensor_parallel_size=tensorrt_llm.tensor_parallel_size,
         self_test=options.get("self_test", True),
         force=options.get("force", False),
         draft_model=options.get("draft_model", ""),
         lora=lora,
         tensorrt_llm=tensorrt_llm,
+        vllm=vllm,
     )
     return DryRun(asked, *gpu) if dry_run else Build(asked, reason)
 
 
+def _one_gpu(tp_size: int, model: str) -> EngineLoadError:
+    """Refusal of --tp-size with the embedded engine."""
+    line = shlex.join(["openai-bls", "build", "--engine", "vllm", "--tp-size", str(tp_size), "--model", model])
+    return EngineLoadError(
+        f"--tp-size {tp_size}: the embedded engine runs on one GPU: run `{line}`, or the same with --engine "
+        "tensorrt_llm where TensorRT-LLM is installed (docs/guides/several-gpus.md)"
+    )
+
+
 def _embedded_quant(asked: str) -> Quantization:
     if asked.lower() not in get_args(Quantization):
-        raise EngineLoadError(f"--quant {asked} is for --engine tensorrt_llm: the engine transformers has fp8")
+        raise EngineLoadError(
+            f"--quant {asked} is for --engine tensorrt_llm and --engine vllm: the engine transformers has fp8"
+        )
     quant: Quantization = asked.lower()  # type: ignore[assignment]  # as was just seen
     return quant
 
@@ -116,16 +134,19 @@ def _embedded_quant(asked: str) -> Quantization:
 def choose_engine(asked: str, *, dry_run: bool = False) -> tuple[EngineKind, str]:
     """The engine that `--engine auto` stands for, and why; --dry-run plans TensorRT-LLM whatever is installed."""
     if asked != "auto":
-        kind: EngineKind = asked  # type: ignore[assignment]  # argparse has seen to it
-        return kind, ""
+        named: EngineKind = asked  # type: ignore[assignment]  # argparse has seen to it
+        return named, ""
     if dry_run:
         return "tensorrt_llm", ""
-    if importlib.util.find_spec("tensorrt_llm") is None:
+    names: dict[str, EngineKind] = {"TensorRT-LLM": "tensorrt_llm", "vLLM": "vllm"}
+    there = {name: kind for name, kind in names.items() if importlib.util.find_spec(kind) is not None}
+    if not there:
         return "transformers", "engine transformers: TensorRT-LLM is not installed"
+    name, kind = next(iter(there.items()))
     installed = visible_gpus()
     if not installed:
-        return "transformers", "engine transformers: TensorRT-LLM is installed, but there is no GPU"
-    return "tensorrt_llm", f"engine tensorrt_llm: it is installed, and there is a GPU ({installed[0].name})"
+        return "transformers", f"engine transformers: {name} is installed, but there is no GPU"
+    return kind, f"engine {kind}: it is installed, and there is a GPU ({installed[0].name})"
 
 
 def dry_run(wanted: DryRun) -> tuple[str, int]:

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-from openai_bls.builder.recipe import EngineKind
 from openai_bls.builder.tensorrt_llm.quantization import BUILT
 from openai_bls.commands.options import REPOSITORY_HELP
 from openai_bls.core import guide_names
+from openai_bls.core.manifest import EngineKind
 from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype
 
 GUIDE_NAMES = guide_names.BUILD
@@ -25,7 +25,7 @@ Put a Hugging Face checkpoint into the model repository.
 
 Where TensorRT-LLM and a GPU are, it places the checkpoint for the PyTorch flow, or converts it and builds a TensorRT
 engine (--flow tensorrt, the default before TensorRT-LLM 1.2); elsewhere the embedded engine of transformers takes the
-checkpoint as it is.
+checkpoint as it is. With --engine vllm the checkpoint goes to vLLM, in an environment and a process of its own.
 
 The engine goes into `tensorrt_llm/1/`, its tokenizer into the models that need it, and serving settings into
 `tensorrt_llm/config.pbtxt` as literal values. All of it is prepared aside and moved into place at the end, so that a
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--engine",
         choices=("auto", *get_args(EngineKind)),
-        help="auto is tensorrt_llm where that is installed and a GPU is there, else transformers",
+        help="auto is tensorrt_llm or vllm where this Python has it and a GPU is there, else transformers",
     )
     what.add_argument("--served-model-name", metavar="NAME", help="name in the API (default: the directory's)")
     what.add_argument("--trust-remote-code", action="store_true", help="run Python code that the checkpoint holds")
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-self-test",
         dest="self_test",
         action="store_false",
-        help="transformers: leave the self-test to the load, on a machine that cannot hold the model",
+        help="transformers, vllm: build without it, on a machine that cannot hold the model",
     )
     what.add_argument(
         "--dry-run", action="store_true", help="print plan and estimate for TensorRT-LLM; needs no GPU and no weights"
@@ -87,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--gpu-memory", metavar="SIZE", help="to estimate for a GPU of this memory, such as 16GB")
     _add_sizes(parser.add_argument_group("sizes"))
     _add_quantization(parser.add_argument_group("number formats and quantization"))
+    _add_vllm(parser.add_argument_group("vLLM (docs/vllm.md)"))
     _add_build(parser.add_argument_group("the build (TensorRT-LLM)"))
     _add_lora(parser.add_argument_group("adapters (LoRA)"))
     _add_serving(parser.add_argument_group("serving, written into config.pbtxt (TensorRT-LLM; no rebuild)"))
@@ -112,10 +113,15 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
         ("--max-output-len", "most tokens of an output, in the place of --max-seq-len"),
         ("--max-num-tokens", "tokens of one step, prompts and new tokens together (default: 8192)"),
         ("--max-beam-width", "of beam search (default: 1)"),
-        ("--pp-size", "stages of layers, a GPU each, or --tp-size of them (default: 1)"),
     )
     for option, text in more:
         group.add_argument(option, type=int, metavar="N", help=f"TensorRT-LLM: {text}")
+    group.add_argument(
+        "--pp-size",
+        type=int,
+        metavar="N",
+        help="TensorRT-LLM, vLLM: stages of layers, a GPU each, or --tp-size of them (default: 1)",
+    )
 
 
 def _add_quantization(group: argparse._ArgumentGroup) -> None:
@@ -123,7 +129,8 @@ def _add_quantization(group: argparse._ArgumentGroup) -> None:
         "--quant",
         metavar="HOW",
         help=f"of the weights: fp8 with transformers, on a GPU that has it; with TensorRT-LLM {', '.join(BUILT)};"
-        " smoothquant, int8 and int4_awq are understood too. A checkpoint that is quantized already is taken as it is,"
+        " smoothquant, int8 and int4_awq are understood too; with vLLM a value of its"
+        " `quantization`. A checkpoint that is quantized already is taken as it is,"
         " without this (docs/models.md)",
     )
     group.add_argument(
@@ -136,6 +143,20 @@ def _add_quantization(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--calib-size", type=int, metavar="N", help="TensorRT-LLM: texts to calibrate with (default: 512; awq: 32)"
+    )
+
+
+def _add_vllm(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--extra-engine-args",
+        type=Path,
+        metavar="FILE",
+        help="YAML with further fields of vLLM's AsyncEngineArgs: gpu_memory_utilization, speculative_config ...",
+    )
+    group.add_argument(
+        "--engine-python",
+        metavar="PYTHON",
+        help="interpreter with vLLM (default: OPENAI_BLS_ENGINE_PYTHON, that of `install-engine vllm`, this one)",
     )
 
 

@@ -29,13 +29,16 @@ _BUILD = (
 )
 
 
-def ensure_engine(repository: Path, model: str | None, report: Callable[[str], None]) -> None:
+def ensure_engine(
+    repository: Path, model: str | None, report: Callable[[str], None], *, engine: str | None = None
+) -> None:
     """See to it that the default engine of `repository` is `model`; without one that there is an engine.
 
     Args:
         repository: the model repository, which is made if there is none.
         model: as --model takes it; None is whatever is there, or the demo checkpoint.
         report: called with one line for each step.
+        engine: kind of the engine, as --engine takes it; None is the one that is there, or what a build chooses.
 
     Raises:
         LaunchError: there is another engine whose build takes long, or the build failed.
@@ -45,24 +48,30 @@ def ensure_engine(repository: Path, model: str | None, report: Callable[[str], N
         report(f"model repository: {repository}")
         workspace.update(repository, report)
     present = _present(repository)
+    fits = present is not None and engine in (None, "auto", present.engine)
     if model is None:
+        if present is not None and not fits:
+            raise LaunchError(
+                f"the engine in {repository} is {present.model_name} on {present.engine}, and not on {engine}: say "
+                "with --model what to build"
+            )
         if present is not None:
             return
         report(DEMO_NOTE)
         model = str(workspace.demo_checkpoint())
     elif present is not None:
-        if is_same(present, model):
+        if fits and is_same(present, model):
             report(f"the engine {present.model_name} is there: nothing to build")
             return
         if present.engine == "tensorrt_llm":
             raise LaunchError(
                 f"the engine in {repository} is {present.model_name}, which TensorRT-LLM built, and not {model}: build"
-                f" that with `openai-bls build --model {model}`, or give another --model-repository"
+                f" that with `openai-bls build --model {model}{_option(engine)}`, or give another --model-repository"
             )
         report(f"building {model} in the place of {present.model_name}")
     else:
         report(f"there is no engine yet: building {model}")
-    _build(repository, model)
+    _build(repository, model, engine)
 
 
 def is_same(present: Manifest, model: str) -> bool:
@@ -79,9 +88,15 @@ def _present(repository: Path) -> Manifest | None:
         return None
 
 
-def _build(repository: Path, model: str) -> None:
+def _option(engine: str | None) -> str:
+    return f" --engine {engine}" if engine else ""
+
+
+def _build(repository: Path, model: str, engine: str | None = None) -> None:
     """Build in a process of its own: the launcher stays without what that imports."""
     command = [sys.executable, "-c", _BUILD, "--model", model, "--model-repository", str(repository)]
+    if engine:
+        command += ["--engine", engine]
     with ExitStack() as stack:
         for number in (signal.SIGTERM, signal.SIGHUP):
             stack.callback(signal.signal, number, signal.signal(number, _interrupt))

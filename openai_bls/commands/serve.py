@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import get_args
 
 from openai_bls.commands.options import add_place, address, count, names, repository
 from openai_bls.core import guide_names
+from openai_bls.core.manifest import EngineKind
 from openai_bls.launcher import checks, workspace
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.process import DEFAULT_EXIT_TIMEOUT_SECONDS
@@ -31,6 +33,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--model",
         help="build the engine from this, unless it is there: a Hugging Face directory, a GGUF file, a hub id, or"
         " smollm2. `build` has the options of a build",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("auto", *get_args(EngineKind)),
+        help="engine of a build that is needed, as `build` has it; one of another kind that is there is built anew",
     )
     add_place(parser)
     parser.add_argument(
@@ -146,14 +153,14 @@ def run(options: Namespace) -> int:
     """Serve until the end."""
     folder = repository(options)
     if not options.dry_run:
-        if workspace.is_own(folder) or options.model:
+        if workspace.is_own(folder) or options.model or options.engine:
             # Here, since the builder imports numpy; and what takes long comes last.
             from openai_bls.commands.first_engine import ensure_engine
 
             wanted = serve_options(options)
             checks.check_runtime(find_server())
             checks.check_ports(wanted.ports, wanted.host, wanted.triton_address)
-            ensure_engine(folder, options.model, Console().line)
+            ensure_engine(folder, options.model, Console().line, engine=options.engine)
         elif outdated := workspace.outdated(folder):
             Console().line(
                 f"warning: {', '.join(outdated)} in {folder} is not what this release brings: if the repository is of"

@@ -34,6 +34,7 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("serve", "start tritonserver and stay in the foreground", "openai_bls.commands.serve", passes_on=True),
     Command("build", "build an engine from a checkpoint", "openai_bls.commands.build_options"),
+    Command("engine", "serve an engine in a process of its own, without Triton", "openai_bls.commands.engine"),
     Command("verify", "ask a built engine one question, without a server", "openai_bls.commands.verify"),
     Command("smoke", "check every endpoint of a server", "openai_bls.commands.smoke"),
     Command("chat", "chat with a running server in the terminal", "openai_bls.commands.chat"),
@@ -44,8 +45,9 @@ COMMANDS = (
     Command("key", "make an API key, and its line for the file of keys", "openai_bls.commands.key"),
     Command("prepare", "make a model repository, or bring one up to this release", "openai_bls.commands.prepare"),
     Command(
-        "install-server", "put a `tritonserver` command into the environment", "openai_bls.commands.install_server"
+        "install-server", "put a `tritonserver` command into the environment", "openai_bls.commands.install.server"
     ),
+    Command("install-engine", "make an environment with vLLM", "openai_bls.commands.install.engine"),
     Command("run-batch", "have a running server answer a file of requests", "openai_bls.commands.run_batch"),
     Command("completion", "print a script for completion in a shell", "openai_bls.commands.completion"),
 )

@@ -25,11 +25,11 @@ from openai_bls.core.manifest import (
     load_manifest,
     short,
 )
-from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.registry import create_engine
+from openai_bls.core.settings import OfficialSettings, TensorRtLlmSettings
 from openai_bls.output.detect import chat_template
 from openai_bls.output.detokenizer import factory
 from openai_bls.output.detokenizer.base import DetokenizerFactory
+from openai_bls.transport.engine_process.loading import load_engine as load_in_its_place
 from openai_bls.triton_models.cpp_backend import CppSettings
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
 from openai_bls.triton_models.repository import ENGINE, PREPROCESSING, TOKENIZER, with_suffix
@@ -156,7 +156,8 @@ def load_engine(model_dir: Path, manifest: Manifest, on_step: StepListener) -> E
 
         as_python = msgspec.structs.replace(record, backend="python")
         return load(version_dir, msgspec.structs.replace(manifest, tensorrt_llm=as_python), model_settings, on_step)
-    return create_engine(version_dir, on_step, settings.engine_overrides(os.environ), model_settings)
+    overrides = settings.engine_overrides(os.environ)
+    return load_in_its_place(version_dir, on_step, overrides, model_settings).engine
 
 
 def read_settings(config: Path, manifest: Manifest) -> TensorRtLlmSettings:
@@ -173,7 +174,7 @@ def read_settings(config: Path, manifest: Manifest) -> TensorRtLlmSettings:
     if record is None or record.backend != "cpp":
         return settings.load(TensorRtLlmSettings, parameters, os.environ)
     given = settings.load(CppSettings, parameters, os.environ)
-    return TensorRtLlmSettings(**{name: getattr(given, name) for name in TensorRtLlmSettings.__struct_fields__})
+    return TensorRtLlmSettings(**{name: getattr(given, name) for name in OfficialSettings.__struct_fields__})
 
 
 def ask(

@@ -11,7 +11,6 @@ import hashlib
 import logging
 import re
 import secrets
-from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,9 +27,6 @@ _HASH_PREFIX = "sha256:"
 _NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _KEY = re.compile(r"[\x21-\x7e]+")
-
-key_name: ContextVar[str] = ContextVar("key_name", default="")
-"""Name of the key with which the request that is being answered came; empty if it has none."""
 
 
 class ApiKeysError(ValueError):

@@ -49,6 +49,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     """Those of them that became output."""
     failed: bool = False
     """Every request is answered with an error until the engine is reloaded."""
+    restarts: int = 0
+    """Restarts of the engine's own process, where it has one, since the model was loaded."""
 
 
 class Engine(Protocol):

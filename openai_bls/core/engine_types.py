@@ -161,7 +161,7 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Identity, limits and capabilities of an engine; all but `lora_names` are constant while it is loaded."""
 
     engine: str
-    """`transformers`, `tensorrt_llm` or `null`."""
+    """`transformers`, `vllm`, `tensorrt_llm` or `null`."""
     model_name: str
     """The name under which the checkpoint is served, e.g. `Qwen2.5-7B-Instruct`."""
     max_model_len: int
@@ -186,6 +186,9 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Library that enforces grammars; empty is none. `grammar` is in `supported` if there is one."""
     grammar_kinds: tuple[str, ...] = ()
     """Supported values of `Grammar.kind`; empty is all of the library's."""
+    marker_token_ids: dict[str, int] = {}
+    """Ids of added tokens, by their text, that grammars must name by id, since no text in a grammar matches them; empty
+    where text matches whatever tokens spell it."""
     lora_names: tuple[str, ...] = ()
     """Adapters that requests may name; each is served as a model of that name."""
     max_loras: int = 0

@@ -39,6 +39,8 @@ _SMALL_BYTES = 1 << 20
 _HASH_BLOCK_BYTES = 1 << 20
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+EngineKind = Literal["transformers", "vllm", "tensorrt_llm", "null"]
+"""Engines that can be built."""
 Quantization = Literal["", "fp8"]
 """Quantization that the embedded engine makes; empty is none beyond the checkpoint's own."""
 
@@ -157,7 +159,7 @@ class SelfTestRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str
     """Data type of the loaded weights, e.g. `bfloat16`."""
     runner: str
-    """Name of the runner that passed, one of `engines.embedded.runner_choice`."""
+    """Name of the runner that passed, one of `engines.embedded.runners.runner_choice`."""
     attention: str
     """Attention that it ran with."""
     prompts: list[list[int]] = []
@@ -177,6 +179,41 @@ class SelfTestRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     what sets the likeliest token apart from the mean; None without such rounding. Above 0.1 no answers are recorded."""
     replay_tolerance: float | None = None
     """Difference of log-probabilities that is taken for rounding at a load; None: by the data type."""
+
+
+class AnswerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Greedy answers of an engine at its build, compared at each load on the same kind of device."""
+
+    device: str
+    """`cpu`, or the GPU's name and compute capability, e.g. `NVIDIA H200 (9.0)`."""
+    dtype: str
+    """Data type of the loaded weights, e.g. `bfloat16`."""
+    prompts: list[list[int]] = []
+    """Prompts in token ids."""
+    token_ids: list[list[int]] = []
+    """Greedy answer to each."""
+    logprobs: list[list[float]] = []
+    """Log-probabilities of its tokens."""
+
+
+class VllmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Build record of an engine of the kind `vllm`: version and options."""
+
+    version: str
+    """Version of vLLM that the build found, e.g. `0.32.0`."""
+    tensor_parallel_size: Positive = 1
+    pipeline_parallel_size: Positive = 1
+    quant: str = ""
+    """Value of vLLM's `quantization`; empty is the checkpoint's own."""
+    extra_engine_args: dict[str, Any] = {}
+    """Further fields of `AsyncEngineArgs`, from the YAML file of `--extra-engine-args`."""
+    answers: AnswerRecord | None = None
+    """Outcome of the build's self-test; None if the build left it out."""
+
+    @property
+    def world_size(self) -> int:
+        """Processes of vLLM that compute, each with a GPU of its own."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -203,8 +240,6 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trust_remote_code: bool = False
     """Run Python code that came with the checkpoint."""
     lora: LoraSettings = LoraSettings()
-    tensor_parallel_size: Positive = 1
-    """GPUs that share each layer, of the embedded engine."""
     files: dict[str, FileRecord] = {}
     """Files of the checkpoint folder, by name."""
     draft_checkpoint: str = ""
@@ -220,16 +255,23 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     null: NullSettings = NullSettings()
     tensorrt_llm: TensorRtLlmRecord | None = None
     """Set if and only if `engine` is `tensorrt_llm`."""
+    vllm: VllmRecord | None = None
+    """Set if and only if `engine` is `vllm`."""
+    engine_python: str = ""
+    """Python interpreter of the engine's own process: a path, or a command on PATH. Empty runs the engine in the
+    process of the Triton model."""
     engine_files: dict[str, FileRecord] = {}
     """Files of the folder `engine/`, by name."""
     self_test: SelfTestRecord | None = None
     """Of the embedded engine; None if the build left it to the load."""
 
 
-class _Version(msgspec.Struct, frozen=True):
-    """The one field that every format version has."""
+class _Head(msgspec.Struct, frozen=True):
+    """Fields by which manifests of other releases are refused."""
 
     format_version: int = 0
+    tensor_parallel_size: Positive = 1
+    """Number of GPUs of the embedded engine, in manifests of releases in which it ran on several."""
 
 
 def short(path: Path) -> str:
@@ -263,13 +305,21 @@ def load_manifest(version_dir: Path) -> Manifest:
     except OSError as error:
         raise EngineLoadError(f"cannot read {short(path)}: {error.strerror}") from None
     try:
-        version = msgspec.json.decode(data, type=_Version).format_version
-        if version > FORMAT_VERSION:
+        head = msgspec.json.decode(data, type=_Head)
+        if head.format_version > FORMAT_VERSION:
             raise EngineLoadError(
-                f"{short(path)} has format {version}, newer than this release's {FORMAT_VERSION}: "
+                f"{short(path)} has format {head.format_version}, newer than this release's {FORMAT_VERSION}: "
                 f"update openai_bls, or {BUILD_HINT}"
             )
-        return msgspec.json.decode(data, type=Manifest)
+        if head.tensor_parallel_size > 1:
+            size = head.tensor_parallel_size
+            raise EngineLoadError(
+                f"{short(path)} is of an embedded engine for {size} GPUs, which now runs on one GPU only: "
+                f"run `openai-bls build --engine vllm --tp-size {size} --model <checkpoint>`"
+            )
+        fields = msgspec.json.decode(data, type=dict[str, Any])
+        fields.pop("tensor_parallel_size", None)
+        return msgspec.convert(fields, Manifest)
     except msgspec.DecodeError as error:
         raise EngineLoadError(f"{short(path)} is not readable ({error}): {BUILD_HINT}") from None
 

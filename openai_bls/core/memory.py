@@ -1,8 +1,9 @@
-"""Memory that malloc keeps after it was freed, given back to the system."""
+"""Memory that loading leaves behind: garbage collections, and what malloc keeps, given back to the system."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 
 
 def trim() -> None:
@@ -11,3 +12,15 @@ def trim() -> None:
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)
+
+
+def settle() -> None:
+    """Give back what loading has left behind: once everything is loaded, before the first request.
+
+    malloc keeps freed memory; after a tokenizer of 150,000 tokens that is 5 to 30 MB. Later collections pass over what
+    is loaded: they would look at 380,000 objects beside an engine, for 0.2 s and more in which nobody gets a token.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    trim()

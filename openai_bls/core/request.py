@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from contextvars import ContextVar
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -19,9 +18,6 @@ Timeout = Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT_S)]
 TIMEOUT_HEADER = "x-request-timeout"
 """Header with the seconds in which a request must be answered."""
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
-
-request_timeout_s: ContextVar[float | None] = ContextVar("request_timeout_s", default=None)
-"""Timeout that came beside the body of the request that is being answered: in a header, or as Triton's own."""
 
 
 def checked_timeout(seconds: object, name: str) -> float:
@@ -62,19 +58,6 @@ class Deadline(NamedTuple):
         """Seconds that are left, at least 0."""
         return max(0.0, self.at - time.monotonic())
 
-    @classmethod
-    def of(cls, timeout_s: float | None, began_at: float) -> Deadline | None:
-        """The deadline of a request; None if it has none.
-
-        Args:
-            timeout_s: of its body; the one beside the body counts if that is shorter.
-            began_at: its arrival, of `time.monotonic()`.
-        """
-        beside = request_timeout_s.get()
-        if timeout_s is None or (beside is not None and beside < timeout_s):
-            timeout_s = beside
-        return None if timeout_s is None else cls(began_at + timeout_s, timeout_s)
-
 
 class Requested(msgspec.Struct, frozen=True):
     """A requested form of output."""
@@ -104,8 +87,6 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
 class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A generation request whose every field is in range; None means the engine's default."""
 
-    endpoint: str
-    """Name of the endpoint in the metrics."""
     chat: bool
     """A conversation, rendered by the chat template; else raw prompts."""
     model: str | None

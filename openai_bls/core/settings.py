@@ -182,9 +182,9 @@ class PreprocessingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 _WINDOWS = r"^( *0*[1-9][0-9]* *(, *0*[1-9][0-9]* *)*)?$"
 
 
-class TensorRtLlmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the model `tensorrt_llm`; all but the first and the last are for TensorRT-LLM engines, under the
-    official names.
+class OfficialSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the model `tensorrt_llm`, with any backend; all but the first and the last are for TensorRT-LLM
+    engines, under the official names.
 
     An engine without one of them refuses to load. None is TensorRT-LLM's own default.
     """
@@ -218,7 +218,35 @@ class TensorRtLlmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         return tuple(int(part) for part in self.max_attention_window_size.split(",") if part.strip())
 
 
-_ENVIRONMENT_ONLY = frozenset({"api_key"})
+class TensorRtLlmSettings(OfficialSettings, frozen=True, forbid_unknown_fields=True):
+    """Settings of the model `tensorrt_llm` with our own model.py: also how it reaches an engine in a process of its
+    own."""
+
+    engine_python: str = ""
+    """Python interpreter of the engine's own process: an absolute path, or a command on PATH. Empty goes by
+    `engine_python` in engine.json, and without one there runs the engine in the model's process."""
+    engine_address: str = ""
+    """Address of an engine's process that somebody else starts, by `openai-bls engine`: `unix:/path`, or
+    `tls://host:port` with `engine_key`. Empty is none."""
+    engine_key: str = ""
+    """Key of that process, for TLS. Set by OPENAI_BLS_ENGINE_KEY only, or by `engine_key_file`."""
+    engine_key_file: str = ""
+    """File that holds the key."""
+    engine_ca_file: str = ""
+    """File with the CAs of that process's certificate, PEM; empty takes the system's."""
+    engine_connect_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
+    """Seconds that the load of the model waits for that process to be there."""
+    engine_silence_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 20.0
+    """Seconds without any sign of life after which an engine's process that has loaded is taken for hung: one that was
+    started here is killed and started again."""
+    engine_restarts: NotNegative = 5
+    """Starts of the engine's process that may fail one after the other, after it was lost; then it stays down until the
+    model is loaded again."""
+
+
+_ENVIRONMENT_ONLY = frozenset({"api_key", "engine_key"})
+
+_ENGINE_SETTINGS = frozenset(OpenAiBlsSettings.__struct_fields__ + TensorRtLlmSettings.__struct_fields__)
 
 SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
 
@@ -229,8 +257,8 @@ def engine_overrides(environ: Mapping[str, str]) -> dict[str, str]:
     overrides = {}
     for name, value in environ.items():
         option = name.removeprefix(prefix + "_").lower()
-        # Some settings of openai_bls begin alike.
-        if name.startswith(prefix + "_") and f"engine_{option}" not in OpenAiBlsSettings.__struct_fields__:
+        # Some settings of the models begin alike.
+        if name.startswith(prefix + "_") and f"engine_{option}" not in _ENGINE_SETTINGS:
             overrides[option] = value
     if prefix in environ:
         overrides["engine"] = environ[prefix]

@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.core.checkpoint import safetensors_header
+from openai_bls.core.checkpoint import read_json, safetensors_header, text_config
 from openai_bls.core.engine import LoraError
 from openai_bls.core.engine_types import EngineInfo
+from openai_bls.core.manifest import EngineLoadError
 
 ADAPTER_NAME = re.compile(r"[\w.:-]{1,128}")
 """Names that adapters may have; they are names of models."""
@@ -28,6 +29,9 @@ _UNSUPPORTED = (
     "megatron_config", "modules_to_save", "monteclora_config", "target_parameters", "trainable_token_indices",
     "use_bdlora", "use_dora", "use_qalora",
 )  # fmt: skip
+# Layers whose inputs, and whose outputs, are as wide as the model.
+_FROM_HIDDEN = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "w1", "w3", "gate"}
+_TO_HIDDEN = {"o_proj", "down_proj", "w2"}
 # Values of `init_lora_weights` that leave the base model's weights as they are.
 _INITS = (None, True, False, "gaussian", "eva", "orthogonal")
 
@@ -89,6 +93,23 @@ def require_rank(adapter: Adapter, max_rank: int) -> None:
     """Raise `LoraError` if an engine that is set up for ranks up to `max_rank` cannot apply an adapter."""
     if adapter.rank > max_rank:
         raise LoraError(f"the adapter's rank is {adapter.rank}: this engine takes up to {max_rank} (--max-lora-rank)")
+
+
+def require_shapes(adapter: Adapter, checkpoint: Path) -> None:
+    """Raise `LoraError` if an adapter does not fit the model whose config.json is in the folder `checkpoint`."""
+    try:
+        text = text_config(read_json(checkpoint / "config.json"))
+    except EngineLoadError:
+        return
+    hidden, layers = text.get("hidden_size"), text.get("num_hidden_layers")
+    for path, module in adapter.modules.items():
+        part = path.rpartition(".")[2]
+        sizes = [size for names, size in ((_FROM_HIDDEN, module.inputs), (_TO_HIDDEN, module.outputs)) if part in names]
+        if isinstance(hidden, int) and any(size != hidden for size in sizes):
+            raise LoraError(f"the adapter is of another model: {path} is {sizes[0]} wide there, and {hidden} here")
+        number = next((int(name) for name in path.split(".") if name.isdecimal()), 0)
+        if isinstance(layers, int) and number >= layers:
+            raise LoraError(f"the adapter is of another model: it changes {path}, and this one has {layers} layers")
 
 
 def read_adapter(folder: Path) -> Adapter:

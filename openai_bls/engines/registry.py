@@ -8,15 +8,17 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from types import ModuleType
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
 from openai_bls.core.engine import Engine, StepListener
-from openai_bls.core.manifest import EngineLoadError, load_manifest
+from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.null_loading import NullOptions
+from openai_bls.engines.vllm.options import VllmOptions
 
 
 class EngineEntry(NamedTuple):
@@ -32,6 +34,7 @@ class EngineEntry(NamedTuple):
 
 ENGINES: dict[str, EngineEntry] = {
     "transformers": EngineEntry("openai_bls.engines.embedded.loading", EngineOptions),
+    "vllm": EngineEntry("openai_bls.engines.vllm.loading", VllmOptions),
     "tensorrt_llm": EngineEntry("openai_bls.engines.tensorrt_llm.loading", None),
     "null": EngineEntry("openai_bls.engines.null_loading", NullOptions, needs_manifest=False),
 }
@@ -79,7 +82,38 @@ def create_engine(
     Raises:
         EngineLoadError: one sentence that says what is missing and what to do.
     """
-    wanted, options = parse_options(overrides or {})
+    chosen = _choose(version_dir, overrides or {})
+    arguments = (version_dir, chosen.manifest, settings or TensorRtLlmSettings(), on_step)
+    load = chosen.module.load
+    engine: Engine = load(*arguments) if chosen.options is None else load(*arguments, chosen.options)
+    return engine
+
+
+def run_headless(version_dir: Path, overrides: Mapping[str, str], settings: TensorRtLlmSettings) -> NoReturn:
+    """Run the workers of an engine over several machines on one that is not the first, and end this process with it.
+
+    Raises:
+        EngineLoadError: one sentence that says what is missing and what to do.
+    """
+    chosen = _choose(version_dir, overrides)
+    run = getattr(chosen.module, "run_headless", None)
+    if run is None:
+        raise EngineLoadError(f"--headless is for engines of vLLM over several machines, and this one is {chosen.kind}")
+    run(version_dir, chosen.manifest, settings, chosen.options)
+    raise AssertionError("it ends the process")
+
+
+class _Choice(NamedTuple):
+    """The engine of a version folder."""
+
+    kind: str
+    module: ModuleType
+    manifest: Manifest | None
+    options: msgspec.Struct | None
+
+
+def _choose(version_dir: Path, overrides: Mapping[str, str]) -> _Choice:
+    wanted, options = parse_options(overrides)
     manifest = None
     try:
         manifest = load_manifest(version_dir)
@@ -90,16 +124,22 @@ def create_engine(
     entry = ENGINES.get(kind)
     if entry is None:
         raise EngineLoadError(f"engine.json names the engine {kind!r}; known are {', '.join(ENGINES)}")
-    load = importlib.import_module(entry.module).load
-    arguments = (version_dir, manifest, settings or TensorRtLlmSettings(), on_step)
-    if entry.options is not None:
-        engine: Engine = load(*arguments, options[kind])
-        return engine
-    for name in overrides or {}:
-        if name != "engine":
+    module = importlib.import_module(entry.module)
+    _require_own_options(kind, entry, overrides)
+    return _Choice(kind, module, manifest, options.get(kind))
+
+
+def _require_own_options(kind: str, entry: EngineEntry, overrides: Mapping[str, str]) -> None:
+    """Raise `EngineLoadError` for an option that an engine of another package does not have.
+
+    The embedded engine and the null engine stand in for each other, so options of one are allowed with the other.
+    """
+    own = () if entry.options is None else entry.options.__struct_fields__
+    if kind not in ("vllm", "tensorrt_llm"):
+        return
+    for name in overrides:
+        if name != "engine" and name not in own:
+            where = "--extra-engine-args of the build" if kind == "vllm" else "the model's config.pbtxt"
             raise EngineLoadError(
-                f"OPENAI_BLS_ENGINE_{name.upper()} is of the embedded engine: "
-                "TensorRT-LLM's settings stand in the model's config.pbtxt"
+                f"OPENAI_BLS_ENGINE_{name.upper()} is of another engine than {kind}, whose settings stand in {where}"
             )
-    engine = load(*arguments)
-    return engine

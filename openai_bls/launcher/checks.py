@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 
 from openai_bls.api.http.tls_files import TlsError, TlsFiles
 from openai_bls.core.manifest import BUILD_HINT, EngineLoadError, load_manifest
-from openai_bls.core.settings import SettingsError
+from openai_bls.core.settings import SettingsError, TensorRtLlmSettings
+from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
+from openai_bls.engines.vllm.survey.start_check import check_start
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ports import is_free
 from openai_bls.launcher.server import (
@@ -29,7 +31,7 @@ from openai_bls.launcher.server import (
     python_version,
 )
 from openai_bls.triton_models.engine_paths import cpp_parameters, strayed
-from openai_bls.triton_models.repository import openai_bls_settings
+from openai_bls.triton_models.repository import engine_settings, openai_bls_settings
 from openai_bls.triton_models.tensors import MODELS
 
 if TYPE_CHECKING:
@@ -253,8 +255,10 @@ def check_engine(repository: Path) -> str | None:
             )
     for folder in (repository / ENGINE_MODEL, *further):
         _check_paths(folder, repository)
-        _check_packages(folder)
-    return ", ".join([f"engine {manifest}", *map(str, further)])
+    shown = {folder: _check_packages(folder) for folder in (repository / ENGINE_MODEL, *further)}
+    named = {folder: f" ({about})" if about else "" for folder, about in shown.items()}
+    first, *others = named
+    return ", ".join([f"engine {manifest}{named[first]}", *(f"{folder}{named[folder]}" for folder in others)])
 
 
 def engine_models(names: Sequence[str]) -> list[str]:
@@ -283,19 +287,34 @@ def _check_paths(model: Path, repository: Path) -> None:
         )
 
 
-def _check_packages(model: Path) -> None:
-    """The embedded engine has what it imports, where the model runs one."""
+def _check_packages(model: Path) -> str:
+    """The engine of the model has the packages and GPUs that it needs; what runs it, if that is another interpreter."""
     try:
         manifest = load_manifest(model / "1")
-    except EngineLoadError:
+        settings = TensorRtLlmSettings()
+        if (model / "config.pbtxt").is_file() and cpp_parameters(model) is None:
+            settings = engine_settings(model, os.environ)
+    except (EngineLoadError, OSError, ValueError, SettingsError):
         # The load says what is wrong with it.
-        return
+        return ""
+    if settings.engine_address:
+        # Whoever started it there has looked after its packages.
+        return f"at {settings.engine_address}"
+    python = settings.engine_python or manifest.engine_python
+    if manifest.engine == "vllm":
+        try:
+            return check_start(manifest, python, [gpu.name for gpu in visible_gpus()])
+        except EngineLoadError as error:
+            raise LaunchError(f"the engine in {model} cannot run: {error}") from None
+    if python:
+        return f"run by {python}"
     missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if manifest.engine == "transformers" and missing:
         raise LaunchError(
             f"the engine in {model} needs {' and '.join(missing)}, which {sys.executable} does not have: run `pip"
             " install 'openai_bls[engine]'`"
         )
+    return ""
 
 
 def _unfit_character(path: str, *, decoded: bool = True) -> str | None:

@@ -15,7 +15,7 @@ from openai_bls.launcher.readiness import expected_models, not_ready, served_mod
 from openai_bls.launcher.serve_plan import ServeOptions, Start
 from openai_bls.launcher.server import flag_values
 from openai_bls.launcher.stub_watch import StubWatch, stubs
-from openai_bls.pipeline.restarts import RestartCounts
+from openai_bls.pipeline.metrics.restarts import RestartCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

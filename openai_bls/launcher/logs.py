@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PREFIXED = re.compile(r'^([IWEF])\d{4} [\d:.]+ \d+ [\w.]+:\d+\] "?(.*?)"?$')
-# A line of the request log (`pipeline.request_log`), which holds what clients sent.
+# A line of the request log (`pipeline.observation.request_log`), which holds what clients sent.
 _REQUEST = re.compile(r'^(\{"time":")?\d{4}-\d\d-\d\dT[\d:.]+Z[" ]')
 _LOADING = re.compile(r"^loading: ([^:]+):\S+$")
 _LOADED = re.compile(r"^successfully loaded '([^']+)'")

@@ -8,11 +8,11 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from openai_bls.core.processes import MARK_VARIABLE, guarded, marked_processes
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.server import flag_values, has_backend_setting
 
@@ -30,12 +30,6 @@ _POLL_SECONDS = 0.05
 
 # Ranks without rank 0 have nothing left to do but to unload.
 FOLLOW_SECONDS = 15.0
-
-# Every process of one server carries this variable, by which leftovers are recognised.
-MARK_VARIABLE = "OPENAI_BLS_LAUNCH_MARK"
-
-GUARDIAN = Path(__file__).with_name("guardian.py")
-"""Script of the guardian process, under which the builder's worker runs, too."""
 
 
 def full_command(command: Sequence[str], prefix: str, job: MpiJob | None = None) -> list[str]:
@@ -79,13 +73,13 @@ class ServerProcess:
         whole = full_command(command, self.mark, job)
         self.exit_timeout = float(flag_values(whole, "--exit-timeout-secs")[-1])
         prefix = "" if has_backend_setting(command, "shm-region-prefix-name") else self.mark
-        ranks = job.world_size if job is not None else 0
+        ranks, follow = (job.world_size, FOLLOW_SECONDS) if job is not None else (0, 0.0)
         self._is_job = job is not None
         self._lifeline, theirs = socket.socketpair()
-        guardian = [sys.executable, "-I", "-S", str(GUARDIAN), str(theirs.fileno())]
+        grace = self.exit_timeout + _GRACE_SECONDS
         with theirs, log_path.open("ab") as log:
             self._guardian = subprocess.Popen(
-                [*guardian, str(self.exit_timeout + _GRACE_SECONDS), prefix, str(ranks), str(FOLLOW_SECONDS), *whole],
+                guarded(whole, theirs.fileno(), grace, prefix=prefix, ranks=ranks, follow=follow),
                 env={**environment, MARK_VARIABLE: self.mark},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -153,16 +147,3 @@ class ServerProcess:
     def _send(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._guardian.send_signal(number)
-
-
-def marked_processes(mark: str) -> list[int]:
-    """The live processes whose environment carries `mark`, zombies not counted."""
-    wanted = f"{MARK_VARIABLE}={mark}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            # A zombie's environment is empty; other users' processes cannot be read.
-            with contextlib.suppress(OSError):
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found

@@ -20,7 +20,7 @@ from openai_bls.launcher.process import ServerProcess
 from openai_bls.launcher.serve_plan import ServeOptions, Start, dry_run, plan
 from openai_bls.launcher.server_release import exposure_warning
 from openai_bls.launcher.supervisor import WINDOW_SECONDS, Backoff
-from openai_bls.pipeline.restarts import SERVER, VARIABLE, RestartCounts
+from openai_bls.pipeline.metrics.restarts import SERVER, VARIABLE, RestartCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from openai_bls.core.processes import OUTER_LIBRARY_PATH_VARIABLE
 from openai_bls.launcher.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -185,6 +186,8 @@ def server_environment(server: Server, base: Mapping[str, str] | None = None) ->
         if libpython is not None:
             folders.insert(0, str(libpython))
         old = environment.get("LD_LIBRARY_PATH", "")
+        # An engine's process may be of another Python, for which these are the wrong ones.
+        environment.setdefault(OUTER_LIBRARY_PATH_VARIABLE, old)
         environment["LD_LIBRARY_PATH"] = _prepend(folders, old)
     return environment
 

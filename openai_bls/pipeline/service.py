@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
-from openai_bls.core.api_keys import ApiKeys, key_name
+from openai_bls.core.api_keys import ApiKeys
 from openai_bls.core.errors import ApiError, OverloadedError, RateLimitError, RequestDeadlineError
 from openai_bls.core.request import Deadline, ValidRequest
-from openai_bls.core.request_record import Outcome, Progress, RequestRecord
+from openai_bls.core.request_record import RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.core.usage import Usage
-from openai_bls.pipeline.admission import Admission
-from openai_bls.pipeline.chat_models import ChatModels
-from openai_bls.pipeline.generation import Generation
-from openai_bls.pipeline.guards import Guards, guarded_request
-from openai_bls.pipeline.key_budgets import KeyBudgets
-from openai_bls.pipeline.metrics import Metrics
-from openai_bls.pipeline.model_registry import Models, ServedModel, Target
-from openai_bls.pipeline.observed_request import observe, observed_request
-from openai_bls.pipeline.observer import Observer
-from openai_bls.pipeline.prepare import WriterT, prepare
-from openai_bls.pipeline.readiness import Readiness
-from openai_bls.pipeline.sequence import Writer
-from openai_bls.pipeline.task_calls import TaskCall
-from openai_bls.pipeline.task_models import TaskModel
+from openai_bls.pipeline.admission.admission import Admission
+from openai_bls.pipeline.admission.key_budgets import KeyBudgets
+from openai_bls.pipeline.generation.generation import Generation, admitted_generation
+from openai_bls.pipeline.generation.sequence import Writer
+from openai_bls.pipeline.guards.guards import Guards
+from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.lifecycle.life import Life
+from openai_bls.pipeline.metrics.metrics import Metrics
+from openai_bls.pipeline.models.readiness import Readiness
+from openai_bls.pipeline.models.registry import Models, ServedModel, Target
+from openai_bls.pipeline.observation.observer import Observer
+from openai_bls.pipeline.preparation.prepare import WriterT, prepare
+from openai_bls.pipeline.task_models.calls import TaskCall
+from openai_bls.pipeline.task_models.chat_models import ChatModels
+from openai_bls.pipeline.task_models.registry import Task, TaskModel
 from openai_bls.transport.model_calls import ModelCalls
 
 T = TypeVar("T")
@@ -113,8 +113,8 @@ class Service:
         self.metrics = Metrics(self)
         self.on_end: Callable[[RequestRecord], None] = self.metrics.ended
         """Called once for each admitted request, when it ends."""
-        self.on_refused: Callable[[str, ApiError], None] = self.metrics.refused
-        """Called with the endpoint's name and the error of each request that is answered with one."""
+        self.on_refused: Callable[[str, ApiError, str], None] = self.metrics.refused
+        """Called with the endpoint's name, the error and the key's name of each refused request."""
         self._in_progress = 0
         self.draining = False
         self.guards = Guards(self) if settings.guard_before or settings.guard_after else None
@@ -145,59 +145,55 @@ class Service:
             return "engine not loaded"
         return "ok" if connected else "preprocessing not loaded"
 
-    async def complete(self, request: ValidRequest, make_writer: Callable[[Target], AnswerWriter[T]]) -> T:
+    async def complete(
+        self, context: RequestContext, request: ValidRequest, make_writer: Callable[[Target], AnswerWriter[T]]
+    ) -> T:
         """The whole answer to a request. Cancelling this coroutine cancels the generation.
 
         Raises:
             ApiError: it cannot be honoured, or the engine failed.
         """
-        generation, writer = await self.submit(request, make_writer)
+        generation, writer = await self.submit(context, request, make_writer)
         try:
             return await writer.answer
         finally:
             generation.cancel()
 
     async def submit(
-        self, request: ValidRequest, make_writer: Callable[[Target], WriterT]
+        self, context: RequestContext, request: ValidRequest, make_writer: Callable[[Target], WriterT]
     ) -> tuple[Generation, WriterT]:
         """A started generation, and its writer, whose whole answer the caller waits for, or cancels.
 
         Raises:
             ApiError: it cannot be honoured.
         """
-        generation, writer = await self._prepare(request, make_writer)
-        try:
-            generation.start()
-        except BaseException:
-            generation.cancel()
-            raise
+        generation, writer = await self._prepare(context, request, make_writer)
+        generation.start()
         return generation, writer
 
-    async def begin(self, request: ValidRequest, make_writer: Callable[[Target], StreamWriter]) -> Generation:
+    async def begin(
+        self, context: RequestContext, request: ValidRequest, make_writer: Callable[[Target], StreamWriter]
+    ) -> Generation:
         """Begin a streamed answer; returns once the engine has the request.
 
         Raises:
             ApiError: it cannot be honoured; the writer has not been called.
         """
-        generation, _ = await self.prepare(request, make_writer)
-        try:
-            generation.start()
-        except BaseException:
-            generation.cancel()
-            raise
+        generation, _ = await self.prepare(context, request, make_writer)
+        generation.start()
         return generation
 
     async def prepare(
-        self, request: ValidRequest, make_writer: Callable[[Target], StreamWriterT]
+        self, context: RequestContext, request: ValidRequest, make_writer: Callable[[Target], StreamWriterT]
     ) -> tuple[Generation, StreamWriterT]:
-        """A generation that is still to be started, and its writer; see `pipeline.prepare`.
+        """A generation that is still to be started, and its writer; see `pipeline.preparation.prepare`.
 
         Raises:
             ApiError: the request cannot be honoured; the writer has not been called.
         """
-        guarded = guarded_request.get()
+        guarded = context.guarded
         if guarded is None or not guarded.wants_answers:
-            return await self._prepare(request, make_writer)
+            return await self._prepare(context, request, make_writer)
         made: list[StreamWriterT] = []
 
         def make_recorded(target: Target) -> Writer:
@@ -206,41 +202,80 @@ class Service:
             guarded.streams(make_answer)
             return writer
 
-        generation, _ = await self._prepare(request, make_recorded)
+        generation, _ = await self._prepare(context, request, make_recorded)
         return generation, made[0]
 
     async def _prepare(
-        self, request: ValidRequest, make_writer: Callable[[Target], WriterT]
+        self, context: RequestContext, request: ValidRequest, make_writer: Callable[[Target], WriterT]
     ) -> tuple[Generation, WriterT]:
-        observe(request=request)
+        context.request = request
         await self.models.look_for(request.model)
-        target = self.models.find(request.model)
+        target = self.find(context, request.model)
         self.check_admission()
-        guarded, key, began_at = guarded_request.get(), key_name.get(), time.monotonic()
-        deadline = Deadline.of(request.timeout, began_at if guarded is None else guarded.began_at)
+        began_at = context.work_began_at()
+        deadline = context.deadline(request.timeout, began_at)
         admission = self.admission(target.model)
         # Before anything is done for it.
-        admission.check(key, deadline, max_tokens=math.inf if request.max_tokens is None else request.max_tokens)
-        lease = self.budgets.enter(key)
-        self.count(1)
-        try:
+        most = math.inf if request.max_tokens is None else request.max_tokens
+        admission.check(context.key, deadline, max_tokens=most)
+        with self.enter(context, began_at) as life:
             writer, sequences, prompts = await within(deadline, prepare(request, target, self.settings, make_writer))
             prompt_tokens = [len(prompt) for prompt in prompts.token_ids]
-            most = max(sequence.request.max_tokens for sequence in sequences)
-            ticket = admission.ticket(key, sum(prompt_tokens), most, len(sequences), deadline)
-            lease.take_tokens(ticket.cost_tokens, ticket.prompt_tokens)
-        except BaseException:
-            lease.end(0)
-            self.count(-1)
-            raise
-        record = self.recorder(request.endpoint, target.name, began_at)
+            engine = target.model.engine
+            generation = admitted_generation(
+                life, admission, target.name, engine, sequences, writer, prompt_tokens, deadline
+            )
+        return generation, writer
 
-        def ended(generation: Generation, outcome: Outcome) -> None:
-            lease.end(generation.usage.total_tokens)
-            self.count(-1)
-            record(outcome, generation.progress)
+    def enter(self, context: RequestContext, began_at: float | None = None) -> Life:
+        """A request that is in progress from now on.
 
-        return Generation(target.model.engine, sequences, writer, prompt_tokens, ended, ticket), writer
+        Args:
+            context: of the request.
+            began_at: see `Life`.
+
+        Raises:
+            RateLimitError: it is one too many for its key.
+        """
+        return Life(context, self.budgets.enter(context.key), self.count, self._ended, began_at)
+
+    def _ended(self, record: RequestRecord) -> None:
+        self.on_end(record)
+
+    def find(self, context: RequestContext, name: str | None) -> Target:
+        """The model or adapter that a request names, noted in its context; see `Models.find`.
+
+        Raises:
+            ApiError: there is none.
+        """
+        context.model = name or ""
+        target = self.models.find(name)
+        context.model = target.name
+        return target
+
+    async def find_task(self, context: RequestContext, name: str | None, *tasks: Task) -> TaskModel:
+        """The task model that a request names, noted in its context; see `Models.find_task`.
+
+        Raises:
+            ApiError: there is none, or none that can be used.
+        """
+        context.model = name or ""
+        return await self.models.find_task(name, *tasks)
+
+    async def guarded_body(self, context: RequestContext, body: bytes) -> bytes:
+        """The body of a request as the guard leaves it, noted in its context.
+
+        Args:
+            context: of the request.
+            body: JSON text of an object.
+
+        Raises:
+            RefusedByGuardError: the guard refuses the request.
+            OverloadedError: the server takes no more, or the guard has failed.
+        """
+        assert self.guards is not None
+        context.guarded = await self.guards.admit(context.endpoint, body, context.request_id, context.key)
+        return context.guarded.body
 
     def admission(self, model: ServedModel) -> Admission:
         """Admission to the engine of a model."""
@@ -256,49 +291,10 @@ class Service:
             )
         return admission
 
-    def recorder(self, endpoint: str, model: str, began_at: float | None = None) -> Callable[[Outcome, Progress], None]:
-        """Recorder of the request that this task answers; to be called once, when it has ended.
-
-        Args:
-            endpoint: its name in the metrics.
-            model: that it is for, as the metrics call it.
-            began_at: when it began; now, if that is not given.
-        """
-        guarded, observed, key = guarded_request.get(), observed_request.get(), key_name.get()
-        if guarded is not None:
-            began_at = guarded.began_at
-        elif began_at is None:
-            began_at = time.monotonic()
-        if observed is not None:
-            observed = observed.opened()
-
-        def ended(outcome: Outcome, progress: Progress) -> None:
-            record = RequestRecord(
-                endpoint=endpoint,
-                model=model,
-                outcome=outcome,
-                began_at=began_at,
-                ended_at=time.monotonic(),
-                key=key,
-                **progress._asdict(),
-            )
-            self.on_end(record)
-            if observed is not None:
-                observed.recorded(record)
-            if guarded is not None:
-                guarded.ended(record)
-
-        return ended
-
-    def refused(self, endpoint: str, error: ApiError) -> None:
-        """Count a request that is answered with an error, and have its log line say so.
-
-        Args:
-            endpoint: its name; empty if the request named none.
-            error: of the answer.
-        """
-        self.on_refused(endpoint, error)
-        observe(error=error)
+    def refused(self, context: RequestContext, error: ApiError) -> None:
+        """Count a request that is answered with an error, and have its log line say so."""
+        self.on_refused(context.endpoint, error, context.key)
+        context.error = error
 
     def task_call(self, model: TaskModel) -> TaskCall:
         """One request's calls of a task model; its deadline begins now."""

@@ -1,7 +1,7 @@
 """Settings and config.pbtxt of the models around a TensorRT-LLM engine: literal values, from typed settings.
 
 Two Triton backends can run an engine. With `python` it is our own model.py, and config.pbtxt holds
-`TensorRtLlmSettings`. With `tensorrtllm`, the C++ backend, it holds `CppSettings`; that backend knows the official
+`OfficialSettings`. With `tensorrtllm`, the C++ backend, it holds `CppSettings`; that backend knows the official
 tensors alone, so the ensembles around it lack what our own model.py adds to them.
 
 Source of names and defaults: triton_backend/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt and
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from openai_bls.core.manifest import ENGINE_FOLDER, EngineLoadError, Manifest, NotNegative, Positive
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import OfficialSettings, TensorRtLlmSettings
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.declaration import Model, Queue, Tensor
 from openai_bls.triton_models.tensors import ENSEMBLE, TENSORRT_LLM, ensemble, tensorrt_llm_bls
@@ -35,8 +35,8 @@ _FRACTION = Annotated[float, msgspec.Meta(gt=0, le=1)]
 _GPUS = r"^([0-9]+([,;][0-9]+)*)?$"
 
 
-class CppSettings(TensorRtLlmSettings, frozen=True, forbid_unknown_fields=True):
-    """`parameters` of the C++ backend beside those of `TensorRtLlmSettings`, with its names. None leaves one out."""
+class CppSettings(OfficialSettings, frozen=True, forbid_unknown_fields=True):
+    """`parameters` of the C++ backend beside those of `OfficialSettings`, with its names. None leaves one out."""
 
     verify_weights: None = None
     """The backend compares nothing; `build/verify.py` does."""
@@ -90,7 +90,7 @@ _ALWAYS = {"tokenizer_dir", "guided_decoding_backend", "xgrammar_tokenizer_info_
 
 
 def engine_model(
-    manifest: Manifest, settings: TensorRtLlmSettings, queue: Queue | None = None, name: str = TENSORRT_LLM.name
+    manifest: Manifest, settings: OfficialSettings, queue: Queue | None = None, name: str = TENSORRT_LLM.name
 ) -> Model:
     """Declaration of the model that runs the engine of `manifest`.
 
@@ -167,7 +167,7 @@ def text_models(engine: Model) -> list[Model]:
 
 
 def render_configs(
-    manifest: Manifest, settings: TensorRtLlmSettings, queue: Queue | None = None, suffix: str = ""
+    manifest: Manifest, settings: OfficialSettings, queue: Queue | None = None, suffix: str = ""
 ) -> dict[str, str]:
     """Name of a model → the text of its config.pbtxt: of the engine and, for the default one, of `text_models`.
 
@@ -186,7 +186,7 @@ def render_configs(
 
 
 def cpp_settings(
-    manifest: Manifest, settings: TensorRtLlmSettings, version_dir: Path, given: Mapping[str, str] | None = None
+    manifest: Manifest, settings: OfficialSettings, version_dir: Path, given: Mapping[str, str] | None = None
 ) -> CppSettings:
     """The C++ backend's settings for the engine in `version_dir`.
 
@@ -202,7 +202,7 @@ def cpp_settings(
     assert manifest.tensorrt_llm is not None
     engine_dir = version_dir / ENGINE_FOLDER
     values: dict[str, Any] = {
-        **msgspec.structs.asdict(settings),
+        **{name: getattr(settings, name) for name in OfficialSettings.__struct_fields__},
         "max_beam_width": manifest.tensorrt_llm.max_beam_width,
         "gpt_model_path": str(engine_dir),
     }
@@ -263,10 +263,15 @@ def _official(tensor: Tensor) -> Tensor:
     )
 
 
-def _parameters(settings: TensorRtLlmSettings) -> dict[str, str]:
+def _parameters(settings: OfficialSettings) -> dict[str, str]:
     """Parameters that are set, as text."""
     given = msgspec.structs.asdict(settings)
     always = _ALWAYS if isinstance(settings, CppSettings) else set()
+    if isinstance(settings, TensorRtLlmSettings):
+        # Of an engine's process: some have a default, which is not written.
+        usual = msgspec.structs.asdict(TensorRtLlmSettings())
+        process = set(TensorRtLlmSettings.__struct_fields__) - set(OfficialSettings.__struct_fields__)
+        given = {name: value for name, value in given.items() if name not in process or value != usual[name]}
     return {name: _text(value) for name, value in given.items() if value not in (None, "") or name in always}
 
 

@@ -118,6 +118,18 @@ def openai_bls_settings(openai_bls_dir: Path, environ: Mapping[str, str]) -> Ope
     return load(OpenAiBlsSettings, config_pbtxt.parameters(config), environ)
 
 
+def engine_settings(engine_dir: Path, environ: Mapping[str, str]) -> TensorRtLlmSettings:
+    """Settings of a model of ours that runs an engine.
+
+    Raises:
+        OSError: its config.pbtxt cannot be read.
+        ValueError: it is not of that format.
+        SettingsError: a bad value.
+    """
+    config = config_pbtxt.read(engine_dir / "config.pbtxt")
+    return load(TensorRtLlmSettings, config_pbtxt.parameters(config), environ)
+
+
 def triton_keys(settings: OpenAiBlsSettings) -> ApiKeys:
     """API keys of which requests on Triton's endpoints must have one, by the settings of `openai_bls`.
 

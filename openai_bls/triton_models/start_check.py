@@ -8,6 +8,7 @@ from pathlib import Path
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
 from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, TensorRtLlmSettings, load
 from openai_bls.engines.embedded.options import EngineOptions, with_settings
+from openai_bls.engines.vllm.startup.arguments import require_settings
 from openai_bls.output import detect
 from openai_bls.triton_models.cpp_backend import CPP_BACKEND
 from openai_bls.triton_models.declaration import Model
@@ -70,6 +71,11 @@ def check_engine(name: str, manifest: Manifest, parameters: Mapping[str, str]) -
                 f"{name}: max_tokens_in_paged_kv_cache {tokens} does not hold one sequence of {manifest.max_model_len} "
                 "tokens"
             )
+    elif manifest.engine == "vllm":
+        try:
+            require_settings(manifest, settings)
+        except EngineLoadError as error:
+            raise SettingsError(f"{name}: {error}") from None
     elif record is not None and record.flow == "tensorrt" and settings.guided_decoding_backend == "llguidance":
         raise SettingsError(
             f"{name}: guided_decoding_backend llguidance is not for TensorRT engines: use xgrammar, or build with "

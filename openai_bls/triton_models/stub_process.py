@@ -10,7 +10,9 @@ import socket
 import sys
 from pathlib import Path
 
-from openai_bls.core.memory import trim
+from openai_bls.core.memory import settle
+
+__all__ = ["begin", "close_inherited_sockets", "keep_torch_out", "release", "settle"]
 
 _STANDARD_STREAMS = 3
 _TCP_FAMILIES = (socket.AF_INET, socket.AF_INET6)
@@ -94,18 +96,6 @@ def keep_torch_out() -> None:
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     # Texts come one at a time, for which a pool of threads, one for each core, does nothing.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-
-def settle() -> None:
-    """Give back what loading has left behind: once everything is loaded, before the first request.
-
-    malloc keeps freed memory; after a tokenizer of 150,000 tokens that is 5 to 30 MB. Later collections pass over what
-    is loaded: they would look at 380,000 objects beside an engine, for 0.2 s and more in which nobody gets a token.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.enable()
-    trim()
 
 
 def release() -> None:

@@ -223,7 +223,10 @@ def test_a_request_too_large_for_tritons_endpoints(server: RunningServer, model:
 def test_half_a_request(server: RunningServer) -> None:
     """A client that stops in the middle of its request, and one that sends garbage."""
     host, port = server.openai_url.removeprefix("http://").removesuffix("/v1").split(":")
-    for data in (b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{", b"\x00\x01garbage\r\n\r\n"):
+    for data in (
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
+        b"\x00\x01garbage\r\n\r\n",
+    ):
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(data)
 

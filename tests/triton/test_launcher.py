@@ -19,11 +19,11 @@ from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from openai_bls.commands.main import main
+from openai_bls.core.processes import MARK_VARIABLE
 from openai_bls.launcher.abandoned_stubs import awaited_children
 from openai_bls.launcher.checks import check_repository
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ports import is_free, lease_ports
-from openai_bls.launcher.process import MARK_VARIABLE
 from openai_bls.launcher.readiness import get
 from openai_bls.launcher.server import NGC_SERVER, install_shim, is_executable
 from openai_bls.launcher.stub_watch import stubs

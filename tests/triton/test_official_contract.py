@@ -148,17 +148,17 @@ def test_bad_requests(server: RunningServer, inputs: list[grpcclient.InferInput]
 
 
 def test_preprocessing_and_postprocessing(server: RunningServer, reference: Reference) -> None:
-    client = grpcclient.InferenceServerClient(server.grpc_url)
-    text = "What is machine learning? 你好 👩‍🚀"
-    expected = reference.tokenizer(text)["input_ids"]
-    result = client.infer("preprocessing", [_query(text)])
-    assert result.as_numpy("INPUT_ID").tolist() == [expected]
-    assert result.as_numpy("REQUEST_INPUT_LEN").tolist() == [[len(expected)]]
-    tokens = infer_input("TOKENS_BATCH", np.array([[expected]], dtype=np.int32), "INT32")
-    lengths = infer_input("SEQUENCE_LENGTH", np.array([[len(expected)]], dtype=np.int32), "INT32")
-    back = client.infer("postprocessing", [tokens, lengths])
-    assert back.as_numpy("OUTPUT").reshape(-1)[0].decode() == text
-    client.close()
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        text = "What is machine learning? 你好 👩‍🚀"
+        expected = reference.tokenizer(text)["input_ids"]
+        result = client.infer("preprocessing", [_query(text)])
+        assert result.as_numpy("INPUT_ID").tolist() == [expected]
+        assert result.as_numpy("REQUEST_INPUT_LEN").tolist() == [[len(expected)]]
+        tokens = infer_input("TOKENS_BATCH", np.array([[expected]], dtype=np.int32), "INT32")
+        lengths = infer_input("SEQUENCE_LENGTH", np.array([[len(expected)]], dtype=np.int32), "INT32")
+        back = client.infer("postprocessing", [tokens, lengths])
+        assert back.as_numpy("OUTPUT").reshape(-1)[0].decode() == text
+        client.close()
 
 
 def _query(text: str) -> grpcclient.InferInput:

@@ -191,17 +191,17 @@ def test_ours_by_bls_gives_the_golden_answers(
 
 def test_the_tensor_of_ours_takes_no_program_and_no_rubbish(forced: tuple[RunningServer, openai.OpenAI]) -> None:
     server, _ = forced
-    triton = grpcclient.InferenceServerClient(server.grpc_url)
-    for payload, message in (
-        (msgspec.msgpack.encode({"prompts": ["a"], "chat_template": "{{ 1 }}"}), "'chat_template' is not taken"),
-        (b"\xc1", "'PROMPT_REQUEST' is not one request"),
-        (msgspec.msgpack.encode([1]), "'PROMPT_REQUEST' is not one request"),
-    ):
-        with pytest.raises(Exception, match=re.escape(message)):
-            triton.infer(
-                "preprocessing",
-                [
-                    triton_client.infer_input(name, value, "BYTES")
-                    for name, value in (("QUERY", [[b""]]), ("PROMPT_REQUEST", [[payload]]))
-                ],
-            )
+    with grpcclient.InferenceServerClient(server.grpc_url) as triton:
+        for payload, message in (
+            (msgspec.msgpack.encode({"prompts": ["a"], "chat_template": "{{ 1 }}"}), "'chat_template' is not taken"),
+            (b"\xc1", "'PROMPT_REQUEST' is not one request"),
+            (msgspec.msgpack.encode([1]), "'PROMPT_REQUEST' is not one request"),
+        ):
+            with pytest.raises(Exception, match=re.escape(message)):
+                triton.infer(
+                    "preprocessing",
+                    [
+                        triton_client.infer_input(name, value, "BYTES")
+                        for name, value in (("QUERY", [[b""]]), ("PROMPT_REQUEST", [[payload]]))
+                    ],
+                )

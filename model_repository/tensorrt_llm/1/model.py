@@ -7,7 +7,7 @@ from typing import Any
 from openai_bls.core import settings
 from openai_bls.core.errors import ApiError, EngineError
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.registry import create_engine
+from openai_bls.transport.engine_process.loading import load_engine
 from openai_bls.transport.ipc import frames
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.triton_models import pb_utils, stub_process
@@ -28,11 +28,12 @@ class TritonPythonModel:
         try:
             model_settings = settings.load(settings.TensorRtLlmSettings, pb_utils.config_parameters(args), os.environ)
             overrides = settings.engine_overrides(os.environ)
-            self.engine = create_engine(version_dir, self.exchange.on_step, overrides, model_settings)
+            loaded = load_engine(version_dir, self.exchange.on_step, overrides, model_settings)
         except (settings.SettingsError, EngineLoadError) as error:
             raise pb_utils.load_error(error) from None
         stub_process.settle()
-        self.exchange.start(self.engine)
+        self.engine = loaded.engine
+        self.exchange.start(self.engine, loaded.hand_over)
         self.adapters = lora_directory.watch(model_settings.lora_watch_dir, self.exchange.update_lora)
         self.decoupled = pb_utils.is_decoupled(args)
         self.frontend = Frontend(self.exchange, self.engine.info, model_settings, decoupled=self.decoupled)

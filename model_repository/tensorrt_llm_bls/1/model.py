@@ -19,7 +19,7 @@ class TritonPythonModel:
         pb_utils.log_to_triton()
         pb_utils.check_config(args)
         # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
-        from openai_bls.pipeline.observer import Observer
+        from openai_bls.pipeline.observation.observer import Observer
         from openai_bls.transport.ipc.ping import PingServer
         from openai_bls.triton_models.tensorrt_llm_bls.runtime import Runtime
 

@@ -36,8 +36,8 @@ from openai_bls.api.common.queries import page, parse_query
 from openai_bls.api.endpoint import Endpoint
 from openai_bls.api.http.handlers import Api, Handler, JsonResponse
 from openai_bls.api.operation import Operation
-from openai_bls.core.api_keys import key_name
 from openai_bls.core.errors import InvalidRequestError, NotFoundError, OverloadedError, TooLargeError
+from openai_bls.pipeline.lifecycle.context import RequestContext
 
 WINDOW_S = 24 * 3600
 """Seconds that a batch has: OpenAI's one completion window."""
@@ -83,17 +83,17 @@ class BatchHandlers:
 
     # Files
 
-    async def upload(self, request: Request) -> Response:
+    async def upload(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/files."""
         if self._uploads >= MAX_UPLOADS:
             raise OverloadedError(f"{MAX_UPLOADS} files are being uploaded, the most at a time; try again later.")
         self._uploads += 1
         try:
-            return await self._upload(request, self.folder)
+            return await self._upload(request, context, self.folder)
         finally:
             self._uploads -= 1
 
-    async def _upload(self, request: Request, folder: Folder) -> Response:
+    async def _upload(self, request: Request, context: RequestContext, folder: Folder) -> Response:
         form = await self._form(request)
         try:
             fields = {name: value for name, value in form.multi_items() if isinstance(value, str)}
@@ -113,7 +113,7 @@ class BatchHandlers:
             if size > MAX_FILES_FACTOR * limit or len(kept) >= MAX_KEPT_FILES:
                 raise InvalidRequestError("There is no room for more files here: delete some.", param="file")
             name = Path(file.filename or "file").name[:255]
-            record = await asyncio.to_thread(folder.add_file, file.file, name, "batch", expires_s, key_name.get())
+            record = await asyncio.to_thread(folder.add_file, file.file, name, "batch", expires_s, context.key)
         finally:
             await form.close()
         return JsonResponse(record.shown())
@@ -140,54 +140,54 @@ class BatchHandlers:
             message = error.message if isinstance(error, MultiPartException) else "it has no boundary"
             raise InvalidRequestError(f"The body is no form: {message}.") from None
 
-    async def list_files(self, request: Request) -> Response:
+    async def list_files(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/files."""
         query = parse_query(request.query_params, FilesQuery)
         found = [
             record
             for record in await asyncio.to_thread(self.folder.files)
-            if record.owner == key_name.get() and query.purpose in (None, record.purpose)
+            if record.owner == context.key and query.purpose in (None, record.purpose)
         ]
         newest_first = query.order == "desc"
         return JsonResponse(
             page(found, FileRecord.shown, newest_first=newest_first, limit=query.limit, after=query.after)
         )
 
-    async def file(self, request: Request) -> Response:
+    async def file(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/files/{file_id}."""
-        return JsonResponse((await self._file(request)).shown())
+        return JsonResponse((await self._file(request, context)).shown())
 
-    async def content(self, request: Request) -> Response:
+    async def content(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/files/{file_id}/content."""
-        record = await self._file(request)
+        record = await self._file(request, context)
         try:
             return await asyncio.to_thread(_OpenFileResponse, self.folder.data(record.id))
         except FileNotFoundError:
             raise _no_such_file(record.id) from None
 
-    async def delete(self, request: Request) -> Response:
+    async def delete(self, request: Request, context: RequestContext) -> Response:
         """DELETE /v1/files/{file_id}."""
-        record = await self._file(request)
+        record = await self._file(request, context)
         for batch in await asyncio.to_thread(self.folder.batches):
             if batch.input_file_id == record.id and batch.status not in ENDED:
                 raise InvalidRequestError(f"The file is the input of {batch.id}, which has not ended: cancel that.")
         await asyncio.to_thread(self.folder.delete_file, record.id)
         return JsonResponse({"id": record.id, "object": "file", "deleted": True})
 
-    async def _file(self, request: Request) -> FileRecord:
+    async def _file(self, request: Request, context: RequestContext) -> FileRecord:
         file_id = request.path_params["file_id"]
         found = await asyncio.to_thread(self.folder.file, file_id)
-        if found is None or found.owner != key_name.get():
+        if found is None or found.owner != context.key:
             raise _no_such_file(file_id)
         return found
 
     # Batches
 
-    async def create(self, request: Request) -> Response:
+    async def create(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/batches."""
         folder = self.folder
-        body = convert(json_object(await self._api.body(request)), BatchBody)
-        owner, now = key_name.get(), int(time.time())
+        body = convert(json_object(await self._api.body(request, context)), BatchBody)
+        owner, now = context.key, int(time.time())
         source = await asyncio.to_thread(folder.file, body.input_file_id)
         if source is None or source.owner != owner or source.purpose != "batch":
             raise InvalidRequestError(
@@ -215,30 +215,30 @@ class BatchHandlers:
         self._runner.kick()
         return JsonResponse(batch.shown())
 
-    async def list_batches(self, request: Request) -> Response:
+    async def list_batches(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/batches."""
         query = parse_query(request.query_params, BatchesQuery)
-        found = [batch for batch in await asyncio.to_thread(self.folder.batches) if batch.owner == key_name.get()]
+        found = [batch for batch in await asyncio.to_thread(self.folder.batches) if batch.owner == context.key]
         return JsonResponse(page(found, BatchRecord.shown, limit=query.limit, after=query.after))
 
-    async def batch(self, request: Request) -> Response:
+    async def batch(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/batches/{batch_id}."""
-        return JsonResponse((await self._batch(request)).shown())
+        return JsonResponse((await self._batch(request, context)).shown())
 
-    async def cancel(self, request: Request) -> Response:
+    async def cancel(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/batches/{batch_id}/cancel."""
-        batch = await self._batch(request)
+        batch = await self._batch(request, context)
         if batch.status in ENDED:
             raise InvalidRequestError(f"The batch has ended: it is {batch.status}.")
         await asyncio.to_thread(self.folder.cancel, batch.id)
         assert self._runner is not None
         self._runner.kick()
-        return JsonResponse((await self._batch(request)).shown())
+        return JsonResponse((await self._batch(request, context)).shown())
 
-    async def _batch(self, request: Request) -> BatchRecord:
+    async def _batch(self, request: Request, context: RequestContext) -> BatchRecord:
         batch_id = request.path_params["batch_id"]
         found = await asyncio.to_thread(self.folder.batch, batch_id)
-        if found is None or found.owner != key_name.get():
+        if found is None or found.owner != context.key:
             raise NotFoundError(f"No such batch: '{batch_id[:60]}'.")
         return found
 
@@ -277,14 +277,14 @@ def _expires_after(fields: dict[str, str]) -> int:
 
 
 def _endpoint(
-    name: str, path: str, handler: Callable[[BatchHandlers, Request], Awaitable[Response]], **more: Any
+    name: str, path: str, handler: Callable[[BatchHandlers, Request, RequestContext], Awaitable[Response]], **more: Any
 ) -> Endpoint:
     def make(api: Api) -> Handler:
-        async def handle(request: Request) -> Response:
+        async def handle(request: Request, context: RequestContext) -> Response:
             handlers = api.shared(BatchHandlers)
             # The same sentence for all of them, whatever else is wrong.
             assert handlers.folder is not None
-            return await handler(handlers, request)
+            return await handler(handlers, request, context)
 
         return handle
 

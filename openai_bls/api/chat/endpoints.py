@@ -22,18 +22,20 @@ from openai_bls.api.http.handlers import Api, Handler
 from openai_bls.api.operation import Operation
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ValidRequest
+from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service
 
 
 def _endpoint(name: Body, path: str, prompt: dict[str, Any], operation: Operation) -> Endpoint:
     def handler(api: Api) -> Handler:
-        async def generate(request: Request) -> Response:
-            body = await api.body(request)
+        async def generate(request: Request, context: RequestContext) -> Response:
+            body = await api.body(request, context)
             checked = await _checked(api.service, name, lambda: parse_json(name, body), lambda: json_object(body))
             if not checked.stream:
-                return await api.answered(request, _answer(api.service, checked))
+                return await api.answered(request, context, _answer(api.service, context, checked))
             stream = api.event_stream()
-            return await api.streamed(request, stream, await _stream(api.service, checked, stream))
+            generation = await _stream(api.service, context, checked, stream)
+            return await api.streamed(request, context, stream, generation)
 
         return generate
 
@@ -41,11 +43,11 @@ def _endpoint(name: Body, path: str, prompt: dict[str, Any], operation: Operatio
         def parse() -> ValidRequest:
             return parse_object(name, body)
 
-        async def respond(service: Service, sink: ChunkSink) -> bytes | Cancellable:
+        async def respond(service: Service, context: RequestContext, sink: ChunkSink) -> bytes | Cancellable:
             checked = await _checked(service, name, parse, lambda: body)
             if checked.stream:
-                return await _stream(service, checked, sink)
-            return encode(await _answer(service, checked))
+                return await _stream(service, context, checked, sink)
+            return encode(await _answer(service, context, checked))
 
         if not isinstance(body.get("model"), str):
             # It is for an engine, so what is wrong can be said before there is one.
@@ -56,16 +58,20 @@ def _endpoint(name: Body, path: str, prompt: dict[str, Any], operation: Operatio
     return Endpoint(name=name, paths=(path,), handler=handler, operation=operation, triton=triton, smoke=smoke)
 
 
-async def _answer(service: Service, request: ValidRequest | ChatModelRequest) -> Answer[Any] | msgspec.Raw:
+async def _answer(
+    service: Service, context: RequestContext, request: ValidRequest | ChatModelRequest
+) -> Answer[Any] | msgspec.Raw:
     if isinstance(request, ChatModelRequest):
-        return await model_serving.answer(service, request)
-    return await serving.answer(service, request)
+        return await model_serving.answer(service, context, request)
+    return await serving.answer(service, context, request)
 
 
-async def _stream(service: Service, request: ValidRequest | ChatModelRequest, sink: ChunkSink) -> Cancellable:
+async def _stream(
+    service: Service, context: RequestContext, request: ValidRequest | ChatModelRequest, sink: ChunkSink
+) -> Cancellable:
     if isinstance(request, ChatModelRequest):
-        return model_serving.StreamedAnswer(service, request, sink)
-    return await serving.stream(service, request, sink)
+        return model_serving.StreamedAnswer(service, context, request, sink)
+    return await serving.stream(service, context, request, sink)
 
 
 async def _checked(

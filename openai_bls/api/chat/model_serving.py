@@ -22,9 +22,9 @@ from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import ChunkSink
 from openai_bls.api.common.one_shot import Tally, admitted
 from openai_bls.core.errors import ApiError, InvalidRequestError, OverloadedError
-from openai_bls.pipeline.guards import guarded_request
+from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service
-from openai_bls.pipeline.task_models import TaskModel, unusable
+from openai_bls.pipeline.task_models.registry import TaskModel, unusable
 
 ENDPOINT = "chat.completions"
 
@@ -89,14 +89,14 @@ async def find(service: Service, name: object) -> TaskModel | None:
     return model if model is not None and model.task == "chat" else None
 
 
-async def answer(service: Service, request: ChatModelRequest) -> msgspec.Raw:
+async def answer(service: Service, context: RequestContext, request: ChatModelRequest) -> msgspec.Raw:
     """The whole answer, as the model wrote it. Cancelling this coroutine cancels the request.
 
     Raises:
         ApiError: the server takes no more, the model failed, or it answered with an error.
     """
-    with admitted(service, ENDPOINT, request.model.name) as tally:
-        text, whole = await _whole_answer(service, request)
+    with admitted(service, context, request.model.name) as tally:
+        text, whole = await _whole_answer(service, context, request)
         _count(tally, whole)
         return msgspec.Raw(text)
 
@@ -106,17 +106,19 @@ class StreamedAnswer:
 
     Args:
         service: takes the request.
+        context: of the request.
         request: with `stream`.
         sink: gets the chunks, or the error.
     """
 
-    def __init__(self, service: Service, request: ChatModelRequest, sink: ChunkSink) -> None:
+    def __init__(self, service: Service, context: RequestContext, request: ChatModelRequest, sink: ChunkSink) -> None:
         self._service = service
+        self._context = context
         self._request = request
         self._sink = sink
         # What is kept for a guard.
         self._kept: list[dict[str, Any]] | None = None
-        guarded = guarded_request.get()
+        guarded = context.guarded
         if guarded is not None and guarded.wants_answers:
             kept = self._kept = []
             guarded.streams(lambda usage: assemble(kept))
@@ -130,7 +132,7 @@ class StreamedAnswer:
         sink = self._sink
         unread = _Unread(sink)
         try:
-            with admitted(self._service, ENDPOINT, self._request.model.name) as tally:
+            with admitted(self._service, self._context, self._request.model.name) as tally:
                 async with aclosing(self._chunks(tally)) as chunks:
                     async for chunk in chunks:
                         if tally.first_token_at is None:
@@ -145,14 +147,15 @@ class StreamedAnswer:
     async def _chunks(self, tally: Tally) -> AsyncGenerator[bytes, None]:
         model = self._request.model
         if not model.decoupled:
-            _, whole = await _whole_answer(self._service, self._request)
+            _, whole = await _whole_answer(self._service, self._context, self._request)
             _count(tally, whole)
             for part in model_answers.chunks(model.name, whole, include_usage=self._request.include_usage):
                 if self._kept is not None:
                     self._kept.append(model_answers.checked(model.name, part))
                 yield part
             return
-        async with aclosing(self._service.chat_models.chunks(model, self._request.text)) as texts:
+        chunks = self._service.chat_models.chunks(model, self._request.text, self._context.timeout_s)
+        async with aclosing(chunks) as texts:
             async for text in texts:
                 chunk = model_answers.checked(model.name, text)
                 _count(tally, chunk)
@@ -184,9 +187,11 @@ class _Unread:
             raise OverloadedError("The answer was cut off: its client reads too slowly.", code="client_too_slow")
 
 
-async def _whole_answer(service: Service, request: ChatModelRequest) -> tuple[bytes, dict[str, Any]]:
+async def _whole_answer(
+    service: Service, context: RequestContext, request: ChatModelRequest
+) -> tuple[bytes, dict[str, Any]]:
     """The model's text and what it says."""
-    text = await service.chat_models.answer(request.model, request.text)
+    text = await service.chat_models.answer(request.model, request.text, context.timeout_s)
     return text, model_answers.checked(request.model.name, text)
 
 

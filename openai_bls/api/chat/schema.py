@@ -368,7 +368,7 @@ ENGINE_FIELDS = frozenset(STRUCTURED_FIELDS) | {
     *("temperature", "top_p", "top_k", "min_p", "seed", "logit_bias", "bad_words", "min_tokens", "best_of"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs", "top_logprobs", "prediction"),
 }
-"""Honoured where the engine behind the model does it, else refused by `pipeline.prepare`."""
+"""Honoured where the engine behind the model does it, else refused by `pipeline.preparation.prepare`."""
 
 UNSUPPORTED: dict[str, Unsupported] = {
     "modalities": Unsupported((["text"], []), "text is the only modality"),

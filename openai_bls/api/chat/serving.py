@@ -11,12 +11,13 @@ from openai_bls.api.chat.writers import AnswerWriter, StreamWriter
 from openai_bls.api.common.encoding import new_id
 from openai_bls.api.common.event_sink import ChunkSink
 from openai_bls.core.request import ValidRequest
-from openai_bls.pipeline.generation import Generation
-from openai_bls.pipeline.model_registry import Target
+from openai_bls.pipeline.generation.generation import Generation
+from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.models.registry import Target
 from openai_bls.pipeline.service import Service
 
 
-async def answer(service: Service, request: ValidRequest) -> Answer[Any]:
+async def answer(service: Service, context: RequestContext, request: ValidRequest) -> Answer[Any]:
     """The whole answer. Cancelling this coroutine cancels the generation.
 
     Raises:
@@ -28,10 +29,10 @@ async def answer(service: Service, request: ValidRequest) -> Answer[Any]:
             _envelope(request, target), candidates=request.candidates, n=request.n, renderer=_renderer(request, target)
         )
 
-    return await service.complete(request, make_writer)
+    return await service.complete(context, request, make_writer)
 
 
-async def stream(service: Service, request: ValidRequest, sink: ChunkSink) -> Generation:
+async def stream(service: Service, context: RequestContext, request: ValidRequest, sink: ChunkSink) -> Generation:
     """Begin a streamed answer into `sink`; returns once the engine has the request.
 
     Raises:
@@ -48,16 +49,10 @@ async def stream(service: Service, request: ValidRequest, sink: ChunkSink) -> Ge
             renderer=_renderer(request, target),
         )
 
-    generation, writer = await service.prepare(request, make_writer)
+    generation, writer = await service.prepare(context, request, make_writer)
     if request.continuous_usage_stats:
         writer.usage = lambda: generation.usage
-    try:
-        if sink.opens_at_once:
-            writer.open()
-        generation.start()
-    except BaseException:
-        generation.cancel()
-        raise
+    generation.start(writer.open if sink.opens_at_once else None)
     return generation
 
 

@@ -56,7 +56,11 @@ def _checked(request: schema.ChatCompletionRequest | schema.CompletionRequest) -
 
 
 def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) -> ValidRequest:
-    refuse_unsupported({name: getattr(request, name, UNSET) for name in schema.UNSUPPORTED}, schema.UNSUPPORTED)
+    # Null, like what is left out, changes nothing.
+    values = {name: getattr(request, name, UNSET) for name in schema.UNSUPPORTED}
+    given = {name: value for name, value in values.items() if value is not UNSET and value is not None}
+    if given:
+        refuse_unsupported(given, schema.UNSUPPORTED)
     options = request.stream_options
     if options is not None and not request.stream:
         raise InvalidRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
@@ -123,7 +127,6 @@ def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any]) -> Vali
         prediction = content if isinstance(content, str) else "".join(part.text for part in content)
     _check_min_tokens(request, max_tokens)
     return ValidRequest(
-        endpoint="chat.completions",
         chat=True,
         prompt=PromptRequest(
             messages=[template_message(m, i) for i, m in enumerate(request.messages)],
@@ -169,7 +172,6 @@ def _completion(request: schema.CompletionRequest, common: dict[str, Any]) -> Va
             bad_words=list(common["bad_words"]),
         )
     return ValidRequest(
-        endpoint="completions",
         chat=False,
         prompt=prompt,
         prompt_token_ids=token_ids,

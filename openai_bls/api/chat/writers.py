@@ -25,7 +25,7 @@ from openai_bls.api.common.tee import Tee
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
-from openai_bls.pipeline.sequence import Sequence, Writer
+from openai_bls.pipeline.generation.sequence import Sequence, Writer
 
 
 class StreamWriter:

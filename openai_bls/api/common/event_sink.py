@@ -25,7 +25,7 @@ class EventSink(Protocol):
 
 
 class Cancellable(Protocol):
-    """Streamed answer on its way into a sink; `pipeline.generation.Generation` is one."""
+    """Streamed answer on its way into a sink; `pipeline.generation.generation.Generation` is one."""
 
     def cancel(self) -> None:
         """Stop, and write nothing more: the client has gone. Harmless after the end."""

@@ -12,18 +12,18 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.core.api_keys import key_name
 from openai_bls.core.errors import ApiError, EngineError
-from openai_bls.core.request import Deadline, ValidRequest
+from openai_bls.core.request import ValidRequest
 from openai_bls.core.request_record import Outcome, Progress
 from openai_bls.core.usage import FinishReason, Usage
-from openai_bls.pipeline.key_budgets import Lease
-from openai_bls.pipeline.prepare import check
+from openai_bls.pipeline.admission.key_budgets import Lease
+from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.preparation.prepare import check
 from openai_bls.pipeline.service import Service, within
 
 logger = logging.getLogger(__name__)
 
-OneShot = Callable[[Service, dict[str, Any]], Coroutine[Any, Any, msgspec.Struct]]
+OneShot = Callable[[Service, RequestContext, dict[str, Any]], Coroutine[Any, Any, msgspec.Struct]]
 """Maker of the whole answer to a request body; raises ApiError. Cancelling it cancels the work."""
 
 
@@ -31,6 +31,8 @@ OneShot = Callable[[Service, dict[str, Any]], Coroutine[Any, Any, msgspec.Struct
 class Tally:
     """Tokens of a request up to now."""
 
+    lease: Lease
+    """Part of the key's budget that the request has."""
     prompt_tokens: int = 0
     """Given to the engine."""
     usage: Usage | None = None
@@ -38,17 +40,15 @@ class Tally:
     finish_reasons: list[FinishReason] = field(default_factory=list)
     first_token_at: float | None = None
     """`time.monotonic()` of the first chunk of a stream."""
-    lease: Lease | None = None
-    """Part of the key's budget that the request has."""
 
 
 @contextmanager
-def admitted(service: Service, endpoint: str, model: str) -> Iterator[Tally]:
+def admitted(service: Service, context: RequestContext, model: str) -> Iterator[Tally]:
     """One request in progress for as long as the block lasts.
 
     Args:
         service: takes the request.
-        endpoint: its name in the metrics.
+        context: of the request.
         model: that it is for, as the metrics call it.
 
     Raises:
@@ -57,52 +57,48 @@ def admitted(service: Service, endpoint: str, model: str) -> Iterator[Tally]:
         EngineError: the block failed unexpectedly; the log says how.
     """
     service.check_admission()
-    lease = service.budgets.enter(key_name.get())
-    record = service.recorder(endpoint, model)
-    tally = Tally(lease=lease)
+    with service.enter(context) as life:
+        life.taken(model)
+        tally = Tally(lease=life.lease)
 
-    def ended(outcome: Outcome) -> None:
-        usage = tally.usage or Usage.of(tally.prompt_tokens, 0)
-        lease.end(usage.total_tokens)
-        record(outcome, Progress(tally.finish_reasons, usage, tally.first_token_at))
+        def ended(outcome: Outcome) -> None:
+            usage = tally.usage or Usage.of(tally.prompt_tokens, 0)
+            life.ended(outcome, Progress(tally.finish_reasons, usage, tally.first_token_at))
 
-    service.count(1)
-    try:
-        yield tally
-    except asyncio.CancelledError:
-        ended("cancelled")
-        raise
-    except ApiError as error:
-        ended(error)
-        raise
-    except Exception as error:
-        logger.exception("a request of %s failed", endpoint)
-        # Raised as the very error that is counted here, so that it is not counted once more where it is answered.
-        failure = EngineError("The server had an error; see its log.")
-        ended(failure)
-        raise failure from error
-    else:
-        ended("done")
-    finally:
-        service.count(-1)
+        try:
+            yield tally
+        except asyncio.CancelledError:
+            ended("cancelled")
+            raise
+        except ApiError as error:
+            ended(error)
+            raise
+        except Exception as error:
+            logger.exception("a request of %s failed", context.endpoint)
+            # Raised as the very error that is counted here, so that it is not counted once more where it is answered.
+            failure = EngineError("The server had an error; see its log.")
+            ended(failure)
+            raise failure from error
+        else:
+            ended("done")
 
 
-async def prompt_token_ids(service: Service, request: ValidRequest, endpoint: str) -> list[int]:
+async def prompt_token_ids(service: Service, context: RequestContext, request: ValidRequest) -> list[int]:
     """Token ids of the prompt of `request`, as in its generation, without a limit on the length.
 
     Args:
         service: takes the request.
+        context: of the request.
         request: with one prompt as text.
-        endpoint: its name in the metrics.
 
     Raises:
         ApiError: the request is bad, or preprocessing cannot be reached.
     """
-    target = service.models.find(request.model)
+    target = service.find(context, request.model)
     check(request, target.model, service.settings)
-    with admitted(service, endpoint, target.name):
+    with admitted(service, context, target.name):
         assert request.prompt is not None
-        deadline = Deadline.of(request.timeout, time.monotonic())
+        deadline = context.deadline(request.timeout, time.monotonic())
         result = await within(deadline, target.model.tokenize(request.prompt, any_length=True))
     (tokens,) = result.prompt_token_ids
     return tokens

@@ -19,17 +19,16 @@ from openai_bls.api.embeddings.schema import (
     parse_embeddings,
 )
 from openai_bls.api.embeddings.task_serving import embed_by_task
-from openai_bls.core.api_keys import key_name
 from openai_bls.core.engine_types import GenerationRequest, PromptRequest, TokenDelta
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, ModelNotFoundError, engine_failure
-from openai_bls.core.request import Deadline
-from openai_bls.pipeline.admission import Ticket
-from openai_bls.pipeline.model_registry import ServedModel, Target
-from openai_bls.pipeline.prepare import check_token_ids
+from openai_bls.pipeline.admission.admission import Ticket
+from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.models.registry import ServedModel, Target
+from openai_bls.pipeline.preparation.prepare import check_token_ids
 from openai_bls.pipeline.service import Service
 
 
-async def embed(service: Service, body: dict[str, Any]) -> EmbeddingsAnswer:
+async def embed(service: Service, context: RequestContext, body: dict[str, Any]) -> EmbeddingsAnswer:
     """A vector of length 1 for each input, in their order; the engine works on them side by side.
 
     Raises:
@@ -39,12 +38,12 @@ async def embed(service: Service, body: dict[str, Any]) -> EmbeddingsAnswer:
     target = service.models.engine_target(request.model)
     if target is None or (request.model is None and not target.model.supports("pooling")):
         try:
-            task = await service.models.find_task(request.model, "embeddings")
+            task = await service.find_task(context, request.model, "embeddings")
         except ModelNotFoundError:
             # Listed are all models, since engines may have embeddings.
-            target = service.models.find(request.model)
+            target = service.find(context, request.model)
         else:
-            return await embed_by_task(service, task, request, texts, token_ids)
+            return await embed_by_task(service, context, task, request, texts, token_ids)
     model = target.model
     if not model.supports("pooling"):
         raise InvalidRequestError(
@@ -53,14 +52,13 @@ async def embed(service: Service, body: dict[str, Any]) -> EmbeddingsAnswer:
             code="unsupported_endpoint",
         )
     began_at = time.monotonic()
-    with admitted(service, "embeddings", target.name) as tally:
+    with admitted(service, context, target.name) as tally:
         await model.engine.ready()
         prompts = token_ids if token_ids else await _tokenize(request, texts, model)
         _check(prompts, model)
         tally.prompt_tokens = sum(len(prompt) for prompt in prompts)
-        deadline = Deadline.of(None, began_at)
-        ticket = service.admission(model).ticket(key_name.get(), tally.prompt_tokens, 0, len(prompts), deadline)
-        assert tally.lease is not None
+        deadline = context.deadline(None, began_at)
+        ticket = service.admission(model).ticket(context.key, tally.prompt_tokens, 0, len(prompts), deadline)
         tally.lease.take_tokens(tally.prompt_tokens, tally.prompt_tokens)
         vectors = await _Work(request, target, prompts, ticket).vectors()
     return EmbeddingsAnswer(

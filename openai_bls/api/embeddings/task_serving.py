@@ -16,9 +16,10 @@ from openai_bls.api.embeddings.schema import (
     encode_vector,
 )
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service
-from openai_bls.pipeline.task_calls import integer_rows, text_rows
-from openai_bls.pipeline.task_models import TaskModel
+from openai_bls.pipeline.task_models.calls import integer_rows, text_rows
+from openai_bls.pipeline.task_models.registry import TaskModel
 from openai_bls.transport.model_calls import Array
 
 _OF_ENGINES = {
@@ -28,7 +29,12 @@ _OF_ENGINES = {
 
 
 async def embed_by_task(
-    service: Service, model: TaskModel, request: EmbeddingsBody, texts: list[str], token_ids: list[list[int]]
+    service: Service,
+    context: RequestContext,
+    model: TaskModel,
+    request: EmbeddingsBody,
+    texts: list[str],
+    token_ids: list[list[int]],
 ) -> EmbeddingsAnswer:
     """The model's vector for each input, in their order.
 
@@ -45,7 +51,7 @@ async def embed_by_task(
         )
     if not all(token_ids or texts):
         raise InvalidRequestError("'input' holds an empty string or array.", param="input")
-    with admitted(service, "embeddings", model.name) as tally:
+    with admitted(service, context, model.name) as tally:
         call = service.task_call(model)
         outputs = await call.run({role: integer_rows(token_ids) if token_ids else text_rows(texts)})
         # The ids are counted; how many tokens a text is, only the model can tell.

@@ -19,12 +19,17 @@ from openai_bls.core.settings import OpenAiBlsSettings
 
 MAX_HEAD_BYTES = 64 * 1024
 """Bytes of a request's path and headers."""
+MAX_FRAMING_BYTES = 64 * 1024
+"""Bytes of a chunked body that are none of its content: chunk extensions and trailers."""
 MAX_PIPELINED = 16
 """Requests of one connection that wait behind the one that is being answered."""
 MIN_BODY_BYTES = 32 * 1024
 """Bytes that a body must bring in every `body_timeout_s`, unless it ends."""
 MAX_REFUSED_CONNECTIONS = 32
 """Connections beyond the limit that are open while they are told so; any more are cut."""
+
+# Bytes of a chunk without extensions beyond its content: 16 hexadecimal digits and two line ends.
+_CHUNK_FRAME_BYTES = 20
 
 # Seconds that a refused client gets to read its answer, while what it still sends is dropped: closing at once would
 # reset the connection, and the answer with it.
@@ -67,6 +72,10 @@ class BoundedConnection(HttpToolsProtocol):
         self._body_bytes = 0
         """Since the timer was set."""
         self._dropped_bytes = 0
+        self._content_bytes = 0
+        """Of the data that is being fed, bytes of bodies and of plain chunk frames."""
+        self._framing_bytes = 0
+        """Bytes of the body that are neither."""
         self._deaf = False
         """Nothing that comes is read any more."""
         self._framing: list[tuple[bytes, bytes]] = []
@@ -95,7 +104,9 @@ class BoundedConnection(HttpToolsProtocol):
         if self._deaf:
             return
         self._began = False
+        self._content_bytes = 0
         self._unset_keepalive_if_required()
+        was_in_body = self._phase == "body"
         try:
             self._feed(data)
         except httptools.HttpParserError:
@@ -111,7 +122,11 @@ class BoundedConnection(HttpToolsProtocol):
                 self._timer = self.loop.call_later(self._settings.head_timeout_s, self._head_timed_out)
         elif self._phase == "body":
             self._body_bytes += len(data)
-            if self._timer is None:
+            if was_in_body and not self._began:
+                self._framing_bytes = max(0, self._framing_bytes + len(data) - self._content_bytes)
+            if self._framing_bytes > MAX_FRAMING_BYTES:
+                self._refuse(_RefusalError(431, f"Chunk extensions and trailers exceed {MAX_FRAMING_BYTES} bytes."))
+            elif self._timer is None:
                 self._watch_body()
         elif self.cycle is None or self.cycle.response_complete:
             self._close_if_silent()
@@ -158,6 +173,8 @@ class BoundedConnection(HttpToolsProtocol):
         error: ApiError | None = None
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
             error = _head_too_large()
+        elif problem := _head_problem(self.headers, self.parser.get_http_version()):
+            error = problem
         elif len(self.pipeline) >= MAX_PIPELINED:
             error = OverloadedError(f"More than {MAX_PIPELINED} requests wait on this connection; read their answers.")
         if error is not None:
@@ -167,13 +184,18 @@ class BoundedConnection(HttpToolsProtocol):
             # uvicorn does not take every path apart.
             self.url = b"/"
         super().on_headers_complete()
-        self._phase, self._dropped_bytes = "body", 0
+        self._phase, self._dropped_bytes, self._framing_bytes = "body", 0, 0
         if self.parser.should_upgrade():
             self._framing = [header for header in self.headers if _announces_body(*header)]
         self.cycle.transport = cast("asyncio.Transport", self._response_transport)
 
+    def on_chunk_header(self) -> None:
+        """A chunk begins."""
+        self._content_bytes += _CHUNK_FRAME_BYTES
+
     def on_body(self, body: bytes) -> None:
         """A piece of a body; of one whose request is already answered not without end."""
+        self._content_bytes += len(body)
         if self._deaf:
             return
         if self.cycle.response_complete:
@@ -279,6 +301,16 @@ def _announces_body(name: bytes, value: bytes) -> bool:
 
 def _head_too_large() -> ApiError:
     return _RefusalError(431, f"The head of the request is larger than {MAX_HEAD_BYTES} bytes.")
+
+
+def _head_problem(headers: list[tuple[bytes, bytes]], http_version: str) -> ApiError | None:
+    """Refusal of a head by RFC 9112, 3.2 (Host) and RFC 9110, 10.1.1 (Expect); None if there is nothing against it."""
+    hosts = sum(name == b"host" for name, _ in headers)
+    if hosts > 1 or (not hosts and http_version == "1.1"):
+        return _RefusalError(400, f"The request has {hosts} Host headers: exactly one is needed.")
+    if any(name == b"expect" and value.strip().lower() != b"100-continue" for name, value in headers):
+        return _RefusalError(417, "The only expectation that is met is 100-continue.")
+    return None
 
 
 def _refusing(error: ApiError) -> Any:

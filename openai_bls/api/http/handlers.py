@@ -4,40 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from msgspec import Raw
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
+from openai_bls.api.common.envelope import enveloped
 from openai_bls.api.common.event_sink import Cancellable
 from openai_bls.api.http.body_budget import BodyBudget
 from openai_bls.api.http.event_stream import EventStream, disconnected
 from openai_bls.api.http.stream_connection import EXTENSION
 from openai_bls.api.http.write_batcher import WriteBatcher
-from openai_bls.core.api_keys import ApiKeys, bearer, key_name
-from openai_bls.core.errors import ApiError, AuthenticationError, EngineError, InvalidRequestError, TooLargeError
-from openai_bls.core.request import TIMEOUT_HEADER, header_timeout, request_timeout_s
-from openai_bls.pipeline.guards import GuardedRequest, guarded_request
-from openai_bls.pipeline.observed_request import observe
+from openai_bls.core.api_keys import ApiKeys, bearer
+from openai_bls.core.errors import ApiError, AuthenticationError, InvalidRequestError, TooLargeError
+from openai_bls.core.request import TIMEOUT_HEADER, header_timeout
+from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Handler = Callable[[Request], Awaitable[Response]]
-ErrorAnswer = Callable[[ApiError, Request], Response]
+Handler = Callable[[Request, RequestContext], Awaitable[Response]]
+"""Maker of the response to a request; raises ApiError."""
+ErrorAnswer = Callable[[ApiError, RequestContext], Response]
 """Response to a failed request, in an API's own form."""
 
+CONTEXT = "openai_bls.context"
+"""Name of a request's `RequestContext` in its ASGI scope, where requests are observed."""
 # In the scope of a request that the server makes itself: the name of the key for which.
 _KEY = "openai_bls.key"
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -53,9 +52,19 @@ class JsonResponse(Response):
         return encode(content)
 
 
-def error_response(error: ApiError, request: Request | None = None) -> Response:
+def error_response(error: ApiError, context: RequestContext | None = None) -> Response:
     """An error with its status and the body that OpenAI has."""
     return JsonResponse(error.body(), status_code=error.status, headers=error.headers)
+
+
+class _Endpoint:
+    """ASGI application of a route: no function, which starlette would take for a handler and wrap once more."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
 
 
 class Api:
@@ -120,69 +129,84 @@ class Api:
         answer_error: ErrorAnswer = error_response,
         id_header: str = "x-request-id",
         uploads: bool = False,
-    ) -> Handler:
+    ) -> ASGIApp:
         """`handler` with authentication, a request id in and out, and every exception as an error body.
 
         Args:
             handler: raises ApiError for the client's errors.
             endpoint: its name in the metrics.
             has_guards: its requests are shown to the guards (`pipeline.guards`), if there are any.
-            answer_error: makes the answer to a request that failed; `request.state.request_id` is its id.
+            answer_error: makes the answer to a request that failed.
             id_header: of the response, beside `x-request-id`.
             uploads: its bodies go to disk as they come, and are bounded by the handler.
         """
+        service = self.service
 
-        async def guard(request: Request) -> Response:
+        async def guard(scope: Scope, receive: Receive, send: Send) -> None:
+            response = await respond(Request(scope, receive, send))
+            await response(scope, receive, send)
+
+        async def respond(request: Request) -> Response:
+            context: RequestContext | None = request.scope.get(CONTEXT)
+            if context is None:
+                context = service.observer.begin(request.method, request.scope["path"])
             request_id = request.headers.get("x-request-id", "")
             if not _REQUEST_ID.fullmatch(request_id):
                 request_id = "req_" + secrets.token_hex(16)
-            request.state.request_id = request_id
-            request.state.endpoint = endpoint
-            observe(request_id=request_id, endpoint=endpoint)
-            request.state.has_guards = has_guards
-            if self.service.guards is not None:
-                # The server may have begun this task within that of the connection's last request.
-                guarded_request.set(None)
-            response = await answer(request, request_id)
-            if self.service.api_keys.required:
-                response.headers.update(self.service.budgets.headers(key_name.get()))
+            context.request_id = request_id
+            context.endpoint = endpoint
+            context.has_guards = has_guards
+
+            def refuse(error: ApiError) -> Response:
+                service.refused(context, error)
+                return answer_error(error, context)
+
+            response = await enveloped(context, answer(request, context), refuse)
+            if service.api_keys.required:
+                response.headers.update(service.budgets.headers(context.key))
             response.headers["x-request-id"] = request_id
-            response.headers[id_header] = request_id
+            if id_header != "x-request-id":
+                response.headers[id_header] = request_id
             if response.status_code == 413 or (response.status_code >= 400 and "expect" in request.headers):
                 # The rest of it is not worth reading, or will never be sent.
                 response.headers["connection"] = "close"
             return response
 
-        async def answer(request: Request, request_id: str) -> Response:
+        async def answer(request: Request, context: RequestContext) -> Response:
+            # By the head alone: nothing of the body has been asked for.
+            self._check_head(request, context)
             try:
-                # By the head alone: nothing of the body has been asked for.
-                if _KEY in request.scope:
-                    key_name.set(request.scope[_KEY])
-                else:
-                    if self.service.settings.ssl_ca_certs:
-                        _require_certificate(request)
-                    _authenticate(request, self.service.api_keys)
-                _check_origin(request)
-                timeout = request.headers.get(TIMEOUT_HEADER)
-                request_timeout_s.set(None if timeout is None else header_timeout(timeout))
-                with nullcontext() if uploads else self._body_reserved(request):
-                    return await handler(request)
-            except ApiError as error:
-                self.service.refused(endpoint, error)
-                return answer_error(error, request)
+                if not uploads:
+                    self._reserve_body(request, context)
+                return await handler(request, context)
             except ClientDisconnect:
                 return Response(status_code=499)
-            except Exception:
-                logger.exception("%s %s failed (request %s)", request.method, request.url.path, request_id)
-                failure = EngineError("The server had an error; see its log.")
-                self.service.refused(endpoint, failure)
-                return answer_error(failure, request)
+            finally:
+                self._bodies.give_back(context.body_bytes)
 
-        return guard
+        return _Endpoint(guard)
 
-    @contextmanager
-    def _body_reserved(self, request: Request) -> Iterator[None]:
-        """Room for the body for as long as the block lasts: what its head declares, or what `body` reads.
+    def _check_head(self, request: Request, context: RequestContext) -> None:
+        """Take the key and the timeout of a request, as its head says them.
+
+        Raises:
+            ApiError: it lacks the right key or certificate, or its head is bad.
+        """
+        service = self.service
+        if _KEY in request.scope:
+            context.key = request.scope[_KEY]
+        else:
+            if service.settings.ssl_ca_certs:
+                _require_certificate(request)
+            if service.api_keys.required:
+                context.key = _authenticated(request, service.api_keys)
+        _check_origin(request)
+        timeout = request.headers.get(TIMEOUT_HEADER)
+        if timeout is not None:
+            context.timeout_s = header_timeout(timeout)
+
+    def _reserve_body(self, request: Request, context: RequestContext) -> None:
+        """Reserve room for the body that the head declares; `body` reserves what it reads beyond that.
 
         Raises:
             TooLargeError: it is too large.
@@ -193,13 +217,9 @@ class Api:
         if declared > limit:
             raise TooLargeError(limit)
         self._bodies.take(declared)
-        request.state.body_bytes = declared
-        try:
-            yield
-        finally:
-            self._bodies.give_back(request.state.body_bytes)
+        context.body_bytes = declared
 
-    async def body(self, request: Request) -> bytes:
+    async def body(self, request: Request, context: RequestContext) -> bytes:
         """The request's body, as the guard leaves it.
 
         Raises:
@@ -209,24 +229,21 @@ class Api:
             ApiError: the guard refuses the request, or has failed.
             ClientDisconnect: the client has gone.
         """
-        body = await self._received(request)
-        guards = self.service.guards
-        if guards is None or not request.state.has_guards:
+        body = await self._received(request, context)
+        if self.service.guards is None or not context.has_guards:
             return body
         json_object(body)
-        admitting = guards.admit(request.state.endpoint, body, request.state.request_id)
-        guarded: GuardedRequest = await unless_disconnected(request, admitting)
-        guarded_request.set(guarded)
-        return guarded.body
+        guarded: bytes = await unless_disconnected(request, self.service.guarded_body(context, body))
+        return guarded
 
-    async def answered(self, request: Request, work: Coroutine[Any, Any, Any]) -> Response:
+    async def answered(self, request: Request, context: RequestContext, work: Coroutine[Any, Any, Any]) -> Response:
         """The response with the whole answer, which `work` makes, as the guard leaves it.
 
         Raises:
             ApiError: of `work`, or the guard refuses the answer or has failed.
             ClientDisconnect: the client has gone; `work` is cancelled.
         """
-        guarded = guarded_request.get()
+        guarded = context.guarded
         if guarded is None:
             return JsonResponse(await unless_disconnected(request, work))
 
@@ -235,7 +252,7 @@ class Api:
 
         return JsonResponse(Raw(await unless_disconnected(request, guarded.whole(encoded()))))
 
-    async def _received(self, request: Request) -> bytes:
+    async def _received(self, request: Request, context: RequestContext) -> bytes:
         limit = self.service.settings.max_request_bytes
         chunks: list[bytes] = []
         size = 0
@@ -243,10 +260,10 @@ class Api:
             size += len(chunk)
             if size > limit:
                 raise TooLargeError(limit)
-            reserved = request.state.body_bytes
+            reserved = context.body_bytes
             if size > reserved:
                 self._bodies.take(size - reserved, reserved)
-                request.state.body_bytes = size
+                context.body_bytes = size
             chunks.append(chunk)
         return b"".join(chunks)
 
@@ -255,7 +272,12 @@ class Api:
         return EventStream(self.service.settings.keep_alive_interval_s, self._write_batcher, **options)
 
     async def streamed(
-        self, request: Request, stream: EventStream, generation: Cancellable, answer_error: ErrorAnswer = error_response
+        self,
+        request: Request,
+        context: RequestContext,
+        stream: EventStream,
+        generation: Cancellable,
+        answer_error: ErrorAnswer = error_response,
     ) -> Response:
         """The response that sends `stream`, into which `generation`, already started, writes.
 
@@ -264,8 +286,8 @@ class Api:
         stream.on_disconnect = generation.cancel
         error = await unless_disconnected(request, stream.first())
         if error is not None:
-            self.service.refused(request.state.endpoint, error)
-            return answer_error(error, request)
+            self.service.refused(context, error)
+            return answer_error(error, context)
         return stream
 
 
@@ -278,14 +300,11 @@ def _require_certificate(request: Request) -> None:
         )
 
 
-def _authenticate(request: Request, api_keys: ApiKeys) -> None:
-    if not api_keys.required:
-        return
-    # The server may have begun this task within that of the connection's last request.
-    key_name.set("")
+def _authenticated(request: Request, api_keys: ApiKeys) -> str:
+    """Name of the request's key; raises AuthenticationError."""
     # Anthropic's clients send it by itself.
     given = bearer(request.headers.get("authorization", "")) or request.headers.get("x-api-key", "").strip()
-    key_name.set(api_keys.check(given, "send it as 'Authorization: Bearer <key>'."))
+    return api_keys.check(given, "send it as 'Authorization: Bearer <key>'.")
 
 
 def _check_origin(request: Request) -> None:
@@ -305,8 +324,17 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Any]) 
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(disconnected(request.receive))
+    # What asyncio.wait does for any number of them costs as much as the rest of this.
+    either: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(_: object) -> None:
+        if not either.done():
+            either.set_result(None)
+
+    task.add_done_callback(wake)
+    gone.add_done_callback(wake)
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        await either
         if task.done():
             return task.result()
         raise ClientDisconnect

@@ -6,13 +6,12 @@ import re
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from openai_bls.core.api_keys import key_name
-from openai_bls.pipeline.observed_request import observed_request
-from openai_bls.pipeline.observer import Observer
+from openai_bls.api.http.handlers import CONTEXT
+from openai_bls.pipeline.observation.observer import Observer
 
 
 class ObservedRequests:
-    """Middleware that makes each request an `ObservedRequest`.
+    """Middleware that begins each request's context, which an observer is told of at its end.
 
     Args:
         app: that answers.
@@ -28,27 +27,23 @@ class ObservedRequests:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http" or self._unobserved.match(scope["path"]):
-            # The server may have begun this task within that of the connection's last request.
-            observed_request.set(None)
             await self._app(scope, receive, send)
             return
         headers = self._observer.headers
-        context = {
+        trace_headers = {
             name: value.decode("latin-1")
             for header, value in (scope["headers"] if headers else ())
             if (name := header.decode("latin-1")) in headers
         }
-        observed = self._observer.begin(scope["method"], scope["path"], context)
-        observed_request.set(observed)
-        key_name.set("")
+        context = self._observer.begin(scope["method"], scope["path"], trace_headers)
+        scope[CONTEXT] = context
 
         async def observing(message: Message) -> None:
             if message["type"] == "http.response.start":
-                observed.http_status = message["status"]
+                context.http_status = message["status"]
             await send(message)
 
         try:
             await self._app(scope, receive, observing)
         finally:
-            observed.key = key_name.get()
-            observed.released()
+            context.released()

@@ -9,16 +9,15 @@ import socket
 
 import msgspec
 import uvicorn
+from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 
-from openai_bls.api.http.app import create_app
 from openai_bls.api.http.bounded_connection import MAX_REFUSED_CONNECTIONS
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.observed import ObservedRequests
 from openai_bls.api.http.stream_connection import StreamConnection
 from openai_bls.api.http.tls_acceptor import TlsAcceptor
 from openai_bls.api.http.tls_files import TlsFiles
-from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.service import Service
 
@@ -31,14 +30,18 @@ _OTHER_FILES = 128
 
 
 class HttpServer:
-    """/v1 on one listening socket; HTTPS if there are files for it."""
+    """/v1 on one listening socket.
 
-    def __init__(
-        self, service: Service, listener: SharedListener, write_batcher: WriteBatcher, tls: TlsFiles | None = None
-    ) -> None:
+    Args:
+        app: application of `service`, as `create_app` makes it.
+        service: of the requests.
+        listener: of the socket.
+        tls: files for HTTPS; None serves HTTP.
+    """
+
+    def __init__(self, app: Starlette, service: Service, listener: SharedListener, tls: TlsFiles | None = None) -> None:
         self._listener = listener
         settings = _within_open_files(service.settings)
-        app = create_app(service, write_batcher)
         self._background = app.state.background
         if service.settings.origins:
             app.add_middleware(

@@ -13,6 +13,7 @@ from openai_bls.api.common.bodies import convert
 from openai_bls.api.common.one_shot import admitted
 from openai_bls.api.endpoint import one_shot
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service
 
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
@@ -45,7 +46,7 @@ class LoraAnswer(msgspec.Struct, frozen=True):
     message: str
 
 
-async def load(service: Service, body: dict[str, Any]) -> LoraAnswer:
+async def load(service: Service, context: RequestContext, body: dict[str, Any]) -> LoraAnswer:
     """Load an adapter; when the answer comes, it is served under its name.
 
     Raises:
@@ -53,18 +54,18 @@ async def load(service: Service, body: dict[str, Any]) -> LoraAnswer:
     """
     request = convert(body, LoadBody)
     root = _root(service)
-    target = service.models.find(request.model)
+    target = service.find(context, request.model)
     if target.lora_name is not None:
         raise InvalidRequestError(f"{request.model!r} is an adapter, not a base model.", param="model")
     if request.lora_name in service.models.names:
         raise InvalidRequestError(f"{request.lora_name!r} is served already: unload it first.", param="lora_name")
-    with admitted(service, "load_lora_adapter", target.name):
+    with admitted(service, context, target.name):
         folder = await asyncio.to_thread(_folder, root, request.lora_path)
         await target.model.engine.update_lora(request.lora_name, folder)
     return LoraAnswer(f"Success: LoRA adapter '{request.lora_name}' added successfully.")
 
 
-async def unload(service: Service, body: dict[str, Any]) -> LoraAnswer:
+async def unload(service: Service, context: RequestContext, body: dict[str, Any]) -> LoraAnswer:
     """Unload an adapter: requests that run with it finish, further ones are a 404.
 
     Raises:
@@ -72,10 +73,10 @@ async def unload(service: Service, body: dict[str, Any]) -> LoraAnswer:
     """
     request = convert(body, UnloadBody)
     _root(service)
-    target = service.models.find(request.lora_name)
+    target = service.find(context, request.lora_name)
     if target.lora_name is None or (request.model is not None and request.model not in target.model.names):
         raise InvalidRequestError(f"{request.lora_name!r} is no adapter of that model.", param="lora_name")
-    with admitted(service, "unload_lora_adapter", target.name):
+    with admitted(service, context, target.name):
         await target.model.engine.update_lora(request.lora_name, "")
     return LoraAnswer(f"Success: LoRA adapter '{request.lora_name}' removed successfully.")
 

@@ -90,7 +90,7 @@ def convert(request: PromptRequest, *, thinks: bool) -> Converted:
     if isinstance(request, MessagesRequest):
         max_tokens = request.max_tokens
         body |= _generation(request)
-    valid = msgspec.structs.replace(parse_object("chat.completions", body), endpoint="messages")
+    valid = parse_object("chat.completions", body)
     if max_tokens == 0:
         # Chat completions do not have it, the engines do.
         valid = msgspec.structs.replace(valid, max_tokens=0)

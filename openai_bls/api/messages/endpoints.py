@@ -18,46 +18,49 @@ from openai_bls.api.messages.schema import UNSUPPORTED, MessagesRequest, PromptR
 from openai_bls.api.messages.writers import StreamedMessage, WholeMessage
 from openai_bls.api.operation import Operation
 from openai_bls.core.errors import ApiError, OverloadedError
+from openai_bls.pipeline.lifecycle.context import RequestContext
 
 
-def _answer_error(error: ApiError, request: Request) -> Response:
-    body = {**error_body(error), "request_id": request.state.request_id}
+def _answer_error(error: ApiError, context: RequestContext) -> Response:
+    body = {**error_body(error), "request_id": context.request_id}
     status = OVERLOADED if error.status == 503 else error.status
     return JsonResponse(body, status_code=status, headers=error.headers)
 
 
-def _converted(api: Api, request: PromptRequest) -> Converted:
-    model = api.service.models.find(request.model).model
+def _converted(api: Api, context: RequestContext, request: PromptRequest) -> Converted:
+    model = api.service.find(context, request.model).model
     return convert(request, thinks=model.formats.reasoning is not None)
 
 
 def _create(api: Api) -> Handler:
     service = api.service
 
-    async def create(request: Request) -> Response:
-        body = decode(await api.body(request), MessagesRequest)
-        valid, omit_thinking = _converted(api, body)
+    async def create(request: Request, context: RequestContext) -> Response:
+        body = decode(await api.body(request, context), MessagesRequest)
+        valid, omit_thinking = _converted(api, context, body)
         if not valid.stream:
-            completing = service.complete(valid, lambda _: WholeMessage(body.model, omit_thinking=omit_thinking))
-            return await api.answered(request, completing)
+            completing = service.complete(
+                context, valid, lambda _: WholeMessage(body.model, omit_thinking=omit_thinking)
+            )
+            return await api.answered(request, context, completing)
         stream = api.event_stream(ending=b"")
         generation = await service.begin(
-            valid, lambda _: StreamedMessage(stream, body.model, omit_thinking=omit_thinking)
+            context, valid, lambda _: StreamedMessage(stream, body.model, omit_thinking=omit_thinking)
         )
-        return await api.streamed(request, stream, generation, _answer_error)
+        return await api.streamed(request, context, stream, generation, _answer_error)
 
     return create
 
 
 def _count_tokens(api: Api) -> Handler:
-    async def count(request: Request) -> Response:
-        body = decode(await api.body(request), PromptRequest)
-        valid = _converted(api, body).valid
+    async def count(request: Request, context: RequestContext) -> Response:
+        body = decode(await api.body(request, context), PromptRequest)
+        valid = _converted(api, context, body).valid
 
         async def counted() -> dict[str, int]:
-            return {"input_tokens": len(await prompt_token_ids(api.service, valid, "messages.count_tokens"))}
+            return {"input_tokens": len(await prompt_token_ids(api.service, context, valid))}
 
-        return await api.answered(request, counted())
+        return await api.answered(request, context, counted())
 
     return count
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from openai_bls.api.endpoint import Endpoint
 from openai_bls.api.http.handlers import Api, Handler, JsonResponse
 from openai_bls.api.operation import Operation
+from openai_bls.pipeline.lifecycle.context import RequestContext
 
 
 class ModelCard(msgspec.Struct):
@@ -35,7 +36,7 @@ class ModelList(msgspec.Struct):
 
 
 def _list(api: Api) -> Handler:
-    async def handle(request: Request) -> Response:
+    async def handle(request: Request, context: RequestContext) -> Response:
         models = api.service.models
         return JsonResponse({"object": "list", "data": [models.card(name) for name in models.names]})
 
@@ -43,7 +44,7 @@ def _list(api: Api) -> Handler:
 
 
 def _retrieve(api: Api) -> Handler:
-    async def handle(request: Request) -> Response:
+    async def handle(request: Request, context: RequestContext) -> Response:
         return JsonResponse(api.service.models.card(request.path_params["model"]))
 
     return handle

@@ -8,21 +8,22 @@ from openai_bls.api.common.encoding import new_id
 from openai_bls.api.common.one_shot import admitted
 from openai_bls.api.moderations.schema import Moderation, ModerationsAnswer, parse_moderations
 from openai_bls.core.errors import EngineError
+from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service
-from openai_bls.pipeline.task_calls import text_rows
-from openai_bls.pipeline.task_models import TaskModel
+from openai_bls.pipeline.task_models.calls import text_rows
+from openai_bls.pipeline.task_models.registry import TaskModel
 from openai_bls.transport.model_calls import Array
 
 
-async def moderate(service: Service, body: dict[str, Any]) -> ModerationsAnswer:
+async def moderate(service: Service, context: RequestContext, body: dict[str, Any]) -> ModerationsAnswer:
     """The classes of each text, in their order.
 
     Raises:
         ApiError: the request is bad, there is no model for it, or it failed.
     """
     request, texts = parse_moderations(body)
-    model = await service.models.find_task(request.model, "classify")
-    with admitted(service, "moderations", model.name) as tally:
+    model = await service.find_task(context, request.model, "classify")
+    with admitted(service, context, model.name) as tally:
         call = service.task_call(model)
         outputs = await call.run({"text": text_rows(texts)})
         tally.prompt_tokens = call.prompt_tokens

@@ -21,21 +21,22 @@ from openai_bls.api.rerank.schema import (
     parse_score,
 )
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service
-from openai_bls.pipeline.task_calls import text_rows
-from openai_bls.pipeline.task_models import TaskModel
+from openai_bls.pipeline.task_models.calls import text_rows
+from openai_bls.pipeline.task_models.registry import TaskModel
 from openai_bls.transport.model_calls import Array
 
 
-async def rerank(service: Service, body: dict[str, Any]) -> RerankAnswer:
+async def rerank(service: Service, context: RequestContext, body: dict[str, Any]) -> RerankAnswer:
     """The documents with their scores, the most relevant first; among equals the order of the request.
 
     Raises:
         ApiError: the request is bad, there is no model for it, or it failed.
     """
     request, documents = parse_rerank(body)
-    model = await _model(service, request.model)
-    with admitted(service, "rerank", model.name) as tally:
+    model = await _model(service, context, request.model)
+    with admitted(service, context, model.name) as tally:
         scores = await _scores(service, model, [request.query] * len(documents), documents, tally)
     order = sorted(range(len(scores)), key=lambda index: -scores[index])[: request.top_n]
     with_documents = request.return_documents is not False
@@ -46,15 +47,15 @@ async def rerank(service: Service, body: dict[str, Any]) -> RerankAnswer:
     return RerankAnswer(new_id("rerank-"), model.name, results, PairUsage(tally.prompt_tokens, tally.prompt_tokens))
 
 
-async def score(service: Service, body: dict[str, Any]) -> ScoreAnswer:
+async def score(service: Service, context: RequestContext, body: dict[str, Any]) -> ScoreAnswer:
     """The scores of pairs of texts, in their order.
 
     Raises:
         ApiError: the request is bad, there is no model for it, or it failed.
     """
     request, first, second = parse_score(body)
-    model = await _model(service, request.model)
-    with admitted(service, "score", model.name) as tally:
+    model = await _model(service, context, request.model)
+    with admitted(service, context, model.name) as tally:
         scores = await _scores(service, model, first, second, tally)
     return ScoreAnswer(
         new_id("score-"),
@@ -66,11 +67,11 @@ async def score(service: Service, body: dict[str, Any]) -> ScoreAnswer:
     )
 
 
-async def _model(service: Service, name: str | None) -> TaskModel:
+async def _model(service: Service, context: RequestContext, name: str | None) -> TaskModel:
     """The model that scores; one of embeddings is taken only by its name."""
     if name is None:
-        return await service.models.find_task(None, "rerank", "score")
-    model = await service.models.find_task(name, "rerank", "score", "embeddings")
+        return await service.find_task(context, None, "rerank", "score")
+    model = await service.find_task(context, name, "rerank", "score", "embeddings")
     if model.task == "embeddings" and "text" not in model.inputs:
         raise InvalidRequestError(f"The model {model.name!r} takes token ids, no text.", param="model")
     return model

@@ -14,8 +14,8 @@ from openai_bls.api.responses.responses import Draft
 from openai_bls.api.responses.store import ResponseStore, Stored, is_response
 from openai_bls.api.responses.writers import StreamedResponse, WholeResponse
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError
-from openai_bls.pipeline.generation import Generation
-from openai_bls.pipeline.guards import guarded_request
+from openai_bls.pipeline.generation.generation import Generation
+from openai_bls.pipeline.guards.guards import GuardedRequest
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ class Job:
         writer: of the answer.
         generation: has begun.
         recording: of its events, if it streams.
+        guarded: guards of the whole answer; None if there are none.
     """
 
     def __init__(
@@ -62,11 +63,13 @@ class Job:
         writer: WholeResponse | BackgroundStream,
         generation: Generation,
         recording: Recording | None,
+        guarded: GuardedRequest | None,
     ) -> None:
         self._wanted = wanted
         self._draft = draft
         self._writer = writer
         self._generation = generation
+        self._guarded = guarded
         self.recording = recording
         self.task: asyncio.Task[None] | None = None
         """Waits for the answer of a response that does not stream."""
@@ -94,7 +97,7 @@ class Job:
 
     async def answered(self) -> bytes:
         """The whole response, as the guard leaves it; of an error the failed one."""
-        guarded = guarded_request.get()
+        guarded = self._guarded
         try:
             if guarded is None:
                 return await self._whole()

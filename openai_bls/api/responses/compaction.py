@@ -30,9 +30,7 @@ MAX_SUMMARY_TOKENS = 2048
 
 def summary_request(wanted: Request) -> ValidRequest:
     """The chat completion that writes the summary, the likeliest one."""
-    return msgspec.structs.replace(
-        wanted.chat, endpoint="responses.compact", temperature=0.0, default_max_tokens=MAX_SUMMARY_TOKENS
-    )
+    return msgspec.structs.replace(wanted.chat, temperature=0.0, default_max_tokens=MAX_SUMMARY_TOKENS)
 
 
 class CompactedResponse(Output, AnswerFuture[Raw]):

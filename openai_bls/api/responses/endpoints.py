@@ -28,9 +28,9 @@ from openai_bls.api.responses.responses import Draft
 from openai_bls.api.responses.schema import ENCRYPTED
 from openai_bls.api.responses.store import References, ResponseStore, Stored
 from openai_bls.api.responses.writers import StreamedResponse, WholeResponse
-from openai_bls.core.api_keys import key_name
 from openai_bls.core.errors import ApiError, InvalidRequestError, NotFoundError
-from openai_bls.pipeline.model_registry import Target
+from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.models.registry import Target
 
 logger = logging.getLogger(__name__)
 
@@ -44,33 +44,36 @@ class ResponsesHandlers:
         self.store = ResponseStore()
         self._jobs = Jobs(self)
 
-    async def create(self, request: Request) -> Response:
+    async def create(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/responses."""
-        wanted = parsing.parse_create(await self._api.body(request), self._references())
+        wanted = parsing.parse_create(await self._api.body(request, context), self._references(context))
         try:
             if wanted.body.background:
-                return await self._begin(request, wanted)
+                return await self._begin(request, context, wanted)
             if wanted.body.stream:
-                return await self._stream(request, wanted)
-            completing = self._service.complete(wanted.chat, lambda target: WholeResponse(*self._parts(wanted, target)))
-            response = await self._api.answered(request, completing)
+                return await self._stream(request, context, wanted)
+            completing = self._service.complete(
+                context, wanted.chat, lambda target: WholeResponse(*self._parts(wanted, target))
+            )
+            response = await self._api.answered(request, context, completing)
         except ApiError as error:
             raise wanted.translated(error) from None
         # Not before: a guard may have changed the answer, and the next one must not be made from what it has removed.
         self._keep(wanted, bytes(response.body))
         return response
 
-    async def _stream(self, request: Request, wanted: parsing.CreateRequest) -> Response:
+    async def _stream(self, request: Request, context: RequestContext, wanted: parsing.CreateRequest) -> Response:
         stream = self._api.event_stream(ending=b"")
         generation = await self._service.begin(
+            context,
             wanted.chat,
             lambda target: StreamedResponse(
                 stream, wanted.translated, lambda encoded: self._keep(wanted, encoded), *self._parts(wanted, target)
             ),
         )
-        return await self._api.streamed(request, stream, generation)
+        return await self._api.streamed(request, context, stream, generation)
 
-    async def _begin(self, request: Request, wanted: parsing.CreateRequest) -> Response:
+    async def _begin(self, request: Request, context: RequestContext, wanted: parsing.CreateRequest) -> Response:
         """Begin a background response; refused like any other until the engine has its request."""
         drafts: list[Draft] = []
 
@@ -80,9 +83,9 @@ class ResponsesHandlers:
             return found
 
         if not wanted.body.stream:
-            submitting = self._service.submit(wanted.chat, lambda target: WholeResponse(*parts(target)))
+            submitting = self._service.submit(context, wanted.chat, lambda target: WholeResponse(*parts(target)))
             generation, writer = await unless_disconnected(request, submitting)
-            job = Job(wanted, drafts[0], writer, generation, None)
+            job = Job(wanted, drafts[0], writer, generation, None, context.guarded)
             self._jobs.run(job)
             return JsonResponse(Raw(job.stored().response))
         recording = Recording()
@@ -99,17 +102,19 @@ class ResponsesHandlers:
             return stream
 
         async def begin() -> None:
-            generation = await self._service.begin(wanted.chat, make_stream)
+            generation = await self._service.begin(context, wanted.chat, make_stream)
             # Before the first token.
-            self._jobs.follow(Job(wanted, drafts[0], streams[0], generation, recording))
+            self._jobs.follow(Job(wanted, drafts[0], streams[0], generation, recording, None))
             streams[0].open()
 
         await unless_disconnected(request, begin())
-        return await self._followed(request, recording)
+        return await self._followed(request, context, recording)
 
-    async def _followed(self, request: Request, recording: Recording, after: int = -1) -> Response:
+    async def _followed(
+        self, request: Request, context: RequestContext, recording: Recording, after: int = -1
+    ) -> Response:
         stream = self._api.event_stream(ending=b"")
-        return await self._api.streamed(request, stream, Following(recording, stream, after))
+        return await self._api.streamed(request, context, stream, Following(recording, stream, after))
 
     def _parts(self, wanted: parsing.CreateRequest, target: Target) -> tuple[Draft, LogprobRenderer | None, bool]:
         """Arguments that all writers take."""
@@ -129,58 +134,58 @@ class ResponsesHandlers:
         except msgspec.ValidationError as error:
             logger.error("a response that a guard has made is not stored: %s", error)
 
-    async def count(self, request: Request) -> Response:
+    async def count(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/responses/input_tokens."""
-        wanted = parsing.parse_count(await self._api.body(request), self._references())
+        wanted = parsing.parse_count(await self._api.body(request, context), self._references(context))
         try:
-            return await self._api.answered(request, self._counted(wanted))
+            return await self._api.answered(request, context, self._counted(context, wanted))
         except ApiError as error:
             raise wanted.translated(error) from None
 
-    async def _counted(self, wanted: parsing.Request) -> dict[str, Any]:
-        tokens = await prompt_token_ids(self._service, wanted.chat, "responses.input_tokens")
+    async def _counted(self, context: RequestContext, wanted: parsing.Request) -> dict[str, Any]:
+        tokens = await prompt_token_ids(self._service, context, wanted.chat)
         return {"object": "response.input_tokens", "input_tokens": len(tokens)}
 
-    async def compact(self, request: Request) -> Response:
+    async def compact(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/responses/compact."""
-        wanted = parsing.parse_compact(await self._api.body(request), self._references(), QUESTION)
+        wanted = parsing.parse_compact(await self._api.body(request, context), self._references(context), QUESTION)
         try:
-            writing = self._service.complete(summary_request(wanted), lambda target: CompactedResponse(wanted))
-            return await self._api.answered(request, writing)
+            writing = self._service.complete(context, summary_request(wanted), lambda _: CompactedResponse(wanted))
+            return await self._api.answered(request, context, writing)
         except ApiError as error:
             raise wanted.translated(error) from None
 
-    async def retrieve(self, request: Request) -> Response:
+    async def retrieve(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/responses/{response_id}."""
         query = parse_retrieve(request)
-        stored = self._stored(request)
+        stored = self._stored(request, context)
         check_included(query, stored)
         if query.stream:
             after = -1 if query.starting_after is None else query.starting_after
-            return await self._followed(request, recording_of(stored), after)
+            return await self._followed(request, context, recording_of(stored), after)
         return JsonResponse(Raw(with_included(query, stored.response)))
 
-    async def delete(self, request: Request) -> Response:
+    async def delete(self, request: Request, context: RequestContext) -> Response:
         """DELETE /v1/responses/{response_id}."""
         parse_query(request.query_params, NoQuery)
-        response_id = self._stored(request).id
+        response_id = self._stored(request, context).id
         job = self._jobs.get(response_id)
         if job is not None:
             self._jobs.cancel(job)
         self.store.delete(response_id)
         return JsonResponse({"id": response_id, "object": "response", "deleted": True})
 
-    async def input_items(self, request: Request) -> Response:
+    async def input_items(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/responses/{response_id}/input_items."""
         query = parse_query(request.query_params, schema.PageQuery)
-        items = self._stored(request).input_items
+        items = self._stored(request, context).input_items
         newest_first = query.order == "desc"
         return JsonResponse(page(items, dict, newest_first=newest_first, limit=query.limit, after=query.after))
 
-    async def cancel(self, request: Request) -> Response:
+    async def cancel(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/responses/{response_id}/cancel; one that has ended stays as it is."""
         parse_query(request.query_params, NoQuery)
-        stored = self._stored(request)
+        stored = self._stored(request, context)
         job = self._jobs.get(stored.id)
         if job is not None:
             stored = self._jobs.cancel(job)
@@ -191,12 +196,12 @@ class ResponsesHandlers:
             )
         return JsonResponse(Raw(stored.response))
 
-    def _references(self) -> References:
+    def _references(self, context: RequestContext) -> References:
         """References of one request, with the same limit as its body."""
-        return References(self.store, self._service.settings.max_request_bytes, key_name.get())
+        return References(self.store, self._service.settings.max_request_bytes, context.key)
 
-    def _stored(self, request: Request) -> Stored:
-        response_id, key = request.path_params["response_id"], key_name.get()
+    def _stored(self, request: Request, context: RequestContext) -> Stored:
+        response_id, key = request.path_params["response_id"], context.key
         job = self._jobs.get(response_id)
         stored = self.store.get(response_id, key) if job is None else job.stored()
         if stored is None or stored.key != key:
@@ -205,7 +210,10 @@ class ResponsesHandlers:
 
 
 def _endpoint(
-    name: str, path: str, handler: Callable[[ResponsesHandlers, Request], Awaitable[Response]], **more: Any
+    name: str,
+    path: str,
+    handler: Callable[[ResponsesHandlers, Request, RequestContext], Awaitable[Response]],
+    **more: Any,
 ) -> Endpoint:
     def make(api: Api) -> Handler:
         return functools.partial(handler, api.shared(ResponsesHandlers))

@@ -15,7 +15,7 @@ from openai_bls.api.responses.items import Item, Status
 from openai_bls.api.responses.sealing import seal
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason
-from openai_bls.pipeline.sequence import Sequence
+from openai_bls.pipeline.generation.sequence import Sequence
 
 
 class _Growing:

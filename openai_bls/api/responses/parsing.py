@@ -126,7 +126,7 @@ def _request(
     chat |= _prompt(given, tools)
     chat["messages"] = conversation.messages
     try:
-        valid = msgspec.structs.replace(parse_object("chat.completions", chat), endpoint="responses")
+        valid = parse_object("chat.completions", chat)
     except ApiError as error:
         translate(error, conversation.origins)
         raise

@@ -15,7 +15,7 @@ from openai_bls.api.responses.output import Output
 from openai_bls.api.responses.responses import Draft
 from openai_bls.core.errors import ApiError
 from openai_bls.core.usage import Usage
-from openai_bls.pipeline.sequence import Writer
+from openai_bls.pipeline.generation.sequence import Writer
 
 Keep = Callable[[bytes], None]
 """Receiver of a finished response as JSON text."""

@@ -18,6 +18,7 @@ from openai_bls.api.http.handlers import Api, Handler, JsonResponse
 from openai_bls.api.operation import Operation
 from openai_bls.core.errors import NotFoundError
 from openai_bls.output import detect
+from openai_bls.pipeline.lifecycle.context import RequestContext
 
 
 class Query(msgspec.Struct):
@@ -27,10 +28,10 @@ class Query(msgspec.Struct):
     """A served name."""
 
 
-async def reset_prefix_cache(api: Api, request: Request) -> Response:
+async def reset_prefix_cache(api: Api, request: Request, context: RequestContext) -> Response:
     """POST /reset_prefix_cache: of every engine, or of the one that the query parameter `model` names."""
     name = parse_query(request.query_params, Query).model
-    models = list(api.service.models) if name is None else [api.service.models.find(name).model]
+    models = list(api.service.models) if name is None else [api.service.find(context, name).model]
     outcomes = await asyncio.gather(*(model.engine.reset_prefix_cache() for model in models), return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
@@ -38,12 +39,12 @@ async def reset_prefix_cache(api: Api, request: Request) -> Response:
     return Response(status_code=200)
 
 
-async def tokenizer_info(api: Api, request: Request) -> Response:
+async def tokenizer_info(api: Api, request: Request, context: RequestContext) -> Response:
     """GET /tokenizer_info: tokenizer_config.json with the chat template."""
     name = parse_query(request.query_params, Query).model
     if not api.service.settings.tokenizer_info:
         raise NotFoundError("/tokenizer_info is off here: the setting 'tokenizer_info' of openai_bls turns it on.")
-    folder = api.service.models.find(name).model.tokenizer_dir
+    folder = api.service.find(context, name).model.tokenizer_dir
     if folder is None:
         raise NotFoundError("The tokenizer of this model has no files here.")
     return JsonResponse(await asyncio.to_thread(_tokenizer_config, folder))
@@ -58,10 +59,12 @@ def _tokenizer_config(folder: Path) -> dict[str, Any]:
     return {"tokenizer_class": None, **found, **({"chat_template": template} if template else {})}
 
 
-def _endpoint(name: str, handler: Callable[[Api, Request], Awaitable[Response]], **more: Any) -> Endpoint:
+def _endpoint(
+    name: str, handler: Callable[[Api, Request, RequestContext], Awaitable[Response]], **more: Any
+) -> Endpoint:
     def make(api: Api) -> Handler:
-        async def handle(request: Request) -> Response:
-            return await handler(api, request)
+        async def handle(request: Request, context: RequestContext) -> Response:
+            return await handler(api, request, context)
 
         return handle
 

@@ -8,18 +8,19 @@ from typing import Any
 from openai_bls.api.common.bodies import convert
 from openai_bls.api.common.one_shot import admitted, prompt_token_ids
 from openai_bls.api.tokenize.schema import DetokenizeAnswer, DetokenizeBody, TokenizeAnswer, parse_tokenize
-from openai_bls.pipeline.prepare import check_token_ids
+from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.preparation.prepare import check_token_ids
 from openai_bls.pipeline.service import Service
 
 
-async def tokenize(service: Service, body: dict[str, Any]) -> TokenizeAnswer:
+async def tokenize(service: Service, context: RequestContext, body: dict[str, Any]) -> TokenizeAnswer:
     """The token ids of a text or a conversation, however many they are.
 
     Raises:
         ApiError: the request is bad, or preprocessing cannot be reached.
     """
     request, wants_strings = parse_tokenize(body)
-    tokens = await prompt_token_ids(service, request, "tokenize")
+    tokens = await prompt_token_ids(service, context, request)
     model = service.models.find(request.model).model
     strings = None
     if wants_strings:
@@ -28,14 +29,14 @@ async def tokenize(service: Service, body: dict[str, Any]) -> TokenizeAnswer:
     return TokenizeAnswer(len(tokens), model.info.max_model_len, tokens, strings)
 
 
-async def detokenize(service: Service, body: dict[str, Any]) -> DetokenizeAnswer:
+async def detokenize(service: Service, context: RequestContext, body: dict[str, Any]) -> DetokenizeAnswer:
     """The text of token ids, special tokens included.
 
     Raises:
         ApiError: the request is bad.
     """
     request = convert(body, DetokenizeBody)
-    target = service.models.find(request.model)
-    with admitted(service, "detokenize", target.name):
+    target = service.find(context, request.model)
+    with admitted(service, context, target.name):
         check_token_ids([request.tokens], target.model, "tokens")
         return DetokenizeAnswer(await asyncio.to_thread(target.model.detokenizers.decode, request.tokens))

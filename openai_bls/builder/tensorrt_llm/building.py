@@ -31,6 +31,7 @@ from openai_bls.builder.tensorrt_llm.worker import encode
 from openai_bls.builder.weights import find_weights, place_as_it_is
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, TensorRtLlmRecord, record
+from openai_bls.core.settings import OfficialSettings
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, Version
 from openai_bls.engines.tensorrt_llm.versions import require_flow
 from openai_bls.triton_models.cpp_backend import GRAMMAR_VOCABULARY, cpp_settings, grammar_vocabulary, render_configs
@@ -154,7 +155,7 @@ class TensorRtLlmRecipe:
         )
 
     def _configs(self, target: BuildTarget) -> dict[str, str]:
-        settings = self._plan.settings
+        settings: OfficialSettings = self._plan.settings
         if self._own.backend == "cpp":
             version_dir = target.version_dir.absolute()
             settings = cpp_settings(self.manifest, settings, version_dir, self._own.cpp_parameters)

@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTIZATIONS
-from openai_bls.core.manifest import EngineLoadError, Positive, first_line
+from openai_bls.builder.yaml_file import read_yaml
+from openai_bls.core.manifest import EngineLoadError, Positive
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype, Quant
 from openai_bls.triton_models.declaration import Queue
@@ -101,14 +102,17 @@ def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, b
     for name in given:
         option = f"--{name.replace('_', '-')}"
         if engine != "tensorrt_llm" and name in _TENSORRT_LLM:
-            raise EngineLoadError(f"{option} is for --engine tensorrt_llm: the engine {engine} does not know it")
+            also = "--engine vllm and " * (name == "pp_size")
+            raise EngineLoadError(f"{option} is for {also}--engine tensorrt_llm: the engine {engine} does not know it")
         if name == "tp_size" and engine == "null":
             raise EngineLoadError("--tp-size is for engines with a model: the null engine has none")
         if name == "draft_model" and engine != "transformers":
             instead = " (a speculative_config in --extra-llm-api-options names one)" * (engine == "tensorrt_llm")
             raise EngineLoadError(f"--draft-model is for --engine transformers{instead}")
-        if name == "self_test" and engine != "transformers":
-            raise EngineLoadError(f"--no-self-test is for --engine transformers: the engine {engine} has none")
+        if name == "self_test" and engine not in ("transformers", "vllm"):
+            raise EngineLoadError(
+                f"--no-self-test is for --engine transformers and --engine vllm: the engine {engine} has none"
+            )
         if name in _CPP_BACKEND and backend != "cpp":
             raise EngineLoadError(f"{option} is for --backend cpp: requests reach our own model.py past Triton's queue")
         if name in _TENSORRT_FLOW and flow == "pytorch":
@@ -136,7 +140,7 @@ def read_options(values: Mapping[str, Any]) -> TensorRtLlmOptions:
     own["plugins"] = _plugins(values)
     own["cpp_parameters"] = _pairs("--cpp-parameter", values.get("cpp_parameter", ()))
     if "extra_llm_api_options" in values:
-        own["extra_llm_api_options"] = _yaml("--extra-llm-api-options", values["extra_llm_api_options"])
+        own["extra_llm_api_options"] = read_yaml("--extra-llm-api-options", values["extra_llm_api_options"])
     settings = {name: values[name] for name in TensorRtLlmSettings.__struct_fields__ if name in values}
     if "max_tokens_in_kv_cache" in values:
         settings["max_tokens_in_paged_kv_cache"] = values["max_tokens_in_kv_cache"] or None
@@ -237,24 +241,6 @@ def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
             raise EngineLoadError(f"{option} {name} is given twice")
         pairs[name] = value
     return pairs
-
-
-def _yaml(option: str, path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        found = yaml.safe_load(path.expanduser().read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise EngineLoadError(f"{option} {path} cannot be read: {first_line(error)}") from None
-    except yaml.YAMLError as error:
-        raise EngineLoadError(f"{option} {path} is no YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(found, dict) or not found:
-        raise EngineLoadError(f"{option} {path} has no mapping of names to values")
-    try:
-        msgspec.json.encode(found)
-    except TypeError as error:
-        raise EngineLoadError(f"{option} {path} has a value that no argument is: {error}") from None
-    return found
 
 
 def _not_negative(option: str, value: int | None) -> int:

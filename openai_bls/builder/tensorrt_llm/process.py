@@ -1,4 +1,4 @@
-"""Worker process, under the launcher's guardian so that it never outlives the builder, with its log in a file."""
+"""Worker process, under a guardian so that it never outlives the builder, with its log in a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from openai_bls.core.mpi import names_a_rank
-from openai_bls.launcher.process import GUARDIAN
+from openai_bls.core.processes import guarded
 
 _POLL_SECONDS = 0.2
 # From the order to stop to the kill: TensorRT does not listen, but ranks may.
@@ -55,8 +55,6 @@ def run_worker(arguments: Sequence[str], log: Path, on_line: Callable[[str], Non
     """
     lifeline, theirs = socket.socketpair()
     worker = [sys.executable, "-m", "openai_bls.builder.tensorrt_llm.worker", *arguments]
-    # No shared memory of a server's to remove, and no mpirun with ranks.
-    guardian = [sys.executable, "-I", "-S", str(GUARDIAN), str(theirs.fileno()), str(_GRACE_SECONDS), "", "0", "0"]
     # A snapshot: an MPI that was imported here leaves variables in the environment that Python does not see.
     environment = {name: os.environ[name] for name in os.environ if not (names_a_rank(name) or name[:6] == "SLURM_")}
     environment["PYTHONUNBUFFERED"] = "1"
@@ -64,7 +62,7 @@ def run_worker(arguments: Sequence[str], log: Path, on_line: Callable[[str], Non
     with lifeline, contextlib.closing(tail):
         with theirs, log.open("ab") as output:
             process = subprocess.Popen(
-                [*guardian, *worker],
+                guarded(worker, theirs.fileno(), _GRACE_SECONDS),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

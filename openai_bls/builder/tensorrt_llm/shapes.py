@@ -15,7 +15,7 @@ from openai_bls.builder.tensorrt_llm.hf_config import first_architecture
 from openai_bls.builder.tensorrt_llm.quantized_checkpoint import quantization_of
 from openai_bls.core.checkpoint import scaled_positions
 from openai_bls.core.manifest import EngineLoadError, first_line
-from openai_bls.engines.embedded.parameter_count import ParameterCount, count_parameters
+from openai_bls.engines.embedded.model.parameter_count import ParameterCount, count_parameters
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Attention that a model asks for: its heads by the configuration, and features by the arguments of a call."""
+"""Attention that a model asks for: heads and rotary embeddings by the configuration, features by a call's arguments."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 _OTHER_FEATURES = ("position_bias", "softcap", "s_aux", "output_attentions")
 """What a model may ask of attention beside the softmax of masked products."""
+LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+"""Rotary embeddings of which all sequences of a pass get the one of the longest."""
 
 
 def head_sizes(config: Any) -> tuple[int, int, int]:
@@ -14,6 +16,17 @@ def head_sizes(config: Any) -> tuple[int, int, int]:
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     return heads, getattr(config, "num_key_value_heads", None) or heads, size
+
+
+def rope_parameters(config: Any) -> list[dict[str, Any]]:
+    """Parameters of the rotary embeddings: of all layers, or of each kind of them."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    return [part for part in (parameters, *parameters.values()) if isinstance(part, dict)]
+
+
+def rope_types(config: Any) -> set[str]:
+    """Kinds of rotary embeddings that a configuration names."""
+    return {str(part["rope_type"]) for part in rope_parameters(config) if part.get("rope_type")}
 
 
 def other_feature(arguments: Mapping[str, Any]) -> str | None:

@@ -42,17 +42,15 @@ def rounded(x: torch.Tensor) -> torch.Tensor:
     return saturated(x).to(x.dtype)
 
 
-def quantize_weight(weight: torch.Tensor, largest: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_weight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """A weight in FP8, and the scale of each output.
 
     Args:
         weight: [outputs, inputs].
-        largest: [outputs, 1], the largest number of each output, where `weight` has a part of its inputs.
 
     Returns:
         [outputs, inputs] in FP8 and float32 [outputs, 1].
     """
     rows = weight.float()
-    largest = rows.abs().amax(1, keepdim=True) if largest is None else largest.to(weight).float()
-    scale = largest.clamp(min=torch.finfo(torch.float32).tiny) / LARGEST
+    scale = rows.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / LARGEST
     return saturated(rows / scale), scale

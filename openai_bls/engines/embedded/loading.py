@@ -29,7 +29,7 @@ def load(
     """
     options = with_settings(options, settings)
     _check_packages(options)
-    from openai_bls.engines.embedded.engine import TransformersEngine
+    from openai_bls.engines.embedded.engine.engine import TransformersEngine
 
     return TransformersEngine(version_dir, manifest, options, on_step)
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from openai_bls.core.checkpoint import read_json, text_config
 from openai_bls.core.engine import LoraError
-from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.adapters import Adapter, read_adapter, require_rank
+from openai_bls.engines.adapters import Adapter, read_adapter, require_rank, require_shapes
 
 _MODULES = {
     "q_proj": "attn_q",
@@ -32,9 +30,6 @@ _MODULES = {
 _ATTENTION = ("attn_q", "attn_k", "attn_v")
 DENSE_MODULES = (*_ATTENTION, "attn_dense", "mlp_h_to_4h", "mlp_gate", "mlp_4h_to_h")
 """Modules of an engine that is built with room for adapters and without any."""
-# Layers whose inputs, and whose outputs, are as wide as the model.
-_FROM_HIDDEN = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "w1", "w3", "gate"}
-_TO_HIDDEN = {"o_proj", "down_proj", "w2"}
 
 
 def target_modules(adapters: Mapping[str, Adapter], *, room: bool = False) -> tuple[str, ...]:
@@ -88,7 +83,7 @@ def read(folder: Path, checkpoint: Path, modules: tuple[str, ...], max_rank: int
     if missing:
         here = ", ".join(part for part, module in _MODULES.items() if module in modules)
         raise LoraError(f"the adapter changes {', '.join(missing)}, and this engine was set up for {here}")
-    _require_shapes(adapter, checkpoint)
+    require_shapes(adapter, checkpoint)
     return adapter
 
 
@@ -99,19 +94,3 @@ def _names(adapter: Adapter) -> set[str]:
 def _require_scaling(adapter: Adapter) -> None:
     if adapter.config.get("alpha_pattern"):
         raise LoraError("alpha_pattern in adapter_config.json is not supported by TensorRT-LLM")
-
-
-def _require_shapes(adapter: Adapter, checkpoint: Path) -> None:
-    try:
-        text = text_config(read_json(checkpoint / "config.json"))
-    except EngineLoadError:
-        return
-    hidden, layers = text.get("hidden_size"), text.get("num_hidden_layers")
-    for path, module in adapter.modules.items():
-        part = path.rpartition(".")[2]
-        sizes = [size for names, size in ((_FROM_HIDDEN, module.inputs), (_TO_HIDDEN, module.outputs)) if part in names]
-        if isinstance(hidden, int) and any(size != hidden for size in sizes):
-            raise LoraError(f"the adapter is of another model: {path} is {sizes[0]} wide there, and {hidden} here")
-        number = next((int(name) for name in path.split(".") if name.isdecimal()), 0)
-        if isinstance(layers, int) and number >= layers:
-            raise LoraError(f"the adapter is of another model: it changes {path}, and this one has {layers} layers")

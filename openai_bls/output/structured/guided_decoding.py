@@ -52,18 +52,23 @@ _MAX_EXCLUDED = 400
 
 
 class Target(NamedTuple):
-    """The grammar library of a TensorRT-LLM engine."""
+    """The grammar library of an engine in a process or package of its own."""
 
+    engine: str
+    """`EngineInfo.engine`."""
     backend: str
     kinds: tuple[str, ...]
     version: tuple[int, ...]
+    markers: tuple[tuple[str, int], ...] = ()
+    """`EngineInfo.marker_token_ids`."""
 
     @classmethod
     def of(cls, info: EngineInfo) -> Target:
-        """The target of a TensorRT-LLM engine."""
+        """The target of an engine."""
         numbers = re.search(r"\d+(?:\.\d+)*", info.version)
         version = tuple(map(int, numbers[0].split("."))) if numbers else ()
-        return cls(info.grammar_backend, info.grammar_kinds, version)
+        markers = tuple(info.marker_token_ids.items())
+        return cls(info.engine, info.grammar_backend, info.grammar_kinds, version, markers)
 
 
 def grammar(wanted: Format, target: Target) -> Grammar:

@@ -6,6 +6,8 @@ is ambiguous; JSON schemas are rules of their own (`%json`); free text that must
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from openai_bls.output.structured import gbnf, gbnf_lark, patterns
 from openai_bls.output.structured.errors import FormatError
 from openai_bls.output.structured.formats import Format
@@ -15,24 +17,30 @@ from openai_bls.output.structured.lark_rules import any_of, one_of, without
 from openai_bls.output.structured.patterns import literal
 
 
-def lark(wanted: Format) -> str:
+def lark(wanted: Format, markers: Mapping[str, int] | None = None) -> str:
     """A checked format as a Lark grammar.
+
+    Args:
+        wanted: the format.
+        markers: tokens that are no text to the engine's grammars, by their text; see `lark_rules`.
 
     Raises:
         FormatError: it has what llguidance cannot do: free text with no mark of its own to end it, for one.
     """
-    renderer = _Renderer()
+    renderer = _Renderer(markers)
     start = renderer.render(wanted, last=True)
     return "\n".join(["%llguidance {}", f"start: {start}", *renderer.lines])
 
 
 class _Renderer(ArgumentRules):
-    def render(self, node: Format, *, last: bool) -> str:  # noqa: PLR0911
+    def render(self, node: Format, *, last: bool) -> str:  # noqa: PLR0911, PLR0912
         """An expression for a rule's body; `last`: the output ends with it."""
-        pattern = regular(node)
+        pattern = None if self._is_marked(node) else regular(node)
         if pattern is not None:
             return slashed(pattern)
         match node["type"]:
+            case "const_string":
+                return self.text(node["value"])
             case "json_schema" if "style" in node:
                 return self.arguments(node["json_schema"], node["style"])
             case "json_schema":
@@ -65,12 +73,18 @@ class _Renderer(ArgumentRules):
         """A tag, without the part of its beginning that the trigger has matched."""
         ends = _ends(node)
         begin = node["begin"].removeprefix(trigger)
-        parts = [slashed(literal(begin))] if begin else []
+        parts = [self.text(begin)] if begin else []
         content = node["content"]
         if content["type"] == "any_text":
             return " ".join([*parts, self.up_to(ends, content.get("excludes", []))])
         parts.append(self.render(content, last=False))
-        return " ".join([*parts, slashed(one_of(ends))] if any(ends) else parts)
+        return " ".join([*parts, self.texts(ends)] if any(ends) else parts)
+
+    def _is_marked(self, node: Format) -> bool:
+        """True if a string of a format has a marker in it; those in clients' expressions are text."""
+        parts = [*node.get("elements", ()), *node.get("tags", ()), *([node["content"]] if "content" in node else ())]
+        strings = [node.get("value", ""), node.get("begin", ""), *(_ends(node) if "end" in node else ())]
+        return any(map(self.has_marker, strings)) or any(map(self._is_marked, parts))
 
     def _triggered_tags(self, node: Format, last: bool) -> str:
         once, needed = node.get("stop_after_first", False), node.get("at_least_one", False)
@@ -84,7 +98,7 @@ class _Renderer(ArgumentRules):
             if not tags:
                 continue
             bodies = self.rule(any_of(self._tag(tag, trigger) or '""' for tag in tags))
-            first.append(f"{slashed(literal(trigger))} {bodies}")
+            first.append(f"{self.text(trigger)} {bodies}")
             further.append(f"{self.up_to([trigger], excludes)} {bodies}")
         rest = self.terminal(without([*excludes, *node["triggers"]]))
         one = any_of(further)
@@ -94,7 +108,7 @@ class _Renderer(ArgumentRules):
 
     def _tags_with_separator(self, node: Format) -> str:
         tag = self.rule(any_of(self._tag(tag, "") for tag in node["tags"]))
-        separator = slashed(literal(node["separator"]))
+        separator = self.text(node["separator"])
         several = tag if node.get("stop_after_first") else f"{tag} ({separator} {tag})*"
         return several if node.get("at_least_one") else f"({several})?"
 

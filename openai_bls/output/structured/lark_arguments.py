@@ -170,24 +170,32 @@ class _XmlArguments(_Arguments):
             if None in texts:
                 # A string is anything, and so is whatever else may come.
                 return f"{begin} {self._rules.up_to([style.end])}"
-            return f"{begin} {_SPACE} {any_of(self._expressions(values))} {_SPACE} {slashed(literal(style.end))}"
+            return f"{begin} {_SPACE} {any_of(self._expressions(values))} {_SPACE} {self._rules.text(style.end)}"
         alternatives = []
         if texts:
             begin = self._begin(names, style.after % "true", declared=declared)
-            known = slashed(one_of([f"{text}{style.end}" for text in texts if text is not None]))
+            known = self._rules.texts([f"{text}{style.end}" for text in texts if text is not None])
             alternatives.append(f"{begin} {self._rules.up_to([style.end]) if None in texts else known}")
         if len(texts) < len(values):
             begin = self._begin(names, style.after % "false", declared=declared)
             written = any_of(self._expressions([value for value in values if value[0] == "json"]))
-            alternatives.append(f"{begin} {written} {slashed(literal(style.end))}")
+            alternatives.append(f"{begin} {written} {self._rules.text(style.end)}")
         return any_of(alternatives)
 
     def _begin(self, names: list[str], after: str, *, declared: bool) -> str:
+        if self._rules.has_marker(self._style.before + after):
+            return self._begin_by_markers(names, after, declared=declared)
         before = literal(self._style.before)
         known = slashed(f"{before}{one_of(names)}{after}")
         if declared:
             return known
         return self._rules.terminal(slashed(f"{before}{_NAME}{after}") + (f" & ~{known}" if names else ""))
+
+    def _begin_by_markers(self, names: list[str], after: str, *, declared: bool) -> str:
+        known = slashed(one_of(names))
+        if not declared:
+            known = self._rules.terminal(slashed(_NAME) + (f" & ~{known}" if names else ""))
+        return f"{self._rules.text(self._style.before)} {known} {self._rules.pattern(after)}"
 
     def _expressions(self, values: list[tuple[str, Any]]) -> list[str]:
         texts = [value for kind, value in values if kind == "string"]

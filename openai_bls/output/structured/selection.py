@@ -9,7 +9,7 @@ import msgspec
 
 from openai_bls.core.engine_types import EngineInfo, Grammar
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.output.structured import bounds, gbnf, gbnf_lark, guided_decoding, lark, lark_rules, patterns
+from openai_bls.output.structured import bounds, gbnf, gbnf_lark, guidance, guided_decoding, lark, lark_rules, patterns
 from openai_bls.output.structured.errors import FormatError, cut
 from openai_bls.output.structured.formats import Format, checked, unwrapped
 from openai_bls.output.structured.guided_decoding import Target
@@ -32,7 +32,7 @@ def grammar(format: Format, info: EngineInfo, *, param: str) -> Grammar:  # noqa
     Raises:
         InvalidRequestError: it is malformed, nothing would match it, or the engine's library does not honour all of it.
     """
-    target = Target.of(info) if info.engine == "tensorrt_llm" else None
+    target = Target.of(info) if info.engine in ("tensorrt_llm", "vllm") else None
     try:
         if not info.grammar_backend:
             raise FormatError("this server's engine has no grammars")
@@ -97,13 +97,25 @@ def _grammar(wanted: Any, target: Target | None) -> Grammar:
         source = wanted["grammar"]
         if isinstance(source, str) and source and gbnf.is_lark(source):
             bounds.check_lark(source)
-            return guided_decoding.lark_source(source, target) if target else _validated(Grammar("lark", source))
+            if target is not None and target.engine == "tensorrt_llm":
+                return guided_decoding.lark_source(source, target)
+            if target is not None:
+                guidance.check_kinds(target.kinds)
+            return _validated(Grammar("lark", source))
     found = checked(wanted)
-    return guided_decoding.grammar(found, target) if target else _validated(_llguidance(found))
+    if target is not None and target.engine == "tensorrt_llm":
+        return guided_decoding.grammar(found, target)
+    if target is not None:
+        guidance.check(found, target.kinds)
+    made = _validated(_llguidance(found, {}))
+    if target is not None and target.markers and made.kind == "lark":
+        # Ids of tokens cannot be validated without the tokenizer; the rest is the same.
+        return _llguidance(found, dict(target.markers))
+    return made
 
 
-def _llguidance(found: Format) -> Grammar:
-    """For the embedded engine."""
+def _llguidance(found: Format, markers: dict[str, int]) -> Grammar:
+    """For the embedded engine and vLLM."""
     match found["type"]:
         case "json_schema" if "style" not in found:
             return Grammar("json_schema", lark_rules.json_schema(found["json_schema"]))
@@ -111,7 +123,7 @@ def _llguidance(found: Format) -> Grammar:
             return Grammar("regex", patterns.full(found["pattern"]))
         case "grammar":
             return Grammar("lark", gbnf_lark.lark(gbnf.parse(found["grammar"])))
-    return Grammar("lark", lark.lark(found))
+    return Grammar("lark", lark.lark(found, markers))
 
 
 def _validated(made: Grammar) -> Grammar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import struct
@@ -10,7 +11,16 @@ from pathlib import Path
 import msgspec
 
 from openai_bls.core.engine import EngineStats
-from openai_bls.core.engine_types import EngineInfo, GenerationRequest, LoraUpdate, TokenDelta, UpdateResult
+from openai_bls.core.engine_types import (
+    EngineInfo,
+    GenerationRequest,
+    Grammar,
+    Logprobs,
+    LoraUpdate,
+    SamplingParams,
+    TokenDelta,
+    UpdateResult,
+)
 
 # A request id's upper bits name the connection, so that the engine's ids need no translation.
 CONNECTION_SHIFT = 32
@@ -21,6 +31,10 @@ PING = b""
 """Message of a client that wants to know whether the other end answers; the answer is the same."""
 GOODBYE = msgspec.msgpack.encode(None)
 """Last message of a server that is unloaded; one that dies sends none."""
+RESTARTING = msgspec.msgpack.encode("restarting")
+"""Message to a client that waits while the engine's process is being started again."""
+GIVEN_UP = msgspec.msgpack.encode("given up")
+"""Message to a client that waits for an engine's process that is not started any more."""
 
 
 class ClientFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -33,6 +47,8 @@ class ClientFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
     """Adapters to load or unload, each answered by an `UpdateResult`."""
     prefix_resets: list[int] = []
     """Ids of resets of the prefix cache, likewise."""
+    stats_queries: list[int] = []
+    """Ids of questions for the engine's load, each answered by `stats` and an `UpdateResult`."""
 
 
 class ServerFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -48,6 +64,32 @@ class ServerFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
     """In a frame of its own, once a second while they change."""
     update: UpdateResult | None = None
     """In a frame of its own, for adapters after the one with the new `info`."""
+    lora: LoraUpdate | None = None
+    """The adapter that was loaded or unloaded, beside the new `info`."""
+
+
+# msgspec works out the types of a struct when they are first asked for, and two threads that ask at once crash the
+# process (0.22): so here, while the module is imported. Each connection has a decoder of its own all the same.
+_TYPES_KNOWN = (msgspec.msgpack.Decoder(ClientFrame), msgspec.msgpack.Decoder(ServerFrame))
+
+
+def _definitions() -> str:
+    """Definitions of all structs that travel, as text: names, types and defaults of their fields, and their form."""
+    found: list[str] = []
+    for kind in sorted(_STRUCTS, key=lambda kind: kind.__name__):
+        config, fields = kind.__struct_config__, kind.__struct_fields__
+        types = [(field, kind.__annotations__[field]) for field in fields]
+        found.append(f"{kind.__name__} {config.array_like} {config.omit_defaults} {types} {kind.__struct_defaults__}")
+    return "\n".join(found)
+
+
+_STRUCTS: tuple[type[msgspec.Struct], ...] = (
+    *(ClientFrame, ServerFrame, GenerationRequest, SamplingParams, Grammar, Logprobs),
+    *(LoraUpdate, UpdateResult, TokenDelta, EngineInfo, EngineStats),
+)
+
+FRAMES_RELEASE = hashlib.sha256(_definitions().encode()).hexdigest()[:16]
+"""Release of the frames: 16 hexadecimal digits that change with any struct that travels."""
 
 
 def pack(encoded: bytes) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 import msgspec
 
 from openai_bls.core.errors import OverloadedError
-from openai_bls.transport.ipc.frames import GOODBYE, PING, Frames, new_socket, pack
+from openai_bls.transport.ipc.frames import GIVEN_UP, GOODBYE, PING, RESTARTING, Frames, new_socket, pack
 
 logger = logging.getLogger(__name__)
 
@@ -22,9 +22,9 @@ _WAIT_S = 5.0
 
 SHUTTING_DOWN = "The server is shutting down."
 
-PartState = Literal["up", "absent", "lost", "silent"]
+PartState = Literal["up", "absent", "lost", "silent", "restarting", "failed"]
 """State of a model at the other end: it answers; it was never there or has been unloaded; it has died; it is there and
-does not answer."""
+does not answer; it is there and its engine's process is being started again; that is not started any more."""
 
 MessageT = TypeVar("MessageT")
 
@@ -81,6 +81,8 @@ class Link(Generic[MessageT]):
         self._open_or_closed = asyncio.Event()
         self._died = False
         """The last connection ended without a goodbye."""
+        self._waiting: PartState | None = None
+        """What the other end says while it has no engine to connect this one with."""
         self._pongs: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
         self.closed = False
@@ -98,6 +100,8 @@ class Link(Generic[MessageT]):
             timeout_s: seconds that it has.
         """
         if not self.open:
+            if self._waiting is not None and not self.closed:
+                return self._waiting
             return "lost" if self._died and not self.closed else "absent"
         pong = self._loop.create_future()
         self._pongs.add(pong)
@@ -114,12 +118,15 @@ class Link(Generic[MessageT]):
             self._answer_pongs()
         elif message == GOODBYE:
             self._died = False
+        elif message in (RESTARTING, GIVEN_UP):
+            self._waiting = "restarting" if message == RESTARTING else "failed"
         else:
             self._take(self._decoder.decode(message), transport)
 
     def opened(self, transport: asyncio.Transport) -> None:
         """Mark the link as open: the first message has come."""
         self._transport = transport
+        self._waiting = None
         # Until it says goodbye.
         self._died = True
         self._open_or_closed.set()
@@ -170,7 +177,7 @@ class Link(Generic[MessageT]):
             try:
                 await protocol.lost
             finally:
-                self._transport = None
+                self._transport = self._waiting = None
                 self._open_or_closed.clear()
                 # Not the socket, which is the transport's now: it still sends what is buffered.
                 transport.close()

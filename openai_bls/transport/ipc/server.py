@@ -39,8 +39,9 @@ _GRACE_S = 5.0
 _STATS_INTERVAL_S = 1.0
 
 
-class _Connection:
-    """One `openai_bls` instance: a thread that reads what it sends, and one that writes what it is slow to take.
+class Connection:
+    """One client, an `openai_bls` instance for example: a thread that reads what it sends, and one that writes what it
+    is slow to take.
 
     A frame goes out on the engine's own thread if the socket has room, which it nearly always has: waking another
     thread for it would cost both the interpreter lock. Only what does not fit is left to the writing thread.
@@ -51,11 +52,13 @@ class _Connection:
         number: int,
         connection: socket.socket,
         engine: Engine,
-        update: Callable[[_Connection, LoraUpdate | int], None],
+        update: Callable[[Connection, LoraUpdate | int], None],
+        load: Callable[[], EngineStats],
     ) -> None:
         self._socket = connection
         self._engine = engine
         self._update = update
+        self._load = load
         self._id_base = number << CONNECTION_SHIFT
         self._encoder = msgspec.msgpack.Encoder()
         self._changed = threading.Condition()
@@ -74,6 +77,7 @@ class _Connection:
         ]
 
     def start(self) -> None:
+        """Begin to serve."""
         for thread in self._threads:
             thread.start()
 
@@ -128,6 +132,11 @@ class _Connection:
         with self._changed:
             self._closed = True
             self._changed.notify()
+
+    def abandon(self) -> None:
+        """Hang up at once, without a goodbye, as if this process had died."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     @property
     def alive(self) -> bool:
@@ -201,19 +210,24 @@ class _Connection:
         updates: list[LoraUpdate | int] = [*frame.loras, *frame.prefix_resets]
         for update in updates:
             self._update(self, update)
+        for query_id in frame.stats_queries:
+            self.tell(ServerFrame(stats=self._load(), update=UpdateResult(query_id, None)))
 
 
 class ExchangeServer:
     """Routes between one engine and its clients.
 
     Args:
-        address: to listen on, as `frames.address` gives it.
+        address: to listen on, as `frames.address` gives it; None listens nowhere, and `connect` brings the clients.
+        restarts: number of restarts of this process, for the engine's stats.
     """
 
-    def __init__(self, address: str) -> None:
-        self._listener = Listener("exchange", address, self._connect)
+    def __init__(self, address: str | None, restarts: int = 0) -> None:
+        self._listener = None if address is None else Listener("exchange", address, self._accepted)
+        self._hand_over: Callable[[socket.socket], None] | None = None
+        self._restarts = restarts
         self._lock = threading.Lock()
-        self._connections: dict[int, _Connection] = {}
+        self._connections: dict[int, Connection] = {}
         self._numbers = itertools.count(_LOCAL + 1)
         self._local: dict[int, DeltaSink] = {}
         self._local_ids = itertools.count(1)
@@ -223,16 +237,24 @@ class ExchangeServer:
         self._update_thread = ThreadPoolExecutor(1, "exchange-update")
         self._reporter = threading.Thread(target=self._report, name="exchange-stats", daemon=True)
 
-    def start(self, engine: Engine) -> None:
-        """Begin to serve `engine`, which must have been constructed with `on_step` as its listener."""
+    def start(self, engine: Engine, hand_over: Callable[[socket.socket], None] | None = None) -> None:
+        """Begin to serve `engine`, which must have been constructed with `on_step` as its listener.
+
+        Args:
+            engine: the engine.
+            hand_over: takes each accepted connection and serves it elsewhere; None serves it here.
+        """
         self._engine = engine
-        self._listener.start()
+        self._hand_over = hand_over
+        if self._listener is not None:
+            self._listener.start()
         self._reporter.start()
 
     def close(self) -> None:
         """Send every client what is pending and hang up. The engine is closed by its owner, before this."""
         self._closing.set()
-        self._listener.close()
+        if self._listener is not None:
+            self._listener.close()
         self._update_thread.shutdown(cancel_futures=True)
         if self._reporter.is_alive():
             self._reporter.join()
@@ -284,18 +306,18 @@ class ExchangeServer:
             self._engine.unload_lora(name)
         logger.info("the adapter %s is %s", name, "loaded" if path else "unloaded")
         with self._lock:
-            frame = ServerFrame(info=self._engine.info)
+            frame = ServerFrame(info=self._engine.info, lora=LoraUpdate(0, name, path))
             for connection in self._connections.values():
                 connection.tell(frame)
 
-    def _take_update(self, connection: _Connection, update: LoraUpdate | int) -> None:
+    def _take_update(self, connection: Connection, update: LoraUpdate | int) -> None:
         with contextlib.suppress(RuntimeError):  # it is closing, and so is the connection
             if isinstance(update, int):
                 self._update_thread.submit(self._answer_reset, connection, update)
             else:
                 self._update_thread.submit(self._answer_lora, connection, update)
 
-    def _answer_reset(self, connection: _Connection, update_id: int) -> None:
+    def _answer_reset(self, connection: Connection, update_id: int) -> None:
         assert self._engine is not None
         result = UpdateResult(update_id, None)
         try:
@@ -307,7 +329,7 @@ class ExchangeServer:
             result = UpdateResult(update_id, "The engine failed; its log says why.")
         connection.tell(ServerFrame(update=result))
 
-    def _answer_lora(self, connection: _Connection, update: LoraUpdate) -> None:
+    def _answer_lora(self, connection: Connection, update: LoraUpdate) -> None:
         error = None
         try:
             self.update_lora(update.name, update.path)
@@ -331,24 +353,40 @@ class ExchangeServer:
     def _report(self) -> None:
         assert self._engine is not None
         while not self._closing.wait(_STATS_INTERVAL_S):
+            with self._lock:
+                connections = list(self._connections.values())
+            if not connections:
+                continue
             try:
-                stats = self._engine.stats()
+                stats = self.stats()
             except Exception:
                 # The engine may be going away; nobody waits for this.
                 logger.debug("the engine's load is not known", exc_info=True)
                 continue
-            with self._lock:
-                connections = list(self._connections.values())
             for connection in connections:
                 connection.report(stats)
 
-    def _connect(self, accepted: socket.socket) -> None:
+    def stats(self) -> EngineStats:
+        """The engine's load, with the restarts of this process."""
+        assert self._engine is not None
+        stats = self._engine.stats()
+        return msgspec.structs.replace(stats, restarts=self._restarts) if self._restarts else stats
+
+    def _accepted(self, accepted: socket.socket) -> None:
+        if self._hand_over is None:
+            self.connect(accepted)
+        else:
+            self._hand_over(accepted)
+
+    def connect(self, accepted: socket.socket) -> Connection:
+        """Serve a client over `accepted`, which belongs to the connection from now on."""
         assert self._engine is not None
         number = next(self._numbers)
         with self._lock:
             # Within the lock: what it is told first is what the engine has, or a change of that follows.
-            connection = _Connection(number, accepted, self._engine, self._take_update)
+            connection = Connection(number, accepted, self._engine, self._take_update, self.stats)
             # Those whose clients have gone are forgotten here.
             self._connections = {n: c for n, c in self._connections.items() if c.alive}
             self._connections[number] = connection
         connection.start()
+        return connection

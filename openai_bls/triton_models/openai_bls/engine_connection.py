@@ -10,8 +10,8 @@ from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output import detect
 from openai_bls.output.detokenizer import factory
-from openai_bls.pipeline.model_registry import ServedModel
-from openai_bls.pipeline.readiness import Readiness
+from openai_bls.pipeline.models.readiness import Readiness
+from openai_bls.pipeline.models.registry import ServedModel
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.prompts import PromptExchangeClient

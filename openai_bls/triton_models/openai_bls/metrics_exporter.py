@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from prometheus_client.core import Metric
 
-from openai_bls.pipeline.metrics import Metrics, Observation
-from openai_bls.pipeline.metrics_directory import Leadership
+from openai_bls.pipeline.metrics.directory import Leadership
+from openai_bls.pipeline.metrics.metrics import Metrics, Observation
 
 logger = logging.getLogger(__name__)
 

@@ -16,26 +16,26 @@ from typing import Any
 
 import uvloop
 
+from openai_bls.api.app import create_app
 from openai_bls.api.common.bodies import json_object
-from openai_bls.api.common.encoding import encode, new_id
+from openai_bls.api.common.encoding import encode
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.tls_files import TlsFiles
 from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.registry import GUARDED, TRITON_ENTRIES
-from openai_bls.core.api_keys import ApiKeys, key_name
-from openai_bls.core.errors import ApiError, EngineError, OverloadedError, TooLargeError
-from openai_bls.core.request import checked_timeout, request_timeout_s
+from openai_bls.core.api_keys import ApiKeys
+from openai_bls.core.errors import ApiError, OverloadedError, TooLargeError
+from openai_bls.core.request import checked_timeout
 from openai_bls.core.settings import OpenAiBlsSettings
-from openai_bls.pipeline.guards import GuardedRequest, guarded_request
-from openai_bls.pipeline.model_registry import Models, ServedModel
-from openai_bls.pipeline.observed_request import CLIENT_GONE, observe
-from openai_bls.pipeline.observer import Observer
+from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.models.registry import Models, ServedModel
+from openai_bls.pipeline.observation.observer import Observer
 from openai_bls.pipeline.service import Service
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.ping import PingClient
 from openai_bls.triton_models import request_keys
-from openai_bls.triton_models.observed import observed_on_triton
+from openai_bls.triton_models.envelope import answer_on_triton, triton_context
 from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
 from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
 from openai_bls.triton_models.openai_bls.engine_connection import EngineConnection, UnreachableEngineError
@@ -227,7 +227,8 @@ class Runtime:
             self._exporter.start()
             self._tasks.append(self._loop.create_task(service.readiness.watch()))
         if self._listener is not None:
-            self._http = HttpServer(service, self._listener, self._write_batcher, self._tls)
+            app = create_app(service, self._write_batcher)
+            self._http = HttpServer(app, service, self._listener, self._tls)
             self._http.start()
             logger.info(
                 "/v1 listens on %s:%d%s for %s",
@@ -260,17 +261,7 @@ class Runtime:
         reply: Reply[bytes],
         timeout_s: float | None,
     ) -> None:
-        self._senders.answer(reply, functools.partial(self._observed_answer, tensors, parameters, timeout_s))
-
-    async def _observed_answer(
-        self,
-        tensors: Mapping[str, Sequence[bytes]],
-        parameters: Mapping[str, Any],
-        timeout_s: float | None,
-        sender: ResponseSender[bytes],
-    ) -> None:
-        with observed_on_triton(self._observer, "openai_bls", parameters):
-            await self._answer(tensors, parameters, timeout_s, sender)
+        self._senders.answer(reply, functools.partial(self._answer, tensors, parameters, timeout_s))
 
     async def _answer(
         self,
@@ -279,59 +270,46 @@ class Runtime:
         timeout_s: float | None,
         sender: ResponseSender[bytes],
     ) -> None:
-        endpoint = ""
-        try:
-            if self._settings.triton_requires_key:
-                key_name.set(request_keys.check_key(self._api_keys, parameters))
-            request_timeout_s.set(request_keys.timeout_s(parameters))
-            if timeout_s is not None:
-                seconds = checked_timeout(timeout_s, "timeout")
-                request_timeout_s.set(min(seconds, request_timeout_s.get() or seconds))
-            limit = self._settings.max_request_bytes
-            texts = [value for value in parameters.values() if isinstance(value, str)]
-            if sum(map(len, texts)) + sum(len(item) for values in tensors.values() for item in values) > limit:
-                raise TooLargeError(limit)
-            endpoint, body = assemble(tensors, parameters)
-            observe(endpoint=endpoint)
-            await self._answer_or_raise(endpoint, body, str(parameters.get("id", "")), sender)
-        except ApiError as error:
-            self._refuse(endpoint, error, sender)
-        except asyncio.CancelledError:
-            observe(http_status=503 if self._closing.is_set() else CLIENT_GONE)
-            # If it was the client that has gone, this is not sent any more.
-            sender.fail(OverloadedError("The server is shutting down."))
-        except Exception:
-            logger.exception("a request failed")
-            self._refuse(endpoint, EngineError("The server had an error; see its log."), sender)
+        context = triton_context(self._observer, "openai_bls", parameters)
 
-    def _refuse(self, endpoint: str, error: ApiError, sender: ResponseSender[bytes]) -> None:
-        if self._service.done():
-            self._service.result().refused(endpoint, error)
-        else:
-            observe(error=error)
-        sender.fail(error)
+        def refuse(error: ApiError) -> None:
+            if self._service.done():
+                self._service.result().refused(context, error)
+            else:
+                context.error = error
+            sender.fail(error)
+
+        work = self._answer_or_raise(context, tensors, parameters, timeout_s, sender)
+        await answer_on_triton(context, work, refuse, sender.fail, self._closing.is_set)
 
     async def _answer_or_raise(
-        self, endpoint: str, body: dict[str, Any], request_id: str, sender: ResponseSender[bytes]
+        self,
+        context: RequestContext,
+        tensors: Mapping[str, Sequence[bytes]],
+        parameters: Mapping[str, Any],
+        timeout_s: float | None,
+        sender: ResponseSender[bytes],
     ) -> None:
-        guarded = None
-        if endpoint in self._guarded:
-            guarded = await self._admit(endpoint, body, request_id)
-            body = json_object(guarded.body)
-        respond = TRITON_ENTRIES[endpoint](body)
-        answering = respond(await self._ready_service(), sender)
-        answer = await (answering if guarded is None else guarded.whole(answering))
+        if self._settings.triton_requires_key:
+            context.key = request_keys.check_key(self._api_keys, parameters)
+        context.timeout_s = request_keys.timeout_s(parameters)
+        if timeout_s is not None:
+            seconds = checked_timeout(timeout_s, "timeout")
+            context.timeout_s = min(seconds, context.timeout_s or seconds)
+        limit = self._settings.max_request_bytes
+        texts = [value for value in parameters.values() if isinstance(value, str)]
+        if sum(map(len, texts)) + sum(len(item) for values in tensors.values() for item in values) > limit:
+            raise TooLargeError(limit)
+        context.endpoint, body = assemble(tensors, parameters)
+        if context.endpoint in self._guarded:
+            body = json_object(await (await self._ready_service()).guarded_body(context, encode(body)))
+        respond = TRITON_ENTRIES[context.endpoint](body)
+        answering = respond(await self._ready_service(), context, sender)
+        answer = await (answering if context.guarded is None else context.guarded.whole(answering))
         if isinstance(answer, bytes):
             sender.answer(answer)
         else:
             sender.when_cancelled(answer.cancel)
-
-    async def _admit(self, endpoint: str, body: dict[str, Any], request_id: str) -> GuardedRequest:
-        guards = (await self._ready_service()).guards
-        assert guards is not None
-        guarded = await guards.admit(endpoint, encode(body), request_id or new_id("req_"))
-        guarded_request.set(guarded)
-        return guarded
 
     async def _ready_service(self) -> Service:
         if not self._service.done():

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from openai_bls.pipeline.task_models import TASKS, TaskModel, TensorSpec
+from openai_bls.pipeline.task_models.registry import TASKS, TaskModel, TensorSpec
 
 PREFIX = "openai_"
 

@@ -13,8 +13,8 @@ import logging
 import time
 from collections.abc import Collection
 
-from openai_bls.pipeline.model_registry import Models
-from openai_bls.pipeline.task_models import TaskModel
+from openai_bls.pipeline.models.registry import Models
+from openai_bls.pipeline.task_models.registry import TaskModel
 from openai_bls.triton_models.openai_bls.model_index import Config, ModelIndex, ModelIndexError
 from openai_bls.triton_models.openai_bls.task_config import task_model
 

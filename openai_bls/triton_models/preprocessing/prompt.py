@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -191,12 +192,20 @@ class PromptEncoder:
                 f"The model's chat template refuses the messages: {error}", param="messages"
             ) from None
         except Exception as error:
-            # A template is a program that runs on the client's data.
-            logger.warning("chat template failed", exc_info=True)
+            # A template is a program that runs on the client's data. A whole traceback may be hundreds of kilobytes,
+            # of a recursion above all, and any client may cause it.
+            logger.warning("the chat template failed: %s: %s%s", type(error).__name__, error, _template_line(error))
             raise InvalidRequestError(
                 f"The model's chat template cannot render the messages: {error}", param="messages"
             ) from None
         return text
+
+
+def _template_line(error: Exception) -> str:
+    """The innermost line of the chat template that an exception came through; empty if it came through none."""
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [number for frame, number in frames if frame.f_code.co_filename == "<template>"]
+    return f" (line {lines[-1]} of the template)" if lines else ""
 
 
 def _texts(template: Any) -> list[str]:

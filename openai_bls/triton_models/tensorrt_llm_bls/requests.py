@@ -17,7 +17,7 @@ import numpy as np
 
 from openai_bls.core.engine_types import EngineInfo, PromptRequest, PromptResult
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.pipeline.model_registry import PromptClient
+from openai_bls.pipeline.models.registry import PromptClient
 from openai_bls.triton_models import word_tensors
 from openai_bls.triton_models.arrays import Arrays, is_true
 from openai_bls.triton_models.tensorrt_llm import requests as engine_requests

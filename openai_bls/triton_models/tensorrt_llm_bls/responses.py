@@ -9,7 +9,7 @@ import numpy as np
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
-from openai_bls.pipeline.sequence import Sequence
+from openai_bls.pipeline.generation.sequence import Sequence
 from openai_bls.triton_models.openai_bls.response_sender import ResponseSender
 from openai_bls.triton_models.tensorrt_llm_bls.requests import TextRequest
 
@@ -42,7 +42,7 @@ class TensorEncoder:
 
 
 class TensorWriter:
-    """Writer of output tensors, see `pipeline.sequence.Writer`.
+    """Writer of output tensors, see `pipeline.generation.sequence.Writer`.
 
     Streamed: a response for each piece of text. Else one for each sequence, when it ends. With log-probabilities those
     of all tokens so far are in each response; what else was asked for is in the last one of each sequence.

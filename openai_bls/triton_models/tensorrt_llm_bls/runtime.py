@@ -11,31 +11,31 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import numpy as np
 import uvloop
 
-from openai_bls.core.api_keys import ApiKeys, key_name
+from openai_bls.core.api_keys import ApiKeys
 from openai_bls.core.engine_types import EngineInfo
-from openai_bls.core.errors import ApiError, EngineError, OverloadedError
-from openai_bls.core.request import Deadline, checked_timeout, request_timeout_s
-from openai_bls.core.request_record import Outcome, RequestRecord
+from openai_bls.core.errors import ApiError, OverloadedError
+from openai_bls.core.request import checked_timeout
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output.detokenizer import factory
 from openai_bls.output.stop_strings import StopMatcher
-from openai_bls.pipeline.admission import Admission
-from openai_bls.pipeline.generation import Generation
-from openai_bls.pipeline.key_budgets import KeyBudgets, Lease
-from openai_bls.pipeline.observed_request import CLIENT_GONE, observe, observed_request
-from openai_bls.pipeline.observer import Observer
-from openai_bls.pipeline.sequence import Echo, Sequence
+from openai_bls.pipeline.admission.admission import Admission
+from openai_bls.pipeline.admission.key_budgets import KeyBudgets
+from openai_bls.pipeline.generation.generation import admitted_generation
+from openai_bls.pipeline.generation.sequence import Echo, Sequence
+from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.lifecycle.life import Life
+from openai_bls.pipeline.observation.observer import Observer
 from openai_bls.pipeline.service import within
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address
 from openai_bls.triton_models import request_keys
-from openai_bls.triton_models.observed import observed_on_triton
+from openai_bls.triton_models.envelope import answer_on_triton, triton_context
 from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
 from openai_bls.triton_models.openai_bls.engine_connection import prompt_client
 from openai_bls.triton_models.openai_bls.preprocessing_model import PreprocessingModel
@@ -132,16 +132,17 @@ class Runtime:
             timeout: seconds in which it must be answered, as they were given; None if they were not.
         """
         copies = {name: array.copy() for name, array in arrays.items()}
-        answer = functools.partial(self._observed_answer, copies, parameters or {}, key, timeout)
+        answer = functools.partial(self._answer, copies, parameters or {}, key, timeout)
         self._loop.call_soon_threadsafe(self._senders.answer, reply, answer)
 
     def refuse(self, error: ApiError, reply: Reply[Outputs], parameters: Mapping[str, Any]) -> None:
         """Answer a request with an error; returns at once. From any thread."""
 
+        async def fail() -> None:
+            raise error
+
         async def answer(sender: ResponseSender[Outputs]) -> None:
-            with observed_on_triton(self._observer, TENSORRT_LLM_BLS, parameters):
-                observe(endpoint=_ENDPOINT, error=error)
-                sender.fail(error)
+            await self._enveloped(self._context(parameters), fail(), sender)
 
         self._loop.call_soon_threadsafe(self._senders.answer, reply, answer)
 
@@ -180,19 +181,6 @@ class Runtime:
             self._info = self._loop.create_future()
         self._info.set_result(info)
 
-    async def _observed_answer(
-        self,
-        arrays: Mapping[str, np.ndarray[Any, Any]],
-        parameters: Mapping[str, Any],
-        key: str,
-        timeout: object,
-        sender: ResponseSender[Outputs],
-    ) -> None:
-        key_name.set(key)
-        with observed_on_triton(self._observer, TENSORRT_LLM_BLS, parameters):
-            observe(endpoint=_ENDPOINT)
-            await self._answer(arrays, parameters, key, timeout, sender)
-
     async def _answer(
         self,
         arrays: Mapping[str, np.ndarray[Any, Any]],
@@ -201,31 +189,51 @@ class Runtime:
         timeout: object,
         sender: ResponseSender[Outputs],
     ) -> None:
-        try:
-            request_timeout_s.set(request_keys.timeout_s(parameters))
-            timeout_s = None if timeout is None else checked_timeout(timeout, "timeout")
-            deadline = Deadline.of(timeout_s, time.monotonic())
-            self._admission.check(key, deadline)
-            lease = self._budgets.enter(key)
-            try:
-                generation = await self._generation(arrays, sender, key, deadline, lease)
-            except BaseException:
-                lease.end(0)
-                raise
-            sender.when_cancelled(generation.cancel)
-            generation.start()
-        except ApiError as error:
-            observe(error=error)
+        context = self._context(parameters)
+        context.key = key
+        await self._enveloped(context, self._answer_or_raise(context, arrays, parameters, timeout, sender), sender)
+
+    def _context(self, parameters: Mapping[str, Any]) -> RequestContext:
+        context = triton_context(self._observer, TENSORRT_LLM_BLS, parameters)
+        context.endpoint = _ENDPOINT
+        return context
+
+    async def _enveloped(self, context: RequestContext, work: Awaitable[None], sender: ResponseSender[Outputs]) -> None:
+        def refuse(error: ApiError) -> None:
+            context.error = error
             sender.fail(error)
-        except asyncio.CancelledError:
-            observe(http_status=CLIENT_GONE)
-            # If it was the client that has gone, this is not sent any more.
-            sender.fail(OverloadedError("The server is shutting down."))
-        except Exception:
-            logger.exception("a request failed")
-            failure = EngineError("The server had an error; see its log.")
-            observe(error=failure)
-            sender.fail(failure)
+
+        await answer_on_triton(context, work, refuse, sender.fail, lambda: False)
+
+    async def _answer_or_raise(
+        self,
+        context: RequestContext,
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        parameters: Mapping[str, Any],
+        timeout: object,
+        sender: ResponseSender[Outputs],
+    ) -> None:
+        context.timeout_s = request_keys.timeout_s(parameters)
+        timeout_s = None if timeout is None else checked_timeout(timeout, "timeout")
+        deadline = context.deadline(timeout_s, time.monotonic())
+        self._admission.check(context.key, deadline)
+        with Life(context, self._budgets.enter(context.key)) as life:
+            request = await within(deadline, self._parsed(arrays))
+            writer = TensorWriter(request, sender)
+            sequences = self._sequences(request, writer)
+            prompt_tokens = [len(prompt) for prompt in request.official.prompts]
+            generation = admitted_generation(
+                life,
+                self._admission,
+                self._info.result().model_name,
+                self._client,
+                sequences,
+                writer,
+                prompt_tokens,
+                deadline,
+            )
+        sender.when_cancelled(generation.cancel)
+        generation.start()
 
     async def _engine_info(self) -> EngineInfo:
         """The engine's info, as soon as it is there."""
@@ -236,30 +244,6 @@ class Runtime:
             raise OverloadedError("The engine is not loaded (yet); try again later.")
         await self._client.ready()
         return self._info.result()
-
-    async def _generation(
-        self,
-        arrays: Mapping[str, np.ndarray[Any, Any]],
-        sender: ResponseSender[Outputs],
-        key: str,
-        deadline: Deadline | None,
-        lease: Lease,
-    ) -> Generation:
-        request = await within(deadline, self._parsed(arrays))
-        official, writer = request.official, TensorWriter(request, sender)
-        sequences = self._sequences(request, writer)
-        prompt_tokens = [len(prompt) for prompt in official.prompts]
-        most = official.template.max_tokens
-        ticket = self._admission.ticket(key, sum(prompt_tokens), most, len(sequences), deadline)
-        lease.take_tokens(ticket.cost_tokens, ticket.prompt_tokens)
-        return Generation(
-            self._client,
-            sequences,
-            writer,
-            prompt_tokens,
-            self._recorder(lease),
-            ticket,
-        )
 
     async def _parsed(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> TextRequest:
         request = await requests.parse(arrays, await self._engine_info(), self._prompts, self._exclude_input_default)
@@ -285,29 +269,6 @@ class Runtime:
                 )
                 sequences.append(sequence)
         return sequences
-
-    def _recorder(self, lease: Lease) -> Callable[[Generation, Outcome], None]:
-        """End of the generation that begins now: `lease` ends, the observer is told."""
-        observed, key, began_at = observed_request.get(), key_name.get(), time.monotonic()
-        part, model = observed and observed.opened(), self._info.result().model_name
-
-        def ended(generation: Generation, outcome: Outcome) -> None:
-            lease.end(generation.usage.total_tokens)
-            if part is None:
-                return
-            part.recorded(
-                RequestRecord(
-                    endpoint=_ENDPOINT,
-                    model=model,
-                    outcome=outcome,
-                    began_at=began_at,
-                    ended_at=time.monotonic(),
-                    key=key,
-                    **generation.progress._asdict(),
-                )
-            )
-
-        return ended
 
     async def _shut_down(self) -> None:
         self._admission.close(OverloadedError("The server is shutting down."))

@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from openai_bls.api.http.app import create_app
+from openai_bls.api.app import create_app
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.tls_files import TlsFiles
 from openai_bls.api.http.uvicorn_server import HttpServer
@@ -90,7 +90,7 @@ async def served(bench: Bench) -> AsyncIterator[int]:
     port = free_port()
     listener = SharedListener("127.0.0.1", port, owner=1)
     tls = TlsFiles.of(bench.service.settings)
-    server = HttpServer(bench.service, listener, WriteBatcher(asyncio.get_running_loop()), tls)
+    server = HttpServer(application(bench), bench.service, listener, tls)
     server.start()
     try:
         yield port

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import openai_bls.api
+from openai_bls.api.app import create_app
 from openai_bls.api.endpoint import Endpoint, expect
-from openai_bls.api.http.app import create_app
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.registry import ENDPOINTS, FOLDERS, TRITON_ENTRIES
 from openai_bls.launcher.smoke.command import CHECKS
@@ -33,7 +33,7 @@ async def asked(endpoint: Endpoint, body: bytes, **settings: Any) -> tuple[list[
     """The answers on all paths of an endpoint, and the names under which they were counted as refusals."""
     refused: list[str] = []
     bench = Bench(**settings)
-    bench.service.on_refused = lambda name, error: refused.append(name)
+    bench.service.on_refused = lambda name, error, key: refused.append(name)
     app = create_app(bench.service, WriteBatcher(asyncio.get_running_loop()))
     answers = [await ask(app, endpoint.method, path, body) for path in endpoint.paths]
     assert bench.service.in_progress == 0

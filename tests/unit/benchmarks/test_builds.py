@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import mixed_load
+from benchmarks import lengths
 from benchmarks.build_report import Result, distance_table, golden_table, json_table, load_table, speed_table
 from benchmarks.builds import FP8, Build, Plan, measure, outcome
 from benchmarks.engine import Level, Variant
@@ -29,36 +29,35 @@ def test_a_manifest(tmp_path: Path) -> None:
     manifest = load_manifest(folder)
     assert (manifest.quant, manifest.max_batch_size, manifest.max_model_len) == ("fp8", 7, 99)
     assert folder / manifest.checkpoint == checkpoint
-    assert load_manifest(Build("2 GPUs", 2).write(tmp_path, checkpoint, 7, 99)).tensor_parallel_size == 2
 
 
 def test_ratios_are_to_the_first_build() -> None:
-    slow, fast = cells(speed_table([result("1 GPU", [250, 10000]), result("2 GPUs", [375, 13000])], (1, 64)))
-    assert slow == ["1 GPU", "9.5", "4.00", "1.00", "250", "1.00", "0.10", "1.00", "10,000", "1.00", ""]
-    assert fast == ["2 GPUs", "9.5", "2.67", "1.00", "375", "1.50", "0.08", "1.00", "13,000", "1.30", ""]
+    slow, fast = cells(speed_table([result("own type", [250, 10000]), result("FP8", [375, 13000])], (1, 64)))
+    assert slow == ["own type", "9.5", "4.00", "1.00", "250", "1.00", "0.10", "1.00", "10,000", "1.00", ""]
+    assert fast == ["FP8", "9.5", "2.67", "1.00", "375", "1.50", "0.08", "1.00", "13,000", "1.30", ""]
 
 
 def test_levels_stand_where_they_belong() -> None:
     few = result("few", [250, 10000])
     del few.speed.levels[0]
-    _, row = cells(speed_table([result("1 GPU", [250, 5000]), few], (1, 64)))
+    _, row = cells(speed_table([result("own type", [250, 5000]), few], (1, 64)))
     assert row == ["few", "9.5", *["n/a"] * 4, "0.10", "1.00", "10,000", "2.00", ""]
 
 
 def test_a_refusal_is_a_row() -> None:
     refused = result("FP8", [], "its answers | are wrong")
-    _, row = cells(speed_table([result("1 GPU", [250]), refused], (1,)))
+    _, row = cells(speed_table([result("own type", [250]), refused], (1,)))
     assert row == ["FP8", *["n/a"] * 5, "its answers / are wrong"]
-    _, row = cells(speed_table([refused, result("1 GPU", [250])], (1,)))
-    assert row == ["1 GPU", "9.5", "4.00", "1.00", "250", "n/a", ""]
+    _, row = cells(speed_table([refused, result("own type", [250])], (1,)))
+    assert row == ["own type", "9.5", "4.00", "1.00", "250", "n/a", ""]
 
 
 def test_golden_answers() -> None:
-    good, bad = result("1 GPU", []), result("FP8", [])
-    good.golden = {"alone": 69, "together": 68, "answers": 69, "margins": {}, "error": "a rank | ended"}
+    good, bad = result("own type", []), result("FP8", [])
+    good.golden = {"alone": 69, "together": 68, "answers": 69, "margins": {}, "error": "a test | failed"}
     bad.golden_error = "no end"
     assert cells(golden_table([good, bad])) == [
-        ["1 GPU", "69", "68", "69", "a rank / ended"],
+        ["own type", "69", "68", "69", "a test / failed"],
         ["FP8", *["n/a"] * 3, "no end"],
     ]
 
@@ -69,16 +68,16 @@ def test_distances() -> None:
 
 
 def test_what_came_before_a_problem_is_kept() -> None:
-    slow = result("1 GPU", [250])
-    assert outcome(Build("1 GPU"), slow, "no end after 9 s") is slow
+    slow = result("own type", [250])
+    assert outcome(Build("own type"), slow, "no end after 9 s") is slow
     assert slow.speed.error == "no end after 9 s"
-    nothing = outcome(Build("1 GPU"), None, "it died")
+    nothing = outcome(Build("own type"), None, "it died")
     assert (nothing.speed.error, nothing.golden_error) == ("it died", "it died")
 
 
 def test_a_build_that_is_driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mixed_load, "PROMPTS", mixed_load.Lengths(8, 4, 16, 0.5))
-    monkeypatch.setattr(mixed_load, "OUTPUTS", mixed_load.Lengths(8, 4, 16, 0.5))
+    monkeypatch.setattr(lengths, "PROMPTS", lengths.Lengths(8, 4, 16, 0.5))
+    monkeypatch.setattr(lengths, "OUTPUTS", lengths.Lengths(8, 4, 16, 0.5))
     write("tiny", tmp_path / "tiny", "cpu")
     plan = Plan([1, 2], 4, [32, 9000], 60, json=True, rates=[20], rate_s=0.2).fitting(tmp_path / "tiny")
     *_, result = measure(FP8[0], tmp_path, tmp_path / "tiny", plan, False)

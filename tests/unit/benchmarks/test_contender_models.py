@@ -45,11 +45,11 @@ def test_the_inputs_that_are_sent_are_the_models() -> None:
 
 def test_requests_of_raw_models() -> None:
     target = http_target("generate_stream", "http://h:1", triton_model="bare", dialect="ids")
-    [body, *_] = bodies(Plan(target, 1, 3, 64, 128))
-    assert len(json.loads(body)["input_ids"]) == 64
-    request = http_request(target, body)
+    [asked, *_] = bodies(Plan(target, 1, 3, 64, 128))
+    assert len(json.loads(asked.body)["input_ids"]) == 64
+    request = http_request(target, asked.body)
     assert request.startswith(b"POST /v2/models/bare/generate_stream HTTP/1.1\r\n")
-    assert json.loads(request.partition(b"\r\n\r\n")[2]) == json.loads(body)
+    assert json.loads(request.partition(b"\r\n\r\n")[2]) == json.loads(asked.body)
 
 
 def test_the_null_repository(tmp_path: Path, tokenizer_dir: Path) -> None:

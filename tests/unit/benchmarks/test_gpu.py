@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.build_report import Result
+from benchmarks.builds import FP8
 from benchmarks.copying import Load
 from benchmarks.engine import Floor, Level, Variant
 from benchmarks.gpu import Session, Stage, parser
-from benchmarks.gpu_report import MAIN, NGRAMS, TWO_GPUS, Results, goals, summary
+from benchmarks.gpu_report import MAIN, NGRAMS, Results, goals, summary
 from benchmarks.mixed_load import Rate
 
 
@@ -20,42 +21,34 @@ def session(tmp_path: Path) -> Session:
     """One of two GPUs, with time for everything, that has prepared."""
     made = Session(parser().parse_args(["--everything", "--out", str(tmp_path / "o"), "--work", str(tmp_path / "w")]))
     made.gpus = ["0", "1"]
-    made.prepare = lambda seconds, gpus: "ok"  # type: ignore[method-assign]
+    made.prepare = lambda seconds, gpu: "ok"  # type: ignore[method-assign]
     return made
 
 
 def test_the_issue_names_its_stages(session: Session) -> None:
     names = [stage.name for stage in session.stages()]
     assert names[0] == MAIN
-    assert {"FP8 weights and KV cache", "drafts", TWO_GPUS, "a very long prompt", "serve", "kernels"} < {*names}
+    assert {"FP8 weights and KV cache", "drafts", "a very long prompt", "serve", "kernels"} < {*names}
     session.options.only = ["drafts"]
     assert [stage.name for stage in session.stages()] == ["drafts"]
 
 
-def test_stages_of_one_gpu_run_side_by_side(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_run_side_by_side_on_several_gpus(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     both, places = threading.Barrier(2), dict[str, str]()
 
     def alone(name: str) -> Stage:
-        def work(seconds: float, gpus: str) -> str:
+        def work(seconds: float, gpu: str) -> str:
             both.wait(seconds)
-            places[name] = gpus
+            places[name] = gpu
             return "ok"
 
         return Stage(name, 60, work)
 
-    def together(seconds: float, gpus: str) -> str:
-        places["together"] = gpus
-        return "ok" if len(places) == 3 else "too early"
-
-    stages = [Stage("together", 60, together, gpus=2), alone("a"), alone("b"), Stage("four", 60, together, gpus=4)]
-    monkeypatch.setattr(session, "stages", lambda: stages)
+    monkeypatch.setattr(session, "stages", lambda: [alone("a"), alone("b")])
     session.run()
     assert sorted((places["a"], places["b"])) == ["0", "1"]
-    assert places["together"] == "0,1"
-    assert {name: said.partition(": ")[2] for name, said in session.results.stages.items()} == {
-        **dict.fromkeys(("prepare", "a", "b", "together"), "ok"),
-        "four": "left out: takes 4 GPUs",
-    }
+    found = {name: said.partition(": ")[2] for name, said in session.results.stages.items()}
+    assert found == dict.fromkeys(("prepare", "a", "b"), "ok")
 
 
 def test_tables_of_a_further_command_have_a_file_of_their_own(session: Session) -> None:
@@ -83,8 +76,8 @@ def test_goals() -> None:
     main.beside = {"quiet p99": 5, "beside p99": 9}
     drafts = {NGRAMS: [Load("copies its prompt, greedy", [], plain=[100], drafting=[179])]}
     floor = Floor(9, 4_000_000_000, 1e12)
-    results = Results(floor=floor, builds=[main, build(TWO_GPUS, 2.5)], drafts=drafts)
-    rows = [line.split("|") for line in summary(results).partition("## Goals")[2].splitlines()[4 : 4 + 14]]
+    results = Results(floor=floor, builds=[main, build(FP8[1].name, 2.5)], drafts=drafts)
+    rows = [line.split("|") for line in summary(results).partition("## Goals")[2].splitlines()[4 : 4 + 13]]
     met = [row[-2].strip() for row in rows]
-    assert len(list(goals(results))) == 14
-    assert met == [*["yes", "no", "yes", "yes", "no", "yes", "no", "yes", "no", "yes", "n/a", "yes", "no", "n/a"]]
+    assert len(list(goals(results))) == 13
+    assert met == [*["yes", "no", "yes", "yes", "no", "yes", "no", "yes", "no", "yes", "yes", "no", "n/a"]]

@@ -29,7 +29,7 @@ from openai_bls.builder.tensorrt_llm.shapes import shape_of
 from openai_bls.commands.main import run as run_command
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError, LoraSettings, Manifest, load_manifest
-from openai_bls.engines.embedded import grammar_backend
+from openai_bls.engines.embedded.sampling import grammar_backend
 from openai_bls.engines.registry import create_engine
 from tests.unit.builder.tensorrt_llm.build_support import leftovers
 from tests.unit.builder.tensorrt_llm.build_support import make_adapter as of_size_4
@@ -101,15 +101,17 @@ def test_a_change_builds_again(source: Path, repository: Path) -> None:
         assert (repository / name / "1" / "tokenizer" / "tokenizer.json").is_file()
 
 
-def test_several_gpus(source: Path, repository: Path) -> None:
-    manifest, _ = run(source, repository, tensor_parallel_size=2, self_test=False)
-    assert manifest.tensor_parallel_size == 2
-    assert "3 GPUs do not divide its 4 attention heads" in refusal(source, repository, tensor_parallel_size=3)
-    manifest, _ = run(
-        source, repository, tensor_parallel_size=2, self_test=False, quant="fp8", lora=LoraOptions(max_loras=1)
-    )
-    assert (manifest.quant, manifest.lora.max_loras) == ("fp8", 1)
-    assert run(source, repository, self_test=False)[0].tensor_parallel_size == 1
+def test_a_build_takes_the_place_of_an_engine_for_several_gpus(source: Path, repository: Path) -> None:
+    """An older release's, which is refused at its load."""
+    built, _ = run(source, repository, self_test=False)
+    path = repository / "tensorrt_llm" / "1" / "engine.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tensor_parallel_size": 2}))
+    with pytest.raises(EngineLoadError, match="--tp-size 2"):
+        load_manifest(path.parent)
+    again, said = run(source, repository, self_test=False)
+    assert "up to date" not in said[0]
+    assert again.source == built.source
+    assert load_manifest(path.parent) == again
 
 
 def test_adapters(source: Path, repository: Path, tmp_path: Path) -> None:

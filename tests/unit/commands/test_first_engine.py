@@ -26,7 +26,9 @@ MANIFEST = Manifest(
 def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The models that are built, in the place of builds."""
     models: list[str] = []
-    monkeypatch.setattr(first_engine, "_build", lambda _, model: models.append(model))
+    monkeypatch.setattr(
+        first_engine, "_build", lambda _, model, engine: models.append(f"{model} {engine}" if engine else model)
+    )
     return models
 
 
@@ -37,9 +39,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return workspace.own_workspace({"XDG_DATA_HOME": str(tmp_path)})
 
 
-def ensure(repository: Path, model: str | None) -> str:
+def ensure(repository: Path, model: str | None, engine: str | None = None) -> str:
     said: list[str] = []
-    first_engine.ensure_engine(repository, model, said.append)
+    first_engine.ensure_engine(repository, model, said.append, engine=engine)
     return "\n".join(said)
 
 
@@ -74,6 +76,17 @@ def test_with_another_engine(repository: Path, built: list[str]) -> None:
     with pytest.raises(LaunchError, match=r"is first, which TensorRT-LLM built, and not x/y: .*build --model x/y`"):
         ensure(repository, "x/y")
     assert built == ["another/first"]
+
+
+def test_with_an_engine_of_another_kind(repository: Path, built: list[str]) -> None:
+    assert "serves the demo: a toy" in ensure(repository, None, "vllm")
+    put(repository)
+    assert ensure(repository, "someone/first", "auto") == "the engine first is there: nothing to build"
+    assert ensure(repository, "someone/first", MANIFEST.engine) == "the engine first is there: nothing to build"
+    assert ensure(repository, "someone/first", "vllm") == "building someone/first in the place of first"
+    assert built == [f"{workspace.demo_checkpoint()} vllm", "someone/first vllm"]
+    with pytest.raises(LaunchError, match=rf"first on {MANIFEST.engine}, and not on vllm: say with --model what"):
+        ensure(repository, None, "vllm")
 
 
 def test_a_local_checkpoint_is_the_same_from_every_folder(

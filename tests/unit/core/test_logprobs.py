@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from openai_bls.core.engine_types import GenerationRequest, Logprobs
 from openai_bls.core.logprobs import LogprobTrack, TokenLogprob, of_prompt
 from openai_bls.output.stop_strings import StopMatcher
-from openai_bls.pipeline.generation import Generation
-from openai_bls.pipeline.sequence import Echo, Sequence
+from openai_bls.pipeline.generation.generation import Generation
+from openai_bls.pipeline.generation.sequence import Echo, Sequence
 from tests.unit.core_support import EOS, FakeEngineClient, tiny_detokenizers, token_ids
 
 DETOKENIZERS = tiny_detokenizers()

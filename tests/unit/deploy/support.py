@@ -23,6 +23,9 @@ RELEASE = "demo"
 # The oldest that Chart.yaml allows and the newest that there are schemas for.
 KUBERNETES_VERSIONS = ("1.27", "1.37")
 
+# The first with sidecars of its own.
+_FIRST_WITH_SIDECARS = "1.29"
+
 # Of the package kubernetes-validate, whose own function reads them anew for every manifest.
 _BUILT_IN = Path(str(files("kubernetes_validate"))) / "kubernetes-json-schema"
 _CUSTOM = Path(__file__).parent / "schemas"
@@ -93,11 +96,37 @@ GROUP: Values = {
 }
 """Several nodes, whose engine a Job builds."""
 
+ENGINE_CONTAINER: Values = {
+    "process": "sidecar",
+    "sidecar": {
+        "image": {"tag": "1"},
+        "args": ["--option", "vllm_client=async_llm"],
+        "env": [{"name": "NCCL_IB_HCA", "value": "mlx5"}],
+        "resources": {"requests": {"memory": "2Gi"}, "limits": {"memory": "3Gi"}},
+    },
+}
+SIDECAR: Values = {
+    **EVERYTHING,
+    "engine": {**EVERYTHING["engine"], **ENGINE_CONTAINER},
+    "settings": {**EVERYTHING["settings"], "enable_kv_cache_reuse": True},
+    "engineOptions": {"vllm_client": "async_llm"},
+}
+"""The engine in a container of its own."""
+
+HEADLESS: Values = {
+    **GROUP,
+    "engine": {**EVERYTHING["engine"], **ENGINE_CONTAINER},
+    "multinode": {"size": 3, "masterPort": 31000, "workerTimeoutSeconds": 60},
+}
+"""Several nodes with vLLM, whose engine a Job builds."""
+
 CASES: dict[str, Values] = {
     **{path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in EXAMPLES},
     "least": BUILD,
     "everything": EVERYTHING,
     "group": GROUP,
+    "sidecar": SIDECAR,
+    "headless": HEADLESS,
 }
 """Values that between them use every template and every branch."""
 all_cases = pytest.mark.parametrize("values", CASES.values(), ids=CASES)
@@ -145,6 +174,20 @@ class _Strict(yaml.SafeLoader):
 def load_manifests(path: Path) -> list[Manifest]:
     """The documents of a file."""
     return list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=_Strict))
+
+
+def versions(values: Values) -> tuple[str, ...]:
+    """The versions of Kubernetes for which these values are."""
+    if values.get("engine", {}).get("process") == "sidecar":
+        return (_FIRST_WITH_SIDECARS, KUBERNETES_VERSIONS[-1])
+    return KUBERNETES_VERSIONS
+
+
+def engine_container(template: Manifest) -> Manifest:
+    """The engine's container of a server's pod."""
+    found: list[Manifest] = [each for each in template["spec"]["initContainers"] if each["name"] == "engine"]
+    [container] = found
+    return container
 
 
 def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:

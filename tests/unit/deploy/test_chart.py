@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -20,16 +21,19 @@ from tests.unit.deploy.support import (
     CHART,
     EVERYTHING,
     GROUP,
-    KUBERNETES_VERSIONS,
+    HEADLESS,
+    SIDECAR,
     Values,
     all_cases,
     chart,
     complaints,
     containers,
+    engine_container,
     environment,
     of_kind,
     pods,
     render,
+    versions,
 )
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -57,7 +61,7 @@ def test_manifests_are_what_helm_and_kubernetes_take(values: Values) -> None:
     # An icon is recommended, which is information.
     assert [message for message in report["messages"] if message["severity"] > 1] == []
     assert not report["errors"]
-    for version in KUBERNETES_VERSIONS:
+    for version in versions(values):
         assert [complaint for manifest in render(values) for complaint in complaints(manifest, version)] == []
 
 
@@ -70,7 +74,7 @@ def test_every_template_is_used() -> None:
 
 def test_what_kubernetes_does_not_know_is_found() -> None:
     """The schemas are strict, in pods within custom resources too."""
-    for case, path in ((EVERYTHING, ("spec", "template")), (GROUP, ("spec", "leaderWorkerTemplate", "workerTemplate"))):
+    for case, path in ((SIDECAR, ("spec", "template")), (GROUP, ("spec", "leaderWorkerTemplate", "workerTemplate"))):
         workload = copy.deepcopy(of_kind(render(case), case["kind"])[0])
         part = workload
         for key in path:
@@ -227,7 +231,7 @@ def test_what_was_built_for_another_image_or_with_other_options_is_left_alone() 
 
 
 def test_the_build_writes_where_the_server_reads() -> None:
-    for values in (BUILD, EVERYTHING, GROUP):
+    for values in (BUILD, EVERYTHING, GROUP, SIDECAR, HEADLESS):
         templates = pods(render(values))
         server = templates["server"]["spec"]
         builder = templates["build"]["spec"]["containers"][0] if "build" in templates else server["initContainers"][0]
@@ -250,7 +254,7 @@ def test_a_job_with_other_pods_is_another_job() -> None:
 
 
 def test_secrets_go_only_where_they_are_needed() -> None:
-    for values in (EVERYTHING, merged(GROUP, {"huggingFace": {"existingSecret": "hub"}})):
+    for values in (EVERYTHING, SIDECAR, merged(GROUP, {"huggingFace": {"existingSecret": "hub"}})):
         for component, template in pods(render(values)).items():
             for container in containers(template):
                 names = {entry["name"] for entry in container.get("env", ()) if "valueFrom" in entry}
@@ -266,7 +270,7 @@ def test_secrets_that_are_files() -> None:
         "OPENAI_BLS_SSL_KEYFILE": ("certificate", "tls.key"),
         "OPENAI_BLS_SSL_CA_CERTS": ("clients", "ca.crt"),
     }
-    for values in (EVERYTHING, merged(GROUP, {key: EVERYTHING[key] for key in ("tls", "apiKeysFile")})):
+    for values in (EVERYTHING, SIDECAR, merged(GROUP, {key: EVERYTHING[key] for key in ("tls", "apiKeysFile")})):
         for component, template in pods(render(values)).items():
             volumes = {volume["name"]: volume["secret"] for volume in template["spec"]["volumes"] if "secret" in volume}
             for container in containers(template):
@@ -325,6 +329,89 @@ def test_a_group() -> None:
     assert {"from": [{"podSelector": policy["podSelector"]}]} in policy["ingress"]
 
 
+def test_the_engine_in_a_container_of_its_own() -> None:
+    """Started before the server, stopped after it, with the GPUs, and as the same user, or the socket is refused."""
+    template = pods(render(SIDECAR))["server"]
+    engine, (server,) = engine_container(template), template["spec"]["containers"]
+    assert engine is template["spec"]["initContainers"][-1]
+    assert engine["restartPolicy"] == "Always"
+    assert engine["securityContext"] == server["securityContext"]
+    assert "runAsUser" not in engine["securityContext"]
+    assert engine["resources"] == {
+        "requests": {"nvidia.com/gpu": 1, "cpu": "4", "memory": "2Gi"},
+        "limits": {"nvidia.com/gpu": 1, "memory": "3Gi"},
+    }
+    assert "gpu" not in json.dumps(server["resources"])
+    assert environment(server)["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert "NVIDIA_VISIBLE_DEVICES" not in environment(engine)
+    socket = engine["args"][engine["args"].index("--socket") + 1]
+    assert environment(server)["OPENAI_BLS_ENGINE_ADDRESS"] == f"unix:{socket}"
+    assert engine["startupProbe"]["exec"]["command"][-2:] == ["--socket", socket]
+    folders = [
+        {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]} for container in (engine, server)
+    ]
+    for folder in ("/run/openai_bls", "/models"):
+        assert folders[0][folder] == folders[1][folder]
+    # Two containers write there.
+    assert folders[0]["/tmp"] != folders[1]["/tmp"]
+    # The volume itself is open to every user: the engine makes a folder in it.
+    assert Path(socket).parent.parent == Path("/run/openai_bls")
+    assert engine["args"][:3] == ["engine", "--model-dir", f"{repository_of(SIDECAR)}/tensorrt_llm/1"]
+    one = pods(render(merged(SIDECAR, {"engine": {"sidecar": {"image": {"tag": "2"}}}})))["server"]
+    assert engine_container(one)["image"] == "openai_bls-engine:2"
+    assert repository_of(merged(SIDECAR, {"image": {"digest": "", "tag": "2"}})) == repository_of(SIDECAR)
+
+
+def test_each_probe_restarts_the_container_that_it_asks_about() -> None:
+    template = pods(render(SIDECAR))["server"]
+    engine, (server,) = engine_container(template), template["spec"]["containers"]
+    assert server["livenessProbe"]["exec"]["command"][-2:] == ["--of", "server"]
+    # The certificate is the server's, and the engine's container has no setting that tells of it.
+    assert engine["livenessProbe"]["exec"]["command"][-3:] == ["--of", "engine", "--https"]
+    assert "--of" not in pods(render(EVERYTHING))["server"]["spec"]["containers"][0]["livenessProbe"]["exec"]["command"]
+
+
+def test_settings_go_to_the_container_that_reads_them() -> None:
+    template = pods(render(SIDECAR))["server"]
+    engine, server = environment(engine_container(template)), environment(template["spec"]["containers"][0])
+    assert {name for name in engine if name.startswith("OPENAI_BLS_")} == {
+        "OPENAI_BLS_ENABLE_KV_CACHE_REUSE",
+        "OPENAI_BLS_ENGINE_VLLM_CLIENT",
+    }
+    assert not {"OPENAI_BLS_ENABLE_KV_CACHE_REUSE", "OPENAI_BLS_ENGINE_VLLM_CLIENT"} & set(server)
+    assert "OPENAI_BLS_TRUST_CHAT_TEMPLATE" in server
+
+
+def test_a_group_with_vllm() -> None:
+    """The leader has the server and machine 0; the other pods run workers, and all wait for the engine's Job alike."""
+    manifests = render(HEADLESS)
+    template = of_kind(manifests, "LeaderWorkerSet")[0]["spec"]["leaderWorkerTemplate"]
+    leader, worker = template["leaderTemplate"], template["workerTemplate"]
+    engine, (headless,) = engine_container(leader), worker["spec"]["containers"]
+    assert leader["spec"]["initContainers"][0] == worker["spec"]["initContainers"][0]
+    assert headless["args"][-1] == "--headless"
+    assert "--socket" not in headless["args"]
+    machines = [word for word in headless["args"] if "=" in word]
+    assert machines == [word for word in engine["args"] if "=" in word]
+    assert machines[:5] == [
+        "nnodes=$(LWS_GROUP_SIZE)",
+        "node_rank=$(NODE_RANK)",
+        "master_addr=$(LWS_LEADER_ADDRESS)",
+        "master_port=31000",
+        "join_timeout_s=60",
+    ]
+    rank = {"fieldRef": {"fieldPath": "metadata.labels['leaderworkerset.sigs.k8s.io/worker-index']"}}
+    for container in (engine, headless):
+        assert {"name": "NODE_RANK", "valueFrom": rank} in container["env"]
+        assert container["resources"]["limits"]["nvidia.com/gpu"] == 8
+        assert container["image"] == "openai_bls-engine:1"
+    assert "command" not in leader["spec"]["containers"][0]
+    for pod in (leader, worker):
+        assert "ssh" not in {volume["name"] for volume in pod["spec"]["volumes"]}
+    [scripts] = of_kind(manifests, "ConfigMap")
+    assert set(scripts["data"]) == {"liveness.py", "wait-for-engine.sh"}
+
+
 def test_nobody_is_let_in_unless_named() -> None:
     policy = of_kind(render(merged(BUILD, {"networkPolicy": {"enabled": True}})), "NetworkPolicy")[0]["spec"]
     assert policy["policyTypes"] == ["Ingress"]
@@ -341,6 +428,9 @@ def test_nobody_is_let_in_unless_named() -> None:
         (merged(GROUP, {"engine": {"build": {"mode": "init"}}, "autoscaling": {"enabled": False}}), "mode job"),
         (merged(GROUP, {"multinode": {"sshSecret": ""}}), "needs multinode.sshSecret"),
         (merged(GROUP, {"gpus": 0}), "there is a rank for each"),
+        (merged(HEADLESS, {"multinode": {"sshSecret": "x"}}), "vLLM's workers (engine.process sidecar) need none"),
+        (merged(SIDECAR, {"engine": {"source": "image"}}), "needs a model repository that both containers can mount"),
+        (merged(BUILD, {"engine": {"process": "pod"}}), "process"),
         ({"engine": {"source": "claim", "path": "x"}}, "needs storage.existingClaim"),
         ({"engine": {"source": "claim"}, "storage": {"existingClaim": "x"}}, "engine.path: give the folder"),
         (merged(BUILD, {"autoscaling": {"minReplicas": 5}}), "minReplicas is greater"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,9 @@ from openai_bls.core.settings import (
 )  # fmt: skip
 from openai_bls.engines.registry import parse_options
 from openai_bls.launcher.ports import Ports
+from openai_bls.transport.engine_process.loading import _source
+from openai_bls.transport.engine_process.options import engine_settings, listen_address
+from openai_bls.transport.engine_process.source import RemoteProcess
 from tests.unit.core_support import Bench
 from tests.unit.deploy.support import (
     CASES,
@@ -96,6 +100,8 @@ def test_settings_are_those_of_the_models() -> None:
     names = {name for settings in SETTINGS for name in settings.__struct_fields__}
     # The launcher, `apiKey`, `apiKeysFile` and `tls` set these.
     ours = {"http_host", "http_port", "api_key", "api_keys_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"}
+    # `engine.process` sets the address; of an engine outside the pod, which the chart does not have, are the others.
+    ours |= {"engine_address", "engine_key", "engine_key_file", "engine_ca_file"}
     assert set(allowed["properties"]["settings"]["propertyNames"]["enum"]) == names - ours
 
 
@@ -115,6 +121,58 @@ def test_variables_are_read_by_the_server(values: Values) -> None:
     assert load(OpenAiBlsSettings, {}, {"OPENAI_BLS_API_KEY": "secret"}).api_key == "secret"
 
 
+REPLACED = {"LWS_GROUP_SIZE": "3", "LWS_LEADER_ADDRESS": "first", "NODE_RANK": "1"}
+"""What the kubelet puts into arguments."""
+
+
+@pytest.mark.parametrize("case", [name for name, values in CASES.items() if "sidecar" in str(values)])
+def test_the_engines_process_knows_its_options(case: str) -> None:
+    templates = pods(render(CASES[case]))
+    found = [
+        container
+        for pod in templates.values()
+        for container in containers(pod)
+        if container.get("args", [""])[0] == "engine"
+    ]
+    assert found
+    for container in found:
+        words = [re.sub(r"\$\((\w+)\)", lambda match: REPLACED[match[1]], word) for word in container["args"]]
+        options = parse(words[0], words[1:])
+        given = {name: value or "" for name, value in environment(container).items()}
+        settings, overrides = engine_settings(options, given)
+        parse_options(overrides)
+        named = set(TensorRtLlmSettings.__struct_fields__) & {
+            name.removeprefix("OPENAI_BLS_").lower() for name in given
+        }
+        assert named == {name for name in CASES[case].get("settings", {}) if getattr(settings, name, None) is not None}
+        command = container.get("startupProbe", {}).get("exec", {}).get("command")
+        if command is not None:
+            assert command[0] == f"{chart().values['engine']['sidecar']['image']['sourceDir']}/venv/bin/openai-bls"
+            asked = parse(command[1], command[2:])
+            assert asked.status
+            assert listen_address(asked) == listen_address(options)
+        else:
+            assert options.headless
+
+
+@all_cases
+def test_the_server_takes_no_option_of_an_engine_elsewhere(values: Values) -> None:
+    """What the engine's process alone can honour is refused on Triton's side."""
+    given = environment(pods(render(values))["server"]["spec"]["containers"][0])
+    given = {name: value or "secret" for name, value in given.items()}
+    source = _source(Path("/nowhere"), engine_overrides(given), load(TensorRtLlmSettings, {}, given))
+    assert isinstance(source, RemoteProcess) == ("OPENAI_BLS_ENGINE_ADDRESS" in given)
+
+
+def test_settings_of_the_engine_are_those_that_triton_refuses() -> None:
+    text = (CHART / "templates" / "_engine.tpl").read_text(encoding="utf-8")
+    listed = re.search(r'define "openai-bls.engineSettings" -\}\}\n(.*)\n', text)
+    assert listed is not None
+    fields = set(TensorRtLlmSettings.__struct_fields__)
+    both = {"exclude_input_in_output", "lora_watch_dir"}
+    assert set(listed[1].split()) == {name for name in fields - both if not name.startswith("engine_")}
+
+
 def test_ports_are_those_of_the_launcher() -> None:
     ports = chart().values["ports"]
     defaults = Ports()
@@ -124,10 +182,11 @@ def test_ports_are_those_of_the_launcher() -> None:
 def test_paths_are_those_of_the_image() -> None:
     source = chart().values["image"]["sourceDir"]
     assert set(re.findall(r"^WORKDIR (/opt/.*)$", DOCKERFILE, re.MULTILINE)) == {source}
+    assert chart().values["engine"]["sidecar"]["image"]["sourceDir"] == source
     entries = re.findall(r"^ENTRYPOINT .*$", DOCKERFILE, re.MULTILINE)
     assert entries
     # The chart's `args` take the place of CMD, so they go to start.py.
-    assert all(entry.endswith(f'"python3", "{source}/docker/start.py"]') for entry in entries)
+    assert all(re.search(rf'"({source}/venv/bin/)?python3", "{source}/docker/start.py"\]$', entry) for entry in entries)
     assert set(re.findall(r"OPENAI_BLS_MODEL_REPOSITORY=(\S+)", DOCKERFILE)) == {"/models"}
     assert '"$SOURCE_DIR/docker/start.py" serve' in leader_script()
     assert set(re.findall(r"^FROM .* AS (cpu|with-engine)$", DOCKERFILE, re.MULTILINE)) == {"cpu", "with-engine"}

@@ -12,11 +12,10 @@ import pytest
 
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.uvicorn_server import HttpServer
-from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import OverloadedError
 from tests.certificates import Authority
-from tests.unit.api.http_support import over_socket
+from tests.unit.api.http_support import application, over_socket
 from tests.unit.core_support import WAIT_S, Bench, free_port
 from tests.unit.deploy.support import CHART
 
@@ -36,12 +35,14 @@ class Probed:
         """The engine has made so many steps since it was loaded."""
         self.bench.engine.stats = EngineStats(1, 5, 0.5, steps, steps)
 
-    async def probe(self, *, answer: bool = True, timeout: str = "20", key: str = "") -> tuple[int, str, int]:
+    async def probe(
+        self, *options: str, answer: bool = True, timeout: str = "20", key: str = ""
+    ) -> tuple[int, str, int]:
         """Exit code, what it says, and the requests that it made."""
         before = len(self.bench.engine.requests)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-I", "-S", str(SCRIPT), str(self.port), timeout, str(self.state)),
+            *("-I", "-S", str(SCRIPT), str(self.port), timeout, str(self.state), *options),
             env=({"OPENAI_BLS_API_KEY": key} if key else {}) | self.environment,
             stderr=asyncio.subprocess.PIPE,
         )
@@ -60,9 +61,7 @@ async def server(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterato
     """With the API key that its parameter says, if any."""
     bench = Bench(api_key=getattr(request, "param", ""))
     port = free_port()
-    running = HttpServer(
-        bench.service, SharedListener("127.0.0.1", port, owner=1), WriteBatcher(asyncio.get_running_loop())
-    )
+    running = HttpServer(application(bench), bench.service, SharedListener("127.0.0.1", port, owner=1))
     running.start()
     try:
         yield Probed(bench, port, tmp_path / "state.json")
@@ -131,11 +130,52 @@ async def test_an_engine_that_is_stuck_where_no_key_is_known(server: Probed) -> 
     assert said.startswith("/health was answered 503: ")
 
 
+async def test_a_server_whose_engine_is_elsewhere(server: Probed) -> None:
+    """It lives as long as it answers: another container's engine is no reason to start it again."""
+    server.worked(7)
+    server.bench.service.count(1)
+    for _ in range(2):
+        assert await server.probe("--of", "server", answer=False) == (0, "", 0)
+    server.bench.engine.stats = EngineStats(0, 0, 0.0, 8, 8, failed=True)
+    assert await server.probe("--of", "server", answer=False) == (0, "", 0)
+
+
+async def test_an_engine_elsewhere(server: Probed) -> None:
+    """Stuck is one that makes nothing while there are requests; nothing is asked of it, and no key is needed."""
+    server.worked(7)
+    for _ in range(2):
+        assert await server.probe("--of", "engine") == (0, "", 0)
+    server.bench.service.count(1)
+    assert await server.probe("--of", "engine") == (0, "", 0)
+    code, said, _ = await server.probe("--of", "engine")
+    assert (code, said) == (1, "the engine has made nothing for 1 requests since the last probe\n")
+    server.worked(8)
+    assert await server.probe("--of", "engine") == (0, "", 0)
+
+
+async def test_an_engine_is_not_to_blame_for_its_server(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    state.write_text("{}")
+    gone = Probed(Bench(), free_port(), state)
+    assert await gone.probe("--of", "engine") == (0, "", 0)
+    # What the server told before it was started again says nothing of the engine.
+    assert not state.exists()
+    code, said, _ = await gone.probe("--of", "server")
+    assert code == 1
+    assert said.startswith("GET /metrics was not answered: ")
+
+
 async def test_https(tmp_path: Path) -> None:
     settings = Authority(tmp_path).settings()
     async with over_socket(**settings) as (bench, port):
         certificate = {"OPENAI_BLS_SSL_CERTFILE": settings["ssl_certfile"]}
         assert await Probed(bench, port, tmp_path / "state.json", **certificate).probe() == (0, "", 1)
+        # In the engine's container, which has no settings of the server.
+        bench.service.count(1)
+        elsewhere = Probed(bench, port, tmp_path / "engine.json")
+        assert await elsewhere.probe("--of", "engine", "--https") == (0, "", 0)
+        assert (await elsewhere.probe("--of", "engine", "--https"))[0] == 1
+        bench.service.count(-1)
 
 
 async def test_client_certificates(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from openai_bls.core.settings import OpenAiBlsSettings
-from openai_bls.pipeline.metrics import _HISTOGRAMS, Metrics
+from openai_bls.pipeline.metrics.metrics import _HISTOGRAMS, Metrics
 from tests.tools import tool
 from tests.unit.core_support import Bench
 from tests.unit.deploy.support import BUILD, CHART, EVERYTHING, ROOT, of_kind, render
@@ -177,7 +177,7 @@ def test_grafana_is_provisioned_for_compose(path: Path) -> None:
 def test_prometheus_scrapes_the_servers_of_compose() -> None:
     compose = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))["services"]
     servers = {name for name, service in compose.items() if "healthcheck" in service and "ports" in service}
-    assert servers == {"openai_bls", "demo"}
+    assert servers == {"openai_bls", "triton", "demo"}
     for job in yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text("utf-8"))["scrape_configs"]:
         (found,) = job["dns_sd_configs"]
         assert set(found["names"]) == servers

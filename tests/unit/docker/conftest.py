@@ -115,6 +115,36 @@ def nvidia_python(folder: Path) -> Path:
     return site_packages
 
 
+VLLM = {
+    "llguidance": "1.7.6",
+    # Newer than Triton's client takes, so that one environment could not hold both.
+    "protobuf": "7.36.2",
+    "torch": "2.11.0+vllm",
+    "transformers": "5.19.0",
+    "vllm": "0.32.0",
+}
+"""Packages of vLLM's image that must stay, and their versions."""
+
+
+def vllm_python(folder: Path) -> Path:
+    """A Python with the names and versions of what matters in vLLM's image, and what an engine's process imports."""
+    site_packages = stand_in(folder, only="pip")
+    for name in ("msgspec", "numpy"):
+        wheels.link_site_packages(folder / name, only=name)
+        (site_packages / f"{name}.pth").write_text(f"{folder / name}\n")
+    for name, version in VLLM.items():
+        wheels.pretend(site_packages, name, version)
+    return site_packages
+
+
+@pytest.fixture(scope="package")
+def engine(tmp_path_factory: pytest.TempPathFactory, replay: Replay) -> Image:
+    """The stage `engine`, on a Python that stands in for vLLM's."""
+    folder = tmp_path_factory.mktemp("engine")
+    vllm_python(folder / "python")
+    return replay.run("engine", empty_image(folder / "root", folder / "python"))
+
+
 @pytest.fixture(scope="package")
 def runtime(tmp_path_factory: pytest.TempPathFactory, replay: Replay) -> Image:
     """The stage `runtime`, on a Python that stands in for NVIDIA's."""

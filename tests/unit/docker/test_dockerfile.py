@@ -11,6 +11,7 @@ import dockerfile  # type: ignore[import-not-found]
 import pytest
 
 import openai_bls
+from openai_bls.commands.main import parse
 from openai_bls.launcher.ports import Ports
 from tests.unit.docker.replay import Replay, read
 
@@ -43,6 +44,10 @@ def test_images_are_built_on_what_they_should_be() -> None:
     assert FILE.arguments["TRITON_TAG"] == "26.07"
     assert FILE.stages["runtime"].base == "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
     assert FILE.stages["with-engine"].base == "runtime"
+    # The one part of the tag that TRITON_VARIANT is.
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert "FROM nvcr.io/nvidia/tritonserver:${TRITON_TAG}-${TRITON_VARIANT} AS runtime" in text
+    assert re.fullmatch(r"vllm/vllm-openai:v0\.\d+\.\d+", FILE.stages["engine"].base), "pinned to a release"
     # Without --target the last stage is built.
     assert list(FILE.stages.values())[-1].base == "runtime"
     assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", FILE.stages["cpu"].base), "pinned to a patch release"
@@ -60,6 +65,21 @@ def test_a_server(stage: str) -> None:
     (exposed,) = commands(stage, "EXPOSE")
     assert exposed.value == tuple(str(port) for port in (ports.http, ports.grpc, ports.metrics, ports.openai))
     assert f"OPENAI_BLS_VERSION={openai_bls.__version__}" in [command.value[0] for command in commands(stage, "ARG")]
+
+
+def test_an_engine() -> None:
+    """In a container of its own: its command is one that there is, and its health check asks at the same socket."""
+    assert commands("engine", "USER")[-1].value == ("1000:0",)
+    (entry,), (command,), (check,) = (commands("engine", name) for name in ("ENTRYPOINT", "CMD", "HEALTHCHECK"))
+    assert entry.json
+    assert command.json
+    name, *arguments = command.value
+    assert name == "engine"
+    options = parse("engine", arguments)
+    asked = parse("engine", [*check.value[check.value.index("engine") + 1 :]])
+    assert options.socket == asked.socket == "/run/openai_bls/engine.sock"
+    assert asked.status
+    assert not commands("engine", "EXPOSE")
 
 
 def test_no_secret_is_an_argument_or_in_the_environment() -> None:

@@ -38,7 +38,8 @@ def image(request: pytest.FixtureRequest) -> Image:
 def start(image: Image, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """The image's start program with `arguments` instead of its CMD, without NVIDIA's script before it."""
     words = image.metadata["ENTRYPOINT"]
-    command = [image.mapped(word) for word in words[words.index("python3") :]]
+    python = next(index for index, word in enumerate(words) if word.rpartition("/")[2] == "python3")
+    command = [image.mapped(word) for word in words[python:]]
     return subprocess.run(
         [*command, *arguments],
         cwd=image.at("."),

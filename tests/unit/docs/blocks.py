@@ -25,6 +25,8 @@ NEEDS = {
     "a GPU": "",
     "several GPUs": "",
     "several machines": "",
+    "an engine's process": "an environment of its own for the engine: tests/triton/test_engine_process.py runs these",
+    "vLLM": "its environment, by `openai-bls install-engine vllm`",
     "TensorRT-LLM": "an NGC image, or one that derives from it",
     "Docker": "",
     "Kubernetes": "a cluster",

@@ -17,7 +17,7 @@ from openai_bls.commands import build as build_command
 from openai_bls.commands import serve as serve_command
 from openai_bls.commands.main import parse
 from openai_bls.commands.table import COMMANDS
-from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings
+from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings, TensorRtLlmSettings
 from openai_bls.launcher.serve_plan import triton_flags
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.render_configs import configure
@@ -105,7 +105,7 @@ def program(line: str) -> tuple[str, list[str]] | None:
         return None
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         name = words.pop(0).partition("=")[0]
-        assert is_variable(name) or name == "MODEL" or name.startswith("OTEL_"), name
+        assert is_variable(name) or name in ("MODEL", "ENGINE") or name.startswith("OTEL_"), name
     for number, word in enumerate(words):
         after = [part for part in words[number + 1 :] if part != "..."]
         if re.fullmatch(r"build/\w+\.py", word) and words[number - 1].rpartition("/")[2].startswith("python"):
@@ -136,7 +136,8 @@ def serve_options() -> set[str]:
 
 
 def is_variable(name: str) -> bool:
-    return name.startswith(ENV_PREFIX) and name.removeprefix(ENV_PREFIX).lower() in OpenAiBlsSettings.__struct_fields__
+    known = OpenAiBlsSettings.__struct_fields__ + TensorRtLlmSettings.__struct_fields__
+    return name.startswith(ENV_PREFIX) and name.removeprefix(ENV_PREFIX).lower() in known
 
 
 def make_paths(folder: Path) -> None:

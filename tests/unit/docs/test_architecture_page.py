@@ -1,32 +1,25 @@
-"""docs/architecture.md names every module of the library once, in its docstring's words, and none that is not there."""
+"""docs/architecture.md has every module of the library, in its docstring's words."""
 
 from __future__ import annotations
 
-import ast
 import re
-from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).parents[3]
-LIBRARY = ROOT / "openai_bls"
-PACKAGES = sorted(path.parent.name for path in LIBRARY.glob("*/__init__.py"))
-MAP = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("\n## Module map\n")[2]
+from tests.unit.docs import module_map
 
 
 def test_the_library_is_its_packages() -> None:
-    assert sorted(re.findall(r"^### (\w+)/$", MAP, re.MULTILINE)) == PACKAGES
-    assert [path.name for path in LIBRARY.glob("*.py") if path.name != "__init__.py"] == ["__main__.py"]
+    module_part = module_map.PAGE.read_text(encoding="utf-8").partition("\n## Module map\n")[2]
+    packages = sorted(path.parent.name for path in module_map.LIBRARY.glob("*/__init__.py"))
+    assert sorted(re.findall(r"^### (\w+)/$", module_part, re.MULTILINE)) == packages
+    assert [path.name for path in module_map.LIBRARY.glob("*.py") if path.name != "__init__.py"] == ["__main__.py"]
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_every_module_is_named(package: str) -> None:
-    section = re.search(rf"^### {package}/$(.*?)(?=^### |\Z)", MAP, re.MULTILINE | re.DOTALL)
-    assert section is not None
-    folder = LIBRARY / package
-    rows = re.findall(r"^\| `([^`]+)` \| (\S.*) \|$", section[1], re.MULTILINE)
-    modules = [str(path.relative_to(folder)) for path in folder.rglob("*.py") if path.name != "__init__.py"]
-    assert sorted(name for name, _ in rows) == sorted(modules)
-    for name, words in rows:
-        docstring = ast.get_docstring(ast.parse((folder / name).read_text(encoding="utf-8"))) or ""
-        assert " ".join(docstring.split()).startswith(words), name
+def test_the_module_map_is_that_of_the_docstrings() -> None:
+    """`python -m tests.unit.docs.module_map` writes it."""
+    page = module_map.PAGE.read_text(encoding="utf-8")
+    assert page == module_map.written(page)
+
+
+def test_every_module_says_what_it_is() -> None:
+    packages = [path.parent.name for path in module_map.LIBRARY.glob("*/__init__.py")]
+    assert not [row for package in packages for row in module_map.rows(package).splitlines() if "` |  |" in row]

@@ -11,8 +11,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from openai_bls.api.app import create_app
 from openai_bls.api.chat import schema
-from openai_bls.api.http.app import create_app
 from openai_bls.api.registry import ENDPOINTS
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import InvalidRequestError

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,27 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from openai_bls.core.engine import Engine
+from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.engine_types import GenerationRequest, Logprobs, SamplingParams, TokenDelta
-from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.embedded.runners.continuous_batching import ContinuousBatcher
+from openai_bls.transport.engine_process.engine import ProcessEngine
+from openai_bls.transport.engine_process.loading import arguments
+from openai_bls.transport.engine_process.source import StartedProcess
 
 PATIENCE_S = 60.0
 VOCAB_SIZE = 512
 MAX_MODEL_LEN = 512
 GREEDY = SamplingParams(temperature=0)
+
+
+BEHIND = "behind_a_process:"
+
+
+def create_behind(version_dir: Path, on_step: StepListener, overrides: Mapping[str, str]) -> ProcessEngine:
+    """The engine in `version_dir` in a process of its own, with this interpreter."""
+    words = arguments(version_dir, overrides, TensorRtLlmSettings())
+    return ProcessEngine(StartedProcess(sys.executable, words, 5), on_step, silence_s=60)
 
 
 class Recorder:

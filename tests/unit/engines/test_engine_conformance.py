@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from openai_bls.core.engine import Engine
-from openai_bls.core.engine_types import Grammar, SamplingParams, TokenDelta
+from openai_bls.core.engine_types import EngineInfo, Grammar, SamplingParams, TokenDelta
 from openai_bls.engines.registry import create_engine
-from tests.unit.engines.engine_support import MAX_MODEL_LEN, VOCAB_SIZE, Recorder, request
+from openai_bls.transport.engine_process.engine import ProcessEngine
+from tests.unit.engines.engine_support import BEHIND, MAX_MODEL_LEN, Recorder, create_behind, request
 from tests.unit.engines.tensorrt_llm.fake_engines import write_fake_engine
 from tests.unit.engines.tensorrt_llm.fake_support import in_process
 
@@ -36,33 +37,66 @@ TENSORRT_LLM: dict[str, tuple[Flow, dict[str, str]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=["null", "transformers", "transformers:dynamic_cache", *TENSORRT_LLM])
+# Engines in a process of their own.
+BEHIND_A_PROCESS = [f"{BEHIND}{name}" for name in ("null", "transformers", "tensorrt_llm-pytorch")]
+
+
+@pytest.fixture(
+    scope="module", params=["null", "transformers", "transformers:dynamic_cache", *TENSORRT_LLM, *BEHIND_A_PROCESS]
+)
 def kind(
     request: pytest.FixtureRequest, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Path | None]]:
     """A kind of engine; one of TensorRT-LLM with the folder that it is in, and as long as it lasts the fake package is
     installed, which says what the null engine says."""
-    if request.param not in TENSORRT_LLM:
+    name = request.param.removeprefix(BEHIND)
+    if name not in TENSORRT_LLM:
         yield request.param, None
         return
-    flow, environment = TENSORRT_LLM[request.param]
-    folder = tmp_path_factory.mktemp(request.param) / "1"
+    flow, environment = TENSORRT_LLM[name]
+    folder = tmp_path_factory.mktemp(name) / "1"
     # Slow enough for what is to be cancelled to run for a while.
     with in_process(tokens=NULL_TOKENS, step_delay_ms="0.5", **environment) as api:
         yield (
-            "tensorrt_llm",
+            request.param,
             write_fake_engine(folder, checkpoint, flow, api, max_model_len=MAX_MODEL_LEN, max_batch_size=16),
         )
 
 
-@pytest.fixture
-def started(kind: tuple[str, Path | None], start: EngineFactory) -> Iterator[Started]:
+@pytest.fixture(scope="module")
+def behind(kind: tuple[str, Path | None], version_dir: Path) -> Iterator[Callable[[Recorder], ProcessEngine]]:
+    """The engine in a process of its own, which all tests share until one closes it."""
     name, folder = kind
+    running: list[ProcessEngine] = []
+
+    def give(recorder: Recorder) -> ProcessEngine:
+        if not running or running[-1].closed:
+            # A cancellation takes its time from process to process.
+            options = {"engine": name.removeprefix(BEHIND), "null_token_ids": NULL_TOKENS, "null_step_delay_ms": "0.5"}
+            overrides = options | {"num_threads": "1"} if folder is None else {}
+            running.append(create_behind(folder or version_dir, recorder, overrides))
+        running[-1]._on_step = recorder
+        return running[-1]
+
+    yield give
+    for engine in running:
+        engine.close()
+
+
+@pytest.fixture
+def started(
+    kind: tuple[str, Path | None], start: EngineFactory, behind: Callable[[Recorder], ProcessEngine]
+) -> Iterator[Started]:
+    name, folder = kind
+    recorder = Recorder()
+    if name.startswith(BEHIND):
+        yield behind(recorder), recorder
+        assert recorder.breaches == []
+        return
     if folder is None:
         engine_name, _, runner = name.partition(":")
         yield start(engine=engine_name, null_token_ids=NULL_TOKENS, runner=runner or "auto")
         return
-    recorder = Recorder()
     engine = create_engine(folder, recorder)
     yield engine, recorder
     engine.close()
@@ -82,7 +116,7 @@ def test_length_is_exact(started: Started) -> None:
     before = engine.stats()
     counts = (1, 2, 9, 5)
     for count in counts:
-        prompt = [3] * (MAX_MODEL_LEN - 5) if count == 5 else (5, 6, 7)
+        prompt = [3] * (engine.info.max_model_len - 5) if count == 5 else (5, 6, 7)
         engine.submit(request(count, prompt=prompt, max_tokens=count))
     recorder.wait_end(*counts)
     assert [len(recorder.tokens[i]) for i in counts] == [*counts]
@@ -177,7 +211,7 @@ def test_the_first_of_several_stop_tokens_ends_it(started: Started, position: in
     tokens = greedy_tokens(started)
     position = tokens.index(tokens[position])
     engine, recorder = started
-    unseen = next(i for i in range(VOCAB_SIZE) if i not in tokens)
+    unseen = next(i for i in range(engine.info.vocab_size) if i not in tokens)
     later = [token for token in tokens[:position:-1] if token not in tokens[: position + 1]]
     engine.submit(request(1, max_tokens=position + 1 + more, stop_token_ids=(unseen, *later, tokens[position])))
     recorder.wait_end(1)
@@ -199,43 +233,48 @@ def test_stop_word_is_delivered(started: Started, length: int) -> None:
     assert recorder.ends[1].stop_token_id is None
 
 
-BAD_SAMPLING: dict[str, tuple[Any, ...]] = {
-    "temperature": (-1, float("nan"), float("inf")),
-    "top_p": (0, 1.1),
-    "top_k": (-1,),
-    "min_p": (2,),
-    "seed": (-1, 1 << 64),
-    "repetition_penalty": (0, float("inf")),
-    "presence_penalty": (2.5,),
-    "frequency_penalty": (float("nan"),),
-    "logit_bias": ({VOCAB_SIZE: 1.0}, {-1: 1.0}, {1: 101.0}),
-}
-BAD_FIELDS: dict[str, tuple[dict[str, Any], ...]] = {
-    "prompt_token_ids": ({"prompt": ()}, {"prompt": (1, VOCAB_SIZE)}, {"prompt": (1, -1)}),
-    "max_tokens": ({"max_tokens": -1}, {"prompt": [1] * 10, "max_tokens": MAX_MODEL_LEN - 9}),
-    "stop_token_ids": ({"stop_token_ids": (VOCAB_SIZE,)},),
-    "stop_words": ({"stop_words": ((),)}, {"stop_words": ((1, VOCAB_SIZE),)}),
-    "bad_words": (
-        {"bad_words": ((-3,),)},
-        {"bad_words": tuple((5, i) for i in range(VOCAB_SIZE))},
-        {"bad_words": tuple((i,) for i in range(3, VOCAB_SIZE)), "stop_token_ids": (0, 1, 2), "min_tokens": 1},
-    ),
-    "min_tokens": ({"max_tokens": 3, "min_tokens": 4}, {"min_tokens": -1}),
-    "logprobs": ({"logprobs": 21}, {"logprobs": -1}),
-    "prompt_logprobs": ({"prompt_logprobs": 21},),
-    "grammar": ({"grammar": Grammar(kind="regex", text="a")},),
-    "lora_name": ({"lora_name": "nobody"},),
-    "pooling": ({"pooling": "last"},),
-}
-INVALID = [
-    *((name, {"sampling": SamplingParams(**{name: value})}) for name, bad in BAD_SAMPLING.items() for value in bad),
-    *((name, fields) for name, bad in BAD_FIELDS.items() for fields in bad),
-]
+def invalid_fields(info: EngineInfo) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Names of fields, each with fields of a request that are refused for it."""
+    vocab_size, longest = info.vocab_size, info.max_model_len
+    sampling: dict[str, tuple[Any, ...]] = {
+        "temperature": (-1, float("nan"), float("inf")),
+        "top_p": (0, 1.1),
+        "top_k": (-1,),
+        "min_p": (2,),
+        "seed": (-1, 1 << 64),
+        "repetition_penalty": (0, float("inf")),
+        "presence_penalty": (2.5,),
+        "frequency_penalty": (float("nan"),),
+        "logit_bias": ({vocab_size: 1.0}, {-1: 1.0}, {1: 101.0}),
+    }
+    for name, values in sampling.items():
+        for value in values:
+            yield name, {"sampling": SamplingParams(**{name: value})}
+    fields: dict[str, tuple[dict[str, Any], ...]] = {
+        "prompt_token_ids": ({"prompt": ()}, {"prompt": (1, vocab_size)}, {"prompt": (1, -1)}),
+        "max_tokens": ({"max_tokens": -1}, {"prompt": [1] * 10, "max_tokens": longest - 9}),
+        "stop_token_ids": ({"stop_token_ids": (vocab_size,)},),
+        "stop_words": ({"stop_words": ((),)}, {"stop_words": ((1, vocab_size),)}),
+        "bad_words": (
+            {"bad_words": ((-3,),)},
+            {"bad_words": tuple((5, i) for i in range(vocab_size))},
+            {"bad_words": tuple((i,) for i in range(3, vocab_size)), "stop_token_ids": (0, 1, 2), "min_tokens": 1},
+        ),
+        "min_tokens": ({"max_tokens": 3, "min_tokens": 4}, {"min_tokens": -1}),
+        "logprobs": ({"logprobs": 21}, {"logprobs": -1}),
+        "prompt_logprobs": ({"prompt_logprobs": 21},),
+        "lora_name": ({"lora_name": "nobody"},),
+        "pooling": ({"pooling": "last"},),
+    }
+    for name, bad in fields.items():
+        yield from ((name, asked) for asked in bad)
+    if not info.grammar_backend:
+        yield "grammar", {"grammar": Grammar(kind="regex", text="a")}
 
 
 def test_invalid_requests_name_the_field(started: Started) -> None:
     engine, recorder = started
-    for field, asked in INVALID:
+    for field, asked in invalid_fields(engine.info):
         engine.submit(request(1, **asked))
         recorder.wait_end(1)
         end = recorder.ends[1]
@@ -292,15 +331,16 @@ def test_logprobs_of_a_stopped_sequence(started: Started) -> None:
 
 def test_nothing_to_sample(started: Started) -> None:
     engine, recorder = started
-    before = engine.stats().generated_tokens
+    before, longest = engine.stats().generated_tokens, engine.info.max_model_len
     engine.submit(request(1, max_tokens=0))
     engine.submit(request(2, max_tokens=0, prompt_logprobs=3, prompt=(5,)))
-    engine.submit(request(3, max_tokens=0, prompt_logprobs=3, prompt=[3] * MAX_MODEL_LEN))
+    engine.submit(request(3, max_tokens=0, prompt_logprobs=3, prompt=[3] * longest))
     recorder.wait_end(1, 2, 3)
     of_prompt = "prompt_logprobs" in engine.info.supported
-    for i, entries in ((1, None), (2, 0), (3, MAX_MODEL_LEN - 1)):
+    for i, entries in ((1, None), (2, 0), (3, longest - 1)):
         (delta,) = recorder.deltas(i)
-        if entries is not None and not of_prompt:
+        # vLLM needs room for one more token.
+        if entries is not None and (not of_prompt or (engine.info.engine == "vllm" and i == 3)):
             assert delta.invalid
             assert "prompt_logprobs" in (delta.error or "")
             continue

@@ -66,7 +66,9 @@ def test_empty_folder(tmp_path: Path) -> None:
 def test_an_engine_of_another_release(tmp_path: Path) -> None:
     manifest = Manifest(engine="sglang", model_name="m", max_model_len=9, max_batch_size=1, created=1)
     write_manifest(tmp_path, manifest)
-    with pytest.raises(EngineLoadError, match="names the engine 'sglang'; known are transformers, tensorrt_llm, null"):
+    with pytest.raises(
+        EngineLoadError, match="names the engine 'sglang'; known are transformers, vllm, tensorrt_llm, null"
+    ):
         create_engine(tmp_path, Recorder())
 
 
@@ -101,6 +103,15 @@ def test_unknown_field_and_newer_format(folder: Path) -> None:
     assert "newer than this release" in sentence(folder)
 
 
+def test_an_engine_for_several_gpus_of_an_older_release(folder: Path) -> None:
+    fields = json.loads((folder / MANIFEST_NAME).read_text())
+    before = load_manifest(folder)
+    (folder / MANIFEST_NAME).write_text(json.dumps(fields | {"tensor_parallel_size": 1}))
+    assert load_manifest(folder) == before
+    (folder / MANIFEST_NAME).write_text(json.dumps(fields | {"tensor_parallel_size": 4}))
+    assert "run `openai-bls build --engine vllm --tp-size 4 --model <checkpoint>`" in sentence(folder)
+
+
 def test_missing_and_changed_files(folder: Path) -> None:
     checkpoint = folder / "checkpoint"
     change(folder, files={p.name: record(p) for p in checkpoint.iterdir() if p.is_file()})
@@ -115,7 +126,7 @@ def test_missing_and_changed_files(folder: Path) -> None:
 def test_options_of_the_embedded_engine_mean_nothing_to_tensorrt_llm(folder: Path) -> None:
     change(folder, engine="tensorrt_llm", tensorrt_llm=TensorRtLlmRecord(version="1.2.1"))
     message = sentence(folder, num_threads="2")
-    assert message.startswith("OPENAI_BLS_ENGINE_NUM_THREADS is of the embedded engine")
+    assert message.startswith("OPENAI_BLS_ENGINE_NUM_THREADS is of another engine")
 
 
 def test_settings_of_tensorrt_llm_are_refused_by_the_embedded_engine(folder: Path) -> None:

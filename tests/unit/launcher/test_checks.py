@@ -9,11 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from openai_bls.core.manifest import Manifest, write_manifest
+from openai_bls.core.manifest import Manifest, VllmRecord, write_manifest
 from openai_bls.launcher import checks, server
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ports import Ports, is_free, lease_ports, local_host
 from openai_bls.launcher.server import Server
+from tests.unit.builder.vllm.vllm_support import make_interpreter
 
 WHEEL = Server("wheel", Path("/w/tritonserver"), "1")
 IMAGE = Server("image", Path("/i/tritonserver"), "1")
@@ -266,3 +267,29 @@ def test_an_embedded_engine_without_its_packages(tmp_path: Path, monkeypatch: py
     assert "needs torch and transformers" in failure(lambda: checks.check_engine(tmp_path))
     write_manifest(version_dir, msgspec.structs.replace(manifest, engine="null"))
     assert checks.check_engine(tmp_path)
+
+
+def test_an_engine_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = Manifest("vllm", "m", 8, 1, 0, engine_python="/nowhere/python", vllm=VllmRecord("0.32.0"))
+    version_dir = tmp_path / "tensorrt_llm" / "1"
+    version_dir.mkdir(parents=True)
+    write_manifest(version_dir, manifest)
+    config = tmp_path / "tensorrt_llm" / "config.pbtxt"
+    config.write_text('backend: "python"\n')
+    assert "cannot run: its interpreter /nowhere/python is not there" in failure(lambda: checks.check_engine(tmp_path))
+    # The environment's comes first, as at the load.
+    python = make_interpreter(tmp_path / "vllm", "0.31.0")
+    with monkeypatch.context() as patch:
+        patch.setenv("OPENAI_BLS_ENGINE_PYTHON", str(python))
+        said = checks.check_engine(tmp_path)
+        assert said is not None
+        assert said.endswith(f"(vLLM 0.31.0 (built with 0.32.0) of {python})")
+    config.write_text(
+        'backend: "python"\nparameters { key: "engine_address" value { string_value: "unix:/run/engine" } }\n'
+    )
+    assert (checks.check_engine(tmp_path) or "").endswith("(at unix:/run/engine)")
+    # Whatever runs in another interpreter needs nothing of this one.
+    config.write_text('backend: "python"\n')
+    write_manifest(version_dir, Manifest("transformers", "m", 8, 1, 0, engine_python=str(python)))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert (checks.check_engine(tmp_path) or "").endswith(f"(run by {python})")

@@ -17,7 +17,7 @@ from openai_bls.api.chat.validation import parse_object
 from openai_bls.core.request import ValidRequest
 from openai_bls.output.detect import ModelFormats, detect
 from openai_bls.output.harmony import MARKERS, HarmonyParser
-from openai_bls.pipeline.constraints import wanted
+from openai_bls.pipeline.preparation.constraints import wanted
 from tests.unit.api.http_support import asked
 from tests.unit.core_support import EOS, Bench, tiny_tokenizer
 from tests.unit.output.parsing import (

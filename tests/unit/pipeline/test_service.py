@@ -34,6 +34,7 @@ from tests.unit.core_support import (
     chat,
     completion,
     engine_info,
+    request_context,
     token_ids,
     usage_body,
 )
@@ -45,7 +46,7 @@ TOOLS = [{"type": "function", "function": {"name": "f"}}]
 async def begin(bench: Bench, request: ValidRequest) -> asyncio.Task[Any]:
     """A whole answer whose sequences have reached the engine."""
     before = len(bench.engine.requests)
-    task = asyncio.ensure_future(serving.answer(bench.service, request))
+    task = asyncio.ensure_future(serving.answer(bench.service, request_context(), request))
     while len(bench.engine.requests) == before and not task.done():
         await asyncio.sleep(0)
     return task
@@ -63,17 +64,17 @@ async def whole(bench: Bench, request: ValidRequest, *pieces: Any, reason: str =
 
 async def stream(bench: Bench, request: ValidRequest, *, open_at_once: bool = False) -> FakeSink:
     sink = FakeSink(opens_at_once=open_at_once)
-    await serving.stream(bench.service, request, sink)
+    await serving.stream(bench.service, request_context(), request, sink)
     return sink
 
 
 async def refused(bench: Bench, request: ValidRequest) -> ApiError:
     """The same error streamed and not; nothing stays behind."""
     with pytest.raises(ApiError) as caught:
-        await serving.answer(bench.service, request)
+        await serving.answer(bench.service, request_context(), request)
     sink = FakeSink(opens_at_once=True)
     with pytest.raises(ApiError) as streamed:
-        await serving.stream(bench.service, request, sink)
+        await serving.stream(bench.service, request_context(), request, sink)
     assert sink.raw == []
     assert caught.value.body() == streamed.value.body()
     assert bench.service.in_progress == 0
@@ -222,7 +223,9 @@ async def test_a_prompt_that_just_fits() -> None:
     assert bench.engine.requests[1].max_tokens == 1
     sink = FakeSink()
     with pytest.raises(InvalidRequestError) as info:
-        await serving.stream(bench.service, chat(messages=[{"role": "user", "content": "x" * 50}]), sink)
+        await serving.stream(
+            bench.service, request_context(), chat(messages=[{"role": "user", "content": "x" * 50}]), sink
+        )
     assert info.value.param == "messages"
 
 
@@ -246,7 +249,7 @@ async def test_an_unexpected_exception_of_preprocessing_leaves_no_count_behind()
     bench = Bench()
     bench.prompts.result = RuntimeError("bug")
     with pytest.raises(RuntimeError):
-        await serving.answer(bench.service, chat())
+        await serving.answer(bench.service, request_context(), chat())
     assert bench.service.in_progress == 0
 
 
@@ -255,10 +258,10 @@ async def test_admission() -> None:
     await stream(bench, chat())
     # A request counts from its beginning, also while it is prepared.
     bench.prompts.hold = asyncio.get_running_loop().create_future()
-    waiting = asyncio.ensure_future(serving.answer(bench.service, chat()))
+    waiting = asyncio.ensure_future(serving.answer(bench.service, request_context(), chat()))
     await asyncio.sleep(0)
     with pytest.raises(RateLimitError) as info:
-        await serving.answer(bench.service, chat())
+        await serving.answer(bench.service, request_context(), chat())
     assert info.value.reason == "in_progress"
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
@@ -273,7 +276,7 @@ async def test_draining_takes_no_more_and_ends_what_runs() -> None:
     sink = await stream(bench, chat())
     bench.service.draining = True
     with pytest.raises(OverloadedError):
-        await serving.answer(bench.service, chat())
+        await serving.answer(bench.service, request_context(), chat())
     bench.engine.deliver(0, "a", "length")
     assert sink.ends == 1
     assert bench.service.in_progress == 0
@@ -317,7 +320,7 @@ async def test_cancelling_an_answer_cancels_the_generation() -> None:
 async def test_cancelling_a_stream() -> None:
     bench = Bench()
     sink = FakeSink()
-    generation = await serving.stream(bench.service, chat(), sink)
+    generation = await serving.stream(bench.service, request_context(), chat(), sink)
     generation.cancel()
     assert bench.engine.cancelled == [1]
     assert bench.service.in_progress == 0
@@ -331,7 +334,7 @@ async def test_a_sink_that_raises_at_the_beginning_leaves_no_count_behind() -> N
 
     bench = Bench()
     with pytest.raises(RuntimeError):
-        await serving.stream(bench.service, chat(stream=True), Broken(opens_at_once=True))
+        await serving.stream(bench.service, request_context(), chat(stream=True), Broken(opens_at_once=True))
     assert bench.service.in_progress == 0
     assert bench.engine.listeners == {}
 
@@ -662,7 +665,7 @@ async def test_queue_time_begins_before_the_engine_has_a_request() -> None:
     # One place in the batch, and one sequence ahead.
     bench = Bench(engine_info(max_batch_size=1))
     first, second = await begin(bench, chat()), await begin(bench, chat())
-    third, fourth = (asyncio.ensure_future(serving.answer(bench.service, chat())) for _ in range(2))
+    third, fourth = (asyncio.ensure_future(serving.answer(bench.service, request_context(), chat())) for _ in range(2))
     admission = bench.service.admission(next(iter(bench.service.models)))
     while admission.waiting < 2:
         await asyncio.sleep(0)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from openai_bls.core import config_pbtxt
-from openai_bls.core.manifest import Manifest, TensorRtLlmRecord, write_manifest
+from openai_bls.core.manifest import Manifest, TensorRtLlmRecord, VllmRecord, write_manifest
 from openai_bls.core.settings import SettingsError, TensorRtLlmSettings
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.cpp_backend import CppSettings, cpp_model, cpp_settings, render_configs
@@ -294,13 +294,16 @@ def test_refused_changes(repository: Path, change: str, says: str) -> None:
         ("transformers", "max_tokens_in_paged_kv_cache=99", "99 does not hold one sequence of 100 tokens"),
         ("transformers", "max_tokens_in_paged_kv_cache=100", ""),
         ("transformers", "enable_kv_cache_reuse=false", ""),
+        ("vllm", "kv_cache_free_gpu_mem_fraction=0.5", "is not for vLLM: leave it out; give gpu_memory_utilization"),
+        ("vllm", "enable_kv_cache_reuse=false", ""),
         ("tensorrt_llm", "kv_cache_free_gpu_mem_fraction=0.5", ""),
         ("tensorrt_llm", "guided_decoding_backend=llguidance", "llguidance is not for TensorRT engines"),
     ],
 )
 def test_settings_of_the_engine_that_is_there(repository: Path, engine: str, change: str, says: str) -> None:
     own = TensorRtLlmRecord("1.2.1") if engine == "tensorrt_llm" else None
-    manifest = Manifest(engine, "m", max_model_len=100, max_batch_size=4, created=1, tensorrt_llm=own)
+    vllm = VllmRecord("0.32.0") if engine == "vllm" else None
+    manifest = Manifest(engine, "m", max_model_len=100, max_batch_size=4, created=1, tensorrt_llm=own, vllm=vllm)
     (repository / "tensorrt_llm" / "1").mkdir()
     write_manifest(repository / "tensorrt_llm" / "1", manifest)
     if not says:

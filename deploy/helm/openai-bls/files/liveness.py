@@ -1,4 +1,4 @@
-"""Whether this server still does its work: asked by the liveness probe, in the server's container.
+"""Whether this server still does its work: asked by the liveness probe, in the container that is restarted if not.
 
 Triton's own health before 26.04 calls a model whose process has died ready, and /health of /v1 goes by what the engine
 says of itself, which one that is stuck does not. So: if the engine has moved on since the last probe, all is
@@ -7,13 +7,19 @@ token tells which. Where that is refused, because keys are in a file or clients 
 /health and /metrics tell, which need neither: an engine is stuck that has made nothing since the last probe, while
 there were requests at both.
 
-Usage: liveness.py PORT TIMEOUT_SECONDS [STATE_FILE]
+Where the engine has a container of its own, each container is asked about its own part. `--of server`: /v1 answers at
+all, whatever the engine does. `--of engine`: as above by /metrics; a server that does not answer is not the engine's
+fault.
 
-PORT is that of /v1. The exit code is 0 if the server lives, and 1 with a line on standard error if it does not.
+Usage: liveness.py PORT TIMEOUT_SECONDS [STATE_FILE] [--of both|server|engine] [--https]
+
+PORT is that of /v1, which speaks HTTPS if OPENAI_BLS_SSL_CERTFILE or --https says so. The exit code is 0 if the server
+lives, and 1 with a line on standard error if it does not.
 """
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import json
 import os
@@ -30,6 +36,7 @@ COUNTERS = (
     "openai_bls_engine_generated_tokens_total",
     "openai_bls_generation_tokens_total",
 )
+_HTTPS = bool(os.environ.get("OPENAI_BLS_SSL_CERTFILE")) or "--https" in sys.argv
 # Requests that are being prepared or generated.
 _IN_PROGRESS = "openai_bls_requests_in_progress"
 
@@ -61,6 +68,33 @@ def check(port: int, timeout: float, state: Path) -> None:
     state.write_text(json.dumps(progress), encoding="utf-8")
 
 
+def check_server(port: int, timeout: float) -> None:
+    """Ask whether /v1 answers.
+
+    Raises:
+        NotAliveError: it does not.
+    """
+    _fetch(port, timeout, "GET", "/metrics")
+
+
+def check_engine(port: int, timeout: float, state: Path) -> None:
+    """Judge the engine by what the server tells of it.
+
+    Raises:
+        NotAliveError: requests wait for an engine that is stuck.
+    """
+    try:
+        now = _progress(port, timeout)
+    except NotAliveError:
+        # The server starts again, or has to: its own probe sees to that.
+        state.unlink(missing_ok=True)
+        return
+    before = _read(state)
+    if not any(now[name] > before.get(name, now[name]) for name in COUNTERS):
+        _check_waiting(before, now)
+    state.write_text(json.dumps(now), encoding="utf-8")
+
+
 def _check_unasked(port: int, timeout: float, before: dict[str, float], now: dict[str, float]) -> None:
     """Judge an engine that made nothing between two probes and cannot be asked: there is no key for it here.
 
@@ -70,6 +104,11 @@ def _check_unasked(port: int, timeout: float, before: dict[str, float], now: dic
     status, answer = _fetch(port, timeout, "GET", "/health")
     if status != 200:
         raise NotAliveError(f"/health was answered {status}: {answer[:200].decode(errors='replace')}")
+    _check_waiting(before, now)
+
+
+def _check_waiting(before: dict[str, float], now: dict[str, float]) -> None:
+    """Requests at two probes between which the engine has made nothing are waiting for one that is stuck."""
     if before.get(_IN_PROGRESS) and now[_IN_PROGRESS]:
         raise NotAliveError(f"the engine has made nothing for {now[_IN_PROGRESS]:.0f} requests since the last probe")
 
@@ -99,7 +138,7 @@ def _fetch(port: int, timeout: float, method: str, path: str, body: str | None =
     if key:
         headers["authorization"] = f"Bearer {key}"
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
-    if os.environ.get("OPENAI_BLS_SSL_CERTFILE"):
+    if _HTTPS:
         # The certificate is of the server's public name.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
@@ -117,10 +156,20 @@ def _fetch(port: int, timeout: float, method: str, path: str, body: str | None =
 
 def main(arguments: list[str]) -> int:
     """Check once; the exit code."""
-    port, timeout = int(arguments[0]), float(arguments[1])
-    state = Path(arguments[2] if len(arguments) > 2 else _STATE_FILE)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("port", type=int)
+    parser.add_argument("timeout", type=float)
+    parser.add_argument("state", type=Path, nargs="?", default=Path(_STATE_FILE))
+    parser.add_argument("--of", choices=("both", "server", "engine"), default="both")
+    parser.add_argument("--https", action="store_true")
+    given = parser.parse_args(arguments)
     try:
-        check(port, timeout, state)
+        if given.of == "server":
+            check_server(given.port, given.timeout)
+        elif given.of == "engine":
+            check_engine(given.port, given.timeout, given.state)
+        else:
+            check(given.port, given.timeout, given.state)
     except NotAliveError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -35,12 +35,26 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 app.kubernetes.io/component: server
 {{- end -}}
 
-{{- define "openai-bls.image" -}}
-{{- if .Values.image.digest -}}
-{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- /* Name of `image` with its digest or tag, by default that of the chart of `context`. */ -}}
+{{- define "openai-bls.imageName" -}}
+{{- if .image.digest -}}
+{{ .image.repository }}@{{ .image.digest }}
 {{- else -}}
-{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{ .image.repository }}:{{ default .context.Chart.AppVersion .image.tag }}
 {{- end -}}
+{{- end -}}
+
+{{- define "openai-bls.image" -}}
+{{ include "openai-bls.imageName" (dict "context" . "image" .Values.image) }}
+{{- end -}}
+
+{{- /* The image that builds and runs the engine. */ -}}
+{{- define "openai-bls.engineImage" -}}
+{{ include "openai-bls.imageName" (dict "context" . "image" (ternary .Values.engine.sidecar.image .Values.image (eq .Values.engine.process "sidecar"))) }}
+{{- end -}}
+
+{{- define "openai-bls.enginePullPolicy" -}}
+{{ ternary .Values.engine.sidecar.image.pullPolicy .Values.image.pullPolicy (eq .Values.engine.process "sidecar") }}
 {{- end -}}
 
 {{- /* A value as text. Helm reads numbers as floating-point ones, and would write a million as 1e+06. */ -}}
@@ -80,7 +94,7 @@ app.kubernetes.io/component: server
 
 {{- /* The model repository on the volume that is built into. Another image or other options have another one. */ -}}
 {{- define "openai-bls.place" -}}
-/models/{{ printf "%s %s" (include "openai-bls.image" .) (include "openai-bls.buildArgs" .) | sha256sum | trunc 12 }}
+/models/{{ printf "%s %s" (include "openai-bls.engineImage" .) (include "openai-bls.buildArgs" .) | sha256sum | trunc 12 }}
 {{- end -}}
 
 {{- define "openai-bls.repository" -}}
@@ -121,9 +135,20 @@ app.kubernetes.io/component: server
 {{- if and (eq .Values.engine.source "claim") (eq .Values.kind "StatefulSet") (not .Values.storage.existingClaim) -}}
 {{- fail "engine.source claim needs storage.existingClaim" -}}
 {{- end -}}
+{{- if include "openai-bls.isSidecar" . -}}
+{{- if semverCompare "<1.29-0" .Capabilities.KubeVersion.Version -}}
+{{- fail "engine.process sidecar needs Kubernetes 1.29 or later, which has sidecars of its own" -}}
+{{- end -}}
+{{- if eq .Values.engine.source "image" -}}
+{{- fail "engine.process sidecar needs a model repository that both containers can mount: engine.source build or claim" -}}
+{{- end -}}
+{{- end -}}
 {{- if eq .Values.kind "LeaderWorkerSet" -}}
-{{- if not .Values.multinode.sshSecret -}}
-{{- fail "kind LeaderWorkerSet needs multinode.sshSecret: docs/kubernetes.md says how to make it" -}}
+{{- if and (include "openai-bls.isMpi" .) (not .Values.multinode.sshSecret) -}}
+{{- fail "kind LeaderWorkerSet needs multinode.sshSecret, for TensorRT-LLM's ranks (docs/kubernetes.md says how to make it), or engine.process sidecar, for vLLM" -}}
+{{- end -}}
+{{- if and .Values.multinode.sshSecret (not (include "openai-bls.isMpi" .)) -}}
+{{- fail "multinode.sshSecret is for TensorRT-LLM's ranks: vLLM's workers (engine.process sidecar) need none" -}}
 {{- end -}}
 {{- if lt (int .Values.gpus) 1 -}}
 {{- fail "kind LeaderWorkerSet needs gpus: there is a rank for each" -}}

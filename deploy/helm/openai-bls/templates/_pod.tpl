@@ -10,17 +10,37 @@
 {{- end }}
 {{- end -}}
 
-{{- define "openai-bls.serverEnv" -}}
-{{ include "openai-bls.commonEnv" . }}
+{{- define "openai-bls.offlineEnv" -}}
 # The engine is there, nothing is fetched.
 - name: HF_HUB_OFFLINE
   value: "1"
 - name: HF_HOME
   value: /tmp/huggingface
+{{- end -}}
+
+{{- define "openai-bls.serverEnv" -}}
+{{ include "openai-bls.commonEnv" . }}
+{{ include "openai-bls.offlineEnv" . }}
+{{- $engines := list }}
+{{- if include "openai-bls.isSidecar" . }}
+{{- $engines = include "openai-bls.engineSettings" . | splitList " " }}
+- name: OPENAI_BLS_ENGINE_ADDRESS
+  value: unix:{{ include "openai-bls.socket" . }}
+# Where NVIDIA's runtime is the default one: no GPU, which are the engine's.
+- name: NVIDIA_VISIBLE_DEVICES
+  value: void
+{{- else }}
+{{- include "openai-bls.engineOptionsEnv" . }}
+{{- end }}
 {{- range $name, $value := .Values.settings }}
+{{- if not (has $name $engines) }}
 - name: OPENAI_BLS_{{ upper $name }}
   value: {{ include "openai-bls.scalar" $value | quote }}
 {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "openai-bls.engineOptionsEnv" -}}
 {{- range $name, $value := .Values.engineOptions }}
 - name: OPENAI_BLS_ENGINE_{{ upper $name }}
   value: {{ include "openai-bls.scalar" $value | quote }}
@@ -84,8 +104,8 @@
 {{- define "openai-bls.buildContainer" -}}
 {{- $build := .Values.engine.build -}}
 - name: build-engine
-  image: {{ include "openai-bls.image" . | quote }}
-  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  image: {{ include "openai-bls.engineImage" . | quote }}
+  imagePullPolicy: {{ include "openai-bls.enginePullPolicy" . }}
   args:
     - build
     {{- include "openai-bls.buildArgs" . | nindent 4 }}
@@ -111,7 +131,8 @@
     {{- include "openai-bls.commonEnv" . | nindent 4 }}
   resources:
     {{- $gpus := ternary .Values.gpus $build.gpus (kindIs "invalid" $build.gpus) }}
-    {{- include "openai-bls.resources" (dict "context" . "gpus" $gpus "resources" ($build.resources | default .Values.resources)) | nindent 4 }}
+    {{- $engines := ternary .Values.engine.sidecar.resources .Values.resources (eq .Values.engine.process "sidecar") }}
+    {{- include "openai-bls.resources" (dict "context" . "gpus" $gpus "resources" ($build.resources | default $engines)) | nindent 4 }}
   securityContext:
     {{- toYaml .Values.securityContext | nindent 4 }}
   volumeMounts:
@@ -166,7 +187,15 @@ affinity:
   persistentVolumeClaim:
     claimName: {{ . }}
 {{- end }}
-{{- if eq .Values.kind "LeaderWorkerSet" }}
+{{- if include "openai-bls.isSidecar" . }}
+- name: engine-tmp
+  emptyDir: {}
+- name: engine-socket
+  emptyDir:
+    medium: Memory
+    sizeLimit: 1Mi
+{{- end }}
+{{- if include "openai-bls.isMpi" . }}
 - name: ssh
   secret:
     secretName: {{ .Values.multinode.sshSecret }}
@@ -181,11 +210,48 @@ affinity:
   mountPath: /models
   readOnly: true
 {{- end }}
-{{- if eq .Values.kind "LeaderWorkerSet" }}
+{{- if include "openai-bls.isSidecar" . }}
+- name: engine-socket
+  mountPath: /run/openai_bls
+{{- end }}
+{{- if include "openai-bls.isMpi" . }}
 - name: ssh
   mountPath: /etc/openai_bls/ssh
   readOnly: true
 {{- end }}
+{{- end -}}
+
+{{- /* Seconds from the order to stop to the kill. A sidecar ends after the server. */ -}}
+{{- define "openai-bls.gracePeriod" -}}
+{{ add .Values.serve.exitTimeoutSeconds .Values.serve.preStopSeconds 30 (ternary 30 0 (eq .Values.engine.process "sidecar")) }}
+{{- end -}}
+
+{{- define "openai-bls.startupFailures" -}}
+{{- $wait := ternary .Values.multinode.workerTimeoutSeconds 0 (eq .Values.kind "LeaderWorkerSet") -}}
+{{ div (add .Values.probes.startup.seconds $wait .Values.probes.startup.periodSeconds -1) .Values.probes.startup.periodSeconds }}
+{{- end -}}
+
+{{- define "openai-bls.waitContainer" -}}
+- name: wait-for-engine
+  image: {{ include "openai-bls.image" . | quote }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  command: [/bin/sh, /etc/openai_bls/scripts/wait-for-engine.sh]
+  env:
+    - name: PLACE
+      value: {{ include "openai-bls.place" . }}
+  resources:
+    requests:
+      cpu: 10m
+      memory: 32Mi
+  securityContext:
+    {{- toYaml .Values.securityContext | nindent 4 }}
+  volumeMounts:
+    - name: scripts
+      mountPath: /etc/openai_bls/scripts
+      readOnly: true
+    - name: models
+      mountPath: /models
+      readOnly: true
 {{- end -}}
 
 {{- /* A server's pod: of a Deployment, a StatefulSet, or the leader of a group. */ -}}
@@ -211,48 +277,33 @@ spec:
     - {{- toYaml (merge (dict) . $selector) | nindent 6 }}
     {{- end }}
   {{- end }}
-  terminationGracePeriodSeconds: {{ add .Values.serve.exitTimeoutSeconds .Values.serve.preStopSeconds 30 }}
-  {{- if eq .Values.engine.source "build" }}
+  terminationGracePeriodSeconds: {{ include "openai-bls.gracePeriod" . }}
+  {{- if or (eq .Values.engine.source "build") (include "openai-bls.isSidecar" .) }}
   initContainers:
-    {{- if eq .Values.engine.build.mode "init" }}
+    {{- if ne .Values.engine.source "build" }}
+    {{- else if eq .Values.engine.build.mode "init" }}
     {{- include "openai-bls.buildContainer" . | nindent 4 }}
     {{- else }}
-    - name: wait-for-engine
-      image: {{ include "openai-bls.image" . | quote }}
-      imagePullPolicy: {{ .Values.image.pullPolicy }}
-      command: [/bin/sh, /etc/openai_bls/scripts/wait-for-engine.sh]
-      env:
-        - name: PLACE
-          value: {{ include "openai-bls.place" . }}
-      resources:
-        requests:
-          cpu: 10m
-          memory: 32Mi
-      securityContext:
-        {{- toYaml .Values.securityContext | nindent 8 }}
-      volumeMounts:
-        - name: scripts
-          mountPath: /etc/openai_bls/scripts
-          readOnly: true
-        - name: models
-          mountPath: /models
-          readOnly: true
+    {{- include "openai-bls.waitContainer" . | nindent 4 }}
+    {{- end }}
+    {{- if include "openai-bls.isSidecar" . }}
+    {{- include "openai-bls.engineContainer" . | nindent 4 }}
     {{- end }}
   {{- end }}
   containers:
     - name: server
       image: {{ include "openai-bls.image" . | quote }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
-      {{- if eq .Values.kind "LeaderWorkerSet" }}
+      {{- if include "openai-bls.isMpi" . }}
       command: [/bin/sh, /etc/openai_bls/scripts/leader.sh]
       {{- end }}
       args:
-        {{- if ne .Values.kind "LeaderWorkerSet" }}
+        {{- if not (include "openai-bls.isMpi" .) }}
         - serve
         {{- end }}
         {{- include "openai-bls.serveArgs" . | nindent 8 }}
       env:
-        {{- if eq .Values.kind "LeaderWorkerSet" }}
+        {{- if include "openai-bls.isMpi" . }}
         - name: SOURCE_DIR
           value: {{ .Values.image.sourceDir }}
         - name: GPUS_PER_NODE
@@ -289,8 +340,7 @@ spec:
           port: http
         periodSeconds: {{ .Values.probes.startup.periodSeconds }}
         timeoutSeconds: 5
-        {{- $wait := ternary .Values.multinode.workerTimeoutSeconds 0 (eq .Values.kind "LeaderWorkerSet") }}
-        failureThreshold: {{ div (add .Values.probes.startup.seconds $wait .Values.probes.startup.periodSeconds -1) .Values.probes.startup.periodSeconds }}
+        failureThreshold: {{ include "openai-bls.startupFailures" . }}
       # 503 while a stop waits for the last requests.
       readinessProbe:
         httpGet:
@@ -304,7 +354,7 @@ spec:
       {{- if .enabled }}
       livenessProbe:
         exec:
-          command: [python3, /etc/openai_bls/scripts/liveness.py, {{ $.Values.ports.openai | quote }}, {{ .timeoutSeconds | quote }}]
+          command: [python3, /etc/openai_bls/scripts/liveness.py, {{ $.Values.ports.openai | quote }}, {{ .timeoutSeconds | quote }}{{ if include "openai-bls.isSidecar" $ }}, --of, server{{ end }}]
         periodSeconds: {{ .periodSeconds }}
         timeoutSeconds: {{ add .timeoutSeconds 15 }}
         failureThreshold: {{ .failureThreshold }}
@@ -317,7 +367,8 @@ spec:
             command: [sleep, {{ .Values.serve.preStopSeconds | quote }}]
       {{- end }}
       resources:
-        {{- include "openai-bls.resources" (dict "context" . "gpus" .Values.gpus "resources" .Values.resources) | nindent 8 }}
+        {{- $gpus := ternary 0 .Values.gpus (eq .Values.engine.process "sidecar") }}
+        {{- include "openai-bls.resources" (dict "context" . "gpus" $gpus "resources" .Values.resources) | nindent 8 }}
       securityContext:
         {{- toYaml .Values.securityContext | nindent 8 }}
       volumeMounts:
@@ -332,7 +383,34 @@ spec:
     {{- end }}
 {{- end -}}
 
-{{- /* A worker's pod: its GPUs and an sshd; the leader's mpirun starts the ranks in it. */ -}}
+{{- /* TensorRT-LLM's ranks on another node than the leader's, which mpirun starts over ssh. */ -}}
+{{- define "openai-bls.mpiWorkerContainer" -}}
+- name: worker
+  image: {{ include "openai-bls.image" . | quote }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  command: [/bin/sh, /etc/openai_bls/scripts/worker.sh]
+  env:
+    {{- include "openai-bls.serverEnv" . | nindent 4 }}
+  ports:
+    - name: ssh
+      containerPort: 2222
+  readinessProbe:
+    tcpSocket:
+      port: ssh
+    periodSeconds: 5
+  livenessProbe:
+    tcpSocket:
+      port: ssh
+    periodSeconds: 30
+  resources:
+    {{- include "openai-bls.resources" (dict "context" . "gpus" .Values.gpus "resources" .Values.resources) | nindent 4 }}
+  securityContext:
+    {{- toYaml .Values.securityContext | nindent 4 }}
+  volumeMounts:
+    {{- include "openai-bls.serverMounts" . | nindent 4 }}
+{{- end -}}
+
+{{- /* A worker's pod: its GPUs, and vLLM's workers or an sshd. */ -}}
 {{- define "openai-bls.workerPod" -}}
 metadata:
   labels:
@@ -348,31 +426,18 @@ metadata:
     {{- end }}
 spec:
   {{- include "openai-bls.podBase" . | nindent 2 }}
-  terminationGracePeriodSeconds: {{ add .Values.serve.exitTimeoutSeconds .Values.serve.preStopSeconds 30 }}
+  terminationGracePeriodSeconds: {{ include "openai-bls.gracePeriod" . }}
+  {{- if and (include "openai-bls.isHeadless" .) (eq .Values.engine.source "build") }}
+  # So that the time in which the pods wait for each other begins on all of them when the engine is there.
+  initContainers:
+    {{- include "openai-bls.waitContainer" . | nindent 4 }}
+  {{- end }}
   containers:
-    - name: worker
-      image: {{ include "openai-bls.image" . | quote }}
-      imagePullPolicy: {{ .Values.image.pullPolicy }}
-      command: [/bin/sh, /etc/openai_bls/scripts/worker.sh]
-      env:
-        {{- include "openai-bls.serverEnv" . | nindent 8 }}
-      ports:
-        - name: ssh
-          containerPort: 2222
-      readinessProbe:
-        tcpSocket:
-          port: ssh
-        periodSeconds: 5
-      livenessProbe:
-        tcpSocket:
-          port: ssh
-        periodSeconds: 30
-      resources:
-        {{- include "openai-bls.resources" (dict "context" . "gpus" .Values.gpus "resources" .Values.resources) | nindent 8 }}
-      securityContext:
-        {{- toYaml .Values.securityContext | nindent 8 }}
-      volumeMounts:
-        {{- include "openai-bls.serverMounts" . | nindent 8 }}
+    {{- if include "openai-bls.isHeadless" . }}
+    {{- include "openai-bls.headlessContainer" . | nindent 4 }}
+    {{- else }}
+    {{- include "openai-bls.mpiWorkerContainer" . | nindent 4 }}
+    {{- end }}
   volumes:
     {{- include "openai-bls.volumes" . | nindent 4 }}
 {{- end -}}

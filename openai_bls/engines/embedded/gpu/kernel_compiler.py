@@ -1,9 +1,8 @@
 """Compilation of the GPU kernels that a model will need, side by side, while its weights are read.
 
 Triton compiles a kernel when it is first called, which takes half a second to three; one after the other, those of a
-first start take longer than the weights. Here each is called once on a few zeros of the model's shapes, of its first
-rank's where there are several; the others find them in Triton's cache. A kernel that is not called here, or not with
-the shapes that come, is compiled when it is needed.
+first start take longer than the weights. Here each is called once on a few zeros of the model's shapes. A kernel that
+is not called here, or not with the shapes that come, is compiled when it is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import transformers
 
 from openai_bls.core.manifest import Manifest, first_line
 from openai_bls.engines.embedded.attention_spec import head_sizes
-from openai_bls.engines.embedded.tensor_parallel.plan import plan_of
 
 logger = logging.getLogger(__name__)
 
@@ -63,12 +61,9 @@ def _calls(folder: Path, manifest: Manifest, device: torch.device) -> Iterator[C
     """Calls of all kernels, those that take longest to compile first."""
     from openai_bls.engines.embedded.gpu import paged_attention
 
-    size, trust = manifest.tensor_parallel_size, manifest.trust_remote_code
-    if size == 1:
-        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust, local_files_only=True)
-    else:
-        config = plan_of(folder, size, trust_remote_code=trust).config
-    config = config.get_text_config()
+    config = transformers.AutoConfig.from_pretrained(
+        folder, trust_remote_code=manifest.trust_remote_code, local_files_only=True
+    ).get_text_config()
     dtype = config.dtype if manifest.dtype == "auto" else getattr(torch, manifest.dtype)
     device = torch.empty(0, device=device).device  # with its number
     is_current = device.type != "cuda" or device.index == torch.cuda.current_device()  # which new threads have

@@ -19,7 +19,6 @@ import triton.language as tl
 
 from openai_bls.engines.embedded.gpu import dependent_launch
 from openai_bls.engines.embedded.gpu.dependent_launch import start_next, wait
-from openai_bls.engines.embedded.gpu.push_kernels import Exchange, push
 
 
 @triton.jit
@@ -112,9 +111,6 @@ def _vector_kernel(
     scale_ptr,
     bias_ptr,
     out_ptr,
-    addresses,
-    turns_ptr,
-    place,
     outputs,
     words,
     WEIGHTS: tl.constexpr,
@@ -126,13 +122,8 @@ def _vector_kernel(
     BLOCK: tl.constexpr,
     NATIVE: tl.constexpr,
     DEPENDENT: tl.constexpr,
-    RANK: tl.constexpr,
-    RANKS: tl.constexpr,
 ):
-    """ROWS outputs. With GATED, the matrix holds the rows of the gate and then those of the values it is applied to.
-
-    With several RANKS, the outputs go to all others as well (see `push_kernels`).
-    """
+    """ROWS outputs. With GATED, the matrix holds the rows of the gate and then those of the values it is applied to."""
     if DEPENDENT:
         start_next()
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -148,7 +139,6 @@ def _vector_kernel(
         block_of_values = _block(further, columns, words, EVEN)
     if DEPENDENT:
         wait()
-    turn = tl.load(turns_ptr) + 1 if RANKS > 1 else 0
     kind = out_ptr.dtype.element_ty
     sums = tl.zeros([ROWS, BLOCK], tl.float32)
     values = tl.zeros([ROWS, BLOCK], tl.float32)
@@ -171,8 +161,6 @@ def _vector_kernel(
         value = _finished(values, scale_ptr + outputs, bias_ptr + outputs, row, in_rows, SCALED, BIAS)
         result = gated(result, value, kind)
     tl.store(out_ptr + row, result.to(kind), mask=in_rows)
-    if RANKS > 1:
-        push(result.to(kind), turn, addresses, place, row, in_rows, RANK, RANKS)
 
 
 _MANY_OUTPUTS = 8192
@@ -196,7 +184,6 @@ def _product(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     scale: torch.Tensor | None,
-    exchange: Exchange | None = None,
     *,
     gated: bool,
 ) -> torch.Tensor:
@@ -211,9 +198,6 @@ def _product(
         out if scale is None else scale,
         out if bias is None else bias,
         out,
-        (0,) if exchange is None else exchange.addresses,
-        None if exchange is None else exchange.turns,
-        0 if exchange is None else exchange.turns.numel() * outputs,
         outputs,
         words,
         WEIGHTS=_KINDS[weight.dtype],
@@ -224,8 +208,6 @@ def _product(
         ROWS=rows,
         BLOCK=block,
         NATIVE=x.is_cuda,
-        RANK=0 if exchange is None else exchange.rank,
-        RANKS=1 if exchange is None else exchange.size,
         num_warps=warps,
         **dependent_launch.options(x.device),
     )
@@ -238,11 +220,7 @@ def is_vector(x: torch.Tensor) -> bool:
 
 
 def linear(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    scale: torch.Tensor | None = None,
-    exchange: Exchange | None = None,
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None = None
 ) -> torch.Tensor:
     """`torch.nn.functional.linear` of one row.
 
@@ -251,12 +229,11 @@ def linear(
         weight: [outputs, size], contiguous.
         bias: [outputs].
         scale: float32 with a number for each output, which its row of `weight` is multiplied by.
-        exchange: with the ranks to which the outputs are pushed, as the row 0 of a sum.
 
     Returns:
         [..., outputs].
     """
-    return _product(x, weight, bias, scale, exchange, gated=False)
+    return _product(x, weight, bias, scale, gated=False)
 
 
 def gated_linear(

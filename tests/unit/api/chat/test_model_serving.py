@@ -16,7 +16,7 @@ from openai_bls.core.errors import ApiError, InvalidRequestError
 from openai_bls.core.usage import Usage
 from openai_bls.transport.model_calls import Array, Arrays, ModelCallError
 from tests.unit.api.http_support import application, asked, until
-from tests.unit.core_support import WAIT_S, Answered, Bench, FakeSink, ask, events
+from tests.unit.core_support import WAIT_S, Answered, Bench, FakeSink, ask, events, request_context
 from tests.unit.task_support import model
 
 PATH = "/v1/chat/completions"
@@ -260,7 +260,7 @@ async def test_a_client_that_goes_away(chunks: Any) -> None:
     bench = bench_of(chunks=chunks)
     sink = FakeSink(sse=True)
     request = model_serving.ChatModelRequest(bench.service.models.tasks.get("rag"), STREAM)  # type: ignore[arg-type]
-    answer = model_serving.StreamedAnswer(bench.service, request, sink)
+    answer = model_serving.StreamedAnswer(bench.service, request_context(), request, sink)
     await until(lambda: bench.model_calls.called)
     answer.cancel()
     await until(lambda: bench.records)
@@ -280,7 +280,7 @@ async def test_a_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> N
 
     for sink, read in ((Unread(sse=True), False), (FakeSink(sse=True), True)):
         request = model_serving.ChatModelRequest(bench.service.models.tasks.get("rag"), STREAM)  # type: ignore[arg-type]
-        answer = model_serving.StreamedAnswer(bench.service, request, sink)
+        answer = model_serving.StreamedAnswer(bench.service, request_context(), request, sink)
         await until(lambda sink=sink: sink.errors or len(sink.raw) > 100)  # type: ignore[misc]
         answer.cancel()
         if read:
@@ -295,7 +295,7 @@ async def test_one_large_chunk_is_no_backlog(monkeypatch: pytest.MonkeyPatch) ->
     bench = bench_of(chunks=lambda _: [response(chunk("a" * 100))])
     sink = FakeSink(sse=True)
     request = model_serving.ChatModelRequest(bench.service.models.tasks.get("rag"), STREAM)  # type: ignore[arg-type]
-    model_serving.StreamedAnswer(bench.service, request, sink)
+    model_serving.StreamedAnswer(bench.service, request_context(), request, sink)
     await until(lambda: sink.ended)
     assert sink.errors == []
 
@@ -303,7 +303,7 @@ async def test_one_large_chunk_is_no_backlog(monkeypatch: pytest.MonkeyPatch) ->
 def triton(bench: Bench, body: dict[str, Any]) -> tuple[Any, FakeSink]:
     async def main() -> tuple[Any, FakeSink]:
         sink = FakeSink(opens_at_once=True)
-        answer = await TRITON_ENTRIES["chat.completions"](body)(bench.service, sink)
+        answer = await TRITON_ENTRIES["chat.completions"](body)(bench.service, request_context(), sink)
         if not isinstance(answer, bytes):
             await until(lambda: sink.ended)
         return answer, sink

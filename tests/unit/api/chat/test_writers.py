@@ -8,7 +8,7 @@ from openai_bls.api.chat.writers import AnswerWriter, StreamWriter
 from openai_bls.api.common.encoding import encode
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.usage import Usage
-from openai_bls.pipeline.sequence import Sequence
+from openai_bls.pipeline.generation.sequence import Sequence
 from tests.unit.core_support import FakeSink, tiny_detokenizers
 
 USAGE = Usage.of(1, 2)

@@ -13,7 +13,7 @@ from openai_bls.api.embeddings.schema import MAX_INPUTS
 from openai_bls.api.embeddings.serving import embed
 from openai_bls.core.engine_types import GenerationRequest, PromptRequest, PromptResult
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError, RateLimitError
-from tests.unit.core_support import VOCAB_SIZE, Bench, engine_info, token_ids
+from tests.unit.core_support import VOCAB_SIZE, Bench, engine_info, request_context, token_ids
 
 VECTOR = [0.6, -0.8, 1e-7]
 
@@ -22,7 +22,9 @@ async def begin(bench: Bench, body: dict[str, Any], count: int = 1) -> asyncio.T
     """A request whose `count` inputs are with the engine."""
 
     async def main() -> dict[str, Any]:
-        answer: dict[str, Any] = msgspec.json.decode(encode(await embed(bench.service, body)))
+        answer: dict[str, Any] = msgspec.json.decode(
+            encode(await embed(bench.service, request_context("embeddings"), body))
+        )
         return answer
 
     before = len(bench.engine.requests)
@@ -37,7 +39,7 @@ async def begin(bench: Bench, body: dict[str, Any], count: int = 1) -> asyncio.T
 def refused(body: dict[str, Any], **options: Any) -> ApiError:
     bench = Bench(**options)
     with pytest.raises(ApiError) as caught:
-        asyncio.run(embed(bench.service, body))
+        asyncio.run(embed(bench.service, request_context("embeddings"), body))
     assert (bench.service.in_progress, bench.engine.requests) == (0, [])
     return caught.value
 
@@ -197,7 +199,7 @@ async def test_a_client_that_has_gone_stops_the_engines_work(bench: Bench) -> No
 async def test_what_preprocessing_refuses(bench: Bench) -> None:
     bench.prompts.result = PromptResult(error="no", param="prompts")
     with pytest.raises(InvalidRequestError) as caught:
-        await embed(bench.service, {"input": "x"})
+        await embed(bench.service, request_context("embeddings"), {"input": "x"})
     assert (caught.value.message, caught.value.param) == ("no", "input")
 
 
@@ -205,7 +207,7 @@ async def test_a_full_server_takes_none() -> None:
     bench = Bench(max_concurrent_requests=1)
     task = await begin(bench, {"input": "x"})
     with pytest.raises(RateLimitError):
-        await embed(bench.service, {"input": "x"})
+        await embed(bench.service, request_context("embeddings"), {"input": "x"})
     bench.engine.deliver(0, [], "stop", embedding=VECTOR)
     await task
     assert bench.service.in_progress == 0

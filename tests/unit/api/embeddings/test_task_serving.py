@@ -11,7 +11,7 @@ import pytest
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.embeddings.serving import embed
 from openai_bls.core.errors import ApiError
-from tests.unit.core_support import Bench, engine_info
+from tests.unit.core_support import Bench, engine_info, request_context
 from tests.unit.task_support import model, tensor
 
 IDS = tensor("token_ids", "TYPE_INT64", [-1], optional=True)
@@ -31,12 +31,12 @@ def bench_of(*, counts: bool = False, name: str = "vectors", no_engine: bool = F
 
 
 def answer_of(bench: Bench, **body: Any) -> Any:
-    return msgspec.json.decode(encode(asyncio.run(embed(bench.service, body))))
+    return msgspec.json.decode(encode(asyncio.run(embed(bench.service, request_context("embeddings"), body))))
 
 
 def refused(bench: Bench, **body: Any) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        asyncio.run(embed(bench.service, body))
+        asyncio.run(embed(bench.service, request_context("embeddings"), body))
     assert bench.service.in_progress == 0
     return caught.value
 

@@ -128,12 +128,92 @@ async def test_trailers_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         complete(connection)
 
     monkeypatch.setattr(BoundedConnection, "on_message_complete", counted)
-    body = b"POST /v1/tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    body = b"POST /v1/tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
     async with over_socket() as (_, port):
         client = await Client.connect(port)
         client.send(body + b"Authorization: Bearer x\r\n" * 1000 + b"\r\n")
         assert (await client.answer())[0] == 400
-    assert headers == [1]
+    assert headers == [2]
+
+
+CHUNKED = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+PIECE = b"a" * 16384
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        (b"2\r\n{}\r\n0\r\n", b"X: " + PIECE + b"\r\n"),
+        (b"2\r\n{}\r\n0\r\nX: ", PIECE),
+        (b"1;", PIECE),
+        (b"", b"1;" + PIECE + b"\r\n \r\n"),
+    ],
+    ids=["trailers", "one trailer", "one chunk extension", "chunk extensions"],
+)
+async def test_chunk_extensions_and_trailers_without_end(
+    begin: bytes, piece: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are refused, and what comes after the refusal is not parsed."""
+    fed: list[int] = []
+    feed = BoundedConnection._feed
+
+    def counted(connection: BoundedConnection, data: bytes) -> None:
+        fed.append(len(data))
+        feed(connection, data)
+
+    monkeypatch.setattr(BoundedConnection, "_feed", counted)
+    async with over_socket() as (_, port):
+        client = await Client.connect(port)
+        client.send(CHUNKED)
+        client.send(begin)
+        answer = asyncio.create_task(client.answer())
+        sent = 0
+        while not answer.done() and sent < 256:
+            client.send(piece)
+            sent += 1
+            await client.writer.drain()
+            await asyncio.sleep(0)
+        assert (await answer)[0] == 431
+        parsed = sum(fed)
+        client.send(PIECE * 64)
+        client.writer.write_eof()
+        assert await client.reader.read() == b""
+        assert sum(fed) == parsed
+        client.writer.close()
+
+
+async def test_a_body_in_chunks_of_one_byte_has_no_extensions() -> None:
+    body = json.dumps(CHAT | {"user": "a" * 40_000}).encode()
+    async with over_socket() as (bench, port):
+        client = await Client.connect(port)
+        client.send(CHUNKED)
+        client.send(b"".join(b"00000001\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n")
+        await until(lambda: len(bench.engine.requests) == 1)
+        bench.engine.deliver(0, "a", "length")
+        assert (await client.answer())[0] == 200
+        await answered(bench, client)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (b"", 400),
+        (b"Host: x\r\nHost: x\r\n", 400),
+        (b"Host: x\r\nExpect: 200-ok\r\n", 417),
+    ],
+)
+async def test_a_head_against_the_rules(headers: bytes, status: int) -> None:
+    async with over_socket() as (_, port):
+        client = await Client.connect(port)
+        client.send(b"GET /version HTTP/1.1\r\n" + headers + b"\r\n")
+        await client.refused(status)
+
+
+async def test_http_1_0_needs_no_host() -> None:
+    async with over_socket() as (_, port):
+        client = await Client.connect(port)
+        client.send(b"GET /version HTTP/1.0\r\n\r\n")
+        assert (await client.answer())[0] == 200
 
 
 @pytest.mark.parametrize("complete", [True, False])
@@ -142,7 +222,7 @@ async def test_a_head_that_is_too_large(complete: bool) -> None:
         client = await Client.connect(port)
         line = b"A: " + b"x" * 1000 + b"\r\n"
         if complete:
-            client.send(b"GET /version HTTP/1.1\r\n" + line * (MAX_HEAD_BYTES // 1000 + 1) + b"\r\n")
+            client.send(b"GET /version HTTP/1.1\r\nHost: x\r\n" + line * (MAX_HEAD_BYTES // 1000 + 1) + b"\r\n")
         else:
             client.send(b"GET /version HTTP/1.1\r\nHost: x\r\nA: ")
             for _ in range(64):
@@ -150,7 +230,7 @@ async def test_a_head_that_is_too_large(complete: bool) -> None:
                 await client.writer.drain()
         assert str(MAX_HEAD_BYTES) in await client.refused(431)
         other = await Client.connect(port)
-        other.send(b"GET /version HTTP/1.1\r\n" + line * 50 + b"\r\n")
+        other.send(b"GET /version HTTP/1.1\r\nHost: x\r\n" + line * 50 + b"\r\n")
         assert (await other.answer())[0] == 200
         other.writer.close()
 

@@ -65,7 +65,7 @@ async def test_a_client_that_goes_away_stops_the_engines_work() -> None:
 
 async def test_metrics_need_no_key_and_tell_of_requests_and_refusals() -> None:
     async with served(api_key="k") as (bench, app):
-        bench.service.on_refused("embeddings", InvalidRequestError("no"))
+        bench.service.on_refused("embeddings", InvalidRequestError("no"), "")
         await ask(app, "POST", "/tokenize", {"prompt": "x"}, (("authorization", "Bearer k"),))
         answered = await ask(app, "GET", "/metrics")
         assert answered.status == 200

@@ -30,9 +30,9 @@ from openai_bls.api.http.tls_files import TlsError, TlsFiles
 from openai_bls.core import watched_files
 from openai_bls.core.settings import OpenAiBlsSettings
 from tests.certificates import Authority
-from tests.unit.api.http.test_app import content_of
 from tests.unit.api.http.test_bounds import CHAT, VERSION, Client
 from tests.unit.api.http_support import over_socket, served, until
+from tests.unit.api.test_app import content_of
 from tests.unit.core_support import Bench
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from openai_bls.api.lora.endpoints import load, unload
 from openai_bls.core.errors import ApiError, InvalidRequestError, ModelNotFoundError
-from tests.unit.core_support import Bench, engine_info
+from tests.unit.core_support import Bench, engine_info, request_context
 
 
 def bench_in(root: Path) -> Bench:
@@ -17,9 +17,15 @@ def bench_in(root: Path) -> Bench:
 async def test_an_adapter_is_loaded_and_unloaded(tmp_path: Path) -> None:
     bench = bench_in(tmp_path)
     answers = [
-        await load(bench.service, {"lora_name": "clerk", "lora_path": "team/clerk"}),
-        await load(bench.service, {"lora_name": "judge", "lora_path": str(tmp_path / "judge"), "model": "openai_bls"}),
-        await unload(bench.service, {"lora_name": "poet"}),
+        await load(
+            bench.service, request_context("load_lora_adapter"), {"lora_name": "clerk", "lora_path": "team/clerk"}
+        ),
+        await load(
+            bench.service,
+            request_context("load_lora_adapter"),
+            {"lora_name": "judge", "lora_path": str(tmp_path / "judge"), "model": "openai_bls"},
+        ),
+        await unload(bench.service, request_context("unload_lora_adapter"), {"lora_name": "poet"}),
     ]
     assert [answer.message for answer in answers] == [
         "Success: LoRA adapter 'clerk' added successfully.",
@@ -60,7 +66,7 @@ async def test_refused(tmp_path: Path, what: Any, body: dict[str, Any], param: s
     (root / "link").symlink_to(tmp_path)
     bench = bench_in(root)
     with pytest.raises(InvalidRequestError, match=said) as caught:
-        await what(bench.service, body)
+        await what(bench.service, request_context(), body)
     assert caught.value.param == param
     assert str(tmp_path) not in caught.value.message
     assert bench.engine.lora_updates == []
@@ -70,6 +76,6 @@ async def test_off_unless_there_is_a_directory_and_404_for_what_is_not_there(tmp
     bench = Bench(engine_info(lora_names=("poet",), max_loras=2))
     for what, body in ((load, NEW), (unload, {"lora_name": "poet"})):
         with pytest.raises(ApiError, match="the parameter 'lora_root' of openai_bls"):
-            await what(bench.service, body)
+            await what(bench.service, request_context(), body)
     with pytest.raises(ModelNotFoundError):
-        await unload(bench_in(tmp_path).service, {"lora_name": "nobody"})
+        await unload(bench_in(tmp_path).service, request_context(), {"lora_name": "nobody"})

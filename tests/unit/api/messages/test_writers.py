@@ -14,7 +14,7 @@ from openai_bls.api.common.encoding import encode
 from openai_bls.api.messages.writers import Message, StreamedMessage, WholeMessage, tool_input
 from openai_bls.output.detect import ModelFormats, detect
 from tests.unit.api.messages.messages_support import WEATHER, converted
-from tests.unit.core_support import EOS, WAIT_S, Bench, FakeSink, token_ids
+from tests.unit.core_support import EOS, WAIT_S, Bench, FakeSink, request_context, token_ids
 
 THINKING = detect(None, tool_call_parser="hermes", reasoning_parser="think")
 PLAIN = detect(None, tool_call_parser="hermes", reasoning_parser="none")
@@ -57,7 +57,9 @@ def answers(
     async def streamed() -> list[bytes]:
         bench, sink = Bench(formats=formats), FakeSink()
         await bench.service.begin(
-            request.valid, lambda _: StreamedMessage(sink, "tiny", omit_thinking=request.omit_thinking)
+            request_context("messages"),
+            request.valid,
+            lambda _: StreamedMessage(sink, "tiny", omit_thinking=request.omit_thinking),
         )
         await feed(bench, pieces, dict(last))
         assert sink.ends == 1
@@ -66,7 +68,9 @@ def answers(
     async def whole() -> Message:
         bench = Bench(formats=formats)
         completing = bench.service.complete(
-            request.valid, lambda _: WholeMessage("tiny", omit_thinking=request.omit_thinking)
+            request_context("messages"),
+            request.valid,
+            lambda _: WholeMessage("tiny", omit_thinking=request.omit_thinking),
         )
         task = asyncio.ensure_future(completing)
         while not bench.engine.requests:

@@ -14,7 +14,7 @@ from openai_bls.api.moderations.schema import MAX_INPUTS
 from openai_bls.api.moderations.serving import moderate
 from openai_bls.core.errors import ApiError
 from openai_bls.transport.model_calls import Array, Arrays
-from tests.unit.core_support import Bench
+from tests.unit.core_support import Bench, request_context
 from tests.unit.task_support import model, tensor
 
 
@@ -34,7 +34,7 @@ def make_bench(**changes: Any) -> Bench:
 
 
 def answer_of(bench: Bench, **body: Any) -> Any:
-    return msgspec.json.decode(encode(asyncio.run(moderate(bench.service, body))))
+    return msgspec.json.decode(encode(asyncio.run(moderate(bench.service, request_context("moderations"), body))))
 
 
 def refused(bench: Bench, **body: Any) -> ApiError:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from openai_bls.api.http.app import create_app
+from openai_bls.api.app import create_app
 from openai_bls.api.pages.static_files import FOLDER, MEDIA_TYPES, static_files
 from tests.unit.api.http_support import asked, over_socket
 from tests.unit.core_support import Answered, Bench

@@ -13,7 +13,7 @@ from openai_bls.api.rerank.schema import MAX_DOCUMENTS
 from openai_bls.api.rerank.serving import rerank, score
 from openai_bls.core.errors import ApiError
 from openai_bls.transport.model_calls import Array, Arrays
-from tests.unit.core_support import Bench
+from tests.unit.core_support import Bench, request_context
 from tests.unit.task_support import model, tensor
 
 DOCUMENTS = ["pear", "Paris", "a pair"]
@@ -42,11 +42,11 @@ def make_bench() -> Bench:
 
 
 def ranked(bench: Bench, **body: Any) -> Any:
-    return msgspec.json.decode(encode(asyncio.run(rerank(bench.service, body))))
+    return msgspec.json.decode(encode(asyncio.run(rerank(bench.service, request_context("rerank"), body))))
 
 
 def scored(bench: Bench, **body: Any) -> Any:
-    return msgspec.json.decode(encode(asyncio.run(score(bench.service, body))))
+    return msgspec.json.decode(encode(asyncio.run(score(bench.service, request_context("score"), body))))
 
 
 def refused(call: Any, bench: Bench, **body: Any) -> ApiError:

@@ -26,7 +26,7 @@ from tests.unit.api.responses.responses_support import (
     call_text,
     checked_event,
 )
-from tests.unit.core_support import Bench, FakeSink, chat
+from tests.unit.core_support import Bench, FakeSink, chat, request_context
 
 TOOLS: dict[str, Any] = {"tools": [WEATHER]}
 
@@ -175,7 +175,7 @@ def as_chat(text: str, reason: str) -> Parts:
     async def main() -> Parts:
         bench = Bench(formats=THINKS_AND_CALLS)
         tools = [{"type": "function", "function": {"name": WEATHER["name"]}}]
-        task = asyncio.ensure_future(serving.answer(bench.service, chat(tools=tools)))
+        task = asyncio.ensure_future(serving.answer(bench.service, request_context(), chat(tools=tools)))
         while not bench.engine.requests:
             await asyncio.sleep(0)
         bench.engine.deliver(0, text, reason)

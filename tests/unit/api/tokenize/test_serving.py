@@ -14,7 +14,7 @@ from openai_bls.api.tokenize.serving import detokenize, tokenize
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, ModelNotFoundError, OverloadedError
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
-from tests.unit.core_support import EOS, VOCAB_SIZE, Bench, engine_info, tiny_tokenizer, token_ids
+from tests.unit.core_support import EOS, VOCAB_SIZE, Bench, engine_info, request_context, tiny_tokenizer, token_ids
 
 USER = {"role": "user", "content": "hi 你好"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -35,31 +35,31 @@ class RealPrompts:
 def refused(body: dict[str, Any], endpoint: Any = tokenize, **options: Any) -> ApiError:
     bench = Bench(**options)
     with pytest.raises(ApiError) as caught:
-        asyncio.run(endpoint(bench.service, body))
+        asyncio.run(endpoint(bench.service, request_context(), body))
     assert (bench.service.in_progress, bench.engine.requests) == (0, [])
     return caught.value
 
 
 async def test_a_prompts_ids_and_their_texts(bench: Bench) -> None:
-    answer = await tokenize(bench.service, {"prompt": "hé", "return_token_strs": True})
+    answer = await tokenize(bench.service, request_context("tokenize"), {"prompt": "hé", "return_token_strs": True})
     assert answer.tokens == token_ids("hé")
     assert (answer.count, answer.max_model_len) == (3, 1000)
     # The two bytes of é are a token each.
     assert answer.token_strs == ["h", "bytes:\\xc3", "bytes:\\xa9"]
-    plain = await tokenize(bench.service, {"prompt": "hé", "model": "openai_bls"})
+    plain = await tokenize(bench.service, request_context("tokenize"), {"prompt": "hé", "model": "openai_bls"})
     assert (plain.tokens, plain.token_strs) == (answer.tokens, None)
     assert bench.engine.requests == []
 
 
 @pytest.mark.parametrize(("given_value", "meant"), [(None, True), (True, True), (False, False)])
 async def test_special_tokens_are_added_unless_not_wanted(bench: Bench, given_value: bool | None, meant: bool) -> None:
-    await tokenize(bench.service, {"prompt": "x", "add_special_tokens": given_value})
+    await tokenize(bench.service, request_context("tokenize"), {"prompt": "x", "add_special_tokens": given_value})
     assert bench.prompts.requests == [PromptRequest(prompts=["x"], add_special_tokens=meant)]
 
 
 async def test_an_empty_prompt_and_one_longer_than_the_context(bench: Bench) -> None:
-    assert (await tokenize(bench.service, {"prompt": ""})).count == 0
-    assert (await tokenize(bench.service, {"prompt": "x" * 2000})).count == 2000
+    assert (await tokenize(bench.service, request_context("tokenize"), {"prompt": ""})).count == 0
+    assert (await tokenize(bench.service, request_context("tokenize"), {"prompt": "x" * 2000})).count == 2000
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,10 @@ async def test_a_chats_ids_are_those_of_its_completion(tokenizer_dir: Path, fiel
     body = {"model": "tiny", "messages": [USER], **fields}
     bench = Bench(trust_chat_template=True)
     bench.model.prompts = RealPrompts(tokenizer_dir)
-    answer = await tokenize(bench.service, body)
-    completion = asyncio.create_task(serving.answer(bench.service, parse_object("chat.completions", body)))
+    answer = await tokenize(bench.service, request_context("tokenize"), body)
+    completion = asyncio.create_task(
+        serving.answer(bench.service, request_context(), parse_object("chat.completions", body))
+    )
     while not bench.engine.requests:
         await asyncio.sleep(0)
     bench.engine.deliver(0, "ok", "stop", stop_token_id=EOS)
@@ -120,7 +122,11 @@ async def test_what_a_template_refuses(tokenizer_dir: Path) -> None:
     bench = Bench(trust_chat_template=True)
     bench.model.prompts = RealPrompts(tokenizer_dir)
     with pytest.raises(InvalidRequestError, match="refuses the messages: no") as caught:
-        await tokenize(bench.service, {"messages": [USER], "chat_template": "{{ raise_exception('no') }}"})
+        await tokenize(
+            bench.service,
+            request_context("tokenize"),
+            {"messages": [USER], "chat_template": "{{ raise_exception('no') }}"},
+        )
     assert caught.value.param == "messages"
     assert bench.service.in_progress == 0
 
@@ -129,7 +135,7 @@ async def test_what_a_template_refuses(tokenizer_dir: Path) -> None:
 @settings(deadline=None, max_examples=60)
 def test_detokenize_is_the_tokenizers_decode(ids: list[int]) -> None:
     async def test(bench: Bench) -> None:
-        answer = await detokenize(bench.service, {"tokens": ids})
+        answer = await detokenize(bench.service, request_context("detokenize"), {"tokens": ids})
         assert answer.prompt == tiny_tokenizer().decode(ids, skip_special_tokens=False)
 
     asyncio.run(test(Bench()))
@@ -139,8 +145,8 @@ def test_detokenize_is_the_tokenizers_decode(ids: list[int]) -> None:
 @settings(deadline=None, max_examples=60)
 def test_there_and_back(text: str) -> None:
     async def test(bench: Bench) -> None:
-        tokens = (await tokenize(bench.service, {"prompt": text})).tokens
-        assert (await detokenize(bench.service, {"tokens": tokens})).prompt == text
+        tokens = (await tokenize(bench.service, request_context("tokenize"), {"prompt": text})).tokens
+        assert (await detokenize(bench.service, request_context("detokenize"), {"tokens": tokens})).prompt == text
 
     asyncio.run(test(Bench()))
 
@@ -170,22 +176,22 @@ async def test_a_server_that_drains_takes_none(bench: Bench) -> None:
     bench.service.draining = True
     for endpoint, body in ((tokenize, {"prompt": "x"}), (detokenize, {"tokens": [1]})):
         with pytest.raises(OverloadedError):
-            await endpoint(bench.service, body)
+            await endpoint(bench.service, request_context(), body)
 
 
 async def test_each_is_in_progress_while_it_lasts_and_recorded(bench: Bench) -> None:
     bench.prompts.hold = asyncio.Event().wait()
-    task = asyncio.create_task(tokenize(bench.service, {"prompt": "x"}))
+    task = asyncio.create_task(tokenize(bench.service, request_context("tokenize"), {"prompt": "x"}))
     while not bench.prompts.requests:
         await asyncio.sleep(0)
     assert bench.service.in_progress == 1
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     bench.prompts.hold = None
-    await detokenize(bench.service, {"tokens": [1]})
+    await detokenize(bench.service, request_context("detokenize"), {"tokens": [1]})
     bench.prompts.result = PromptResult(error="no", param="prompt")
     with pytest.raises(InvalidRequestError) as caught:
-        await tokenize(bench.service, {"prompt": "x"})
+        await tokenize(bench.service, request_context("tokenize"), {"prompt": "x"})
     assert [(r.endpoint, r.outcome, r.model) for r in bench.records] == [
         ("tokenize", "cancelled", "tiny"),
         ("detokenize", "done", "tiny"),
@@ -197,7 +203,9 @@ async def test_each_is_in_progress_while_it_lasts_and_recorded(bench: Bench) -> 
 async def test_ids_that_only_the_engine_has_are_no_text() -> None:
     """Vocabularies are padded to round sizes; the engine could sample such an id."""
     bench = Bench(info=engine_info(vocab_size=VOCAB_SIZE + 1))
-    answer = await detokenize(bench.service, {"tokens": [*token_ids("a"), VOCAB_SIZE, *token_ids("b")]})
+    answer = await detokenize(
+        bench.service, request_context("detokenize"), {"tokens": [*token_ids("a"), VOCAB_SIZE, *token_ids("b")]}
+    )
     assert answer.prompt == "ab"
     assert bench.service.in_progress == 0
 
@@ -205,7 +213,7 @@ async def test_ids_that_only_the_engine_has_are_no_text() -> None:
 async def test_an_unexpected_failure_is_recorded_and_told_without_its_words(bench: Bench) -> None:
     bench.prompts.result = RuntimeError("secret path /x")
     with pytest.raises(EngineError) as caught:
-        await tokenize(bench.service, {"prompt": "x"})
+        await tokenize(bench.service, request_context("tokenize"), {"prompt": "x"})
     assert "secret" not in caught.value.message
     (record,) = bench.records
     # The same error, so that it is not counted again where it is answered.

@@ -122,6 +122,8 @@ def test_every_option_is_tried_above() -> None:
         "--no-self-test",
         "--extra-llm-api-options",
         "--revision",
+        "--extra-engine-args",
+        "--engine-python",
     }
     for action in parser._actions:
         assert elsewhere & set(action.option_strings) or any(f'"{name}"' in tried for name in action.option_strings)
@@ -130,9 +132,9 @@ def test_every_option_is_tried_above() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("--engine transformers --pp-size 2", "--pp-size is for --engine tensorrt_llm: the engine transformers"),
+        ("--engine transformers --pp-size 2", "--pp-size is for --engine vllm and --engine tensorrt_llm: the"),
         ("--engine null --tp-size 2", "--tp-size is for engines with a model: the null engine has none"),
-        ("--engine null --no-self-test", "--no-self-test is for --engine transformers: the engine null has none"),
+        ("--engine null --no-self-test", "--no-self-test is for --engine transformers and --engine vllm: the"),
         ("--engine null --quant fp8", "--quant is for --engine tensorrt_llm: the engine null"),
         ("--flow pytorch --quant fp8", "--quant is for --flow tensorrt: the PyTorch flow does not know it, it takes a"),
         ("--flow pytorch --gather-logits", "--gather-logits is for --flow tensorrt"),
@@ -152,6 +154,11 @@ def test_every_option_is_tried_above() -> None:
         ("--calib-dataset ./nowhere --quant fp8", "--calib-dataset ./nowhere is neither a directory"),
         ("--calib-dataset my_texts --quant fp8", "nor a data set that TensorRT-LLM knows: cnn_dailymail, pileval"),
         ("--tp-size 0", "--tp-size: "),
+        (
+            "--engine transformers --tp-size 2 --model m",
+            "--tp-size 2: the embedded engine runs on one GPU: run `openai-bls build --engine vllm --tp-size 2 "
+            "--model m`",
+        ),
         ("--max-num-tokens -1", "--max-num-tokens: "),
         ("--kv-cache-free-gpu-mem-fraction 1.0", "--kv-cache-free-gpu-mem-fraction: "),
         ("--max-attention-window-size 10,x", "--max-attention-window-size: a number of tokens is needed, or several"),
@@ -165,7 +172,7 @@ def test_every_option_is_tried_above() -> None:
         ("--max-loras 0", "--max-loras 0: at least 1 is needed"),
         ("--keep-workspace", "--keep-workspace needs --workspace DIR"),
         ("--extra-llm-api-options ./nowhere.yaml", "--extra-llm-api-options nowhere.yaml cannot be read: "),
-        ("--engine transformers --quant int8_sq", "--quant int8_sq is for --engine tensorrt_llm: the engine transf"),
+        ("--engine transformers --quant int8_sq", "--quant int8_sq is for --engine tensorrt_llm and --engine vllm"),
         ("--engine null --quant fp8", "--quant is for --engine tensorrt_llm: the engine null does not know it"),
         ("--engine null --extra-llm-api-options ./nowhere.yaml", "--extra-llm-api-options nowhere.yaml cannot be read"),
     ],

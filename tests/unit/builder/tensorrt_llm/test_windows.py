@@ -13,7 +13,7 @@ from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.planning import described, plan
 from openai_bls.builder.tensorrt_llm.windows import windows_of
 from openai_bls.core.manifest import Manifest, TensorRtLlmRecord
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import OfficialSettings, TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import Flow, Version
 from openai_bls.triton_models.cpp_backend import cpp_settings, render_configs
 from tests.unit.builder.tensorrt_llm import published_models
@@ -72,7 +72,7 @@ def test_windows_in_the_plan(config: dict[str, Any], flow: Flow, length: int, wi
 @pytest.mark.parametrize("backend", ["python", "cpp"])
 def test_windows_in_config_pbtxt(backend: Literal["python", "cpp"]) -> None:
     """Whichever of Triton's backends runs the engine."""
-    settings = plan_of(GEMMA3, TensorRtLlmOptions(flow="tensorrt")).settings
+    settings: OfficialSettings = plan_of(GEMMA3, TensorRtLlmOptions(flow="tensorrt")).settings
     record = TensorRtLlmRecord(version="1.2.1", backend=backend)
     manifest = Manifest("tensorrt_llm", "m", 32768, 8, 0, tensorrt_llm=record)
     if backend == "cpp":

@@ -15,9 +15,9 @@ import pytest
 import torch
 from transformers.generation.continuous_batching import continuous_api, input_outputs, model_runner, offloading_manager
 
-from openai_bls.engines.embedded import model_loader
 from openai_bls.engines.embedded.options import EngineOptions
-from openai_bls.engines.embedded.runner_choice import RunnerChoice
+from openai_bls.engines.embedded.runners import preparation
+from openai_bls.engines.embedded.runners.runner_choice import RunnerChoice
 
 
 class _Stream:
@@ -44,12 +44,12 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     if request.param == "overlapping":
         overlap(monkeypatch)
     elif request.param == "dynamic_cache":
-        original = model_loader.choices
+        original = preparation.choices
 
         def choices(model: Any, max_model_len: int, options: EngineOptions) -> list[RunnerChoice]:
             return original(model, max_model_len, msgspec.structs.replace(options, runner="dynamic_cache"))
 
-        monkeypatch.setattr(model_loader, "choices", choices)
+        monkeypatch.setattr(preparation, "choices", choices)
 
 
 IN_EVERY_WAY = pytest.mark.usefixtures("steps")
@@ -69,9 +69,9 @@ def overlap(monkeypatch: pytest.MonkeyPatch) -> None:
         if hasattr(module, "stream_context"):
             monkeypatch.setattr(module, "stream_context", lambda stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
-    original = model_loader.batching_config
+    original = preparation.batching_config
 
     def batching_config(*args: Any) -> Any:
         return dataclasses.replace(original(*args), async_batching=True)
 
-    monkeypatch.setattr(model_loader, "batching_config", batching_config)
+    monkeypatch.setattr(preparation, "batching_config", batching_config)

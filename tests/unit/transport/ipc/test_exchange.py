@@ -694,7 +694,8 @@ async def test_an_engine_that_is_lost_while_it_loads_an_adapter(world: World) ->
 def test_what_is_told_to_a_client_that_reads_slowly_waits() -> None:
     """A frame of its own goes out before the deltas that wait, and after what is half sent."""
     ours, theirs = socket.socketpair()
-    connection = server_module._Connection(1, ours, FakeEngine(lambda deltas: None), lambda connection, update: None)
+    engine = FakeEngine(lambda deltas: None)
+    connection = server_module.Connection(1, ours, engine, lambda connection, update: None, engine.stats)
     connection.deliver([TokenDelta(1, [5])])
     connection.tell(ServerFrame(update=UpdateResult(3, None)))
     connection.start()

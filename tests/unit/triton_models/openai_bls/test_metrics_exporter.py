@@ -12,10 +12,10 @@ import pytest
 
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.pipeline import metrics_directory
+from openai_bls.pipeline.metrics import directory as metrics_directory
 from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter
 from tests.unit.core_support import Bench
-from tests.unit.pipeline.test_metrics import CHAT, line, of, record
+from tests.unit.pipeline.metrics.test_metrics import CHAT, line, of, record
 
 
 class Port:
@@ -175,7 +175,7 @@ def test_a_server_without_histograms(caplog: pytest.LogCaptureFixture) -> None:
 
 _LEADER = """
 import sys
-from openai_bls.pipeline.metrics_directory import Leadership
+from openai_bls.pipeline.metrics.directory import Leadership
 leadership = Leadership()
 for _ in sys.stdin:
     print(leadership.have(), flush=True)

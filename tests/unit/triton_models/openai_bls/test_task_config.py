@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from openai_bls.pipeline.task_models import TASKS
+from openai_bls.pipeline.task_models.registry import TASKS
 from openai_bls.triton_models.openai_bls.task_config import SIGNATURES, task_model
 from tests.unit.task_support import config, model, tensor
 

@@ -7,7 +7,7 @@ import pytest
 
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.output.detect import ModelFormats
-from openai_bls.pipeline.model_registry import Models, ServedModel
+from openai_bls.pipeline.models.registry import Models, ServedModel
 from openai_bls.triton_models.openai_bls import task_discovery
 from openai_bls.triton_models.openai_bls.model_index import ModelIndexError
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery

@@ -108,6 +108,23 @@ def test_a_template_that_cannot_render_is_an_error_not_an_exception(tmp_path: Pa
     assert str(tmp_path) not in result.error
 
 
+def test_a_template_that_fails_is_one_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also by a recursion, whose traceback has hundreds of kilobytes."""
+    deep: Any = {}
+    for _ in range(2000):
+        deep = {"a": deep}
+    encoder = PromptEncoder(write_tokenizer(tmp_path, "a\n{{ messages[0].content + 1 }}"))
+    for kwargs, error in (({}, "TypeError"), ({"x": deep}, "RecursionError")):
+        caplog.clear()
+        result = encoder.prepare(PromptRequest(messages=[USER], chat_template_kwargs=kwargs))
+        assert result.param == "messages"
+        (line,) = caplog.messages
+        assert error in line
+        assert ("line 2 of the template" in line) == (error == "TypeError")
+        assert caplog.records[0].exc_info is None
+        assert "\n" not in line
+
+
 def test_without_a_template_there_is_no_chat(tmp_path: Path) -> None:
     encoder = PromptEncoder(write_tokenizer(tmp_path, None))
     assert encoder.prepare(PromptRequest(messages=[USER])).param == "messages"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from openai_bls.core.manifest import Manifest
-from openai_bls.engines.embedded.gpu import attention_kernels, kernel_compiler, paged_attention
+from openai_bls.engines.embedded.gpu import attention_kernels, kernel_compiler
 
 CPU = torch.device("cpu")
 MANIFEST = Manifest(
@@ -27,15 +27,6 @@ def test_all_calls_are_valid(checkpoint: Path) -> None:
     assert len(calls) > 10
     for call in calls:
         call()
-
-
-def test_ranks_have_their_share_of_the_heads(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    heads = []
-    monkeypatch.setattr(paged_attention, "prompt_kernel", lambda device, dtype, *given: heads.append(given))
-    for size in (1, 2):
-        next(kernel_compiler._calls(checkpoint, msgspec.structs.replace(MANIFEST, tensor_parallel_size=size), CPU))()
-    (queries, keys, size), share = heads
-    assert share == (queries // 2, keys // 2, size)
 
 
 def test_weights_of_other_types_have_no_such_kernels(checkpoint: Path) -> None:

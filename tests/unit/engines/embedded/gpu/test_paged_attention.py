@@ -13,15 +13,17 @@ from transformers.generation.continuous_batching import input_outputs
 
 from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.embedded import continuous_batching, gpu, model_loader
-from openai_bls.engines.embedded import engine as embedded_engine
-from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
-from openai_bls.engines.embedded.gpu.cuda_graph_runner import CudaGraphRunner, ladder, padded
-from openai_bls.engines.embedded.runner_choice import RunnerChoice
+from openai_bls.engines.embedded import gpu
+from openai_bls.engines.embedded.engine import engine as embedded_engine
+from openai_bls.engines.embedded.gpu import paged_attention
+from openai_bls.engines.embedded.model import fused_layers
+from openai_bls.engines.embedded.runners import continuous_batching, preparation
+from openai_bls.engines.embedded.runners.cuda_graph_runner import CudaGraphRunner, ladder, padded
+from openai_bls.engines.embedded.runners.runner_choice import RunnerChoice
+from tests.unit.engines.embedded.engine.test_engine import COUNT, PROMPTS, expected, generate, model, run_all
 from tests.unit.engines.embedded.gpu import reference_kernels
-from tests.unit.engines.embedded.gpu.test_fused_layers import kernels
+from tests.unit.engines.embedded.model.test_fused_layers import kernels
 from tests.unit.engines.embedded.overlapping import overlap
-from tests.unit.engines.embedded.test_engine import COUNT, PROMPTS, expected, generate, model, run_all
 from tests.unit.engines.engine_support import Recorder, request
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ def start_with(start: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> StartPa
             if fused:
                 fused_layers.fuse(model)
 
-        monkeypatch.setattr(model_loader, "set_attention", set_attention)
+        monkeypatch.setattr(preparation, "set_attention", set_attention)
         monkeypatch.setattr(continuous_batching, "CudaGraphRunner", ReplayingRunner if replayed else CudaGraphRunner)
         engine, recorder = start(**overrides)
         reference_kernels.calls.clear()  # the self-test's
@@ -111,7 +113,7 @@ def test_answers_with_long_prompts(
 def test_a_cache_in_fp8(start_with: StartPaged, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine passes its self-test against the model without one, and every kernel has met the cache."""
     choice = RunnerChoice("continuous_batching", "paged", "tried", kv_cache_dtype="fp8")
-    monkeypatch.setattr(model_loader, "choices", lambda *_: [choice])
+    monkeypatch.setattr(preparation, "choices", lambda *_: [choice])
     monkeypatch.setattr(paged_attention, "_LONG_PROMPT", 8)
     engine, recorder = start_with("paged")
     for layer in range(2):

@@ -1,0 +1,145 @@
+"""Tables of `benchmarks.vllm_serve`, held against the goals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from benchmarks.report import MISSING, markdown_table
+from benchmarks.stats import Measurement, Spread, known_spread
+from benchmarks.vllm_serve.engine_settings import differences
+from benchmarks.vllm_serve.servers import EMBEDDED, OVER_VLLM, VLLM_SERVE
+from benchmarks.vllm_serve.session import Results
+
+Value = Callable[[Measurement], float | None]
+_NAMES = (VLLM_SERVE, OVER_VLLM, EMBEDDED)
+_HEADERS = (
+    *("load", "server", "tokens/s", "times", "TTFT p50 ms", "p99", "ITL p50 ms", "p99"),
+    *("CPU s per 1,000 tokens", "times", "failed"),
+)
+
+
+def rate(one: Measurement) -> float | None:
+    """Tokens/s; None where requests failed."""
+    return None if one.failed else one.tokens_per_s
+
+
+def cpu(one: Measurement) -> float | None:
+    """CPU seconds of all processes of the server per 1,000 tokens."""
+    return one.server_cpu_per_1k
+
+
+def first_token(one: Measurement) -> float | None:
+    """Median time to the first token, ms."""
+    return one.first_token_ms_p50
+
+
+def _median(results: Results, server: str, load: str, value: Value) -> Spread | None:
+    return known_spread(value(one) for one in results.found(server, load))
+
+
+def times(results: Results, server: str, load: str, value: Value) -> float | None:
+    """Median of a server's over `vllm serve`'s; None where one is missing."""
+    own, reference = (_median(results, name, load, value) for name in (server, VLLM_SERVE))
+    return own.median / reference.median if own and reference and reference.median else None
+
+
+def goals(results: Results) -> Iterator[tuple[str, str, float, float | None]]:
+    """Each goal of /v1 over vLLM: its name, its sign, its limit, and what was measured."""
+    for load in ("64", "256"):
+        if load in results.loads:
+            yield f"{load} streams, times the tokens/s", "≥", 1.05, times(results, OVER_VLLM, load, rate)
+            yield f"{load} streams, times the CPU per token", "≤", 0.7, times(results, OVER_VLLM, load, cpu)
+    if "256" in results.loads:
+        yield "256 streams, times the time to the first token", "≤", 0.5, times(results, OVER_VLLM, "256", first_token)
+    for load in results.loads:
+        if load not in ("64", "256"):
+            yield f"{load}, times the tokens/s", "≥", 0.98, times(results, OVER_VLLM, load, rate)
+
+
+def summary(results: Results) -> str:
+    """Everything as Markdown."""
+    parts = [
+        "## vLLM behind `vllm serve` and behind this project",
+        f"`{results.made.command}`",
+        f"{results.made.date}, {results.made.cores} cores ({results.made.cpu_model}). "
+        + ", ".join(f"{name} {version}" for name, version in results.made.versions.items()),
+        "Medians of the rounds, the range in brackets; all servers up, asked in turns by the same client. Times: over "
+        "`vllm serve`. CPU: of all processes of a server, client left out. ITL: from one text event to the next.",
+        loads_table(results),
+        markdown_table(("goal", "at", "measured", "met"), [_goal_row(*goal) for goal in goals(results)]),
+        "CPU µs per token by process, medians:",
+        process_table(results),
+        settings_text(results),
+    ]
+    parts += [f"{name} is missing: {problem[:600]}" for name, problem in results.problems.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def loads_table(results: Results) -> str:
+    """A row for each load and server."""
+    rows = [_row(results, load, name) for load in results.loads for name in _NAMES if results.found(name, load)]
+    return markdown_table(_HEADERS, rows)
+
+
+def _row(results: Results, load: str, name: str) -> list[str]:
+    def shown(value: Value, digits: int) -> str:
+        return _number(_median(results, name, load, value), digits)
+
+    def against(value: Value) -> str:
+        found = times(results, name, load, value)
+        return MISSING if found is None else f"{found:.2f}"
+
+    return [
+        *(load, name, shown(rate, 0), against(rate)),
+        *(shown(first_token, 1), shown(lambda one: one.first_token_ms_p99, 1)),
+        *(shown(lambda one: one.gap_ms_p50, 2), shown(lambda one: one.gap_ms_p99, 1)),
+        *(shown(cpu, 3), against(cpu), str(sum(one.failed for one in results.found(name, load)))),
+    ]
+
+
+def _number(value: Spread | None, digits: int) -> str:
+    if value is None:
+        return MISSING
+    text = f"{value.median:,.{digits}f}"
+    return text if value.low == value.high else f"{text} ({value.low:,.{digits}f} to {value.high:,.{digits}f})"
+
+
+def process_table(results: Results) -> str:
+    """CPU of each process of each server, by load."""
+    rows = []
+    for name in _NAMES:
+        processes = {
+            key: None for cell in results.cells if cell.server == name for key in cell.result.server_cpu_by_process
+        }
+        for process in processes:
+            cells = [_number(_median(results, name, load, _share(process)), 1) for load in results.loads]
+            rows.append([name, process, *cells])
+    return markdown_table(("server", "process", *results.loads), rows)
+
+
+def _share(process: str) -> Value:
+    def value(one: Measurement) -> float | None:
+        return one.server_cpu_by_process.get(process, 0.0) / one.tokens * 1e6 if one.tokens else None
+
+    return value
+
+
+def settings_text(results: Results) -> str:
+    """Settings of both engines by their logs, and whether they are the same."""
+    given = ", ".join(f"{name} {value}" for name, value in results.arguments.items())
+    lines = [f"Engine arguments of both vLLMs: {given}. Settings by the logs:"]
+    both = [results.settings.get(name, {}) for name in (VLLM_SERVE, OVER_VLLM)]
+    names = list(dict.fromkeys(name for one in both for name in one))
+    rows = [[name, *(one.get(name, MISSING) for one in both)] for name in names]
+    lines.append(markdown_table(("setting", VLLM_SERVE, OVER_VLLM), rows))
+    if all(both):
+        lines.append(f"Different: {', '.join(differences(*both)) or 'none'}.")
+    ready = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results.ready_s.items())
+    return "\n\n".join([*lines, f"Ready after: {ready}."])
+
+
+def _goal_row(name: str, sign: str, limit: float, measured: float | None) -> list[str]:
+    if measured is None:
+        return [name, f"{sign} {limit:g}", MISSING, MISSING]
+    met = measured >= limit if sign == "≥" else measured <= limit
+    return [name, f"{sign} {limit:g}", f"{measured:.2f}", "yes" if met else "no"]

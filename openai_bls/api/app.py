@@ -1,0 +1,79 @@
+"""ASGI application of /v1: every registered endpoint, and the routes of probes, scrapes and pages."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from openai_bls import __version__
+from openai_bls.api.http.handlers import Api, JsonResponse, error_response
+from openai_bls.api.http.write_batcher import WriteBatcher
+from openai_bls.api.openapi.routes import description_routes
+from openai_bls.api.pages.routes import page_routes
+from openai_bls.api.registry import ENDPOINTS
+from openai_bls.core.errors import InvalidRequestError, NotFoundError
+from openai_bls.pipeline.metrics.metrics import CONTENT_TYPE
+from openai_bls.pipeline.service import Service
+
+
+def create_app(service: Service, write_batcher: WriteBatcher) -> Starlette:
+    """The application for `service`; `write_batcher` belongs to the event loop that both run on."""
+    api = Api(service, write_batcher)
+    pages = page_routes() if service.settings.http_ui else []
+    others = [*_server_routes(service), *description_routes(service), *pages]
+    app = Starlette(
+        routes=[route for endpoint in ENDPOINTS for route in endpoint.routes(api)] + others,
+        exception_handlers={HTTPException: _http_error},
+    )
+    app.state.unobserved = re.compile("|".join(route.path_regex.pattern for route in others))
+    api.app = app
+    app.state.background = [partial(e.background, api) for e in ENDPOINTS if e.background is not None]
+    return app
+
+
+def _server_routes(service: Service) -> list[Route]:
+    """The routes of probes and scrapes, without authentication."""
+
+    async def health(request: Request) -> Response:
+        status = await service.health()
+        return JsonResponse(
+            {"status": status, "models": service.readiness.states}, status_code=200 if status == "ok" else 503
+        )
+
+    async def ping(request: Request) -> Response:
+        return Response(status_code=200 if await service.health() == "ok" else 503)
+
+    async def load(request: Request) -> Response:
+        return JsonResponse({"server_load": service.in_progress})
+
+    async def live(request: Request) -> Response:
+        return JsonResponse({"status": "ok"})
+
+    async def version(request: Request) -> Response:
+        return JsonResponse({"version": __version__, "engine": service.models.default.info.version})
+
+    async def metrics(request: Request) -> Response:
+        return Response(await service.metrics.scrape(), media_type=CONTENT_TYPE)
+
+    paths = {"/health": health, "/health/live": live, "/health/ready": health, "/version": version, "/metrics": metrics}
+    routes = [Route(path, handler, methods=["GET"]) for path, handler in (*paths.items(), ("/load", load))]
+    # SageMaker's, which asks in either way.
+    return [*routes, Route("/ping", ping, methods=["GET", "POST"])]
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Paths and methods that do not exist."""
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail.lower()}."
+    if error.status_code == 404:
+        return error_response(NotFoundError(message))
+    response = error_response(InvalidRequestError(message))
+    response.status_code = error.status_code
+    response.headers.update(error.headers or {})
+    return response

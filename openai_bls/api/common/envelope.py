@@ -1,0 +1,31 @@
+"""Envelope of a request on /v1 and on Triton's endpoints: every error is one that its client may see."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from openai_bls.core.errors import ApiError, EngineError
+from openai_bls.pipeline.lifecycle.context import RequestContext
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+async def enveloped(context: RequestContext, work: Awaitable[T], refuse: Callable[[ApiError], T]) -> T:
+    """Result of `work`, or what `refuse` makes of the error that it raises.
+
+    Args:
+        context: of the request.
+        work: the answer; of an exception that is no `ApiError` the log has the traceback, and the client a sentence.
+        refuse: counts the error and answers with it.
+    """
+    try:
+        return await work
+    except ApiError as error:
+        return refuse(error)
+    except Exception:
+        logger.exception("%s %r failed (request %s)", context.method, context.path, context.request_id)
+        return refuse(EngineError("The server had an error; see its log."))

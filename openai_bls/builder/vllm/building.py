@@ -1,0 +1,97 @@
+"""Recipe of a vLLM engine: the checkpoint as it is, and the interpreter that loads it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from openai_bls.builder.gguf_source import WEIGHTS_NAME, write_weights
+from openai_bls.builder.lora import fingerprint, lora_settings, place_adapters, read_adapters
+from openai_bls.builder.recipe import BuildOptions, Report
+from openai_bls.builder.target import Prepared
+from openai_bls.builder.vllm.plan import nodes_of, problems, survey_arguments
+from openai_bls.builder.vllm.self_test import self_test
+from openai_bls.builder.weights import find_weights, place_as_it_is
+from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, VllmRecord
+from openai_bls.engines.vllm.engine_args import check, named
+from openai_bls.engines.vllm.survey.interpreter import Survey, ask, find_interpreter
+from openai_bls.triton_models.cpp_backend import render_configs
+
+
+class VllmRecipe:
+    """See `Recipe`.
+
+    Raises:
+        EngineLoadError: there is no vLLM, or it does not take what was asked for; one sentence.
+    """
+
+    def __init__(self, options: BuildOptions, source: Path, model_name: str, report: Report) -> None:
+        self._options, self._source, self._report = options, source, report
+        # A named model comes as a GGUF file, which is written as safetensors when all else is decided.
+        self._is_gguf = (source / WEIGHTS_NAME).is_file()
+        names = [] if self._is_gguf else find_weights(source)[0]
+        adapters = read_adapters(options.lora)
+        folders = (Path.cwd(), options.model_repository.absolute().parent)
+        python = find_interpreter(options.vllm.engine_python, os.environ, folders)
+        report(f"asking {python} about its vLLM")
+        survey = ask(python, survey_arguments(options, source))
+        extra = check(options.vllm.extra_engine_args, named(survey.fields, survey.version), survey.version)
+        self._check(survey, sum((source / name).stat().st_size for name in names))
+        self._survey = survey
+        self.manifest = Manifest(
+            engine="vllm",
+            model_name=model_name,
+            max_model_len=survey.max_model_len,
+            max_batch_size=options.max_batch_size,
+            created=0,
+            dtype=options.dtype,
+            trust_remote_code=options.trust_remote_code,
+            lora=lora_settings(options.lora, adapters),
+            builder={"vllm": survey.version},
+            engine_python=python,
+            vllm=VllmRecord(
+                version=survey.version,
+                tensor_parallel_size=options.vllm.tensor_parallel_size,
+                pipeline_parallel_size=options.vllm.pipeline_parallel_size,
+                quant=options.vllm.quant,
+                extra_engine_args=extra,
+            ),
+        )
+        self.configs = render_configs(self.manifest, options.vllm.settings, suffix=options.name)
+        built = msgspec.structs.replace(self.manifest, model_name="")
+        self.key = repr((built, options.self_test, fingerprint(options.lora)))
+
+    def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
+        """See `Recipe`."""
+        place_adapters(self._options.lora, prepared.lora)
+        trust = self._options.trust_remote_code
+        if self._is_gguf:
+            write_weights(self._source, prepared.checkpoint, self._report)
+        else:
+            place_as_it_is(self._source, prepared.checkpoint, self._report, trust_remote_code=trust)
+        if self._options.self_test and (nodes := nodes_of(self._options)) > 1:
+            self._report(f"no self-test: the engine runs on {nodes} machines, and the build on one")
+        elif self._options.self_test:
+            self._prove(prepared)
+        return {}
+
+    def _prove(self, prepared: Prepared) -> None:
+        self._report("self-test: starting the engine once, which takes minutes")
+        answers = self_test(prepared, self.manifest, self._options.vllm.settings, self._survey)
+        assert self.manifest.vllm is not None
+        record = msgspec.structs.replace(self.manifest.vllm, answers=answers)
+        self.manifest = msgspec.structs.replace(self.manifest, vllm=record)
+        self._report(f"self-test: {len(answers.prompts)} answers recorded, in {answers.dtype} on {answers.device}")
+
+    def _check(self, survey: Survey, weight_bytes: int) -> None:
+        devices = ", ".join(device.name for device in survey.devices) or survey.device_type
+        self._report(f"vLLM {survey.version} on {devices}")
+        if survey.refusal:
+            raise EngineLoadError(f"vLLM {survey.version} does not take {self._options.model}: {survey.refusal}")
+        self._report(f"model {survey.architecture}, {survey.dtype}, {survey.max_model_len:,} tokens")
+        for problem in problems(self._options, survey, weight_bytes):
+            if not self._options.force:
+                raise EngineLoadError(f"{problem} (--force builds it all the same)")
+            self._report(f"in spite of --force: {problem}")

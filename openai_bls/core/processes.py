@@ -1,0 +1,69 @@
+"""Processes that must not outlive their starter: the guardian's command line, the interpreter, marked processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+GUARDIAN = Path(__file__).with_name("guardian.py")
+"""Script of the guardian process, for tritonserver, an engine's process and the builder's worker."""
+
+MARK_VARIABLE = "OPENAI_BLS_LAUNCH_MARK"
+"""Environment variable that every process of one server carries, by which leftovers are recognised."""
+
+OUTER_LIBRARY_PATH_VARIABLE = "OPENAI_BLS_OUTER_LD_LIBRARY_PATH"
+"""LD_LIBRARY_PATH as it was before the launcher added the libraries of the wheel's tritonserver."""
+
+
+def guarded(
+    command: Sequence[str],
+    lifeline: int,
+    grace_s: float,
+    *,
+    prefix: str = "",
+    ranks: int = 0,
+    follow: float = 0.0,
+    own_session: bool = True,
+) -> list[str]:
+    """Command line that runs `command` under a guardian.
+
+    Args:
+        command: program and arguments.
+        lifeline: file descriptor of the guardian's end of a socket pair; the command is stopped when the other end
+            closes.
+        grace_s: seconds from an order to end to SIGKILL.
+        prefix: name prefix of shared-memory regions that the guardian removes at the end; empty removes none.
+        ranks: number of ranks that an mpirun as the command starts; 0 for any other command.
+        follow: seconds that the other ranks, or the command's own children, have to leave.
+        own_session: give the command a session; else a process group in this one.
+    """
+    options = [str(lifeline), str(grace_s), prefix, str(ranks), str(follow), str(int(own_session))]
+    return [interpreter(), "-I", "-S", str(GUARDIAN), *options, *command]
+
+
+def interpreter() -> str:
+    """Path of this Python's interpreter; where Python is embedded, as in Triton's stub, `sys.executable` may be another
+    program."""
+    running = Path(sys.executable or "/")
+    if running.name.startswith("python"):
+        return str(running)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    folders = os.pathsep.join([str(Path(sys.exec_prefix) / "bin"), str(Path(sys.base_exec_prefix) / "bin")])
+    return shutil.which(version, path=folders) or shutil.which("python3", path=folders) or "python3"
+
+
+def marked_processes(mark: str, variable: str = MARK_VARIABLE) -> list[int]:
+    """Process ids of the live processes whose environment has `mark` in `variable`, zombies not counted."""
+    wanted = f"{variable}={mark}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            # A zombie's environment is empty; other users' processes cannot be read.
+            with contextlib.suppress(OSError):
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found

@@ -1,1 +1,0 @@
-"""Tensor parallelism of the embedded engine: each layer shared out over several processes, one for each GPU."""

@@ -1,0 +1,32 @@
+"""Refusals of grammars by llguidance, in words for clients: shared by the engines that have it."""
+
+from __future__ import annotations
+
+import re
+
+MAX_GRAMMAR_CHARACTERS = 1 << 18
+"""Characters of a grammar as llguidance compiles it. At worst the time grows with their square: here to seconds."""
+
+_MAX_MESSAGE_CHARACTERS = 300
+_DUMP = re.compile("<backtrace>|<state>")
+# As in `parser/src/lark.rs:75:3: `.
+_SOURCE_PLACE = re.compile(r"\S+\.rs:\d+(:\d+)?:? *")
+
+
+class GrammarError(Exception):
+    """A grammar that cannot be compiled, or not be followed further; the message goes to the client."""
+
+
+def require_size(text: str) -> None:
+    """Raise `GrammarError` for a grammar that is too large to compile."""
+    if len(text) > MAX_GRAMMAR_CHARACTERS:
+        raise GrammarError(
+            f"the grammar is too large: its rules take {len(text)} characters, {MAX_GRAMMAR_CHARACTERS} at most"
+        )
+
+
+def message(error: object) -> str:
+    """llguidance's message as the client gets it: one line, without its source places and its state."""
+    text = " ".join(_DUMP.split(str(error), maxsplit=1)[0].split())
+    text = _SOURCE_PLACE.sub("", text)
+    return text if len(text) <= _MAX_MESSAGE_CHARACTERS else text[: _MAX_MESSAGE_CHARACTERS - 1] + "…"

@@ -1,0 +1,1 @@
+"""Clients of vLLM behind one interface: the engine core one level below `AsyncLLM`, and `AsyncLLM`."""

@@ -1,0 +1,190 @@
+"""Client of vLLM's engine core: one message per step for all requests, without a task or a queue per request.
+
+It is one level below `AsyncLLM` and not public, so it is used for the versions on which it was run, and only if the
+names that it needs are there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from openai_bls.core.manifest import EngineLoadError, first_line
+from openai_bls.engines.vllm.clients.objects import Objects
+from openai_bls.engines.vllm.interface import Generation, LoraAdapter, OnDeath, OnOutputs, OnRefused
+from openai_bls.engines.vllm.module import Vllm
+
+logger = logging.getLogger(__name__)
+
+_CLIENT = "vllm.v1.engine.core_client.EngineCoreClient"
+_METHODS = (
+    "get_output_async",
+    "add_request_async",
+    "abort_requests_async",
+    "reset_prefix_cache_async",
+    "add_lora_async",
+    "remove_lora_async",
+    "shutdown",
+)
+_REQUEST_FIELDS = frozenset(
+    {
+        "request_id",
+        "prompt_token_ids",
+        "mm_features",
+        "sampling_params",
+        "pooling_params",
+        "arrival_time",
+        "lora_request",
+        "cache_salt",
+        "data_parallel_rank",
+        "external_req_id",
+    }
+)
+_OUTPUT_FIELDS = frozenset(
+    {"request_id", "new_token_ids", "new_logprobs", "new_prompt_logprobs_tensors", "finish_reason", "stop_reason"}
+)
+
+
+def missing_names(vllm: Vllm) -> list[str]:
+    """Names that the client needs and the installed vLLM does not have; empty if it can be used."""
+    missing = []
+    try:
+        client = vllm.name(_CLIENT)
+        missing += [f"EngineCoreClient.{name}" for name in _METHODS if not hasattr(client, name)]
+        made = inspect.signature(client.make_async_mp_client).parameters
+        missing += [f"make_async_mp_client({name})" for name in ("vllm_config", "executor_class", "log_stats")
+                    if name not in made]  # fmt: skip
+        for path, fields in (
+            ("vllm.v1.engine.EngineCoreRequest", _REQUEST_FIELDS),
+            ("vllm.v1.engine.EngineCoreOutput", _OUTPUT_FIELDS),
+            ("vllm.v1.engine.EngineCoreOutputs", frozenset({"outputs", "scheduler_stats"})),
+        ):
+            has = set(vllm.name(path).__struct_fields__)
+            missing += [f"{path.rpartition('.')[2]}.{name}" for name in sorted(fields - has)]
+        vllm.name("vllm.v1.executor.Executor")
+    except (EngineLoadError, AttributeError) as error:
+        missing.append(first_line(error))
+    return missing
+
+
+class CoreClient:
+    """A `Client` over `AsyncMPClient`. Made on the event loop's thread; blocks it until the model is loaded.
+
+    Args:
+        vllm: the installed package.
+        config: `VllmConfig`.
+    """
+
+    name = "core_client"
+
+    def __init__(self, vllm: Vllm, config: Any) -> None:
+        self._objects = Objects(vllm)
+        self._request = vllm.name("vllm.v1.engine.EngineCoreRequest")
+        self._client = vllm.name(_CLIENT).make_async_mp_client(
+            vllm_config=config,
+            executor_class=vllm.name("vllm.v1.executor.Executor").get_class(config),
+            log_stats=True,
+        )
+        self._backend = getattr(config.structured_outputs_config, "backend", None)
+        self._calls: deque[Callable[[], Awaitable[Any]]] = deque()
+        """Messages to send, in order."""
+        self._sender: asyncio.Task[None] | None = None
+        self._receiver: asyncio.Task[None] | None = None
+        self._on_refused: OnRefused | None = None
+        self._on_death: OnDeath | None = None
+
+    def start(self, on_outputs: OnOutputs, on_refused: OnRefused, on_death: OnDeath) -> None:
+        """Begin to read outputs."""
+        self._on_refused = on_refused
+        self._on_death = on_death
+        self._receiver = asyncio.get_running_loop().create_task(self._receive(on_outputs))
+
+    async def _receive(self, on_outputs: OnOutputs) -> None:
+        take = self._client.get_output_async
+        try:
+            while True:
+                step = await take()
+                on_outputs(step.outputs, step.scheduler_stats)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._died(error)
+
+    def _died(self, error: BaseException) -> None:
+        on_death, self._on_death = self._on_death, None
+        self._calls.clear()
+        if on_death is not None:
+            on_death(error)
+
+    def add(self, generations: Sequence[Generation]) -> None:
+        """Start requests."""
+        for generation in generations:
+            try:
+                request = self._engine_core_request(generation)
+            except ValueError as error:
+                assert self._on_refused is not None
+                self._on_refused(generation.request_id, first_line(error))
+                continue
+            self._calls.append(lambda request=request: self._client.add_request_async(request))  # type: ignore[misc]
+        self._send_soon()
+
+    def _engine_core_request(self, generation: Generation) -> Any:
+        params = self._objects.sampling_params(generation)
+        if params.structured_outputs is not None:
+            # The input processor would set it, after a check that needs a tokenizer in this process.
+            params.structured_outputs._backend = self._backend
+        return self._request(
+            request_id=generation.request_id,
+            external_req_id=generation.request_id,
+            prompt_token_ids=generation.prompt_token_ids,
+            mm_features=None,
+            sampling_params=params,
+            pooling_params=None,
+            arrival_time=time.time(),
+            lora_request=self._objects.lora_request(generation.lora),
+            cache_salt=None,
+            data_parallel_rank=None,
+        )
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Stop requests."""
+        ids = list(request_ids)
+        self._calls.append(lambda: self._client.abort_requests_async(ids))
+        self._send_soon()
+
+    def _send_soon(self) -> None:
+        if self._calls and self._sender is None:
+            self._sender = asyncio.get_running_loop().create_task(self._send())
+
+    async def _send(self) -> None:
+        try:
+            while self._calls:
+                await self._calls.popleft()()
+        except Exception as error:
+            # The receiver hears of most deaths first; a message that cannot be sent is one all the same.
+            self._died(error)
+        finally:
+            self._sender = None
+
+    async def add_lora(self, adapter: LoraAdapter) -> bool:
+        """Load an adapter's weights."""
+        return bool(await self._client.add_lora_async(self._objects.lora_request(adapter)))
+
+    async def remove_lora(self, number: int) -> bool:
+        """Drop an adapter's weights."""
+        return bool(await self._client.remove_lora_async(number))
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget cached prompts; False if running sequences hold some."""
+        return bool(await self._client.reset_prefix_cache_async())
+
+    def shutdown(self) -> None:
+        """End vLLM's processes."""
+        if self._receiver is not None:
+            self._receiver.cancel()
+        self._client.shutdown()

@@ -1,0 +1,152 @@
+"""Progress of sequences in their grammars, followed by the engine beside vLLM.
+
+vLLM's core compiles a grammar and masks with it, and is not asked what came of it. Here the same library, with the same
+vocabulary, says it: a grammar that does not compile is refused before vLLM sees it; a sequence ends with the token
+after which nothing may follow, before vLLM samples an end token; and an output that stops before its grammar does (as
+vLLM's does when llguidance gives up: it then allows the end token) is an error and no answer. A token costs about a
+microsecond.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from openai_bls.core.engine_types import Grammar
+from openai_bls.engines.grammar_errors import GrammarError, message, require_size
+from openai_bls.engines.vllm import structured_outputs
+
+_FORBIDDEN = "the engine sampled a token that the grammar forbids"
+_MAX_MARKERS = 1_000
+_UNUSED = re.compile(r"reserved|unused|extra_id|placeholder|dummy", re.IGNORECASE)
+
+
+class Progress:
+    """Position of one sequence in its grammar. Used by one thread at a time."""
+
+    def __init__(self, matcher: Any) -> None:
+        """Begin at the start of a grammar.
+
+        Args:
+            matcher: an `LLMatcher`.
+        """
+        self._matcher = matcher
+
+    def advance(self, token_ids: Sequence[int]) -> int | None:
+        """Advance by sampled tokens, none of them a stop token.
+
+        Returns:
+            How many of the tokens complete the grammar, so that nothing may follow; None while something may.
+
+        Raises:
+            GrammarError: the grammar forbids one of them, or llguidance cannot follow it any further.
+        """
+        matcher = self._matcher
+        for count, token_id in enumerate(token_ids, 1):
+            if matcher.is_stopped() or not matcher.consume_token(token_id):
+                raise GrammarError(self._failure(_FORBIDDEN))
+            if matcher.is_stopped() and matcher.is_accepting():
+                return count
+        return None
+
+    def require_end(self) -> None:
+        """Check that the output may end here, with a stop token.
+
+        Raises:
+            GrammarError: the grammar goes on.
+        """
+        if not self._matcher.is_accepting():
+            raise GrammarError(self._failure("the engine ended the output before its grammar did"))
+
+    def _failure(self, otherwise: str) -> str:
+        if not self._matcher.is_error():
+            # The limits are noticed where a mask is asked for.
+            self._matcher.compute_bitmask()
+        said = message(self._matcher.get_error()) if self._matcher.is_error() else ""
+        if not said or "doesn't satisfy the grammar" in said:
+            return otherwise
+        return f"the grammar is beyond llguidance's limits: {said}"
+
+
+class GrammarProgress:
+    """Grammars of one model's vocabulary, as vLLM's core compiles them. Thread-safe.
+
+    Args:
+        folder: of the tokenizer that vLLM is given.
+        vocab_size: of the model.
+    """
+
+    def __init__(self, folder: Path, vocab_size: int) -> None:
+        self._folder = folder
+        self._vocab_size = vocab_size
+        self._loading = threading.Lock()
+        self._tokenizer: Any = None
+        self._eos_token_id: int | None = None
+
+    def load(self) -> None:
+        """Read the vocabulary, which takes seconds; the first grammar waits for it otherwise."""
+        with self._loading:
+            if self._tokenizer is None:
+                from llguidance import hf
+                from transformers import AutoTokenizer
+
+                tokenizer = AutoTokenizer.from_pretrained(str(self._folder))  # nosec B615: a folder, which was placed
+                self._eos_token_id = tokenizer.eos_token_id
+                # As vLLM's GuidanceBackend does.
+                self._tokenizer = hf.from_tokenizer(tokenizer, max(self._vocab_size, len(tokenizer)))
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The end token that vLLM's masks have."""
+        self.load()
+        return self._eos_token_id
+
+    def text_token_ids(self, token_ids: Collection[int]) -> list[int]:
+        """Those of some tokens that are text to grammars."""
+        self.load()
+        return [one for one in token_ids if 0 <= one < self._vocab_size and not self._tokenizer.is_special_token(one)]
+
+    def marker_token_ids(self, eos_token_ids: Collection[int]) -> dict[str, int]:
+        """`EngineInfo.marker_token_ids`; `eos_token_ids` are never part of an output."""
+        return marker_token_ids(self._folder, eos_token_ids)
+
+    def start(self, grammar: Grammar) -> Progress:
+        """The beginning of a grammar. Takes milliseconds to seconds.
+
+        Raises:
+            GrammarError: it does not compile; the request's fault.
+        """
+        require_size(grammar.text)
+        self.load()
+        from llguidance import LLMatcher
+
+        try:
+            source = LLMatcher.grammar_from_lark(structured_outputs.lark(grammar))
+            matcher = LLMatcher(self._tokenizer, source, log_level=0)
+        except ValueError as error:
+            raise GrammarError(message(error)) from None
+        if matcher.is_error():
+            raise GrammarError(message(matcher.get_error()))
+        return Progress(matcher)
+
+
+def marker_token_ids(folder: Path, eos_token_ids: Collection[int]) -> dict[str, int]:
+    """`EngineInfo.marker_token_ids` of a tokenizer: its added tokens that llguidance takes for no text.
+
+    Args:
+        folder: holds the tokenizer.json.
+        eos_token_ids: never part of an output.
+    """
+    added = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8")).get("added_tokens") or ()
+    found = {
+        token["content"]: token["id"]
+        for token in added
+        if (token["special"] or (token["content"].startswith("<") and token["content"].endswith(">")))
+        and token["id"] not in eos_token_ids
+        and not _UNUSED.search(token["content"])
+    }
+    return found if len(found) <= _MAX_MARKERS else {}

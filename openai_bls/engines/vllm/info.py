@@ -1,0 +1,78 @@
+"""EngineInfo of a vLLM engine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from openai_bls.core.checkpoint import CheckpointFacts
+from openai_bls.core.engine_types import EngineInfo, SamplingParams
+from openai_bls.core.manifest import Manifest
+from openai_bls.engines.capabilities import ALL_FIELDS, MAX_LOGPROBS
+
+logger = logging.getLogger(__name__)
+
+
+def engine_info(
+    manifest: Manifest,
+    facts: CheckpointFacts,
+    *,
+    version: str,
+    supported: Iterable[str],
+    grammar_backend: Literal["", "llguidance", "xgrammar"] = "",
+    grammar_kinds: tuple[str, ...] = (),
+    marker_token_ids: dict[str, int] | None = None,
+) -> EngineInfo:
+    """The engine of `manifest`, which is of the kind `vllm`.
+
+    Args:
+        manifest: what the builder left.
+        facts: of its checkpoint.
+        version: of vLLM.
+        supported: fields that requests may use; `grammar` and `lora_name` depend on the other arguments alone.
+        grammar_backend: library that holds outputs to a grammar; empty is none.
+        grammar_kinds: values of `Grammar.kind` that it takes.
+        marker_token_ids: see `EngineInfo`.
+    """
+    names = set(supported) - {"grammar", "lora_name"}
+    if grammar_backend:
+        names.add("grammar")
+    if manifest.lora.max_loras:
+        names.add("lora_name")
+    fields = tuple(field for field in ALL_FIELDS if field in names)
+    return EngineInfo(
+        engine="vllm",
+        model_name=manifest.model_name,
+        max_model_len=manifest.max_model_len,
+        max_batch_size=manifest.max_batch_size,
+        vocab_size=facts.vocab_size,
+        eos_token_ids=facts.eos_token_ids,
+        pad_token_id=facts.pad_token_id,
+        sampling_defaults=_honoured(facts.sampling_defaults, fields),
+        supported=fields,
+        version=f"vllm {version}",
+        created=manifest.created,
+        max_logprobs=min(MAX_LOGPROBS, facts.vocab_size) if "logprobs" in names else 0,
+        grammar_backend=grammar_backend,
+        grammar_kinds=grammar_kinds if grammar_backend else (),
+        marker_token_ids=marker_token_ids or {},
+        lora_names=tuple(manifest.lora.adapters),
+        max_loras=manifest.lora.max_loras,
+        max_lora_rank=manifest.lora.max_lora_rank,
+    )
+
+
+def _honoured(defaults: SamplingParams, supported: tuple[str, ...]) -> SamplingParams:
+    """The checkpoint's own sampling parameters without those that the engine lacks, which every request would have."""
+    neutral = SamplingParams()
+    changes = {
+        name: getattr(neutral, name)
+        for name in SamplingParams.__struct_fields__
+        if name not in supported and getattr(defaults, name) != getattr(neutral, name)
+    }
+    if changes:
+        logger.warning("generation_config.json sets %s, which this engine does not honour", ", ".join(sorted(changes)))
+    return msgspec.structs.replace(defaults, **changes)

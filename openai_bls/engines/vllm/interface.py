@@ -1,0 +1,109 @@
+"""Interface to vLLM as the engine sees it: plain values in, a few attributes of its outputs out.
+
+Nothing here imports vllm. `async_llm` and `core_client` are the two clients; the engine sees both through these types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+
+class LoraAdapter(msgspec.Struct, frozen=True):
+    """A LoRA adapter as vLLM sees it."""
+
+    name: str
+    """Name for requests."""
+    path: str
+    """A PEFT directory."""
+    number: int
+    """`LoRARequest.lora_int_id`: the same for the same name and contents."""
+    key: str
+    """`LoRARequest.lora_name`, by which vLLM's prefix cache tells prompts of different adapters apart."""
+
+
+class Generation(msgspec.Struct, frozen=True):
+    """One request in vLLM's terms."""
+
+    request_id: str
+    """Unique for the life of the engine."""
+    prompt_token_ids: list[int]
+    params: dict[str, Any]
+    """Fields of vLLM's `SamplingParams`."""
+    lora: LoraAdapter | None = None
+    structured_outputs: dict[str, Any] | None = None
+    """Fields of vLLM's `StructuredOutputsParams`; None is no grammar."""
+
+
+class Output(Protocol):
+    """New output of one request: attributes of `EngineCoreOutput` that every version has."""
+
+    request_id: str
+    new_token_ids: list[int]
+    new_logprobs: Any
+    """`LogprobsLists`: token ids and log-probabilities of shape [tokens, 1 + k], the sampled token's first; or None."""
+    new_prompt_logprobs_tensors: Any
+    """`LogprobsTensors` of the prompt from its second token on, of the same shape; or None."""
+    finish_reason: Any
+    """`stop`, `length`, `abort`, `error` or `repetition` as its text; None while the request goes on."""
+    stop_reason: Any
+
+
+class SchedulerLoad(msgspec.Struct, frozen=True):
+    """Load of vLLM's scheduler after a step."""
+
+    waiting: int
+    kv_cache_usage: float
+    draft_tokens: int = 0
+    """Tokens drafted in this step."""
+    accepted_draft_tokens: int = 0
+
+
+OnOutputs = Callable[[Sequence[Any], Any], None]
+"""Called on the event loop with the outputs (`Output`) of a step and vLLM's `SchedulerStats`, or None."""
+OnDeath = Callable[[BaseException], None]
+"""Called on the event loop, once, when vLLM's engine core has died."""
+OnRefused = Callable[[str, str], None]
+"""Called on the event loop with a request id and one sentence, when vLLM refuses a request."""
+
+
+class Client(Protocol):
+    """A loaded model in vLLM. All methods are called on the event loop that opened it; those that return at once may
+    finish their work later, in the order of the calls."""
+
+    name: str
+    """For the log."""
+
+    def start(self, on_outputs: OnOutputs, on_refused: OnRefused, on_death: OnDeath) -> None:
+        """Begin to read outputs."""
+        ...
+
+    def add(self, generations: Sequence[Generation]) -> None:
+        """Start requests."""
+        ...
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Stop requests; ids that are not live are ignored."""
+        ...
+
+    async def add_lora(self, adapter: LoraAdapter) -> bool:
+        """Load an adapter's weights.
+
+        Raises:
+            Exception: vLLM's own.
+        """
+        ...
+
+    async def remove_lora(self, number: int) -> bool:
+        """Drop an adapter's weights."""
+        ...
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget cached prompts; False if running sequences hold some."""
+        ...
+
+    def shutdown(self) -> None:
+        """End vLLM's processes. Blocks for seconds."""
+        ...

@@ -1,0 +1,1 @@
+"""Requests in the terms of vLLM, and the deltas of their outputs."""

@@ -1,0 +1,93 @@
+"""Grammars of requests for vLLM: what a request's `SamplingParams` and `StructuredOutputsParams` have with one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from openai_bls.core.engine_types import GenerationRequest
+from openai_bls.engines.grammar_errors import GrammarError
+from openai_bls.engines.vllm import structured_outputs
+from openai_bls.engines.vllm.grammar_progress import GrammarProgress, Progress, marker_token_ids
+
+logger = logging.getLogger(__name__)
+
+
+class Constrained(NamedTuple):
+    """A grammar in vLLM's terms."""
+
+    structured_outputs: dict[str, Any]
+    """Fields of `StructuredOutputsParams`."""
+    params: dict[str, Any]
+    """Fields of `SamplingParams` that replace the request's."""
+    progress: Progress
+    """The sequence at the beginning of its grammar."""
+
+
+class Grammars:
+    """Grammars of a loaded model. Reads the tokenizer's vocabulary, which takes seconds.
+
+    Args:
+        backend: `EngineInfo.grammar_backend`.
+        version: of vLLM.
+        folder: of the tokenizer that vLLM's grammars read.
+        vocab_size: of the model.
+        eos_token_ids: of the model.
+    """
+
+    def __init__(
+        self,
+        backend: structured_outputs.Backend,
+        version: str,
+        folder: Path,
+        vocab_size: int,
+        eos_token_ids: Collection[int],
+    ) -> None:
+        self.backend = backend
+        self.kinds = structured_outputs.grammar_kinds(backend, version)
+        self.marker_token_ids = marker_token_ids(folder, eos_token_ids)
+        self._vocab_size = vocab_size
+        self._progress = GrammarProgress(folder, vocab_size)
+        self._progress.load()
+
+    @classmethod
+    def of(cls, version: str, folder: Path, vocab_size: int, eos_token_ids: Collection[int]) -> Grammars | None:
+        """Grammars with the installed llguidance; None, with a line in the log, where they are not known to be exact.
+
+        Args:
+            version: of vLLM.
+            folder: with tokenizer.json.
+            vocab_size: of the model.
+            eos_token_ids: of the model.
+        """
+        llguidance = structured_outputs.installed_llguidance()
+        backend = structured_outputs.grammar_backend(version, llguidance)
+        if not backend:
+            logger.warning("%s", structured_outputs.why_not(version, llguidance))
+            return None
+        try:
+            return cls(backend, version, folder, vocab_size, eos_token_ids)
+        except Exception:
+            logger.warning("structured output is refused: the tokenizer in %s cannot be read", folder, exc_info=True)
+            return None
+
+    def constrain(self, request: GenerationRequest) -> Constrained:
+        """The grammar of a request that has one. Takes milliseconds to seconds; from any thread.
+
+        Raises:
+            GrammarError: vLLM cannot follow it as documented; one sentence.
+        """
+        assert request.grammar is not None
+        eos = self._progress.eos_token_id
+        others = [token for token in request.stop_token_ids if token != eos]
+        problem = structured_outputs.refusal(request, self._progress.text_token_ids(others))
+        if problem:
+            raise GrammarError(problem)
+        ends = structured_outputs.end_tokens(request.stop_token_ids, eos, self._vocab_size)
+        return Constrained(
+            structured_outputs.params(request.grammar, self.backend, ends),
+            structured_outputs.sampling(request, eos),
+            self._progress.start(request.grammar),
+        )

@@ -1,0 +1,1 @@
+"""Arguments, environment and log of a start of vLLM."""

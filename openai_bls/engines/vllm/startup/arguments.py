@@ -1,0 +1,125 @@
+"""Arguments of vLLM's `AsyncEngineArgs` from the manifest and the settings of config.pbtxt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from openai_bls.core.engine import LoraError
+from openai_bls.core.manifest import EngineLoadError, KvCacheSettings, Manifest
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.capabilities import MAX_LOGPROBS
+from openai_bls.engines.vllm.engine_args import OPTION, check
+from openai_bls.engines.vllm.lora import vllm_max_rank
+
+_INSTEAD = {
+    "kv_cache_free_gpu_mem_fraction": "gpu_memory_utilization, vLLM's share of the whole memory,",
+    "max_tokens_in_paged_kv_cache": "kv_cache_memory_bytes or num_gpu_blocks_override",
+    "kv_cache_host_memory_bytes": "kv_offloading_size",
+    "max_attention_window_size": "nothing: vLLM takes the windows of config.json;",
+}
+"""Setting without an equal meaning → what to give in `OPTION`."""
+
+
+def engine_args(
+    checkpoint: Path,
+    manifest: Manifest,
+    settings: TensorRtLlmSettings,
+    *,
+    fields: Mapping[str, str],
+    version: str,
+    on_cpu: bool,
+    tokenizer: Path | None,
+) -> dict[str, Any]:
+    """Arguments of `AsyncEngineArgs`; those of `--extra-engine-args` go before the defaults here.
+
+    Args:
+        checkpoint: folder with config.json and weights.
+        manifest: of the engine.
+        settings: of config.pbtxt.
+        fields: name → type of the fields of the installed `AsyncEngineArgs`.
+        version: of vLLM.
+        on_cpu: vLLM computes on the CPU.
+        tokenizer: folder of the tokenizer, for grammars; None if there is none.
+
+    Raises:
+        EngineLoadError: a setting or an argument that the installed vLLM cannot honour; one sentence.
+    """
+    record = manifest.vllm
+    assert record is not None
+    require_settings(manifest, settings)
+    own: dict[str, Any] = {
+        "model": str(checkpoint),
+        "served_model_name": manifest.model_name,
+        "max_model_len": manifest.max_model_len,
+        "max_num_seqs": manifest.max_batch_size,
+        "dtype": "float32" if on_cpu and manifest.dtype == "auto" else manifest.dtype,
+        "tensor_parallel_size": record.tensor_parallel_size,
+        "pipeline_parallel_size": record.pipeline_parallel_size,
+        "trust_remote_code": manifest.trust_remote_code,
+        "skip_tokenizer_init": tokenizer is None,
+        "generation_config": "vllm",
+        "disable_log_stats": False,
+        "enable_log_requests": False,
+        "max_logprobs": MAX_LOGPROBS,
+        "logprobs_mode": "raw_logprobs",
+    }
+    if tokenizer is not None:
+        own["tokenizer"] = str(tokenizer)
+    if record.quant:
+        own["quantization"] = record.quant
+    if settings.enable_kv_cache_reuse is not None:
+        own["enable_prefix_caching"] = settings.enable_kv_cache_reuse
+    if settings.enable_chunked_context is not None:
+        own["enable_chunked_prefill"] = settings.enable_chunked_context
+    own |= _lora(manifest, on_cpu=on_cpu)
+    defaults: dict[str, Any] = {}
+    if on_cpu:
+        # Compiling a model takes minutes there.
+        defaults["enforce_eager"] = True
+    extra = check(record.extra_engine_args, fields, version)
+    values = {**defaults, **own, **extra}
+    missing = sorted(set(own) - set(fields))
+    if missing:
+        raise EngineLoadError(f"the installed vLLM has no {', '.join(missing)} in AsyncEngineArgs: install another one")
+    return values
+
+
+def require_settings(manifest: Manifest, settings: TensorRtLlmSettings) -> None:
+    """Raise `EngineLoadError` for a setting that has no equal meaning in vLLM."""
+    for name, instead in _INSTEAD.items():
+        if getattr(settings, name):
+            raise EngineLoadError(
+                f"{name} in config.pbtxt is not for vLLM: leave it out; give {instead} in the file of {OPTION}"
+            )
+    if settings.batch_scheduler_policy == "guaranteed_no_evict":
+        raise EngineLoadError(
+            "batch_scheduler_policy guaranteed_no_evict in config.pbtxt is not for vLLM, which admits requests as "
+            "max_utilization does: leave it out"
+        )
+    if settings.guided_decoding_backend == "xgrammar":
+        raise EngineLoadError(
+            "guided_decoding_backend xgrammar in config.pbtxt is not for vLLM, whose grammars are enforced by "
+            "llguidance: leave it out"
+        )
+    if manifest.kv_cache != KvCacheSettings():
+        raise EngineLoadError(
+            "the manifest sets the size of the KV cache in the embedded engine's terms: build again without "
+            f"--max-tokens-in-kv-cache, and give kv_cache_memory_bytes in the file of {OPTION}"
+        )
+    if manifest.quant or manifest.draft_checkpoint:
+        raise EngineLoadError("the manifest has options of the embedded engine, which vLLM does not read: build again")
+
+
+def _lora(manifest: Manifest, *, on_cpu: bool) -> dict[str, Any]:
+    room = manifest.lora.max_loras
+    if not room:
+        return {}
+    try:
+        rank = vllm_max_rank(manifest.lora.max_lora_rank)
+    except LoraError as error:
+        raise EngineLoadError(f"{error}: build again with a smaller one") from None
+    # On a CPU a row without an adapter takes the last slot's (index -1): one more slot, which stays empty.
+    slots = room + on_cpu
+    return {"enable_lora": True, "max_loras": slots, "max_cpu_loras": slots, "max_lora_rank": rank}

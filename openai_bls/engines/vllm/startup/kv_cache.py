@@ -1,0 +1,28 @@
+"""Size of vLLM's KV cache on a CPU, where by itself it would take most of the machine's memory."""
+
+from __future__ import annotations
+
+import os
+
+GIB = 1 << 30
+LEAST = GIB
+MOST = 8 * GIB
+_SHARE = 0.4
+"""Of the memory that is free, the most that the cache takes."""
+_SLACK = 1.1
+"""Blocks are not filled."""
+
+
+def cpu_kv_cache_bytes(kv_bytes_per_token: int, tokens: int, available: int | None = None) -> int:
+    """Bytes of a KV cache for `tokens` tokens, within bounds; a whole number of GiB.
+
+    Args:
+        kv_bytes_per_token: at float32; 0 if unknown.
+        tokens: of all sequences together at their longest.
+        available: free memory in bytes; None asks the system.
+    """
+    if available is None:
+        available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    wanted = int(kv_bytes_per_token * tokens * _SLACK) if kv_bytes_per_token else MOST
+    size = max(LEAST, min(wanted, MOST, int(available * _SHARE)))
+    return -(-size // GIB) * GIB

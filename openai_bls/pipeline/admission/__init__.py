@@ -1,0 +1,4 @@
+"""Admission: order, bounds and budgets of the requests that wait for an engine.
+
+Imports core and nothing else of the pipeline.
+"""

@@ -1,0 +1,389 @@
+"""Admission to an engine: requests start while it has room, and wait for it here, in a fair order and within bounds.
+
+The engine is given as many sequences as it runs at once, and a few ahead so that no place in its batch stays empty.
+What waits beyond that waits here, where it can still be ordered by key (`fair_queue`), refused, or given up, and not in
+the engine's own queue, which knows nothing of keys.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+from openai_bls.core.engine import EngineStats
+from openai_bls.core.errors import ApiError, EngineError, RateLimitError, RequestDeadlineError
+from openai_bls.core.key_limits import NO_LIMITS, KeyLimits
+from openai_bls.core.request import Deadline
+from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.pipeline.admission.fair_queue import FairQueue
+from openai_bls.pipeline.admission.throughput import DrainRate, ServiceTime
+
+logger = logging.getLogger(__name__)
+
+WAY_S = 0.003
+"""Seconds from the end of a sequence to the arrival of the next one in the engine."""
+_MARGIN = 1.1
+"""Factor of estimates that are held against a deadline: work that ends just too late is lost."""
+_ALWAYS = 0.75
+"""Share of an engine's places that are filled whatever the estimates say, so that wrong ones are put right."""
+
+
+class Job(Protocol):
+    """Work that waits for the engine; `pipeline.generation.generation.Generation` is one."""
+
+    def submit(self) -> None:
+        """Hand every sequence to the engine."""
+        ...
+
+    def fail(self, error: ApiError) -> None:
+        """End it with `error`: it will not be submitted."""
+        ...
+
+
+class Ticket:
+    """One request's place in the admission; `Admission.ticket` makes it.
+
+    Args:
+        admission: that it is of.
+        key: name of its API key.
+        prompt_tokens: of all its prompts.
+        cost_tokens: tokens of the prompts and those expected of the answer.
+        max_tokens: that each sequence may generate.
+        sequences: number of them.
+        deadline: None if it has none.
+    """
+
+    __slots__ = (
+        "_admission",
+        "among",
+        "cost_tokens",
+        "deadline",
+        "job",
+        "key",
+        "max_tokens",
+        "prompt_tokens",
+        "running",
+        "sequences",
+        "started_at",
+    )
+
+    def __init__(
+        self,
+        admission: Admission,
+        key: str,
+        prompt_tokens: int,
+        cost_tokens: int,
+        max_tokens: int,
+        sequences: int,
+        deadline: Deadline | None,
+    ) -> None:
+        self._admission = admission
+        self.key = key
+        self.prompt_tokens = prompt_tokens
+        self.cost_tokens = cost_tokens
+        self.max_tokens = max_tokens
+        self.sequences = sequences
+        self.deadline = deadline
+        self.job: Job | None = None
+        self.running = 0
+        """Sequences that the engine has."""
+        self.among = 0
+        """Sequences that the engine had when it got it, with these."""
+        self.started_at: float | None = None
+        """`time.monotonic()` when the engine got it; None while it waits."""
+
+    def enter(self, job: Job) -> None:
+        """Submit `job` now if the engine has room, else when it is its turn."""
+        self.job = job
+        self._admission.enter(self)
+
+    def sequence_ended(self) -> None:
+        """The engine has one of its sequences less."""
+        self._admission.sequence_ended(self)
+
+    def leave(self, output_tokens: int, first_token_at: float | None = None, *, done: bool) -> None:
+        """It has ended, wherever it was.
+
+        Args:
+            output_tokens: that it has generated.
+            first_token_at: `time.monotonic()` of the first of them.
+            done: it has been answered in full.
+        """
+        self._admission.leave(self, output_tokens, first_token_at, done=done)
+
+
+class Admission:
+    """Admission to one engine. Belongs to the event loop's thread.
+
+    Args:
+        capacity: sequences that the engine runs at once.
+        settings: with the limits of the queue.
+        limits: of a key.
+        stats: the engine's load, if it is known.
+        instances: of this model that share the engine.
+        on_waiting: called with the change of requests and prompt tokens that wait.
+        clock: seconds, as `time.monotonic`.
+    """
+
+    def __init__(
+        self,
+        capacity: Callable[[], int],
+        settings: OpenAiBlsSettings,
+        limits: Callable[[str], KeyLimits] = lambda key: NO_LIMITS,
+        stats: Callable[[], EngineStats | None] = lambda: None,
+        instances: int = 1,
+        on_waiting: Callable[[int, int], None] = lambda requests, tokens: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._capacity = capacity
+        self._settings = settings
+        self._limits = limits
+        self._stats = stats
+        self._instances = instances
+        self._on_waiting = on_waiting
+        self._clock = clock
+        self._queue: FairQueue[Ticket] = FairQueue(lambda key: limits(key).weight)
+        self._drain = DrainRate()
+        self._service = ServiceTime()
+        self._seen: EngineStats | None = None
+        self._share = math.inf
+        """Sequences that this instance may have in an engine that others fill, too."""
+        self._starting = False
+        self._running_of: Counter[str] = Counter()
+        """Requests that the engine has, by the name of their API key."""
+        self.running = 0
+        """Sequences that the engine has from here."""
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        return self._queue.count
+
+    # --- refusal ---
+
+    def check(
+        self, key: str, deadline: Deadline | None = None, *, max_tokens: float = math.inf, prompt_tokens: int = 0
+    ) -> None:
+        """Refuse a request that would have to wait, and for which the queue has no room, or that would be too late.
+
+        Args:
+            key: name of its API key.
+            deadline: None if it has none.
+            max_tokens: that each of its sequences may generate.
+            prompt_tokens: 0 before they are known.
+
+        Raises:
+            RateLimitError: it is refused.
+        """
+        if self._queue.count:
+            self._check_bounds(key, prompt_tokens)
+        own = self._queue.of(key)
+        if deadline is None or not (self._running_of[key] or (own is not None and own.items)):
+            # However wrong the estimates are, they keep nobody out who has nothing here.
+            return
+        wait_s = needed_s = 0.0
+        if self._queue.count or self.running >= self._most():
+            wait_s = self.wait_s(key) or 0.0
+            needed_s = wait_s + self._service.most_s(key, max_tokens)
+        elif self.running >= self._capacity() * _ALWAYS:
+            # It has its whole time still, as those that come after it would: it is refused only if the engine is so
+            # full already that a usual answer would be late.
+            needed_s = self._service.usual_s(key, self.running + 1, max_tokens)
+        if self._late(deadline, needed_s):
+            raise RateLimitError(
+                f"The engine is busy: the answer would come after the timeout of {deadline.timeout_s:g} s.",
+                reason="too_late",
+                retry_after_s=wait_s,
+            )
+
+    def ticket(
+        self, key: str, prompt_tokens: int, max_tokens: int, sequences: int, deadline: Deadline | None = None
+    ) -> Ticket:
+        """Place of a request that is ready for the engine.
+
+        Args:
+            key: name of its API key.
+            prompt_tokens: of all its prompts.
+            max_tokens: that each sequence may generate.
+            sequences: number of them.
+            deadline: None if it has none.
+
+        Raises:
+            RateLimitError: it is refused, as by `check`.
+        """
+        self.check(key, deadline, max_tokens=max_tokens, prompt_tokens=prompt_tokens)
+        cost_tokens = max(1, prompt_tokens + int(sequences * min(max_tokens, self._service.expected_tokens(key))))
+        return Ticket(self, key, prompt_tokens, cost_tokens, max_tokens, sequences, deadline)
+
+    def _check_bounds(self, key: str, prompt_tokens: int) -> None:
+        """Refuse what the bounds of the queue, or those of its key, do not allow to wait."""
+        queue, settings = self._queue, self._settings
+        self._check_room(
+            key,
+            "",
+            queue.count,
+            queue.prompt_tokens + prompt_tokens,
+            settings.max_waiting_requests,
+            settings.max_waiting_tokens,
+        )
+        own = queue.of(key) if key else None
+        if own is not None and own.items:
+            limits = self._limits(key)
+            self._check_room(
+                key,
+                " of this API key",
+                len(own.items),
+                own.prompt_tokens + prompt_tokens,
+                limits.max_waiting_requests or settings.max_waiting_requests_per_key,
+                limits.max_waiting_tokens or settings.max_waiting_tokens_per_key,
+            )
+
+    def _check_room(self, key: str, whose: str, count: int, tokens: int, most: int, most_tokens: int) -> None:
+        kind: Literal["requests", "tokens"]
+        if count >= most:
+            kind, message = "requests", f"{count} requests{whose} wait for the engine, the most that may."
+        elif tokens > most_tokens:
+            kind, message = (
+                "tokens",
+                f"{tokens} prompt tokens{whose} would wait for the engine, of {most_tokens} at most.",
+            )
+        else:
+            return
+        raise RateLimitError(message, reason="queue_full", kind=kind, retry_after_s=self.wait_s(key) or 1.0)
+
+    def wait_s(self, key: str) -> float | None:
+        """Seconds that a request of `key` would wait by the throughput measured; None if none has been."""
+        rate = self._drain.tokens_per_s
+        if rate is None:
+            return None
+        tokens = float(self._queue.cost_tokens)
+        own = self._queue.of(key)
+        own_tokens = own.cost_tokens if own is not None else 0
+        weight = self._limits(key).weight
+        others = self._queue.weights - (own.weight if own is not None and own.items else 0.0)
+        # Its key's turn comes round with the others' turns between, whatever else these have waiting.
+        return min(tokens, own_tokens * (weight + others) / weight) / rate
+
+    def _late(self, deadline: Deadline, needed_s: float) -> bool:
+        """Whether what needs so many seconds from now on would be too late."""
+        return self._clock() + needed_s * _MARGIN > deadline.at
+
+    # --- the way through ---
+
+    def enter(self, ticket: Ticket) -> None:
+        """See `Ticket`, as for the next two."""
+        if not self._queue.count and self.running < self._most():
+            self._start(ticket)
+            return
+        if not self._queue.count:
+            self._drain.begin(self._clock())
+        self._queue.push(ticket)
+        self._on_waiting(1, ticket.prompt_tokens)
+        # A queue may be left behind by an engine that has grown.
+        self._start_next()
+
+    def sequence_ended(self, ticket: Ticket) -> None:
+        """See `Ticket`."""
+        if ticket.running:
+            ticket.running -= 1
+            self.running -= 1
+            if self._queue.count:
+                self._start_next()
+
+    def leave(self, ticket: Ticket, output_tokens: int, first_token_at: float | None, *, done: bool) -> None:
+        """See `Ticket`."""
+        if ticket.started_at is None:
+            if self._queue.remove(ticket):
+                self._on_waiting(-1, -ticket.prompt_tokens)
+                if not self._queue.count:
+                    self._drain.moved(self._clock(), 0, more=False)
+            return
+        self._running_of[ticket.key] -= 1
+        among = (ticket.among + self.running) / 2
+        self.running -= ticket.running
+        ticket.running = 0
+        first_s = None if first_token_at is None else first_token_at - ticket.started_at
+        seconds, tokens = self._clock() - ticket.started_at, output_tokens / ticket.sequences
+        self._service.add(ticket.key, among, first_s, seconds, tokens, done=done)
+        if self._queue.count:
+            self._queue.charge(ticket.key, ticket.prompt_tokens + output_tokens - ticket.cost_tokens)
+            self._start_next()
+
+    def close(self, error: ApiError) -> None:
+        """End everything that waits with `error`."""
+        self._starting = True
+        while (ticket := self._queue.pop()) is not None:
+            self._on_waiting(-1, -ticket.prompt_tokens)
+            assert ticket.job is not None
+            ticket.job.fail(error)
+
+    def _start_next(self) -> None:
+        """Start what waits as long as there is room."""
+        if self._starting:
+            # A job that ends at once, within the loop below, which goes on.
+            return
+        self._starting = True
+        try:
+            while self._queue.count and self.running < self._most():
+                ticket = self._queue.pop()
+                assert ticket is not None
+                self._on_waiting(-1, -ticket.prompt_tokens)
+                now = self._clock()
+                deadline = ticket.deadline
+                needed_s = self._service.most_s(ticket.key, ticket.max_tokens) if self._running_of[ticket.key] else 0.0
+                late = deadline is not None and self._late(deadline, needed_s)
+                self._drain.moved(now, 0 if late else ticket.cost_tokens, more=bool(self._queue.count))
+                if deadline is not None and late:
+                    assert ticket.job is not None
+                    ticket.job.fail(RequestDeadlineError(deadline.timeout_s, waited=True))
+                else:
+                    self._start(ticket)
+        finally:
+            self._starting = False
+
+    def _start(self, ticket: Ticket) -> None:
+        ticket.started_at = self._clock()
+        ticket.running = ticket.sequences
+        self.running += ticket.sequences
+        ticket.among = self.running
+        self._running_of[ticket.key] += 1
+        assert ticket.job is not None
+        if not self._starting:
+            ticket.job.submit()
+            return
+        try:
+            ticket.job.submit()
+        except Exception:
+            # The call is that of another request, which must not fail of it.
+            logger.exception("a request could not be started")
+            ticket.job.fail(EngineError("The server had an error; see its log."))
+
+    def _most(self) -> float:
+        """Sequences that the engine may have from here."""
+        capacity = self._capacity()
+        # What ends in the step in which the next ones are on their way, on average.
+        ahead = max(1, round(capacity * self._service.share_per_step(self.running + 1, WAY_S)))
+        if self._instances > 1:
+            self._look_at_stats(capacity, ahead)
+        return min(capacity, self._share) + ahead
+
+    def _look_at_stats(self, capacity: int, ahead: int) -> None:
+        """Take a share of an engine whose places other instances take as well, so that little waits in its own
+        queue."""
+        stats = self._stats()
+        if stats is None or stats is self._seen:
+            return
+        self._seen = stats
+        if stats.running < capacity or not stats.waiting:
+            # It has places, or would have if it had the memory: then fewer sequences would be no help.
+            self._share = math.inf
+        elif stats.waiting > 2 * ahead:
+            # The load is as old as it may be, hence a bound.
+            share = self.running * stats.running / (stats.running + stats.waiting)
+            self._share = max(share, capacity / self._instances)
+        else:
+            self._share *= 1.25

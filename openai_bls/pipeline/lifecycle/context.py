@@ -1,0 +1,198 @@
+"""Context of one request: its key, timeout and guards, and what its log line and its trace tell of it in the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from openai_bls.core.errors import ApiError
+from openai_bls.core.request import Deadline, ValidRequest
+from openai_bls.core.request_record import RequestRecord
+from openai_bls.core.usage import FinishReason, Usage
+from openai_bls.pipeline.guards.guards import GuardedRequest
+
+TRITON = "TRITON"
+"""In the place of an HTTP method: the request came on Triton's endpoints, `generate`, `generate_stream` or gRPC."""
+CLIENT_GONE = 499
+"""Status of a request whose client went away before its end."""
+
+_NO_HEADERS: Mapping[str, str] = {}
+
+
+class RequestContext:
+    """One request, passed to all that work for it. Belongs to the event loop's thread.
+
+    It ends when the API has answered it and everything that the API began for it has ended: a stream on Triton's
+    endpoints goes on when the API is done with it.
+
+    Args:
+        method: of HTTP, or `TRITON`.
+        path: of HTTP, or the name of the Triton model.
+        trace_headers: headers of a trace that it belongs to, in small letters.
+        observer: told of the end; None is nobody.
+    """
+
+    __slots__ = (
+        "_observer",
+        "_parts",
+        "began_at",
+        "began_at_ns",
+        "body_bytes",
+        "ended_at",
+        "endpoint",
+        "error",
+        "guarded",
+        "has_guards",
+        "http_status",
+        "key",
+        "method",
+        "model",
+        "path",
+        "records",
+        "request",
+        "request_id",
+        "timeout_s",
+        "trace_headers",
+    )
+
+    def __init__(
+        self,
+        method: str = "",
+        path: str = "",
+        trace_headers: Mapping[str, str] = _NO_HEADERS,
+        observer: RequestObserver | None = None,
+    ) -> None:
+        self._observer = observer
+        self._parts = 1
+        self.began_at = self.ended_at = time.monotonic()
+        self.began_at_ns = time.time_ns()
+        """The same moment in nanoseconds since 1970."""
+        self.method = method
+        self.path = path
+        self.trace_headers = trace_headers
+        self.request_id = ""
+        """The client's, or one made for it."""
+        self.endpoint = ""
+        """Name in the metrics; empty if the request named no endpoint."""
+        self.model = ""
+        """As the metrics call it; as the client does where it was refused."""
+        self.key = ""
+        """Name of the API key that it came with; empty if that has none."""
+        self.timeout_s: float | None = None
+        """Timeout that came outside the body: in a header, or as Triton's own."""
+        self.body_bytes = 0
+        """Bytes that are reserved for its body."""
+        self.has_guards = False
+        """Its body and answer are shown to the guards, if there are any."""
+        self.guarded: GuardedRequest | None = None
+        """Its guards, if it has some and they let it through."""
+        self.request: ValidRequest | None = None
+        self.records: list[RequestRecord] = []
+        self.http_status = 0
+        self.error: ApiError | None = None
+        """Error of the answer."""
+
+    def deadline(self, timeout_s: float | None, began_at: float) -> Deadline | None:
+        """Deadline by the shorter of two timeouts, that of the body and the one outside it; None if it has neither.
+
+        Args:
+            timeout_s: timeout of the body in seconds.
+            began_at: `time.monotonic()` from which they count.
+        """
+        if timeout_s is None or (self.timeout_s is not None and self.timeout_s < timeout_s):
+            timeout_s = self.timeout_s
+        return None if timeout_s is None else Deadline(began_at + timeout_s, timeout_s)
+
+    def work_began_at(self) -> float:
+        """`time.monotonic()` at which a guard got it; now, if it has no guard."""
+        return time.monotonic() if self.guarded is None else self.guarded.began_at
+
+    def opened(self) -> RequestContext:
+        """Wait for one more part, which ends by `recorded` or `released`.
+
+        Returns:
+            The request itself; once it has ended, another for what still goes on.
+        """
+        if not self._parts:
+            return RequestContext(self.method, self.path, observer=self._observer)
+        self._parts += 1
+        return self
+
+    def recorded(self, record: RequestRecord) -> None:
+        """End a part that reached a model."""
+        self.records.append(record)
+        self.model, self.endpoint, self.key = record.model, record.endpoint, record.key
+        self.released()
+
+    def released(self) -> None:
+        """End a part."""
+        self._parts -= 1
+        if not self._parts:
+            self.ended_at = time.monotonic()
+            if self._observer is not None:
+                self._observer.ended(self)
+
+    @property
+    def failure(self) -> ApiError | None:
+        """The error that it ended with."""
+        if self.error is not None:
+            return self.error
+        return next((r.outcome for r in reversed(self.records) if isinstance(r.outcome, ApiError)), None)
+
+    @property
+    def status(self) -> int:
+        """HTTP status: of the answer, else of the error that ended its stream, or `CLIENT_GONE`."""
+        if self.http_status >= 400:
+            return self.http_status
+        if self.failure is not None:
+            return self.failure.status
+        if any(record.outcome == "cancelled" for record in self.records):
+            return CLIENT_GONE
+        return self.http_status or 200
+
+    @property
+    def usage(self) -> Usage | None:
+        """Tokens; None if no model was reached."""
+        if len(self.records) < 2:
+            return self.records[0].usage if self.records else None
+        usages = [record.usage for record in self.records]
+        return Usage.of(
+            sum(usage.prompt_tokens for usage in usages),
+            sum(usage.completion_tokens for usage in usages),
+            cached=sum(usage.prompt_tokens_details.cached_tokens for usage in usages),
+            reasoning=sum(usage.completion_tokens_details.reasoning_tokens for usage in usages),
+        )
+
+    @property
+    def finish_reasons(self) -> list[FinishReason]:
+        """One per finished sequence."""
+        return [reason for record in self.records for reason in record.finish_reasons]
+
+    @property
+    def queued_at(self) -> float | None:
+        """Time at which a part of it was first ready for an engine."""
+        return min((record.queued_at for record in self.records if record.queued_at is not None), default=None)
+
+    @property
+    def submitted_at(self) -> float | None:
+        """Time at which the engine was first given a part of it."""
+        return min((record.submitted_at for record in self.records if record.submitted_at is not None), default=None)
+
+    @property
+    def queue_s(self) -> float | None:
+        """Seconds that it waited for a place in the engine's batch."""
+        return next((record.queue_s for record in self.records if record.queue_s is not None), None)
+
+    @property
+    def first_token_at(self) -> float | None:
+        """Time of its first token."""
+        return min((r.first_token_at for r in self.records if r.first_token_at is not None), default=None)
+
+
+class RequestObserver(Protocol):
+    """Receiver of ended requests; `observer.Observer` is one."""
+
+    def ended(self, context: RequestContext) -> None:
+        """Tell of a request that has ended."""
+        ...

@@ -1,0 +1,270 @@
+"""Registry of the served models: an engine with its tokenizer, under one or more names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from openai_bls.core.engine import EngineStats
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, PromptRequest, PromptResult, TokenDelta
+from openai_bls.core.errors import InvalidRequestError, ModelNotFoundError
+from openai_bls.output.detect import ModelFormats
+from openai_bls.output.detokenizer.factory import DetokenizerFactory
+from openai_bls.pipeline.task_models.registry import Task, TaskModel, TaskModels, unusable, wrong_endpoint
+
+
+class EngineClient(Protocol):
+    """Client of an engine: `transport.ipc.client` or `transport.grpc.client`."""
+
+    @property
+    def stats(self) -> EngineStats | None:
+        """The engine's load, about a second old; None if it is not known."""
+        ...
+
+    @property
+    def connected(self) -> bool:
+        """True if the engine can be reached."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait for an engine that is being reloaded; raises OverloadedError if it does not come back."""
+        ...
+
+    def new_request_id(self) -> int:
+        """An id that is unique among the engine's requests."""
+        ...
+
+    def submit(self, request: GenerationRequest, listener: Callable[[TokenDelta], None]) -> None:
+        """Start a request; `listener` gets its deltas, the last of which has a finish_reason."""
+        ...
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a request; its listener is not called again."""
+        ...
+
+    async def update_lora(self, name: str, path: str) -> None:
+        """Load the adapter in the folder `path`, or unload it if that is empty; raises ApiError."""
+        ...
+
+    async def reset_prefix_cache(self) -> None:
+        """Have the engine forget its cached prompts; raises ApiError."""
+        ...
+
+
+class PromptClient(Protocol):
+    """Client of preprocessing: `transport.ipc.prompts`."""
+
+    @property
+    def connected(self) -> bool:
+        """True if preprocessing can be reached."""
+        ...
+
+    async def prepare(self, request: PromptRequest) -> PromptResult:
+        """Token ids for `request`; raises EngineError if preprocessing cannot be reached."""
+        ...
+
+
+class ServedModel:
+    """An engine with its tokenizer, clients and formats.
+
+    Args:
+        info: the engine's.
+        engine: client of the engine.
+        prompts: client of preprocessing.
+        detokenizers: for the engine's tokenizer.
+        formats: tool-call and reasoning formats.
+        aliases: further names.
+        tokenizer_dir: folder with the tokenizer's files.
+    """
+
+    def __init__(
+        self,
+        info: EngineInfo,
+        engine: EngineClient,
+        prompts: PromptClient,
+        detokenizers: DetokenizerFactory,
+        formats: ModelFormats,
+        aliases: Sequence[str] = (),
+        tokenizer_dir: Path | None = None,
+    ) -> None:
+        self.engine = engine
+        self.tokenizer_dir = tokenizer_dir
+        self.prompts = prompts
+        self.detokenizers = detokenizers
+        self.formats = formats
+        self._aliases = tuple(aliases)
+        self.use_engine(info)
+
+    def use_engine(self, info: EngineInfo) -> None:
+        """Serve the engine that `info` describes: after a reload it may be another, or its adapters have changed."""
+        self.info = info
+        self.names = tuple(dict.fromkeys((info.model_name, *self._aliases)))
+        # Clients may compare it to see that the backend has changed; adapters come and go beside it.
+        backend = msgspec.structs.replace(info, lora_names=())
+        self.fingerprint = "fp_" + hashlib.sha256(msgspec.json.encode(backend)).hexdigest()[:10]
+
+    @property
+    def connected(self) -> bool:
+        """True if the engine and its preprocessing can be reached."""
+        return self.engine.connected and self.prompts.connected
+
+    @property
+    def failed(self) -> bool:
+        """True if the engine has reported that it answers every request with an error."""
+        stats = self.engine.stats
+        return stats is not None and stats.failed
+
+    def supports(self, field: str) -> bool:
+        """True if the engine honours the field of `SamplingParams` or `GenerationRequest`."""
+        return field in self.info.supported
+
+    async def tokenize(
+        self, request: PromptRequest, param: str | None = None, *, any_length: bool = False
+    ) -> PromptResult:
+        """Token ids for `request`.
+
+        Args:
+            request: for preprocessing.
+            param: the field at fault if something is, where preprocessing cannot know it.
+            any_length: tokenize what is too long for the context, too, which takes a while.
+
+        Raises:
+            ApiError: the request is bad, or preprocessing cannot be reached.
+        """
+        limit = None if any_length else self.info.max_model_len
+        result = await self.prompts.prepare(msgspec.structs.replace(request, max_prompt_tokens=limit))
+        if result.error is not None:
+            raise InvalidRequestError(result.error, param=param or result.param, code=result.code)
+        return result
+
+
+class Target(NamedTuple):
+    """The served model that a request's `model` names."""
+
+    model: ServedModel
+    lora_name: str | None
+    """The adapter, if the name is an adapter's."""
+
+    @property
+    def name(self) -> str:
+        """Name in the metrics."""
+        return self.lora_name or self.model.info.model_name
+
+
+class Models:
+    """All served models. The first is the default.
+
+    Names are matched in this order: each model's own and its aliases, then the adapters, then the task models.
+    """
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        self._models = list(models)
+        self.tasks = TaskModels()
+        """Other Triton models, which do something else or do it in another way."""
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._models)
+
+    @property
+    def default(self) -> ServedModel:
+        """The model of requests without `model`."""
+        return self._models[0]
+
+    def add(self, model: ServedModel) -> None:
+        """Add a model."""
+        self._models.append(model)
+
+    @property
+    def engine_names(self) -> list[str]:
+        """Every name of an engine or adapter, each once."""
+        models = [name for model in self._models for name in model.names]
+        adapters = [name for model in self._models for name in model.info.lora_names]
+        return list(dict.fromkeys(models + adapters))
+
+    @property
+    def names(self) -> list[str]:
+        """Every name, each once; task models with a fault are left out."""
+        tasks = [task.name for task in self.tasks if task.fault is None]
+        return list(dict.fromkeys(self.engine_names + tasks))
+
+    def engine_target(self, name: str | None) -> Target | None:
+        """The engine or adapter of that name; None as name is the default, None as result that there is none."""
+        if name is None:
+            return Target(self.default, None)
+        for model in self._models:
+            if name in model.names:
+                return Target(model, None)
+        for model in self._models:
+            if name in model.info.lora_names:
+                return Target(model, name)
+        return None
+
+    async def look_for(self, name: str | None) -> None:
+        """Ask the server for its models if none of that name is known."""
+        if name is not None and self.engine_target(name) is None and self.tasks.get(name) is None:
+            await self.tasks.look(name)
+
+    def task_model(self, name: str | None) -> TaskModel | None:
+        """The task model that a request's `model` names, if any."""
+        return None if name is None or self.engine_target(name) is not None else self.tasks.get(name)
+
+    async def find_task(self, name: str | None, *tasks: Task) -> TaskModel:
+        """The task model of that name, if it has one of `tasks`; None is the only one that there is.
+
+        Raises:
+            ApiError: there is none, or none that can be used; see `TaskModels.find`.
+        """
+        return await self.tasks.find(name, tasks, self.engine_names)
+
+    def find(self, name: str | None) -> Target:
+        """The model or adapter of that name; None is the default.
+
+        Raises:
+            ModelNotFoundError: no model of that name is served.
+            InvalidRequestError: it is a task model, which is for another endpoint.
+        """
+        target = self.engine_target(name)
+        if target is not None:
+            return target
+        task = self.task_model(name)
+        if task is not None:
+            raise unusable(task) if task.fault is not None else wrong_endpoint(task)
+        raise ModelNotFoundError(
+            f"The model {name!r} does not exist; served here: {', '.join(self.names)}.", param="model"
+        )
+
+    def card(self, name: str) -> dict[str, Any]:
+        """The model object of /v1/models.
+
+        Raises:
+            ModelNotFoundError: no model of that name is served.
+            OverloadedError: it is a task model with a fault.
+        """
+        task = self.task_model(name)
+        if task is not None and task.fault is None:
+            return {
+                "id": name,
+                "object": "model",
+                "created": task.created,
+                "owned_by": "openai_bls",
+                "root": name,
+                "parent": None,
+                "max_model_len": None,
+                "task": task.task,
+            }
+        model, lora_name = self.find(name)
+        info = model.info
+        return {
+            "id": name,
+            "object": "model",
+            "created": info.created,
+            "owned_by": "openai_bls",
+            "root": info.model_name,
+            "parent": info.model_name if lora_name is not None else None,
+            "max_model_len": info.max_model_len,
+            "task": "generate",
+        }

@@ -1,0 +1,4 @@
+"""Observation of each request: its log line and its trace.
+
+Imports lifecycle.
+"""

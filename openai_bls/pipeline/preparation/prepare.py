@@ -1,0 +1,344 @@
+"""Preparation of a request for the engine: check, tokenize, constrain, sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from openai_bls.core.engine_types import GenerationRequest, Grammar, PromptResult, SamplingParams
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.request import ToolUse, ValidRequest
+from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.output.events import OutputParser
+from openai_bls.output.stop_strings import StopMatcher
+from openai_bls.output.tool_parsers.formats import ToolFormat
+from openai_bls.pipeline.generation.sequence import Echo, Sequence, Writer
+from openai_bls.pipeline.models.registry import ServedModel, Target
+from openai_bls.pipeline.preparation.constraints import constrain, enforces, tool_format
+
+WriterT = TypeVar("WriterT", bound=Writer)
+
+# A seed is not taken as it is.
+_SAMPLING_FIELDS = tuple(name for name in SamplingParams.__struct_fields__ if name != "seed")
+_NEUTRAL_SAMPLING = SamplingParams()
+
+# Enough for a marker and the white space around it, whatever the tokenizer makes of them.
+_TAIL_TOKENS = 24
+
+
+class Prompts(NamedTuple):
+    """Tokenized prompts of a request."""
+
+    token_ids: list[list[int]]
+    """One list per prompt."""
+    bad_words: list[list[int]]
+    """One list per token sequence that must not be generated."""
+    prediction: list[int]
+    """What the output is likely to be."""
+    tail: str
+    """End of the (first) rendered prompt; see `prompt_tail`."""
+
+
+async def prepare(
+    request: ValidRequest, target: Target, settings: OpenAiBlsSettings, make_writer: Callable[[Target], WriterT]
+) -> tuple[WriterT, list[Sequence], Prompts]:
+    """Everything between a valid request and its submission to the engine.
+
+    Args:
+        request: from an API.
+        target: the model that it names.
+        settings: limits of the server.
+        make_writer: called once the request is known to be acceptable, before anything is made per sequence.
+
+    Raises:
+        ApiError: the request cannot be honoured; nothing has been written.
+    """
+    check(request, target.model, settings)
+    writer = make_writer(target)
+    await target.model.engine.ready()
+    prompts = await tokenize(request, target.model)
+    constraint = await constrain(request, target.model, prompts.tail)
+    return writer, make_sequences(request, target, prompts, constraint, writer), prompts
+
+
+# --- check ---
+
+
+def check(request: ValidRequest, model: ServedModel, settings: OpenAiBlsSettings) -> None:
+    """Check a request before tokenization.
+
+    Raises:
+        InvalidRequestError: the engine or the settings do not allow it; `param` names the field.
+    """
+    check_supported(request, model)
+    sequences = request.prompt_count * request.candidates
+    if sequences > settings.max_choices:
+        raise InvalidRequestError(
+            f"The request asks for {sequences} sequences; at most {settings.max_choices} are supported.",
+            param="n" if request.best_of is None else "best_of",
+        )
+    if request.prompt is not None and request.prompt.chat_template and not settings.trust_chat_template:
+        raise InvalidRequestError(
+            "'chat_template' is not taken from requests here: a template is a program. The parameter "
+            "'trust_chat_template' of the model openai_bls allows it.",
+            param="chat_template",
+        )
+
+
+def unsupported(model: ServedModel, param: str) -> InvalidRequestError:
+    """The refusal of a field that the engine of `model` does not honour."""
+    return InvalidRequestError(
+        f"'{param}' is not supported by the engine of this model ({model.info.engine}).",
+        param=param,
+        code="unsupported_parameter",
+    )
+
+
+def check_supported(request: ValidRequest, model: ServedModel) -> None:
+    """Refuse a request that the engine does not honour, as far as that is known before tokenization.
+
+    Raises:
+        InvalidRequestError: `param` names the field.
+    """
+    info = model.info
+    if request.min_tokens and not model.supports("min_tokens"):
+        raise unsupported(model, "min_tokens")
+    if request.bad_words and not model.supports("bad_words"):
+        raise unsupported(model, "bad_words")
+    if request.prediction is not None and not model.supports("prediction"):
+        raise InvalidRequestError(
+            f"'prediction' needs speculative decoding, which is off in the engine of this model ({model.info.engine}): "
+            "the embedded engine has it with OPENAI_BLS_ENGINE_SPECULATIVE_METHOD=ngram.",
+            param="prediction",
+            code="unsupported_parameter",
+        )
+    if request.logprobs is not None:
+        if not model.supports("logprobs"):
+            raise unsupported(model, "logprobs")
+        if request.echo and not model.supports("prompt_logprobs"):
+            raise InvalidRequestError(
+                f"'logprobs' of a prompt, with 'echo', are not supported by the engine of this model "
+                f"({model.info.engine}).",
+                param="logprobs",
+                code="unsupported_parameter",
+            )
+        if request.logprobs > info.max_logprobs:
+            param = "top_logprobs" if request.chat else "logprobs"
+            raise InvalidRequestError(
+                f"'{param}' is {request.logprobs}; at most {info.max_logprobs} are supported.", param=param
+            )
+    if request.candidates > request.n and not model.supports("logprobs"):
+        raise unsupported(model, "best_of")
+    if request.structured is not None and not model.supports("grammar"):
+        raise unsupported(model, request.structured.param)
+    for token_id in request.logit_bias or ():
+        if token_id >= info.vocab_size:
+            raise InvalidRequestError(
+                f"'logit_bias' holds the token id {token_id}; the vocabulary has {info.vocab_size}.", param="logit_bias"
+            )
+    if request.tools is not None:
+        _check_tools(request.tools, model)
+
+
+def _check_tools(tools: ToolUse, model: ServedModel) -> None:
+    own = model.formats.tool_format
+    if own is None:
+        raise InvalidRequestError(
+            "'tools' cannot be used with this model: how it writes tool calls is not known from its chat template. "
+            "The parameter 'tool_call_parser' of the model openai_bls can name a format.",
+            param="tools",
+            code="unsupported_parameter",
+        )
+    if model.supports("grammar") and enforces(model, own):
+        return
+    if (tools.required and not model.supports("grammar")) or (not tools.required and tools.callable != tools.offered):
+        raise unsupported(model, "tool_choice")
+    if tools.checked and not tools.required:
+        raise unsupported(model, "tools.function.strict")
+
+
+# --- tokenize ---
+
+
+async def tokenize(request: ValidRequest, model: ServedModel) -> Prompts:
+    """The prompts as token ids, checked against vocabulary and context length.
+
+    Raises:
+        ApiError: a prompt is bad, or preprocessing cannot be reached.
+    """
+    any_length = request.truncate_prompt_tokens is not None
+    result = PromptResult()
+    if request.prompt is not None:
+        result = await model.tokenize(request.prompt, any_length=any_length)
+    prompts = request.prompt_token_ids or result.prompt_token_ids
+    check_token_ids(request.prompt_token_ids, model, "prompt")
+    if request.truncate_prompt_tokens is not None:
+        prompts = [prompt[-request.truncate_prompt_tokens :] for prompt in prompts]
+    for prompt in prompts:
+        check_length(request, model, prompt)
+    return Prompts(prompts, result.bad_words, result.prediction, prompt_tail(request, model, prompts[0]))
+
+
+def check_token_ids(prompts: list[list[int]], model: ServedModel, param: str) -> None:
+    """Refuse token ids outside the vocabulary.
+
+    Raises:
+        InvalidRequestError: one is outside.
+    """
+    size = model.info.vocab_size
+    for prompt in prompts:
+        if prompt and max(prompt) >= size:
+            raise InvalidRequestError(
+                f"'{param}' holds the token id {max(prompt)}; the vocabulary has {size}.", param=param
+            )
+
+
+def check_length(request: ValidRequest, model: ServedModel, prompt: list[int]) -> None:
+    """Refuse a prompt that, with its output, exceeds the model's context length.
+
+    Raises:
+        InvalidRequestError: it does, or it is empty.
+    """
+    param = "messages" if request.chat else "prompt"
+    if not prompt:
+        raise InvalidRequestError(f"'{param}' gives an empty prompt.", param=param)
+    limit = model.info.max_model_len
+    # At least one token must have room, unless none is wanted.
+    wanted = len(prompt) + (1 if request.max_tokens is None else request.max_tokens)
+    if wanted > limit:
+        tail = f" and {request.max_tokens} of output" if request.max_tokens else ""
+        raise InvalidRequestError(
+            f"This model's maximum context length is {limit} tokens; the request has "
+            f"{len(prompt)} of prompt{tail}. Shorten the prompt or ask for less output.",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+def prompt_tail(request: ValidRequest, model: ServedModel, prompt: list[int]) -> str:
+    """The end of a rendered prompt, special tokens included; empty if no reasoning can begin in it."""
+    if not request.chat or model.formats.reasoning is None:
+        return ""
+    return model.detokenizers.decode(prompt[-_TAIL_TOKENS:])
+
+
+# --- sequences ---
+
+
+def make_sequences(
+    request: ValidRequest, target: Target, prompts: Prompts, constraint: Grammar | None, writer: Writer
+) -> list[Sequence]:
+    """All sequences of a request; those of one prompt follow each other.
+
+    Raises:
+        InvalidRequestError: a sampling parameter that the engine does not honour.
+    """
+    model, tools = target.model, request.tools
+    named_tool = tools is not None and tools.name is not None
+    calls = tool_format(request, model)
+    kept: frozenset[str] = frozenset()
+    reasoning_open = False
+    if request.chat:
+        kept = model.formats.kept_special(tools is not None)
+        reasoning_open = model.formats.reasoning is not None and model.formats.reasoning.opened_by(prompts.tail)
+    result: list[Sequence] = []
+    for at, prompt in enumerate(prompts.token_ids):
+        echo = _echo(request, model, at, prompt) if request.echo else None
+        for index in range(len(result), len(result) + request.candidates):
+            sequence = Sequence(
+                index,
+                generation_request(request, target, index, prompt, prompts.bad_words, constraint, prompts.prediction),
+                model.detokenizers.new(
+                    skip_special_tokens=request.skip_special_tokens, prompt_token_ids=prompt, keep_special=kept
+                ),
+                writer,
+                stops=StopMatcher(request.stop, request.include_stop_str_in_output) if request.stop else None,
+                parser=_parser(request, model, calls, reasoning_open=reasoning_open),
+                reasoning_open=reasoning_open,
+                include_reasoning=request.include_reasoning,
+                parallel_tool_calls=request.parallel_tool_calls,
+                named_tool=named_tool,
+                echo=echo,
+            )
+            result.append(sequence)
+    return result
+
+
+def _parser(
+    request: ValidRequest, model: ServedModel, calls: ToolFormat | None, *, reasoning_open: bool
+) -> OutputParser | None:
+    if not request.chat:
+        return None
+    offered = None if request.tools is None else request.tools.offered
+    return model.formats.parser(tools=offered, reasoning_open=reasoning_open, tool_format=calls)
+
+
+def _echo(request: ValidRequest, model: ServedModel, at: int, prompt: list[int]) -> Echo:
+    """Prompt number `at` as it was given, or the text of its tokens where these count."""
+    texts = request.prompt.prompts if request.prompt is not None else None
+    if texts and request.logprobs is None and request.truncate_prompt_tokens is None:
+        return Echo(texts[at])
+    # Special tokens of a text are the tokenizer's additions, those among ids the client's own.
+    return Echo.decoded(prompt, model.detokenizers.new(skip_special_tokens=bool(texts)))
+
+
+def sampling(request: ValidRequest, model: ServedModel, index: int) -> SamplingParams:
+    """The request's sampling parameters over the checkpoint's defaults, for its sequence `index`.
+
+    Raises:
+        InvalidRequestError: one that the engine does not honour.
+    """
+    given: dict[str, Any] = {name: value for name in _SAMPLING_FIELDS if (value := getattr(request, name)) is not None}
+    if request.seed is not None:
+        # Every choice has a seed of its own, or they would all be the same.
+        given["seed"] = (request.seed + index) % 2**64
+    for name, value in given.items():
+        # A value that changes nothing is no reason to refuse.
+        if not model.supports(name) and value != getattr(_NEUTRAL_SAMPLING, name):
+            raise unsupported(model, name)
+    return msgspec.structs.replace(model.info.sampling_defaults, **given)
+
+
+def generation_request(
+    request: ValidRequest,
+    target: Target,
+    index: int,
+    prompt: list[int],
+    bad_words: list[list[int]],
+    constraint: Grammar | None,
+    prediction: list[int] | None = None,
+) -> GenerationRequest:
+    """The engine request of sequence `index`.
+
+    Raises:
+        InvalidRequestError: a sampling parameter that the engine does not honour.
+    """
+    model = target.model
+    info = model.info
+    stop_token_ids = dict.fromkeys(request.stop_token_ids)
+    if not request.ignore_eos:
+        stop_token_ids.update(dict.fromkeys(info.eos_token_ids))
+    max_tokens = request.max_tokens
+    if max_tokens is None:
+        room = info.max_model_len - len(prompt)
+        max_tokens = min(room, request.default_max_tokens or room)
+    logprobs = request.logprobs
+    if logprobs is None and request.candidates > request.n:
+        # By which the best are found.
+        logprobs = 0
+    return GenerationRequest(
+        request_id=model.engine.new_request_id(),
+        prompt_token_ids=prompt,
+        max_tokens=max_tokens,
+        sampling=sampling(request, model, index),
+        stop_token_ids=tuple(stop_token_ids),
+        bad_words=tuple(tuple(word) for word in bad_words),
+        min_tokens=min(request.min_tokens, max_tokens),
+        logprobs=logprobs,
+        prompt_logprobs=request.logprobs if request.echo else None,
+        grammar=constraint,
+        lora_name=target.lora_name,
+        prediction=tuple(prediction or ()),
+    )

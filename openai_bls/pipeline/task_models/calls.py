@@ -1,0 +1,155 @@
+"""Calls of task models: the inputs of a request in batches that the model takes, its outputs input by input."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from openai_bls.core.errors import ApiError, DeadlineError, EngineError, OverloadedError
+from openai_bls.pipeline.task_models.registry import TaskModel, TensorSpec
+from openai_bls.transport.model_calls import (
+    Array,
+    Arrays,
+    ModelCallError,
+    ModelCalls,
+    ModelTimeoutError,
+    ModelUnavailableError,
+)
+
+logger = logging.getLogger(__name__)
+
+CALLS_AT_ONCE = 4
+"""Calls of one request that run side by side; others wait, so that it leaves room for other requests."""
+
+_NUMPY = {"TYPE_STRING": np.object_, "TYPE_INT32": np.int32, "TYPE_INT64": np.int64, "TYPE_FP32": np.float32}
+# What the Python backend says of an exception that a model did not mean for anybody.
+_UNEXPECTED = "Failed to process the request(s)"
+
+
+def text_rows(texts: Iterable[str]) -> list[Array]:
+    """Rows of one text each."""
+    return [np.array([text.encode()], dtype=np.object_) for text in texts]
+
+
+def integer_rows(rows: Iterable[Sequence[int]]) -> list[Array]:
+    """Rows of integers, each of its own length."""
+    return [np.array(row, dtype=np.int64) for row in rows]
+
+
+class TaskCall:
+    """One request's calls of a task model.
+
+    Args:
+        calls: of models.
+        model: without a fault.
+        timeout_s: seconds for all calls together, unless the model sets them itself.
+    """
+
+    def __init__(self, calls: ModelCalls, model: TaskModel, timeout_s: float) -> None:
+        self._calls = calls
+        self._model = model
+        self._timeout_s = model.timeout_s or timeout_s
+        self._deadline = time.monotonic() + self._timeout_s
+        self._slots = asyncio.Semaphore(CALLS_AT_ONCE)
+        self.prompt_tokens = 0
+        """Sum of its output `prompt_tokens` up to now."""
+
+    async def run(self, inputs: Mapping[str, Sequence[Array]]) -> dict[str, list[Array]]:
+        """The outputs of all rows by role, in their order, each flat; `prompt_tokens` goes to the sum.
+
+        Args:
+            inputs: rows by role, equally many, each flat. Rows that differ in length are not called together.
+
+        Raises:
+            ApiError: the model is gone, has failed, has not answered in time, or what it gave is not what it declares.
+        """
+        batches = self._batches(list(inputs.values()))
+        tasks = [asyncio.ensure_future(self._batch(inputs, batch)) for batch in batches]
+        try:
+            answers = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        count = sum(len(batch) for batch in batches)
+        outputs: dict[str, list[Array]] = {}
+        for role in self._model.outputs:
+            rows: list[Array] = [np.empty(0)] * count
+            for batch, answer in zip(batches, answers, strict=True):
+                for index, row in zip(batch, answer[role], strict=True):
+                    rows[index] = row
+            outputs[role] = rows
+        self.prompt_tokens += sum(int(row[0]) for row in outputs.pop("prompt_tokens", []))
+        return outputs
+
+    def _batches(self, columns: Sequence[Sequence[Array]]) -> list[list[int]]:
+        """Indices of the rows of each call."""
+        by_lengths: dict[tuple[int, ...], list[int]] = {}
+        for index, rows in enumerate(zip(*columns, strict=True)):
+            by_lengths.setdefault(tuple(len(row) for row in rows), []).append(index)
+        size = max(1, self._model.max_batch_size)
+        return [group[at : at + size] for group in by_lengths.values() for at in range(0, len(group), size)]
+
+    async def _batch(self, inputs: Mapping[str, Sequence[Array]], batch: list[int]) -> dict[str, list[Array]]:
+        model = self._model
+        tensors = {}
+        for role, rows in inputs.items():
+            spec = model.inputs[role]
+            tensors[spec.name] = _tensor(spec, [rows[index] for index in batch], batched=model.max_batch_size > 0)
+        async with self._slots:
+            arrays = await self._call(tensors)
+        return {role: self._rows(spec, arrays[spec.name], role, len(batch)) for role, spec in model.outputs.items()}
+
+    async def _call(self, tensors: Arrays) -> Arrays:
+        name = self._model.name
+        names = [spec.name for spec in self._model.outputs.values()]
+        left = self._deadline - time.monotonic()
+        try:
+            if left <= 0:
+                raise ModelTimeoutError("no time is left")
+            return await self._calls.call(name, tensors, names, timeout_s=left)
+        except ModelCallError as error:
+            raise call_failure(name, error, self._timeout_s) from None
+
+    def _rows(self, spec: TensorSpec, array: Array, role: str, count: int) -> list[Array]:
+        """An output as one flat row per input."""
+        model = self._model
+        batched = model.max_batch_size > 0
+        shape = array.shape
+        if array.dtype != _NUMPY[spec.data_type] or (batched and (not shape or shape[0] != count)):
+            raise self._misfit(f"{spec.name!r} as {array.dtype} of shape {list(shape)} for {count} inputs")
+        rows = [array[index].reshape(-1) for index in range(count)] if batched else [array.reshape(-1)]
+        if role in ("score", "prompt_tokens") and any(len(row) != 1 for row in rows):
+            raise self._misfit(f"{spec.name!r} with {len(rows[0])} numbers instead of one per input")
+        if array.dtype == np.float32 and not np.isfinite(array).all():
+            raise self._misfit(f"{spec.name!r} with values that are no numbers")
+        return rows
+
+    def _misfit(self, what: str) -> EngineError:
+        logger.error("model %s answered with %s", self._model.name, what)
+        return EngineError(f"The model {self._model.name!r} answered with {what}.")
+
+
+def call_failure(name: str, error: ModelCallError, timeout_s: float) -> ApiError:
+    """The error for a client whose model `name` could not be called, or failed."""
+    if isinstance(error, ModelTimeoutError):
+        return DeadlineError(f"The model {name!r} has not answered within {timeout_s:g} s.")
+    logger.warning("a call of model %s failed: %s", name, error)
+    if isinstance(error, ModelUnavailableError):
+        return OverloadedError(f"The model {name!r} is not loaded (any more).", code="model_unavailable")
+    if _UNEXPECTED in str(error):
+        return EngineError(f"The model {name!r} failed; see the server's log.")
+    said = str(error).removeprefix(f"the model '{name}': ")
+    return EngineError(f"The model {name!r} failed: {said}")
+
+
+def _tensor(spec: TensorSpec, rows: Sequence[Array], *, batched: bool) -> Array:
+    """Rows of equal length as one tensor."""
+    # The last dimension has the elements, others are 1.
+    ones = (1,) * (len(spec.dims) - 1)
+    stacked = np.stack(rows).astype(_NUMPY[spec.data_type])
+    count, length = stacked.shape
+    return stacked.reshape((count, *ones, length) if batched else (*ones, length))

@@ -1,0 +1,69 @@
+"""Handover of connections to an engine's process: their file descriptors travel over a Unix socket (SCM_RIGHTS).
+
+The process that accepts a connection of an `openai_bls` instance gives it away, so that tokens go from the engine's
+process to the instance directly. The handover ends when its socket does: with a goodbye before, the connections that
+went through it get one too; without, they break off, as if the accepting process still had them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+
+from openai_bls.transport.ipc.server import Connection
+
+logger = logging.getLogger(__name__)
+
+_CONNECTION = b"c"
+_GOODBYE = b"g"
+
+
+def give(channel: socket.socket, connection: socket.socket) -> None:
+    """Give `connection` away and close it here.
+
+    Raises:
+        OSError: the process at the other end has gone; the connection is as it was.
+    """
+    socket.send_fds(channel, [_CONNECTION], [connection.fileno()])
+    connection.close()
+
+
+def say_goodbye(channel: socket.socket) -> None:
+    """Have all connections that were given away end with a goodbye."""
+    with contextlib.suppress(OSError):
+        channel.sendall(_GOODBYE)
+
+
+def receive(channel: socket.socket, connect: Callable[[socket.socket], Connection]) -> None:
+    """Take in connections until the channel ends, and then hang up on them.
+
+    Args:
+        channel: a Unix socket; closed at the end.
+        connect: serves a connection.
+    """
+    taken: list[Connection] = []
+    orderly = False
+    with channel:
+        while True:
+            try:
+                # Not inherited by processes that the engine starts: they would keep it open.
+                data, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+            except OSError as error:
+                logger.warning("connections are not handed over any more: %s", error)
+                break
+            for descriptor in descriptors:
+                taken = [connection for connection in taken if connection.alive]
+                taken.append(connect(socket.socket(fileno=descriptor)))
+            if not data or data == _GOODBYE:
+                orderly = bool(data)
+                break
+    for connection in taken:
+        if orderly:
+            connection.close()
+        else:
+            connection.abandon()
+    if orderly:
+        for connection in taken:
+            connection.join()

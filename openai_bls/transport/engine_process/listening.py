@@ -1,0 +1,250 @@
+"""Listening socket of an engine's process: who connects is checked, told how the engine is, and served once it is."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+import ssl
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.transport.engine_process import handshake, tls_relay
+from openai_bls.transport.engine_process.address import EngineAddress
+from openai_bls.transport.engine_process.handshake import HandshakeError, Role, Status
+from openai_bls.transport.ipc.listener import is_ours
+
+logger = logging.getLogger(__name__)
+
+_GREETING_S = 10.0
+"""Seconds that a peer has for TLS, and again for its preface."""
+_MOST_GREETINGS = 64
+"""Connections that are not served yet; one more is closed at once."""
+_RETRY_S = 0.1
+
+Serve = Callable[[Role, socket.socket], None]
+
+
+class EngineState:
+    """State of the engine, for those who wait for it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._status = Status("loading")
+
+    def set(self, status: Status) -> None:
+        """Tell all who wait."""
+        with self._changed:
+            self._status = status
+            self._changed.notify_all()
+
+    @property
+    def now(self) -> Status:
+        """The status."""
+        return self._status
+
+    def next(self, last: Status | None) -> Status:
+        """The status as soon as it is another than `last`, or after `STATUS_INTERVAL_S`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._status is not last, timeout=handshake.STATUS_INTERVAL_S)
+            return self._status
+
+
+class EngineListener:
+    """Accepts connections to an engine's process, each on a thread of its own.
+
+    Args:
+        address: where to listen.
+        state: of the engine.
+        serve: takes a connection of a peer that was let in, once the engine is ready; runs on the connection's thread.
+        mode: permissions of the socket's file.
+        tls: context for an address of the kind tls.
+        key: key that peers over TLS must have.
+
+    Raises:
+        EngineLoadError: it cannot listen there.
+    """
+
+    def __init__(
+        self,
+        address: EngineAddress,
+        state: EngineState,
+        serve: Serve,
+        *,
+        mode: int = 0o600,
+        tls: ssl.SSLContext | None = None,
+        key: str = "",
+    ) -> None:
+        self._address = address
+        self._state = state
+        self._serve = serve
+        self._tls = tls
+        self._key = key
+        self._socket = _tcp_socket(address) if address.kind == "tls" else unix_socket(address, mode)
+        self._file = _identity(address)
+        self._greetings = threading.BoundedSemaphore(_MOST_GREETINGS)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="engine-accept", daemon=True)
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Accept no more, and remove the socket's file."""
+        self._closing.set()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._thread.is_alive():
+            self._thread.join()
+        self._socket.close()
+        if self._file is not None and _identity(self._address) == self._file:
+            Path(self._address.path).unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                accepted, _ = self._socket.accept()
+            except OSError as error:
+                if not self._closing.is_set():
+                    logger.warning("a connection could not be accepted: %s", error)
+                    self._closing.wait(_RETRY_S)
+                continue
+            if not self._greetings.acquire(blocking=False):
+                logger.warning("more than %d peers connect at once; one more is turned away", _MOST_GREETINGS)
+                accepted.close()
+                continue
+            threading.Thread(target=self._greet, args=(accepted,), name="engine-peer", daemon=True).start()
+
+    def _greet(self, accepted: socket.socket) -> None:
+        connection: socket.socket | None = accepted
+        role: Role = "exchange"
+        try:
+            connection, role = self._let_in(accepted)
+        except (HandshakeError, OSError) as error:
+            logger.warning("a peer was turned away: %s", error)
+            accepted.close()
+            connection = None
+        finally:
+            self._greetings.release()
+        if connection is not None and role == "status":
+            connection.close()
+        elif connection is not None:
+            self._serve(role, connection)
+
+    def _let_in(self, accepted: socket.socket) -> tuple[socket.socket, Role]:
+        """Check a peer, and wait with it for the engine."""
+        # A file has permissions of its own.
+        if self._address.path.startswith("@") and not is_ours(accepted):
+            raise HandshakeError("it is of another user")
+        connection = accepted
+        if self._tls is not None:
+            tls_relay.tune(accepted)
+            accepted.settimeout(_GREETING_S)
+            connection = self._tls.wrap_socket(accepted, server_side=True)
+        try:
+            peer = handshake.read_preface(connection, _GREETING_S, self._key)
+            refusal = handshake.refusal(peer)
+            if refusal is None and self._tls is not None and peer.role == "handover":
+                refusal = "connections cannot be handed over through TLS"
+            if refusal is not None:
+                handshake.send_status(connection, Status("refused", error=refusal))
+                raise HandshakeError(refusal)
+            if peer.role == "status":
+                handshake.send_status(connection, self._state.now)
+                return connection, peer.role
+            self._tell(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return (tls_relay.plain_end(connection) if isinstance(connection, ssl.SSLSocket) else connection), peer.role
+
+    def _tell(self, connection: socket.socket) -> None:
+        """Tell how the engine is until it is ready."""
+        status: Status | None = None
+        while status is None or status.state != "ready":
+            status = self._state.next(status)
+            handshake.send_status(connection, status)
+            if status.error:
+                raise HandshakeError("its engine has failed")
+
+
+def unix_socket(address: EngineAddress, mode: int) -> socket.socket:
+    """A listening Unix socket. A file that nobody listens to is replaced.
+
+    Raises:
+        EngineLoadError: somebody listens there, or the folder is not fit for it.
+    """
+    path = Path(address.path)
+    if not address.path.startswith("@"):
+        _check_folder(path.parent)
+        _remove_stale(path)
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o777 & ~mode)
+    try:
+        found.bind(address.socket_name)
+        found.listen()
+    except OSError as error:
+        found.close()
+        raise EngineLoadError(f"cannot listen on {address}: {error.strerror}") from None
+    finally:
+        os.umask(before)
+    return found
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        # In a volume to which every user may write, such as a new one of Kubernetes.
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        mode = folder.stat().st_mode
+    except OSError as error:
+        raise EngineLoadError(
+            f"{folder}, the folder of the engine's socket, cannot be used: {error.strerror}"
+        ) from None
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise EngineLoadError(
+            f"every user may replace the files in {folder}, the folder of the engine's socket: run `chmod o-w {folder}`"
+        )
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise EngineLoadError(f"{path} is there already, and is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            if error.errno != errno.ECONNREFUSED:
+                raise EngineLoadError(f"{path} is another user's socket ({error.strerror})") from None
+        else:
+            raise EngineLoadError(f"another process serves an engine on {path}")
+    path.unlink(missing_ok=True)
+
+
+def _identity(address: EngineAddress) -> tuple[int, int] | None:
+    """Device and inode of the socket's file; None if there is none."""
+    if address.kind != "unix" or address.path.startswith("@"):
+        return None
+    try:
+        found = Path(address.path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _tcp_socket(address: EngineAddress) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        return socket.create_server((address.host, address.port), family=family)
+    except OSError as error:
+        raise EngineLoadError(f"cannot listen on {address}: {error.strerror or error}") from None

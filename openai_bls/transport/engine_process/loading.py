@@ -1,0 +1,105 @@
+"""Loading of an engine where the settings say: in this process, in one that is started, or in one that is there."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from openai_bls.core.engine import Engine, StepListener
+from openai_bls.core.manifest import EngineLoadError, load_manifest
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.registry import create_engine
+from openai_bls.transport.engine_process import address, options, tls_relay
+from openai_bls.transport.engine_process.engine import ProcessEngine
+from openai_bls.transport.engine_process.source import EngineSource, RemoteProcess, StartedProcess
+
+
+class LoadedEngine(NamedTuple):
+    """An engine that is ready."""
+
+    engine: Engine
+    hand_over: Callable[[socket.socket], None] | None
+    """Takes connections of `openai_bls` instances to the engine's own process; None for an engine of this process."""
+
+
+def load_engine(
+    version_dir: Path, on_step: StepListener, overrides: Mapping[str, str], settings: TensorRtLlmSettings
+) -> LoadedEngine:
+    """The engine that lies in `version_dir`, or at the address that the settings name, ready.
+
+    Args:
+        version_dir: a version folder of the model `tensorrt_llm`.
+        on_step: the listener.
+        overrides: options of the engine from the environment, as strings.
+        settings: the model's.
+
+    Raises:
+        EngineLoadError: one sentence that says what is missing and what to do.
+    """
+    source = _source(version_dir, overrides, settings)
+    if source is None:
+        return LoadedEngine(create_engine(version_dir, on_step, overrides, settings), None)
+    engine = ProcessEngine(source, on_step, settings.engine_silence_timeout_s)
+    return LoadedEngine(engine, engine.adopt)
+
+
+def arguments(version_dir: Path, overrides: Mapping[str, str], settings: TensorRtLlmSettings) -> list[str]:
+    """Command line of an engine's process that is started here, without its socket."""
+    words = ["--model-dir", str(version_dir.absolute())]
+    default = TensorRtLlmSettings()
+    for name in TensorRtLlmSettings.__struct_fields__:
+        value = getattr(settings, name)
+        if not name.startswith("engine_") and value != getattr(default, name):
+            words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    for name, text in overrides.items():
+        words += ["--option", f"{name}={text}"]
+    return words
+
+
+def _source(version_dir: Path, overrides: Mapping[str, str], settings: TensorRtLlmSettings) -> EngineSource | None:
+    if settings.engine_address:
+        if settings.engine_python:
+            raise EngineLoadError(
+                "engine_python and engine_address exclude each other: one starts an engine's process,"
+                " the other names one that is there"
+            )
+        return _remote(settings, overrides)
+    for name in ("engine_key", "engine_key_file", "engine_ca_file"):
+        if getattr(settings, name):
+            raise EngineLoadError(f"{name} is of an engine's process at an address: it needs engine_address")
+    python = settings.engine_python or _engine_python(version_dir)
+    if not python:
+        return None
+    return StartedProcess(python, arguments(version_dir, overrides, settings), settings.engine_restarts)
+
+
+def _remote(settings: TensorRtLlmSettings, overrides: Mapping[str, str]) -> RemoteProcess:
+    place = address.parse(settings.engine_address)
+    other = msgspec.structs.replace(settings, lora_watch_dir="", exclude_input_in_output=True)
+    ignored = [word for word in arguments(Path("/"), overrides, other)[2:] if "=" in word]
+    if ignored:
+        raise EngineLoadError(
+            f"{ignored[0].partition('=')[0]} is for the engine's process, which {place} has: give it to that one's "
+            "command, `openai-bls engine`"
+        )
+    if place.kind == "unix":
+        for name in ("engine_key", "engine_key_file", "engine_ca_file"):
+            if getattr(settings, name):
+                raise EngineLoadError(f"{name} is for tls://host:port; {place} goes by the permissions of its file")
+        return RemoteProcess(place, settings.engine_connect_timeout_s)
+    key = options.shared_key(settings.engine_key, settings.engine_key_file)
+    return RemoteProcess(
+        place, settings.engine_connect_timeout_s, tls_relay.client_context(settings.engine_ca_file), key
+    )
+
+
+def _engine_python(version_dir: Path) -> str:
+    """The interpreter in engine.json; empty if there is none, or no engine.json, which only some engines need."""
+    try:
+        return load_manifest(version_dir).engine_python
+    except EngineLoadError:
+        return ""

@@ -1,0 +1,385 @@
+"""Source of an engine's process: started here, or somebody else's; both open a connection to one that is ready."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.transport.engine_process import handover, handshake, tls_relay
+from openai_bls.transport.engine_process.address import EngineAddress
+from openai_bls.transport.engine_process.handshake import HandshakeError, HungUpError, Role
+from openai_bls.transport.engine_process.process import EngineProcess
+
+HELLO_S = 120.0
+"""Seconds until an engine's process that is there must have answered for the first time; loading comes after."""
+_RETRY_S = 0.05  # between two attempts to connect to a process that is starting
+_CONNECT_S = 10.0  # for a connection over a network
+_STOPPED_S = 10.0
+"""Seconds after which a process that is stopped by a signal while it loads counts as lost."""
+
+
+_SocketT = TypeVar("_SocketT", bound=socket.socket)
+
+
+class ClosedError(Exception):
+    """The engine is being closed."""
+
+
+class Channel(Protocol):
+    """Way of accepted connections to the engine's process."""
+
+    def give(self, connection: socket.socket) -> None:
+        """Have the engine's process serve a connection, which is closed here.
+
+        Raises:
+            OSError: the process has gone; the connection is as it was.
+        """
+
+    def close(self, *, orderly: bool) -> None:
+        """End all connections that were given, with a goodbye if `orderly`."""
+
+
+class Opened(NamedTuple):
+    """Connections to an engine's process that is ready."""
+
+    exchange: socket.socket
+    channel: Channel
+
+
+class EngineSource(Protocol):
+    """Source of an engine's process."""
+
+    limit: int | None
+    """Starts in a row that may fail; None is no limit."""
+
+    def open(self, closing: threading.Event, restarts: int) -> Opened:
+        """Connections to a process that is ready; waits while the engine loads.
+
+        Args:
+            closing: set if the engine is not wanted any more.
+            restarts: number of restarts so far; 0 is the first start.
+
+        Raises:
+            EngineLoadError: there is none; one sentence.
+            ClosedError: `closing` was set.
+        """
+        ...
+
+    def lost(self) -> str:
+        """Why the process was lost, as a sentence; whatever is left of it has gone then."""
+        ...
+
+    def kill(self) -> None:
+        """End a process that hangs, as far as it is ours."""
+
+    def end(self) -> bool:
+        """Tell the process to end well; False if it is somebody else's."""
+        ...
+
+    def close(self) -> None:
+        """Free everything, after the process was told to end."""
+
+
+class StartedProcess:
+    """Process that is started here.
+
+    Args:
+        python: its interpreter.
+        arguments: of the process, without its socket.
+        limit: starts in a row that may fail.
+        environ: environment to begin with.
+    """
+
+    def __init__(
+        self, python: str, arguments: Sequence[str], limit: int, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self.limit: int | None = limit
+        self._python = python
+        self._arguments = arguments
+        self._environ = os.environ if environ is None else environ
+        self._process: EngineProcess | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the engine's process; None while there is none."""
+        return None if self._process is None else self._process.pid
+
+    def open(self, closing: threading.Event, restarts: int) -> Opened:
+        """A process that is started now."""
+        name = f"@openai_bls/{os.getpid()}/{secrets.token_hex(8)}"
+        place = EngineAddress("unix", path=name)
+        with self._lock:
+            if closing.is_set():
+                raise ClosedError
+            process = self._process = EngineProcess(
+                self._python, [*self._arguments, "--socket", name, "--supervised", str(restarts)], self._environ
+            )
+        try:
+            exchange = self._connect(place, "exchange", _Patience(process, closing))
+            channel = self._connect(place, "handover", _Patience(process, closing))
+            return Opened(exchange, DescriptorChannel(channel))
+        except (HungUpError, OSError):
+            raise EngineLoadError(self.lost()) from None
+        except HandshakeError as error:
+            process.kill()
+            process.wait()
+            raise EngineLoadError(str(error)) from None
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+
+    def lost(self) -> str:
+        """How the process ended."""
+        assert self._process is not None
+        self._process.wait_or_kill()
+        return self._process.why_ended()
+
+    def kill(self) -> None:
+        """Kill the process."""
+        if self._process is not None:
+            self._process.kill()
+
+    def end(self) -> bool:
+        """Tell the process to end."""
+        with self._lock:
+            if self._process is not None:
+                self._process.end()
+        return True
+
+    def close(self) -> None:
+        """Wait for the end of the process."""
+        if self._process is not None:
+            self._process.end()
+            self._process.wait()
+
+    def _connect(self, place: EngineAddress, role: Role, idle: _Patience) -> socket.socket:
+        while True:
+            try:
+                connection = connect_unix(place)
+            except OSError:
+                idle(False)
+                time.sleep(_RETRY_S)
+                continue
+            return _shaken(connection, role, "", idle)
+
+
+class _Patience:
+    """Wait for a process that starts: it ends when the process does, or says nothing for too long.
+
+    Args:
+        process: the engine's.
+        closing: set if the engine is not wanted any more.
+    """
+
+    def __init__(self, process: EngineProcess, closing: threading.Event) -> None:
+        self._process = process
+        self._closing = closing
+        self._deadline = time.monotonic() + HELLO_S
+        self._runs_at = time.monotonic()
+
+    def __call__(self, heard: bool) -> None:
+        """Look at the process. Args: heard: it has answered."""
+        if self._closing.is_set():
+            raise ClosedError
+        if self._process.poll() is not None:
+            raise HungUpError("the engine's process has ended")
+        now = time.monotonic()
+        if not self._process.stopped():
+            self._runs_at = now
+        if now > self._runs_at + _STOPPED_S:
+            raise HandshakeError("the engine's process was stopped (SIGSTOP) while it loaded")
+        if not heard and now > self._deadline:
+            raise HandshakeError(f"the engine's process has not answered within {HELLO_S:g} s of its start")
+
+
+class RemoteProcess:
+    """Process that somebody else has started, at an address.
+
+    Args:
+        address: its own.
+        timeout_s: seconds that the first `open` waits for it to be there.
+        tls: context, for an address of the kind tls.
+        key: key, for an address of the kind tls.
+    """
+
+    limit: int | None = None
+
+    def __init__(
+        self, address: EngineAddress, timeout_s: float, tls: ssl.SSLContext | None = None, key: str = ""
+    ) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+        self._tls = tls
+        self._key = key
+
+    def open(self, closing: threading.Event, restarts: int) -> Opened:
+        """Connections to the process; the first time it is waited for, later it is there or not."""
+        deadline = time.monotonic() + (0 if restarts else self._timeout_s)
+        while True:
+            try:
+                return self._open(closing)
+            except (HungUpError, OSError) as error:
+                if isinstance(error, ssl.SSLCertVerificationError):
+                    raise EngineLoadError(
+                        f"the certificate of the engine's process at {self._address} is not trusted: "
+                        f"{error.verify_message}; engine_ca_file names its CA"
+                    ) from None
+                if time.monotonic() >= deadline:
+                    reason = getattr(error, "strerror", None) or error
+                    raise EngineLoadError(f"no engine's process at {self._address}: {reason}") from None
+            except HandshakeError as error:
+                raise EngineLoadError(f"the engine's process at {self._address} cannot be used: {error}") from None
+            if closing.wait(_RETRY_S * 4):
+                raise ClosedError
+
+    def lost(self) -> str:
+        """That it was lost."""
+        return f"the engine's process at {self._address} has gone"
+
+    def kill(self) -> None:
+        """Nothing: it is somebody else's."""
+
+    def end(self) -> bool:
+        """Nothing: it is somebody else's."""
+        return False
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _open(self, closing: threading.Event) -> Opened:
+        exchange = self._connect("exchange", closing)
+        if self._tls is None:
+            return Opened(exchange, DescriptorChannel(self._connect("handover", closing)))
+        return Opened(exchange, RelayChannel(lambda: self._connect_tls("exchange", closing)))
+
+    def _connect(self, role: Role, closing: threading.Event) -> socket.socket:
+        if self._tls is not None:
+            return tls_relay.plain_end(self._connect_tls(role, closing))
+        connection = connect_unix(self._address)
+        return _shaken(connection, role, "", _until(closing))
+
+    def _connect_tls(self, role: Role, closing: threading.Event) -> ssl.SSLSocket:
+        assert self._tls is not None
+        plain = socket.create_connection((self._address.host, self._address.port), _CONNECT_S)
+        tls_relay.tune(plain)
+        connection = self._tls.wrap_socket(plain, server_hostname=self._address.host)
+        return _shaken(connection, role, self._key, _until(closing))
+
+
+class DescriptorChannel:
+    """Channel over which file descriptors travel.
+
+    Args:
+        channel: Unix socket with the role handover.
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+
+    def give(self, connection: socket.socket) -> None:
+        """Give the descriptor away."""
+        handover.give(self._channel, connection)
+
+    def close(self, *, orderly: bool) -> None:
+        """End the handover."""
+        if orderly:
+            handover.say_goodbye(self._channel)
+        self._channel.close()
+
+
+class RelayChannel:
+    """Channel that opens a TLS connection for each one that is given, and relays between the two.
+
+    Args:
+        connect: a new connection to the engine's process.
+    """
+
+    def __init__(self, connect: Callable[[], ssl.SSLSocket]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._given: list[socket.socket] = []
+
+    def give(self, connection: socket.socket) -> None:
+        """Relay, on a thread of its own."""
+        with self._lock:
+            self._given = [given for given in self._given if given.fileno() >= 0]
+            self._given.append(connection)
+        threading.Thread(target=self._relay, args=(connection,), name="engine-relay", daemon=True).start()
+
+    def close(self, *, orderly: bool) -> None:
+        """Hang up on both sides."""
+        with self._lock:
+            given, self._given = self._given, []
+        for connection in given:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RD if orderly else socket.SHUT_RDWR)
+
+    def _relay(self, connection: socket.socket) -> None:
+        try:
+            tls = self._connect()
+        except (HandshakeError, OSError, ClosedError):
+            connection.close()
+            return
+        tls_relay.relay(tls, connection)
+
+
+def connect_unix(address: EngineAddress) -> socket.socket:
+    """A connection to a Unix socket.
+
+    Raises:
+        HandshakeError: a process of another user listens there.
+        OSError: nobody listens there.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(address.socket_name)
+        _check_peer(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _shaken(connection: _SocketT, role: Role, key: str, idle: Callable[[bool], None]) -> _SocketT:
+    """The connection after its handshake."""
+    try:
+        connection.sendall(handshake.preface(role, key))
+        handshake.await_ready(connection, idle)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _until(closing: threading.Event) -> Callable[[bool], None]:
+    deadline = time.monotonic() + HELLO_S
+
+    def idle(heard: bool) -> None:
+        if closing.is_set():
+            raise ClosedError
+        if not heard and time.monotonic() > deadline:
+            raise HungUpError(f"it has not answered within {HELLO_S:g} s")
+
+    return idle
+
+
+def _check_peer(connection: socket.socket) -> None:
+    """Refuse a process of another user, who could read every prompt."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    if uid not in (os.getuid(), 0):
+        raise HandshakeError(
+            f"it runs as user {uid} and this server as user {os.getuid()}: run both as the same user (in containers by "
+            "`user:` or runAsUser), or the engine as root"
+        )

@@ -1,0 +1,66 @@
+"""Golden answers, over the null engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from openai_bls.core.engine import Engine
+from openai_bls.core.manifest import AnswerRecord, EngineLoadError
+from openai_bls.engines.registry import create_engine
+from openai_bls.engines.vllm import answers
+from openai_bls.engines.vllm.answers import Switch
+
+RECORD = AnswerRecord("cpu", "float32", [[1], [2]], [[4, 5, 6], [7]], [[-0.1, -0.2, -0.3], [-1.0]])
+
+
+@pytest.fixture
+def engine(version_dir: Path) -> Iterator[tuple[Engine, Switch]]:
+    switch = Switch(lambda _: None)
+    made = create_engine(version_dir, switch, {"engine": "null"})
+    yield made, switch
+    made.close()
+
+
+def test_answers_are_the_same_again(engine: tuple[Engine, Switch]) -> None:
+    recorded = answers.record(*engine, device="cpu", dtype="float32")
+    assert len(recorded.prompts) == len(recorded.token_ids) == answers.PROMPTS
+    assert {len(row) for row in recorded.token_ids} == {len(row) for row in recorded.logprobs} == {answers.NEW_TOKENS}
+    answers.require_same(*engine, recorded, device="cpu")
+
+
+def test_other_answers_are_refused(engine: tuple[Engine, Switch]) -> None:
+    recorded = answers.record(*engine, device="cpu", dtype="float32")
+    changed = [[value - 1 for value in row] for row in recorded.logprobs]
+    recorded = msgspec.structs.replace(recorded, logprobs=changed)
+    with pytest.raises(EngineLoadError, match="token 0 of answer 0"):
+        answers.require_same(*engine, recorded, device="cpu")
+    # On another device they are not compared.
+    answers.require_same(*engine, recorded, device="NVIDIA H200 (9.0)")
+
+
+def test_the_listener_is_given_back(engine: tuple[Engine, Switch]) -> None:
+    before = engine[1].target
+    answers.record(*engine, device="cpu", dtype="float32")
+    assert engine[1].target is before
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "logprobs", "said"),
+    [
+        ([[4, 5, 6], [7]], [[-0.1, -0.21, -0.3], [-1.0]], ""),
+        # Two tokens as likely: what follows is another answer.
+        ([[4, 8, 9], [7]], [[-0.1, -0.2, -5.0], [-1.0]], ""),
+        ([[4, 5, 6], [7]], [[-0.1, -0.2, -0.4], [-1.0]], "token 2 of answer 0"),
+        ([[4, 5, 6], [8]], [[-0.1, -0.2, -0.3], [-1.5]], "token 0 of answer 1"),
+        ([[4, 5, 6], [7]], [[-0.1, float("nan"), -0.3], [-1.0]], "token 1 of answer 0"),
+        ([[4, 5], [7]], [[-0.1, -0.2], [-1.0]], "has 2 tokens instead of 3"),
+    ],
+)
+def test_differences(token_ids: list[list[int]], logprobs: list[list[float]], said: str) -> None:
+    found = answers.difference(RECORD, token_ids, logprobs)
+    assert said in found
+    assert bool(found) == bool(said)

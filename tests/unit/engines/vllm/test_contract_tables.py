@@ -1,0 +1,89 @@
+"""The names of vLLM that are used, in every recorded version; tests/contracts says where the tables come from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from openai_bls.engines.vllm import engine_args, structured_outputs
+from tests.contracts.vllm import record
+from tests.contracts.vllm.tables import ENGINE_ARGS, USED, VERSIONS, members, table
+
+SOURCES = Path(engine_args.__file__).parent
+
+MISSING: dict[tuple[str, str], tuple[str, ...]] = {}
+"""Name → versions that lack it; the engine finds out by itself and does without."""
+
+
+def lacking(name: str, missing: list[str]) -> None:
+    """Check the versions that lack a name."""
+    owner, _, member = name.rpartition(".")
+    assert tuple(missing) == MISSING.get((owner, member), ()), name
+
+
+@pytest.mark.parametrize("path", USED)
+def test_every_version_has_the_names(path: str) -> None:
+    lacking(path, [version for version in VERSIONS if table(version)["classes"][path] is None])
+    used = USED[path]
+    present = [version for version in VERSIONS if table(version)["classes"][path] is not None]
+    for name in used.fields:
+        lacking(f"{path}.{name}", [one for one in present if name not in members(one, path, "fields")])
+    for call in used.calls:
+        name, _, given = call.partition("(")
+        for version in present:
+            signature = members(version, path, "methods").get(name)
+            assert signature is not None, (call, version)
+            parameters = set(re.findall(r"\w+", signature))
+            assert set(re.findall(r"\w+", given)) <= parameters, (call, version, signature)
+
+
+def test_the_sources_name_no_other_class() -> None:
+    """Paths that the engine imports by name are recorded."""
+    found = {
+        path
+        for source in SOURCES.rglob("*.py")
+        for path in re.findall(r'"(vllm(?:\.\w+)*\.[A-Z]\w+)"', source.read_text(encoding="utf-8"))
+    }
+    assert found <= set(record.CLASSES)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_has_the_arguments(version: str) -> None:
+    assert table(version)["version"].startswith(f"{version}.")
+    assert set(ENGINE_ARGS) <= set(engine_args.recorded(version))
+
+
+def test_the_table_of_arguments_is_made_from_the_tables() -> None:
+    tables = record.recorded()
+    assert tuple(tables) == VERSIONS
+    assert record.ENGINE_ARGS.read_text(encoding="utf-8") == record.to_json(record.engine_args(tables))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_pinned_llguidance_is_one_that_was_tried(version: str) -> None:
+    needs = " ".join(table(version)["requires"])
+    pinned = re.search(r"llguidance<(\d+)\.(\d+)\.0,>=(\d+)\.(\d+)", needs)
+    assert pinned is not None
+    upper, lower = (int(pinned[1]), int(pinned[2])), (int(pinned[3]), int(pinned[4]))
+    assert lower in structured_outputs.LLGUIDANCE
+    assert upper[1] == lower[1] + 1
+    assert structured_outputs.grammar_backend(table(version)["version"], f"{pinned[3]}.{pinned[4]}.0") == "llguidance"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "written"),
+    [
+        ("int | None", "int|None"),
+        ("Literal['auto', Literal['a']] | str", "'auto'|'a'|str"),
+        ("Optional[dict[str, Any]]", "dict|None"),
+        ("'dict[str, Any] | Foo | None'", "dict|None"),
+        ("SchedulerConfig", "dict"),
+        ("AttentionBackendEnum | None", "*|None"),
+        ("set[str]", "list"),
+        ("Union[int, torch.dtype]", "int"),
+    ],
+)
+def test_types_are_written_as_alternatives(annotation: str, written: str) -> None:
+    assert record.alternatives(annotation) == written

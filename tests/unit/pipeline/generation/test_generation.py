@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openai_bls.core.engine_types import GenerationRequest
+from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
+from openai_bls.core.logprobs import TokenLogprob
+from openai_bls.core.request_record import Progress
+from openai_bls.core.usage import FinishReason, Usage
+from openai_bls.output.stop_strings import StopMatcher
+from openai_bls.output.tool_parsers.parser import ToolCallParser
+from openai_bls.pipeline.generation.generation import Generation
+from openai_bls.pipeline.generation.sequence import Sequence
+from tests.unit.core_support import EOS, FakeEngineClient, tiny_detokenizers, token_ids
+
+DETOKENIZERS = tiny_detokenizers()
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+
+
+class Recorder:
+    """A writer that keeps the events, and checks that nothing follows an end."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+        self.over = False
+        self.raises: Exception | None = None
+
+    def _add(self, *event: Any) -> None:
+        assert not self.over
+        if self.raises is not None:
+            raise self.raises
+        self.events.append(event)
+
+    def text(self, sequence: Sequence, text: str) -> None:
+        assert text
+        self._add("text", sequence.index, text)
+
+    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
+        assert tokens
+        self._add("logprobs", sequence.index, tokens)
+
+    def reasoning(self, sequence: Sequence, text: str) -> None:
+        assert text
+        self._add("reasoning", sequence.index, text)
+
+    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
+        assert call_id
+        self._add("call", sequence.index, index, name)
+
+    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
+        assert fragment
+        self._add("arguments", sequence.index, index, fragment)
+
+    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
+        self._add("finished", sequence.index, reason)
+
+    def done(self, usage: Usage) -> None:
+        self._add("done", usage)
+        self.over = True
+
+    def failed(self, error: ApiError) -> None:
+        self.raises = None
+        self._add("failed", error)
+        self.over = True
+
+    def content(self, index: int = 0) -> str:
+        return "".join(event[2] for event in self.events if event[:2] == ("text", index))
+
+    def arguments(self, call: int, index: int = 0) -> str:
+        return "".join(event[3] for event in self.events if event[:3] == ("arguments", index, call))
+
+    def reasons(self) -> list[str]:
+        return [event[2] for event in self.events if event[0] == "finished"]
+
+
+class Run:
+    """A started generation."""
+
+    def __init__(
+        self, count: int = 1, stop: tuple[str, ...] = (), *, include: bool = False, tools: bool = False, **options: Any
+    ) -> None:
+        self.engine = FakeEngineClient()
+        self.writer = Recorder()
+        self.ends = 0
+        self.sequences = [
+            Sequence(
+                index,
+                GenerationRequest(self.engine.new_request_id(), [1], 100),
+                DETOKENIZERS.new(),
+                self.writer,
+                stops=StopMatcher(stop, include_stop_str_in_output=include) if stop else None,
+                parser=ToolCallParser() if tools else None,
+                **options,
+            )
+            for index in range(count)
+        ]
+        self.generation = Generation(self.engine, self.sequences, self.writer, [5], self._end)
+        self.generation.start()
+        self.deliver = self.engine.deliver
+
+    def _end(self, outcome: Any, progress: Progress) -> None:
+        assert progress.usage == self.generation.usage
+        self.outcome = outcome
+        self.ends += 1
+
+
+ONE_CALL = [("f", '{"a": 1}')]
+END = {"stop": ("END",)}
+
+
+def test_tokens_after_the_end_do_not_count() -> None:
+    """Of several that come in one delta, by speculative decoding."""
+    run = Run(stop=("END",))
+    run.deliver(0, "abENDxyz")
+    assert run.writer.content() == "ab"
+    assert run.writer.events[-1] == ("done", Usage.of(5, 5))
+    calls = Run(tools=True, parallel_tool_calls=False)
+    calls.deliver(0, CALL + CALL, "stop", stop_token_id=EOS)
+    assert calls.writer.events[-1][1].completion_tokens < len(token_ids(CALL + CALL))
+    assert calls.writer.reasons() == ["tool_calls"]
+
+
+def test_usage_of_predictions() -> None:
+    run = Run(count=2)
+    for sequence in run.sequences:
+        sequence.request = msgspec.structs.replace(sequence.request, prediction=tuple(token_ids("abcdef")))
+    run.deliver(0, "ab", predicted_tokens=2)
+    run.deliver(0, "xef", "length", predicted_tokens=1)
+    run.deliver(1, "abcdefabc", "length", predicted_tokens=9)
+    usage = run.generation.usage
+    details = msgspec.to_builtins(usage.completion_tokens_details)
+    assert details == {"reasoning_tokens": 0, "accepted_prediction_tokens": 12, "rejected_prediction_tokens": 3}
+    assert "accepted_prediction_tokens" not in msgspec.to_builtins(Usage.of(1, 1).completion_tokens_details)
+
+
+@pytest.mark.parametrize(
+    ("options", "deltas", "reason", "text", "calls", "ends_in", "cancelled"),
+    [
+        ({}, ["he", [], "y"], "stop", "hey", [], "stop", 0),
+        ({}, ["abc"], "length", "abc", [], "length", 0),
+        ({}, [[]], "stop", "", [], "stop", 0),
+        # A stop string cuts and stops the engine; in the last delta it is a stop, whatever the engine says.
+        (END, ["abE", "ND and more"], None, "ab", [], "stop", 1),
+        (END, ["abENDx"], "length", "ab", [], "stop", 0),
+        (END, ["abEN"], "length", "abEN", [], "length", 0),
+        ({**END, "include": True}, ["abEND!"], None, "abEND", [], "stop", 1),
+        ({"stop": ("\ufffd",)}, [[*token_ids("a"), token_ids("中")[0]]], "length", "a", [], "stop", 0),
+        ({"tools": True}, list(CALL), "stop", "", ONE_CALL, "tool_calls", 0),
+        ({"tools": True}, ["I see. " + CALL + CALL], "stop", "I see. ", ONE_CALL * 2, "tool_calls", 0),
+        ({"tools": True}, [CALL[: CALL.index("1")]], "length", "", [("f", '{"a": ')], "length", 0),
+        ({"tools": True}, ["a < b <tool"], "stop", "a < b <tool", [], "stop", 0),
+        ({}, [CALL], "stop", CALL, [], "stop", 0),
+        # A second call ends the answer if calls may not be parallel.
+        ({"tools": True, "parallel_tool_calls": False}, [CALL + CALL], None, "", ONE_CALL, "tool_calls", 1),
+        ({"tools": True, "stop": (": 1",)}, [CALL], None, "", [("f", '{"a"')], "stop", 1),
+    ],
+)
+def test_what_becomes_of_deltas(
+    options: dict[str, Any],
+    deltas: list[Any],
+    reason: str | None,
+    text: str,
+    calls: list[tuple[str, str]],
+    ends_in: str,
+    cancelled: int,
+) -> None:
+    run = Run(**options)
+    for at, delta in enumerate(deltas):
+        last = reason if at == len(deltas) - 1 else None
+        run.deliver(0, delta, last, stop_token_id=EOS if last == "stop" else None)
+    names = [event[3] for event in run.writer.events if event[0] == "call"]
+    assert [(name, run.writer.arguments(at)) for at, name in enumerate(names)] == calls
+    assert run.writer.content() == text
+    assert run.writer.reasons() == [ends_in]
+    # As if each had come by itself: those after the end do not count.
+    tokens = [token for delta in deltas for token in (token_ids(delta) if isinstance(delta, str) else delta)]
+    single = Run(**options)
+    for token in tokens:
+        single.deliver(0, [token])
+    if reason is not None:
+        single.deliver(0, [], reason, stop_token_id=EOS if reason == "stop" else None)
+    assert run.writer.events[-1] == single.writer.events[-1]
+    assert len(run.engine.cancelled) == cancelled
+    run.deliver(0, "late", "length")
+    assert run.ends == 1
+
+
+def test_bytes_that_are_no_character_yet_are_held_and_at_the_end_replaced() -> None:
+    first, second, third = token_ids("中")
+    run = Run()
+    run.deliver(0, [first])
+    run.deliver(0, [second])
+    assert run.writer.events == []
+    run.deliver(0, [third])
+    assert run.writer.content() == "中"
+    run.deliver(0, [first], "length")
+    assert run.writer.content() == "中\ufffd"
+    assert run.generation.usage.completion_tokens == 4
+
+
+def test_several_sequences_end_on_their_own_and_are_summed() -> None:
+    run = Run(3)
+    run.deliver(1, "b", "length")
+    run.deliver(0, "a")
+    run.deliver(2, "c", "stop", stop_token_id=EOS)
+    assert not run.writer.over
+    assert run.ends == 0
+    run.deliver(0, "a", "stop", stop_token_id=EOS)
+    assert run.writer.events[-1] == ("done", Usage.of(5, 6))
+    assert [run.writer.content(i) for i in range(3)] == ["aa", "b", "c"]
+    assert run.ends == 1
+
+
+@pytest.mark.parametrize(
+    ("delta", "kind", "message"),
+    [
+        ({"finish_reason": "error", "error": "no", "invalid": True}, InvalidRequestError, "no"),
+        ({"finish_reason": "error", "error": "broken"}, EngineError, "broken"),
+        ({"finish_reason": "error"}, EngineError, "The engine failed."),
+        ({"finish_reason": "cancelled"}, OverloadedError, "shutting down"),
+        ({"finish_reason": "cancelled", "error": "gone"}, OverloadedError, "gone"),
+    ],
+)
+def test_a_failed_sequence_fails_the_request(delta: dict[str, Any], kind: type[ApiError], message: str) -> None:
+    run = Run(3)
+    run.deliver(0, "a", "length")
+    run.deliver(1, "x", **delta)
+    name, error = run.writer.events[-1]
+    assert name == "failed"
+    assert type(error) is kind
+    assert message in error.message
+    assert run.engine.cancelled == [run.engine.requests[2].request_id]
+    run.deliver(2, "late", "length")
+    assert run.ends == 1
+
+
+def test_cancelling_stops_what_runs_and_writes_nothing() -> None:
+    run = Run(2)
+    run.deliver(0, "a", "length")
+    before = list(run.writer.events)
+    run.generation.cancel()
+    run.generation.cancel()
+    run.deliver(1, "late")
+    assert run.writer.events == before
+    assert run.engine.cancelled == [run.engine.requests[1].request_id]
+    assert run.ends == 1
+
+
+def test_cancelling_after_the_end_is_harmless() -> None:
+    run = Run()
+    run.deliver(0, "a", "length")
+    run.generation.cancel()
+    run.generation.fail(EngineError("late"))
+    assert run.writer.events[-1][0] == "done"
+    assert run.engine.cancelled == []
+    assert run.ends == 1
+
+
+def test_a_bug_while_a_delta_is_taken_ends_the_request_and_not_silently() -> None:
+    run = Run(2)
+    run.writer.raises = RuntimeError("bug")
+    run.deliver(0, "a")
+    name, error = run.writer.events[-1]
+    assert name == "failed"
+    assert type(error) is EngineError
+    assert "bug" not in error.message
+    assert run.ends == 1
+    assert len(run.engine.cancelled) == 2
+
+
+# --- tool calls ---
+
+
+# --- however the tokens are cut ---
+
+PIECES = st.sampled_from(["a", "b", "ab", "ba", "é", "中", "👍", " ", "\n", "<", CALL, "<tool_call>", "{", "stop"])
+
+
+@given(
+    text=st.lists(PIECES, max_size=8).map("".join),
+    cuts=st.lists(st.integers(1, 9), min_size=1, max_size=30),
+    stop=st.sampled_from([(), ("ab",), ("b中", "ba"), ("top",), ("\n</tool",), ("👍",)]),
+    tools=st.booleans(),
+    reason=st.sampled_from(["stop", "length"]),
+)
+@settings(deadline=None, max_examples=200)
+def test_how_the_tokens_are_cut_into_deltas_never_matters(
+    text: str, cuts: list[int], stop: tuple[str, ...], tools: bool, reason: str
+) -> None:
+    def outcome(deltas: list[list[int]]) -> tuple[Any, ...]:
+        run = Run(stop=stop, tools=tools)
+        for delta in deltas:
+            run.deliver(0, delta)
+        run.deliver(0, [], reason)
+        assert run.ends == 1
+        calls = [event[2:] for event in run.writer.events if event[0] == "call"]
+        arguments = [run.writer.arguments(at) for at in range(len(calls))]
+        return run.writer.content(), calls, arguments, run.writer.reasons()
+
+    ids = token_ids(text)
+    sizes = itertools.cycle(cuts)
+    pieces = []
+    rest = list(ids)
+    while rest:
+        size = next(sizes)
+        pieces.append(rest[:size])
+        rest = rest[size:]
+    whole = outcome([ids])
+    assert outcome(pieces) == whole
+    if not tools:
+        places = [text.find(word) for word in stop if word in text]
+        if not places:
+            assert whole == (text, [], [], [reason])
+        else:
+            assert text.startswith(whole[0])
+            assert not any(word in whole[0] for word in stop)
+            assert whole[3] == ["stop"]
+
+
+def test_a_writer_that_fails_at_the_end_tells_its_client() -> None:
+    run = Run()
+
+    def done(usage: Usage) -> None:
+        raise RuntimeError("broken")
+
+    run.writer.done = done  # type: ignore[method-assign]
+    run.deliver(0, "a", "length")
+    assert isinstance(run.writer.events[-1][1], EngineError)
+    assert run.ends == 1

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from openai_bls.api.chat import serving
+from openai_bls.core.engine import EngineStats
+from openai_bls.core.errors import AuthenticationError, EngineError, InvalidRequestError
+from openai_bls.core.request_record import Outcome, RequestRecord
+from openai_bls.core.usage import Usage
+from openai_bls.pipeline.metrics.metrics import Metrics
+from tests.unit.core_support import EOS, Bench, chat, request_context
+
+CHAT = {"model": "tiny", "endpoint": "chat.completions"}
+
+
+def lines(text: bytes) -> dict[str, float]:
+    """`name{label="value",...}`, the labels sorted → value, as Prometheus itself would read them."""
+    found = {}
+    for family in text_string_to_metric_families(text.decode()):
+        assert family.documentation
+        for sample in family.samples:
+            key = _key(sample.name, sample.labels)
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+def _key(name: str, labels: dict[str, str]) -> str:
+    pairs = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()))
+    return f"{name}{{{pairs}}}" if pairs else name
+
+
+def of(metrics: Metrics) -> dict[str, float]:
+    return lines(asyncio.run(metrics.scrape()))
+
+
+def line(name: str, **labels: str) -> str:
+    return _key(f"openai_bls_{name}", labels)
+
+
+def record(outcome: Outcome = "done", **changes: Any) -> RequestRecord:
+    values: dict[str, Any] = {
+        "endpoint": "chat.completions",
+        "model": "tiny",
+        "outcome": outcome,
+        "finish_reasons": ["stop"] if outcome == "done" else [],
+        "usage": Usage.of(10, 5, cached=4, reasoning=2),
+        "began_at": 100.0,
+        "first_token_at": 100.05,
+        "ended_at": 102.05,
+    }
+    return RequestRecord(**(values | changes))
+
+
+def new() -> Metrics:
+    return Metrics(Bench().service)
+
+
+def test_a_request_that_ended_well() -> None:
+    metrics = new()
+    metrics.ended(record())
+    found = of(metrics)
+    assert found[line("requests_total", **CHAT, outcome="done")] == 1
+    assert found[line("finished_sequences_total", **CHAT, finish_reason="stop")] == 1
+    assert found[line("prompt_tokens_total", **CHAT)] == 10
+    assert found[line("cached_prompt_tokens_total", **CHAT)] == 4
+    assert found[line("generation_tokens_total", **CHAT)] == 5
+    assert found[line("reasoning_tokens_total", **CHAT)] == 2
+    assert found[line("time_to_first_token_seconds_sum", **CHAT)] == pytest.approx(0.05)
+    assert found[line("time_to_first_token_seconds_bucket", **CHAT, le="0.04")] == 0
+    assert found[line("time_to_first_token_seconds_bucket", **CHAT, le="0.06")] == 1
+    assert found[line("e2e_request_latency_seconds_sum", **CHAT)] == pytest.approx(2.05)
+    # Four gaps in two seconds.
+    assert found[line("time_per_output_token_seconds_sum", **CHAT)] == pytest.approx(0.5)
+    assert not any("_created" in key for key in found)
+
+
+def test_choices_run_side_by_side() -> None:
+    metrics = new()
+    metrics.ended(record(finish_reasons=["stop", "length"], usage=Usage.of(10, 10)))
+    found = of(metrics)
+    assert found[line("requests_total", **CHAT, outcome="done")] == 1
+    assert found[line("finished_sequences_total", **CHAT, finish_reason="length")] == 1
+    assert found[line("time_per_output_token_seconds_sum", **CHAT)] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("first_token_at", [None, 100.05])
+def test_a_single_token_has_no_pace(first_token_at: float | None) -> None:
+    metrics = new()
+    metrics.ended(record(usage=Usage.of(10, 1), first_token_at=first_token_at))
+    found = of(metrics)
+    assert line("time_per_output_token_seconds_count", **CHAT) not in found
+    assert (line("time_to_first_token_seconds_count", **CHAT) in found) == (first_token_at is not None)
+
+
+@pytest.mark.parametrize(("outcome", "label"), [("cancelled", "cancelled"), (EngineError("x"), "500")])
+def test_what_did_not_end_well_counts_without_a_latency(outcome: Outcome, label: str) -> None:
+    metrics = new()
+    metrics.ended(record(outcome))
+    found = of(metrics)
+    assert found[line("requests_total", **CHAT, outcome=label)] == 1
+    assert found[line("generation_tokens_total", **CHAT)] == 5
+    assert line("e2e_request_latency_seconds_count", **CHAT) not in found
+
+
+def test_refused_requests_count_once_by_status() -> None:
+    metrics = new()
+    error = InvalidRequestError("x")
+    for _ in range(2):
+        metrics.refused("chat.completions", InvalidRequestError("x"))
+    metrics.refused("tokenize", EngineError("x"))
+    metrics.refused("", error)
+    found = of(metrics)
+    assert found[line("requests_total", model="", endpoint="chat.completions", outcome="400")] == 2
+    assert found[line("requests_total", model="", endpoint="tokenize", outcome="500")] == 1
+    assert found[line("requests_total", model="", endpoint="other", outcome="400")] == 1
+
+
+def test_an_admitted_requests_error_is_not_counted_again_when_it_is_answered() -> None:
+    metrics = new()
+    error = EngineError("x")
+    metrics.ended(record(error))
+    metrics.refused("chat.completions", error)
+    found = of(metrics)
+    assert sum(value for key, value in found.items() if key.startswith("openai_bls_requests_total")) == 1
+
+
+async def test_keys_of_a_file_are_counted_by_their_names(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("alice: a1\n")
+    bench = Bench(api_keys_file=str(tmp_path / "keys"))
+    metrics = bench.service.metrics
+    bench.service.on_end = metrics.ended
+    answer = asyncio.create_task(serving.answer(bench.service, request_context(key="alice"), chat()))
+    while not bench.engine.requests:
+        await asyncio.sleep(0)
+    metrics.refused("tokenize", InvalidRequestError("x"), "alice")
+    metrics.refused("tokenize", AuthenticationError("x"))
+    bench.engine.deliver(0, "ab", "stop")
+    await answer
+    found = lines(await metrics.scrape())
+    assert found[line("requests_total", **CHAT, key="alice", outcome="done")] == 1
+    assert found[line("prompt_tokens_total", **CHAT, key="alice")] == 2
+    assert found[line("generation_tokens_total", **CHAT, key="alice")] == 2
+    assert found[line("requests_total", model="", endpoint="tokenize", key="alice", outcome="400")] == 1
+    assert found[line("requests_total", model="", endpoint="tokenize", key="", outcome="401")] == 1
+    assert found[line("finished_sequences_total", **CHAT, finish_reason="stop")] == 1
+
+
+async def test_a_service_feeds_them() -> None:
+    bench = Bench()
+    metrics = bench.service.metrics
+    bench.service.on_end = metrics.ended
+    answer = asyncio.create_task(serving.answer(bench.service, request_context(), chat()))
+    while not bench.engine.requests:
+        await asyncio.sleep(0)
+    assert lines(await metrics.scrape())["openai_bls_requests_in_progress"] == 1
+    bench.engine.deliver(0, "ab", cached_tokens=1)
+    bench.engine.deliver(0, "c", "stop", stop_token_id=EOS)
+    await answer
+    found = lines(await metrics.scrape())
+    assert found["openai_bls_requests_in_progress"] == 0
+    assert found[line("requests_total", **CHAT, outcome="done")] == 1
+    assert found[line("generation_tokens_total", **CHAT)] == 4
+    assert found[line("cached_prompt_tokens_total", **CHAT)] == 1
+    for name in ("time_to_first_token", "e2e_request_latency", "time_per_output_token"):
+        assert found[line(f"{name}_seconds_count", **CHAT)] == 1
+
+
+def test_the_engines_load_is_told_where_it_is_known() -> None:
+    bench = Bench()
+    metrics = Metrics(bench.service)
+    up = line("engine_up", model="tiny")
+    assert {key: value for key, value in of(metrics).items() if "engine" in key} == {up: 1}
+    bench.engine.stats = EngineStats(3, 2, 0.25, 9, 40)
+    found = of(metrics)
+    assert found[up] == 1
+    assert found[line("engine_sequences_running", model="tiny")] == 3
+    assert found[line("engine_sequences_waiting", model="tiny")] == 2
+    assert found[line("engine_kv_cache_usage_ratio", model="tiny")] == 0.25
+    assert found[line("engine_steps_total", model="tiny")] == 9
+    assert found[line("engine_generated_tokens_total", model="tiny")] == 40
+    bench.engine.stats = EngineStats(0, 0, 0.0, 9, 40, failed=True)
+    assert of(metrics)[up] == 0
+    bench.engine.stats = None
+    bench.engine.connected = False
+    assert of(metrics)[up] == 0
+
+
+_INSTANCE = """
+import asyncio, sys
+from pathlib import Path
+from openai_bls.pipeline.metrics import directory as metrics_directory
+metrics_directory._SHARED_MEMORY = Path(sys.argv[1])
+assert metrics_directory.share(int(sys.argv[2])) is not None
+from tests.unit.pipeline.metrics.test_metrics import new, record
+
+metrics = new()
+while command := sys.stdin.readline().split():
+    match command:
+        case ["end", outcome]:
+            metrics.ended(record(outcome))
+        case ["progress", count]:
+            metrics.set_in_progress(int(count))
+    sys.stdout.buffer.write(asyncio.run(metrics.scrape()) + b"\\n\\n")
+    sys.stdout.flush()
+"""
+
+
+class Instance:
+    """A process with metrics of its own; each method returns its scrape after."""
+
+    def __init__(self, folder: Path, owner: int) -> None:
+        command = [sys.executable, "-c", _INSTANCE, str(folder), str(owner)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def tell(self, command: str) -> dict[str, float]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(command.encode() + b"\n")
+        self.process.stdin.flush()
+        page = b""
+        while not page.endswith(b"\n\n"):
+            page += self.process.stdout.readline()
+        return lines(page)
+
+    def stop(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(30) == 0
+
+
+def test_instances_are_summed_whichever_is_scraped(tmp_path: Path) -> None:
+    done = line("requests_total", **CHAT, outcome="done")
+    infinity = line("e2e_request_latency_seconds_bucket", **CHAT, le="+Inf")
+    one, two, stranger = (Instance(tmp_path, owner) for owner in (os.getpid(), os.getpid(), os.getppid()))
+    one.tell("end done")
+    one.tell("progress 2")
+    two.tell("end cancelled")
+    two.tell("end done")
+    found = two.tell("progress 3")
+    assert found == one.tell("look")
+    assert (found[done], found[infinity]) == (2, 2)
+    assert found[line("requests_total", **CHAT, outcome="cancelled")] == 1
+    assert found["openai_bls_requests_in_progress"] == 5
+    assert found[line("engine_up", model="tiny")] == 1
+    # Another server's are its own.
+    assert done not in stranger.tell("look")
+    # What an instance counted stays counted when it has ended; what it had in progress has ended with it.
+    one.stop()
+    found = two.tell("look")
+    assert (found[done], found["openai_bls_requests_in_progress"]) == (2, 3)
+    two.stop()
+    stranger.stop()
+
+
+def names(page: bytes) -> set[str]:
+    return {line.split()[2] for line in page.decode().splitlines() if line.startswith("# TYPE")}
+
+
+def test_every_metric_has_a_name_before_it_is_counted(tmp_path: Path) -> None:
+    instance = Instance(tmp_path, os.getpid())
+    shared, _ = instance.process.communicate(b"look\n", 30)
+    assert names(shared) == names(asyncio.run(new().scrape()))

@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from openai_bls.core.engine_types import EngineInfo, Grammar, SamplingParams
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.request import ValidRequest
+from openai_bls.engines.capabilities import ALL_FIELDS
+from openai_bls.output.detect import ModelFormats, detect
+from openai_bls.pipeline.models.registry import ServedModel, Target
+from openai_bls.pipeline.preparation import constraints, prepare
+from tests.unit.core_support import (
+    EOS,
+    FakeEngineClient,
+    FakePrompts,
+    chat,
+    completion,
+    engine_info,
+    tiny_detokenizers,
+    token_ids,
+)
+from tests.unit.output.structured import driving
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+OTHER = {"type": "function", "function": {"name": "g", "strict": True}}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}
+HERMES = detect(None, tool_call_parser="hermes", reasoning_parser="none")
+THINKING = detect(None, tool_call_parser="hermes", reasoning_parser="think")
+
+
+def model(formats: ModelFormats = HERMES, info: EngineInfo | None = None) -> ServedModel:
+    detokenizers = tiny_detokenizers()
+    return ServedModel(info or engine_info(), FakeEngineClient(), FakePrompts(), detokenizers, formats)
+
+
+def without(*fields: str) -> ServedModel:
+    return model(info=engine_info(supported=tuple(f for f in ALL_FIELDS if f not in fields)))
+
+
+def constraint(request: ValidRequest, formats: ModelFormats = HERMES, tail: str = "") -> Grammar | None:
+    served = model(formats)
+    found = constraints.wanted(request, served, tail)
+    return None if found is None else constraints.constraint(found, served)
+
+
+@pytest.mark.parametrize(
+    ("request_", "field", "param"),
+    [
+        (chat(min_tokens=1), "min_tokens", "min_tokens"),
+        (chat(bad_words=["x"]), "bad_words", "bad_words"),
+        (chat(prediction={"type": "content", "content": "x"}), "prediction", "prediction"),
+        (chat(logprobs=True), "logprobs", "logprobs"),
+        (completion(logprobs=0, echo=True), "prompt_logprobs", "logprobs"),
+        (completion(best_of=2), "logprobs", "best_of"),
+        (chat(response_format={"type": "json_object"}), "grammar", "response_format"),
+        (chat(guided_regex="a+"), "grammar", "guided_regex"),
+        (chat(tools=[TOOL], tool_choice="required"), "grammar", "tool_choice"),
+        (
+            chat(
+                tools=[TOOL, OTHER],
+                tool_choice={
+                    "type": "allowed_tools",
+                    "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]},
+                },
+            ),
+            "grammar",
+            "tool_choice",
+        ),
+        (chat(tools=[OTHER]), "grammar", "tools.function.strict"),
+    ],
+)
+def test_what_the_engine_does_not_honour_is_refused_by_name(request_: ValidRequest, field: str, param: str) -> None:
+    prepare.check_supported(request_, model())
+    with pytest.raises(InvalidRequestError) as info:
+        prepare.check_supported(request_, without(field))
+    assert (info.value.param, info.value.code) == (param, "unsupported_parameter")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("repetition_penalty", 1.5), ("presence_penalty", 1), ("frequency_penalty", 1), ("logit_bias", {"7": 1})),
+        *(("temperature", 0.5), ("top_p", 0.5), ("top_k", 1), ("min_p", 0.5), ("seed", 1)),
+    ],
+)
+def test_sampling_that_the_engine_does_not_honour(field: str, value: Any) -> None:
+    request = chat(**{field: value})
+    prepare.sampling(request, model(), 0)
+    with pytest.raises(InvalidRequestError) as info:
+        prepare.sampling(request, without(field), 0)
+    assert (info.value.param, info.value.code) == (field, "unsupported_parameter")
+
+
+def test_neutral_sampling_is_no_reason_to_refuse() -> None:
+    request = chat(repetition_penalty=1, presence_penalty=0, frequency_penalty=0, logit_bias={}, min_p=0, top_k=-1)
+    assert prepare.sampling(request, model(info=engine_info(supported=())), 0) == SamplingParams()
+
+
+def test_limits_of_log_probabilities_and_of_the_vocabulary() -> None:
+    small = model(info=engine_info(max_logprobs=3, vocab_size=10))
+    prepare.check_supported(chat(logprobs=True, top_logprobs=3, logit_bias={"9": 1}), small)
+    for request, param in (
+        (chat(logprobs=True, top_logprobs=4), "top_logprobs"),
+        (completion(logprobs=4), "logprobs"),
+        (chat(logit_bias={"10": 1}), "logit_bias"),
+    ):
+        with pytest.raises(InvalidRequestError) as info:
+            prepare.check_supported(request, small)
+        assert info.value.param == param
+
+
+def test_tools_need_a_form_that_is_known() -> None:
+    unknown = model(ModelFormats())
+    prepare.check_supported(chat(tools=[TOOL], tool_choice="none"), unknown)
+    with pytest.raises(InvalidRequestError, match="tool_call_parser") as info:
+        prepare.check_supported(chat(tools=[TOOL]), unknown)
+    assert info.value.param == "tools"
+
+
+OLD_TRTLLM = engine_info(
+    engine="tensorrt_llm", version="tensorrt_llm 0.20.0", grammar_backend="xgrammar", grammar_kinds=("json_schema",)
+)
+NAMED = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "calls"),
+    [
+        ({"tools": [TOOL, OTHER], "tool_choice": "required"}, '[{"name": "f", "parameters": {}}]'),
+        ({"tools": [TOOL, OTHER], "tool_choice": NAMED}, '[{"name": "f", "parameters": {}}]'),
+        ({"tools": [TOOL], "response_format": JSON_SCHEMA}, '[{"name": "f", "parameters": {}}]'),
+    ],
+)
+def test_forced_calls_without_structural_tags_are_a_json_array(fields: dict[str, Any], calls: str) -> None:
+    old = model(THINKING, OLD_TRTLLM)
+    request = chat(**fields)
+    prepare.check_supported(request, old)
+    found = constraints.wanted(request, old, "<think>\n\n</think>\n\n")
+    assert found is not None
+    made = constraints.constraint(found, old)
+    assert made.kind == "json_schema"
+    jsonschema.validate(json.loads(calls), json.loads(made.text))
+    written = constraints.tool_format(request, old)
+    assert written is not None
+    events = written.parser([TOOL, OTHER]).push(calls)
+    assert [type(event).__name__ for event in events] == ["ToolCallStart", "ToolCallArguments"]
+    # Free text before the array cannot be allowed there.
+    with pytest.raises(InvalidRequestError, match="structural tags"):
+        constraints.constraint(constraints.wanted(request, old, "<think>\n") or found, old)
+
+
+def test_calls_are_not_checked_without_structural_tags() -> None:
+    old = model(info=OLD_TRTLLM)
+    prepare.check_supported(chat(tools=[TOOL]), old)
+    assert constraints.tool_format(chat(tools=[TOOL]), old) is HERMES.tool_format
+    with pytest.raises(InvalidRequestError) as info:
+        prepare.check_supported(chat(tools=[OTHER]), old)
+    assert (info.value.param, info.value.code) == ("tools.function.strict", "unsupported_parameter")
+
+
+def test_forced_calls_in_a_style_that_the_engine_lacks_are_a_json_array() -> None:
+    info = engine_info(
+        engine="tensorrt_llm",
+        version="tensorrt_llm 1.2.1",
+        grammar_backend="xgrammar",
+        grammar_kinds=("json_schema", "regex", "ebnf", "structural_tag"),
+    )
+    request = chat(tools=[TOOL, OTHER], tool_choice="required")
+    for name, written in (("qwen3_coder", "qwen3_coder"), ("glm", "json_array"), ("minimax_m2", "json_array")):
+        served = model(detect(None, name), info)
+        prepare.check_supported(request, served)
+        found = constraints.tool_format(request, served)
+        assert found is not None
+        assert found.name == written
+        wanted = constraints.wanted(request, served, "")
+        assert wanted is not None
+        assert constraints.constraint(wanted, served).text
+    with pytest.raises(InvalidRequestError) as refused:
+        prepare.check_supported(chat(tools=[OTHER]), model(detect(None, "glm"), info))
+    assert refused.value.param == "tools.function.strict"
+
+
+def test_the_engines_request() -> None:
+    served = model(info=engine_info(lora_names=("poet",), sampling_defaults=SamplingParams(repetition_penalty=1.1)))
+    request = completion(
+        logprobs=2,
+        echo=True,
+        min_tokens=3,
+        max_tokens=9,
+        presence_penalty=0.5,
+        logit_bias={"7": -1},
+        stop_token_ids=[4],
+    )
+    grammar = Grammar("regex", "a")
+    made = prepare.generation_request(request, Target(served, "poet"), 0, [1, 2], [[5, 6]], grammar, [7, 8])
+    assert (made.prompt_token_ids, made.max_tokens, made.min_tokens) == ([1, 2], 9, 3)
+    assert (made.logprobs, made.prompt_logprobs) == (2, 2)
+    assert made.bad_words == ((5, 6),)
+    assert made.stop_token_ids == (4, EOS)
+    assert made.sampling == SamplingParams(repetition_penalty=1.1, presence_penalty=0.5, logit_bias={7: -1.0})
+    assert (made.lora_name, made.grammar, made.prediction) == ("poet", grammar, (7, 8))
+
+
+def test_log_probabilities_by_which_the_best_are_found() -> None:
+    choice = Target(model(), None)
+    for request, expected in ((completion(best_of=2), 0), (completion(best_of=1), None), (completion(n=2), None)):
+        assert prepare.generation_request(request, choice, 0, [1], [], None).logprobs == expected
+
+
+def test_no_tokens_at_all() -> None:
+    made = prepare.generation_request(completion(max_tokens=0, echo=True), Target(model(), None), 0, [1], [], None)
+    assert (made.max_tokens, made.min_tokens) == (0, 0)
+
+
+def test_nothing_is_constrained_unless_asked_for() -> None:
+    for request in (chat(), completion(), chat(tools=[TOOL]), chat(tools=[OTHER], tool_choice="none")):
+        assert constraint(request, THINKING) is None
+
+
+def accepts(grammar: Grammar | None, text: str) -> bool:
+    """Whether `text` is one that the grammar allows."""
+    assert grammar is not None
+    return driving.accepts(grammar, text)
+
+
+CALL_F = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+CALL_G = '<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("fields", "good", "bad"),
+    [
+        ({"response_format": JSON_SCHEMA}, ['{"a": 1}'], ['{"b": 1}', "", "hi", CALL_F]),
+        ({"tools": [TOOL, OTHER], "tool_choice": "required"}, [CALL_F, CALL_G, f"{CALL_F}\n{CALL_G}"], ["", "hi"]),
+        (
+            {"tools": [TOOL, OTHER], "tool_choice": "required", "parallel_tool_calls": False},
+            [CALL_F, CALL_G],
+            [f"{CALL_F}\n{CALL_G}", "hi"],
+        ),
+        (
+            {"tools": [TOOL, OTHER], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+            [CALL_G],
+            [CALL_F, f"{CALL_G}\n{CALL_G}", "hi"],
+        ),
+        # Free text, but calls are checked once one of the functions is strict.
+        ({"tools": [TOOL, OTHER]}, ["", "hi", CALL_F, f"hi {CALL_G}"], ['<tool_call>\n{"name": "h"', "<tool_call>x"]),
+        # One or the other.
+        ({"tools": [TOOL], "response_format": JSON_SCHEMA}, ['{"a": 1}', CALL_F], ["hi", "", f'{{"a": 1}}{CALL_F}']),
+    ],
+)
+@pytest.mark.parametrize("thinking", ["no", "open", "may", "off"])
+def test_what_the_output_must_match(fields: dict[str, Any], good: list[str], bad: list[str], thinking: str) -> None:
+    formats = HERMES if thinking == "no" else THINKING
+    tail = {"no": "", "open": "<think>\n", "may": "<|im_start|>assistant\n", "off": "<think>\n\n</think>\n\n"}[thinking]
+    grammar = constraint(chat(**fields), formats, tail)
+    thought = {"no": "", "open": "I {think</think>\n\n", "may": "<think>I {think</think>\n\n", "off": ""}[thinking]
+    for text in good:
+        assert accepts(grammar, thought + text), text
+    for text in bad:
+        assert not accepts(grammar, thought + text), text
+    if thinking in ("no", "may", "off"):
+        assert accepts(grammar, good[0])
+    if thinking == "open":
+        # Nothing counts before the thinking is over.
+        assert not accepts(grammar, good[-1])
+
+
+def test_completions_do_not_think() -> None:
+    grammar = constraint(completion(response_format=JSON_SCHEMA), THINKING, "<think>\n")
+    assert accepts(grammar, '{"a": 1}')
+
+
+def test_a_schema_that_nothing_honours_is_refused_by_the_requests_field() -> None:
+    schema = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"$ref": "http://example.com/x"}}}
+    with pytest.raises(InvalidRequestError) as info:
+        constraint(chat(response_format=schema))
+    assert info.value.param is not None
+    assert info.value.param.startswith("response_format")
+
+
+def test_the_end_of_a_prompt() -> None:
+    served = model(THINKING)
+    prompt = token_ids("x" * 100 + "<think>\n")
+    assert prepare.prompt_tail(chat(), served, prompt).endswith("<think>\n")
+    assert prepare.prompt_tail(chat(), served, [EOS]) == "<|im_end|>"
+    # Not looked at where it does not matter.
+    assert prepare.prompt_tail(completion(), served, prompt) == ""
+    assert prepare.prompt_tail(chat(), model(HERMES), prompt) == ""

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openai_bls.transport.engine_process import handshake
+from openai_bls.transport.engine_process.handshake import HandshakeError, HungUpError, Status
+from openai_bls.transport.ipc.frames import FRAMES_RELEASE, LENGTH, pack
+from tests.unit.core_support import WAIT_S
+
+KEY = "a key of the engine's"
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    first, second = socket.socketpair()
+    with first, second:
+        yield first, second
+
+
+Ends = tuple[socket.socket, socket.socket]
+
+
+@pytest.mark.parametrize("role", ["exchange", "handover"])
+@pytest.mark.parametrize("key", ["", KEY])
+def test_a_preface_is_what_was_sent(ends: Ends, role: handshake.Role, key: str) -> None:
+    ends[0].sendall(handshake.preface(role, key))
+    found = handshake.read_preface(ends[1], WAIT_S, key)
+    assert found == (role, FRAMES_RELEASE, True)
+    assert handshake.refusal(found) is None
+
+
+@pytest.mark.parametrize("key", ["", "a key of another engine"])
+def test_a_wrong_key(ends: Ends, key: str) -> None:
+    ends[0].sendall(handshake.preface("exchange", key))
+    assert "the key is wrong" in (handshake.refusal(handshake.read_preface(ends[1], WAIT_S, KEY)) or "")
+
+
+def test_frames_of_another_release(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "FRAMES_RELEASE", "0123456789abcdef")
+    ends[0].sendall(handshake.preface("exchange"))
+    found = handshake.read_preface(ends[1], WAIT_S)
+    monkeypatch.undo()
+    assert "install the same release on both sides" in (handshake.refusal(found) or "")
+
+
+@given(st.binary(min_size=67, max_size=80))
+def test_strangers_are_told_from_peers(data: bytes) -> None:
+    first, second = socket.socketpair()
+    with first, second:
+        first.sendall(data)
+        with pytest.raises(HandshakeError):
+            handshake.read_preface(second, WAIT_S)
+
+
+def test_a_slow_peer_has_one_deadline_for_all(ends: Ends) -> None:
+    """A byte now and then does not prolong it."""
+    done = threading.Event()
+
+    def drip() -> None:
+        for byte in handshake.preface("exchange")[:-1]:
+            if done.wait(0.01):
+                return
+            ends[0].sendall(bytes([byte]))
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    with pytest.raises(TimeoutError):
+        handshake.read_preface(ends[1], 0.2)
+    done.set()
+    dripping.join()
+
+
+def patient(heard: bool) -> None:
+    pass
+
+
+def test_an_engine_that_loads_and_is_ready(ends: Ends) -> None:
+    for state in ("loading", "loading", "ready"):
+        handshake.send_status(ends[0], Status(state))
+    ends[0].sendall(b"what follows")
+    handshake.await_ready(ends[1], patient)
+    assert ends[1].recv(100) == b"what follows"
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (pack(msgspec.json.encode(Status("failed", error="no memory"))), "^no memory$"),
+        (pack(msgspec.json.encode(Status("refused", error="the key is wrong"))), "^the key is wrong$"),
+        (pack(b'{"state":"loading","frames":"x","version":"9","news":1}'), "is of openai_bls 9 .*install the same"),
+        (pack(b"{}"), "not the process of an engine"),
+        (pack(b"\xff"), "not the process of an engine"),
+        (LENGTH.pack(1 << 30), "not the process of an engine"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not the process of an engine"),
+    ],
+)
+def test_an_engine_that_cannot_be_used(ends: Ends, sent: bytes, reason: str) -> None:
+    ends[0].sendall(sent)
+    with pytest.raises(HandshakeError, match=reason):
+        handshake.await_ready(ends[1], patient)
+
+
+def test_an_engine_that_hangs_up(ends: Ends) -> None:
+    handshake.send_status(ends[0], Status("loading"))
+    ends[0].close()
+    with pytest.raises(HungUpError):
+        handshake.await_ready(ends[1], patient)
+
+
+def test_waiting_can_be_given_up(ends: Ends) -> None:
+    """Also before the first answer, of which the waiter is told."""
+    told: list[bool] = []
+
+    def give_up(heard: bool) -> None:
+        told.append(heard)
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        handshake.await_ready(ends[1], give_up)
+    handshake.send_status(ends[0], Status("loading"))
+    with pytest.raises(InterruptedError):
+        handshake.await_ready(ends[1], give_up)
+    assert told == [False, True]

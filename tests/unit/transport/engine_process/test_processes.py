@@ -1,0 +1,258 @@
+"""Engines in real processes, in interpreters that have next to nothing: their start, their death, and what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+import venv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.processes import MARK_VARIABLE, marked_processes
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.transport.engine_process import loading
+from openai_bls.transport.engine_process.engine import ProcessEngine
+from openai_bls.transport.engine_process.process import BOOTSTRAP, environment
+from openai_bls.transport.engine_process.source import ClosedError, StartedProcess
+from tests.unit.core_support import WAIT_S
+from tests.unit.transport.engine_process.local_source import Taken, request
+
+ROOT = Path(__file__).parents[4]
+NULL = {"engine": "null", "null_step_delay_ms": "5"}
+# A process of the engine's own, in a session of its own.
+CHILD = """
+import os, subprocess, sys
+if os.environ.get("WITH_CHILD") and "bootstrap.py" in " ".join(sys.orig_argv):
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+"""
+IMPORTS = """
+import json, runpy, sys
+sys.argv = [sys.argv[1]]
+before = set(sys.modules)
+runpy.run_path(sys.argv[0])
+import openai_bls.commands.engine, openai_bls.engines.null_loading, openai_bls.transport.engine_process.worker
+packages = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(json.dumps(sorted(packages - set(sys.stdlib_module_names))))
+"""
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter with msgspec and numpy, and nothing else."""
+    folder = tmp_path_factory.mktemp("bare") / "venv"
+    venv.create(folder, symlinks=True)
+    packages = next(folder.glob("lib/python*/site-packages"))
+    for module in (msgspec, np):
+        source = Path(module.__file__ or "").parent
+        (packages / source.name).symlink_to(source)
+        for libraries in source.parent.glob(f"{source.name}.libs"):
+            (packages / libraries.name).symlink_to(libraries)
+    (packages / "sitecustomize.py").write_text(CHILD)
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter without any package."""
+    folder = tmp_path_factory.mktemp("empty") / "venv"
+    venv.create(folder, symlinks=True)
+    return folder / "bin" / "python"
+
+
+class World:
+    """Processes of one test, known by a mark."""
+
+    def __init__(self) -> None:
+        self.mark = secrets.token_hex(8)
+        self.environ = dict(os.environ) | {MARK_VARIABLE: self.mark, "WITH_CHILD": "1"}
+        self.taken = Taken()
+        self.engines: list[ProcessEngine] = []
+
+    def source(self, python: Path | str, version_dir: Path = Path("/nowhere"), limit: int = 2) -> StartedProcess:
+        words = loading.arguments(version_dir, NULL if version_dir == Path("/nowhere") else {}, TensorRtLlmSettings())
+        return StartedProcess(str(python), words, limit, self.environ)
+
+    def start(self, python: Path | str, silence_s: float = 60.0) -> tuple[ProcessEngine, StartedProcess]:
+        source = self.source(python)
+        engine = ProcessEngine(source, self.taken, silence_s)
+        self.engines.append(engine)
+        return engine, source
+
+    def processes(self) -> list[int]:
+        return marked_processes(self.mark)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    for engine in made.engines:
+        engine.close()
+    assert made.processes() == []
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_process_imports_what_an_engine_needs_and_no_more(bare: Path) -> None:
+    command = [str(bare), "-c", IMPORTS, str(BOOTSTRAP)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
+    assert set(json.loads(found)) <= {"msgspec", "openai_bls", "numpy", "typing_extensions"}
+
+
+def test_an_engine_in_a_bare_interpreter(world: World, bare: Path) -> None:
+    engine, _ = world.start(bare)
+    assert engine.info.engine == "null"
+    engine.submit(request(1))
+    assert world.taken.wait_end(1).finish_reason == "length"
+    # Guardian, process and the process's own.
+    until(lambda: len(world.processes()) == 3)
+    engine.close()
+    assert world.processes() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_process_that_dies_is_back_and_leaves_nothing(
+    world: World, bare: Path, number: signal.Signals, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, source = world.start(bare)
+    before = set(world.processes())
+    engine.submit(msgspec.structs.replace(request(1), max_tokens=5000))
+    assert source.pid is not None
+    os.kill(source.pid, number)
+    assert world.taken.wait_end(1).finish_reason == "error"
+    until(lambda: engine.stats().restarts == 1)
+    assert not before & set(world.processes())
+    engine.submit(request(2))
+    assert world.taken.wait_end(2).finish_reason == "length"
+    assert ("memory runs out" in caplog.text) == (number == signal.SIGKILL)
+
+
+def test_a_guardian_that_dies_leaves_nothing(world: World, bare: Path) -> None:
+    engine, source = world.start(bare)
+    before = set(world.processes())
+    assert source._process is not None
+    source._process._guardian.kill()
+    until(lambda: engine.stats().restarts == 1)
+    assert not before & set(world.processes())
+
+
+def test_a_process_that_hangs_is_replaced(world: World, bare: Path) -> None:
+    engine, source = world.start(bare, silence_s=1.0)
+    assert source.pid is not None
+    os.kill(source.pid, signal.SIGSTOP)
+    until(lambda: engine.stats().restarts == 1)
+    engine.submit(request(1))
+    assert world.taken.wait_end(1).finish_reason == "length"
+
+
+def test_an_engine_that_fails_is_started_again(world: World, bare: Path, caplog: pytest.LogCaptureFixture) -> None:
+    words = loading.arguments(Path("/nowhere"), NULL | {"null_crash_at_step": "3"}, TensorRtLlmSettings())
+    engine = ProcessEngine(StartedProcess(str(bare), words, 2, world.environ), world.taken, 60)
+    world.engines.append(engine)
+    engine.submit(msgspec.structs.replace(request(1), max_tokens=5000))
+    assert world.taken.wait_end(1).finish_reason == "error"
+    until(lambda: engine.stats().restarts == 1)
+    assert "the engine has failed, and its process with it" in caplog.text
+
+
+STUB = """
+import sys, time
+from pathlib import Path
+from tests.unit.transport.engine_process.test_processes import World
+world = World()
+world.mark = sys.argv[2]
+world.environ["OPENAI_BLS_LAUNCH_MARK"] = world.mark
+world.start(sys.argv[1])
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_nothing_outlives_a_starter_that_is_killed(world: World, bare: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", STUB, bare, world.mark], cwd=ROOT, stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == b"ready\n"
+        assert len(world.processes()) >= 2
+        starter.kill()
+    until(lambda: not world.processes())
+
+
+def refused(world: World, python: Path | str, version_dir: Path = Path("/nowhere")) -> str:
+    with pytest.raises(EngineLoadError) as refusal:
+        ProcessEngine(world.source(python, version_dir), world.taken, 60)
+    assert len(str(refusal.value).splitlines()) == 1
+    assert world.processes() == []
+    return str(refusal.value)
+
+
+def test_interpreters_that_cannot_run_an_engine(world: World, empty: Path, tmp_path: Path) -> None:
+    assert "does not have the package msgspec: run `" in refused(world, empty)
+    assert "no interpreter /no/python, which engine_python names" in refused(world, "/no/python")
+    assert "an absolute path or a command on PATH is needed" in refused(world, "venv/bin/python")
+    assert "ended with exit status 1" in refused(world, "/bin/false")
+    odd = tmp_path / "python"
+    odd.write_text("#!/bin/sh\necho something odd\nkill -KILL $$\n")
+    odd.chmod(0o755)
+    assert refused(world, odd).endswith("as Linux does when memory runs out; its last line: something odd")
+
+
+def test_engines_that_cannot_be_loaded(world: World, bare: Path, tmp_path: Path) -> None:
+    assert "no engine in" in refused(world, bare, tmp_path)
+    (tmp_path / "engine.json").write_text("{")
+    assert "is not readable" in refused(world, bare, tmp_path)
+    (tmp_path / "engine.json").write_text(
+        '{"engine":"transformers","model_name":"m","max_model_len":9,"max_batch_size":1,"created":1}'
+    )
+    (tmp_path / "checkpoint").mkdir()
+    assert "the engine needs the package torch, which this Python does not have" in refused(world, bare, tmp_path)
+
+
+def test_a_start_can_be_given_up(world: World, tmp_path: Path) -> None:
+    """By a model that is unloaded while the process hangs before its first word."""
+    odd = tmp_path / "python"
+    odd.write_text("#!/bin/sh\nexec sleep 1000\n")
+    odd.chmod(0o755)
+    closing = threading.Event()
+    threading.Timer(0.2, closing.set).start()
+    with pytest.raises(ClosedError):
+        world.source(odd).open(closing, 0)
+    assert world.processes() == []
+
+
+def test_environment_of_the_process() -> None:
+    base = {
+        "PATH": "/bin",
+        "HOME": "/root",
+        "PYTHONPATH": "/ours",
+        "LD_LIBRARY_PATH": "/wheel:/cuda",
+        "OPENAI_BLS_OUTER_LD_LIBRARY_PATH": "/cuda",
+        "OPENAI_BLS_API_KEY": "secret",
+        "OPENAI_BLS_ENGINE_NULL_ECHO": "true",
+        "OPENAI_BLS_VERIFY_WEIGHTS": "true",
+        "OMPI_COMM_WORLD_RANK": "0",
+        "VLLM_LOGGING_LEVEL": "DEBUG",
+    }
+    assert environment("/venv/bin/python", base) == {
+        "PATH": "/venv/bin:/bin",
+        "HOME": "/root",
+        "LD_LIBRARY_PATH": "/cuda",
+        "PYTHONUNBUFFERED": "1",
+        "VLLM_LOGGING_LEVEL": "DEBUG",
+    }
+    assert environment(sys.executable, base)["PYTHONPATH"] == "/ours"

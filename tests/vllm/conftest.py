@@ -1,0 +1,74 @@
+"""The real vLLM with the demo, in a process of its own as Triton's model has it; started once for all tests here."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks.asking import Answer, Asker
+from openai_bls.core.engine_types import GenerationRequest
+from openai_bls.core.manifest import LoraSettings, Manifest, VllmRecord, write_manifest
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.registry import create_engine
+from openai_bls.transport.engine_process.engine import ProcessEngine
+from openai_bls.transport.engine_process.loading import arguments
+from openai_bls.transport.engine_process.source import StartedProcess
+from tests.vllm_python import vllm_python
+
+DEMO = Path(__file__).resolve().parents[2] / "demo" / "checkpoint"
+LIMIT_S = 600.0
+"""Seconds for all answers of a test: a busy machine has room for little else."""
+_SILENCE_S = 600.0
+
+
+class Served:
+    """An engine and its listener."""
+
+    def __init__(self, engine: ProcessEngine, asker: Asker) -> None:
+        self.engine = engine
+        self.asker = asker
+
+    def ask(self, requests: Sequence[GenerationRequest], at_once: int | None = None) -> list[Answer]:
+        """The answers to requests, in their order; the engine's listener is the asker from now on."""
+        self.engine._on_step = self.asker.on_step
+        return self.asker.ask(requests, LIMIT_S, at_once)
+
+
+@pytest.fixture(scope="session")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """vLLM with the demo, and room for two adapters."""
+    folder = tmp_path_factory.mktemp("vllm") / "1"
+    shutil.copytree(DEMO, folder / "checkpoint")
+    manifest = Manifest(
+        engine="vllm",
+        model_name="demo",
+        max_model_len=2048,
+        max_batch_size=64,
+        created=1,
+        lora=LoraSettings(max_loras=2, max_lora_rank=8),
+        vllm=VllmRecord(version="0.32.0"),
+    )
+    write_manifest(folder, manifest)
+    asker = Asker()
+    source = StartedProcess(vllm_python(), arguments(folder, {}, TensorRtLlmSettings()), 0)
+    engine = ProcessEngine(source, asker.on_step, _SILENCE_S)
+    asker.engine = engine
+    yield Served(engine, asker)
+    engine.close()
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
+    """The embedded engine with the demo, in float32."""
+    folder = tmp_path_factory.mktemp("embedded") / "1"
+    shutil.copytree(DEMO, folder / "checkpoint")
+    write_manifest(
+        folder, Manifest(engine="transformers", model_name="demo", max_model_len=2048, max_batch_size=64, created=1)
+    )
+    asker = Asker()
+    asker.engine = create_engine(folder, asker.on_step, {"num_threads": "1"})
+    yield asker
+    asker.engine.close()

@@ -1,0 +1,32 @@
+"""The demo's golden answers by vLLM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from benchmarks.golden import golden_lines
+from openai_bls.core.engine_types import GenerationRequest, SamplingParams
+from tests.vllm.conftest import DEMO, Served
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("at_once", [1, None], ids=["alone", "together"])
+def test_golden_answers(vllm: Served, at_once: int | None) -> None:
+    tokenizer: Any = AutoTokenizer.from_pretrained(DEMO)
+    lines, info = golden_lines(), vllm.engine.info
+    requests = []
+    for line in lines:
+        text = line.get("raw") or tokenizer.apply_chat_template(
+            line["messages"], tools=line.get("tools"), tokenize=False, add_generation_prompt=True
+        )
+        ids = tokenizer(text)["input_ids"]
+        most = min(info.max_model_len - len(ids), line["tokens"] + 32)
+        sampling = SamplingParams(temperature=0)
+        requests.append(GenerationRequest(0, ids, most, sampling, stop_token_ids=info.eos_token_ids))
+    answers = vllm.ask(requests, at_once)
+    assert [answer.error for answer in answers] == [None] * len(lines)
+    found = [tokenizer.decode(answer.tokens, skip_special_tokens=True) for answer in answers]
+    assert found == [line["answer"] for line in lines]

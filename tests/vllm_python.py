@@ -1,0 +1,24 @@
+"""Interpreter with the real vLLM, for the tests that run it: `.venv-vllm` of the checkout, which `make test` makes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+VARIABLE = "OPENAI_BLS_TEST_VLLM_PYTHON"
+_NEEDED = "OPENAI_BLS_TESTS_NEED_TOOLS"
+
+
+def vllm_python() -> str:
+    """Path of the interpreter; the test is left out where there is none, and fails where all tools are to be there."""
+    path = os.environ.get(VARIABLE) or str(Path(__file__).resolve().parents[1] / ".venv-vllm" / "bin" / "python")
+    if not os.access(path, os.X_OK):
+        reason = f"no vLLM at {path}: `openai-bls install-engine vllm`, or {VARIABLE}"
+        # For Python 3.10 there is none.
+        if os.environ.get(_NEEDED) and sys.version_info >= (3, 11):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return path
