@@ -28,7 +28,6 @@ from openai_bls.engines.vllm import lora as adapters
 from openai_bls.engines.vllm.adapter_table import AdapterTable
 from openai_bls.engines.vllm.interface import Client, Generation, LoraAdapter
 from openai_bls.engines.vllm.loop_thread import LoopThread, OverError
-from openai_bls.engines.vllm.requests.deltas import GRAMMAR_REFUSED
 from openai_bls.engines.vllm.requests.grammars import Constrained, Grammars
 from openai_bls.engines.vllm.requests.live_requests import LiveRequests
 from openai_bls.engines.vllm.requests.load import Load
@@ -252,9 +251,11 @@ class VllmEngine:
             if started is not None:
                 self._client.add([started])
             return
-        if not isinstance(error, GrammarError):
-            logger.error("a grammar could not be compiled", exc_info=error)
-        self._on_refused(generation.request_id, str(error) if isinstance(error, GrammarError) else GRAMMAR_REFUSED)
+        if isinstance(error, GrammarError):
+            self._end(generation.request_id, str(error), invalid=True)
+            return
+        logger.error("the compiler of grammars failed", exc_info=error)
+        self._end(generation.request_id, ENGINE_FAILED, invalid=False)
 
     def _on_outputs(self, outputs: Sequence[Any], stats: Any) -> None:
         """Make deltas of a step's outputs and call the listener."""
@@ -271,7 +272,11 @@ class VllmEngine:
         emit(self._on_step, deltas)
 
     def _on_refused(self, key: str, problem: str) -> None:
-        delta = self._requests.refuse(key, problem)
+        self._end(key, problem, invalid=True)
+
+    def _end(self, key: str, problem: str, *, invalid: bool) -> None:
+        """End a request that does not start; `invalid` if the request is at fault."""
+        delta = self._requests.end(key, problem, invalid=invalid)
         if delta is not None:
             self._answer(delta)
 

@@ -140,13 +140,19 @@ class LiveRequests:
             self._forget(self._live[key])
         return key
 
-    def refuse(self, key: str, problem: str) -> TokenDelta | None:
-        """The last delta of a request that is refused after its start; None if it has ended."""
+    def end(self, key: str, problem: str, *, invalid: bool) -> TokenDelta | None:
+        """The last delta of a request that ends with an error; None if it has ended.
+
+        Args:
+            key: the request's id in vLLM.
+            problem: message for the client.
+            invalid: True if the request is at fault, False if the engine is.
+        """
         state = self._live.get(key)
         if state is None:
             return None
         self._forget(state)
-        return TokenDelta(state.client_id, [], "error", error=problem, invalid=True)
+        return TokenDelta(state.client_id, [], "error", error=problem, invalid=invalid)
 
     def end_all(self) -> tuple[list[int], list[str]]:
         """Forget all requests; their ids, and those in vLLM."""

@@ -43,11 +43,11 @@ class StartLog:
             config: dict[str, Any] = copy.deepcopy(self._vllm.name(f"vllm.logger.{_CONFIG}"))
             self._folder = tempfile.TemporaryDirectory(prefix="openai_bls-vllm-")
             self._file = Path(self._folder.name) / "errors.log"
+            # Opened at once: an error after the start must not look for a file that is gone by then.
             config["handlers"]["start_log"] = {
                 "class": "logging.FileHandler",
                 "level": "ERROR",
                 "filename": str(self._file),
-                "delay": True,
             }
             config["loggers"]["vllm"]["handlers"] = [*config["loggers"]["vllm"]["handlers"], "start_log"]
             path = Path(self._folder.name) / "logging.json"

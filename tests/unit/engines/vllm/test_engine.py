@@ -6,12 +6,14 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
 
 from openai_bls.core.engine import LoraError, PrefixCacheError
-from openai_bls.core.engine_types import Grammar, SamplingParams
+from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingParams
+from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.vllm.engine import Opened, VllmEngine
 from openai_bls.engines.vllm.requests.grammars import Grammars
 from tests.unit.engines.embedded.adapters import make_adapter
@@ -222,6 +224,23 @@ def test_a_grammar_that_does_not_compile_never_reaches_vllm(constrained: Started
     engine.submit(asked(request_id=2, grammar=Grammar("regex", "ab")))
     assert [one.request_id for one in client.wait_started(1)] == [client.started[0].request_id]
     assert client.started[0].structured_outputs is not None
+
+
+def test_a_compiler_of_grammars_that_fails_is_the_engines_fault(
+    constrained: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Grammars, request: GenerationRequest) -> NoReturn:
+        raise RuntimeError("no memory")
+
+    engine, recorder, client = constrained
+    with monkeypatch.context() as patched:
+        patched.setattr(Grammars, "constrain", broken)
+        engine.submit(asked(request_id=1, grammar=Grammar("regex", "ab")))
+        recorder.wait_end(1)
+    last = recorder.deltas(1)[-1]
+    assert (last.finish_reason, last.invalid, last.error) == ("error", False, ENGINE_FAILED)
+    engine.submit(asked(request_id=2))
+    client.wait_started(1)
 
 
 def test_the_token_after_which_nothing_may_follow_ends_the_sequence(constrained: Started) -> None:

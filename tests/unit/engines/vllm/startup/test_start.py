@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import logging.config
+import os
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from openai_bls.engines.vllm.startup import environment, kv_cache, start_log
@@ -21,6 +27,39 @@ def test_the_cause_is_the_last_exception_that_is_one() -> None:
     assert start_log.cause(LOG) == "No available memory for the cache blocks. Try increasing it."
     assert start_log.cause("ERROR something went wrong: no class") == ""
     assert start_log.cause("torch.OutOfMemoryError: CUDA out of memory.") == "CUDA out of memory."
+
+
+class _Package:
+    """The part of an installed vLLM that the log of a start reads."""
+
+    def name(self, path: str) -> dict[str, Any]:
+        assert path == "vllm.logger.DEFAULT_LOGGING_CONFIG"
+        return {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "handlers": {"vllm": {"class": "logging.NullHandler"}},
+            "loggers": {"vllm": {"handlers": ["vllm"], "propagate": False}},
+        }
+
+
+def test_an_error_after_the_start_finds_the_log_that_the_start_has_opened(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("VLLM_LOGGING_CONFIG_PATH", raising=False)
+    logger = logging.getLogger("vllm")
+    try:
+        with start_log.StartLog(_Package()) as log:  # type: ignore[arg-type]
+            # As a process of vLLM does it when it begins.
+            logging.config.dictConfig(json.loads(Path(os.environ["VLLM_LOGGING_CONFIG_PATH"]).read_bytes()))
+            assert log.cause() == ""
+        logger.error("ValueError: long after the start")
+        assert "VLLM_LOGGING_CONFIG_PATH" not in os.environ
+        assert "Logging error" not in capsys.readouterr().err
+    finally:
+        for handler in list(logger.handlers):
+            logger.removeHandler(handler)
+            handler.close()
+        logger.propagate = True
 
 
 def test_what_pydantic_wraps_is_told_in_one_short_line() -> None:
