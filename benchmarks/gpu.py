@@ -188,8 +188,8 @@ class Session:
         from openai_bls.builder.build import build
         from openai_bls.builder.recipe import BuildOptions
         from openai_bls.launcher.errors import LaunchError
-        from openai_bls.launcher.server import find_server
         from openai_bls.launcher.testing import copy_models, run_server
+        from openai_bls.launcher.tritonserver.command import find_server
 
         try:
             find_server()

@@ -20,8 +20,8 @@ import msgspec
 
 from benchmarks.engine import ROOT
 from benchmarks.target import Target, http_target
-from openai_bls.launcher.ports import lease_ports
 from openai_bls.launcher.testing import copy_models, run_server
+from openai_bls.launcher.tritonserver.ports import lease_ports
 
 VLLM_SERVE, OVER_VLLM, EMBEDDED = "vllm serve", "/v1 over vLLM", "/v1 over the embedded engine"
 _MODEL = "m"

@@ -41,8 +41,8 @@ from openai_bls.builder.recipe import BuildOptions, Recipe, Report
 from openai_bls.builder.self_test import self_test
 from openai_bls.builder.target import BuildTarget, NamedTarget, Prepared, sole_build, target_of
 from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
-from openai_bls.builder.tensorrt_llm.failures import of_files
-from openai_bls.builder.tensorrt_llm.lengths import DEFAULT_MODEL_LEN
+from openai_bls.builder.tensorrt_llm.plan.lengths import DEFAULT_MODEL_LEN
+from openai_bls.builder.tensorrt_llm.worker.failures import of_files
 from openai_bls.builder.vllm.building import VllmRecipe
 from openai_bls.builder.weights import place, place_tokenizer, place_weights
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint

@@ -12,7 +12,7 @@ from typing import Any
 from openai_bls.builder.gguf_source import sole_gguf
 from openai_bls.builder.model_kind import require_no_adapter
 from openai_bls.builder.named_models import NAMED_MODELS, fetch
-from openai_bls.builder.tensorrt_llm.hf_config import read_config
+from openai_bls.builder.tensorrt_llm.model.hf_config import read_config
 from openai_bls.core.manifest import EngineLoadError, first_line
 
 SOURCE = "model"

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.builder.tensorrt_llm.hf_config import MODELOPT_FILE, read_config
-from openai_bls.builder.tensorrt_llm.quantized_checkpoint import CHECKPOINT_FORMS, stored_as
+from openai_bls.builder.tensorrt_llm.model.hf_config import MODELOPT_FILE, read_config
+from openai_bls.builder.tensorrt_llm.model.quantized_checkpoint import CHECKPOINT_FORMS, stored_as
 from openai_bls.core.checkpoint import CheckpointFacts, read_json, text_config
 from openai_bls.core.manifest import EngineLoadError, first_line
 from openai_bls.engines.adapters import CONFIG_FILE as ADAPTER_CONFIG

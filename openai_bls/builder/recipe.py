@@ -10,7 +10,7 @@ import msgspec
 
 from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.target import Prepared
-from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
+from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
 from openai_bls.builder.vllm.options import VllmOptions
 from openai_bls.core.manifest import Dtype, EngineKind, FileRecord, Manifest, Quantization
 

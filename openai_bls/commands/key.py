@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-from openai_bls.core.api_keys import ApiKeysError, new_key
+from openai_bls.core.keys.api_keys import ApiKeysError, new_key
 from openai_bls.launcher.errors import LaunchError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openai_bls.core.settings import OpenAiBlsSettings, SettingsError
 from openai_bls.launcher.checks import OPENAI_MODEL, PORT_SETTINGS
-from openai_bls.launcher.ports import Ports
+from openai_bls.launcher.tritonserver.ports import Ports
 from openai_bls.launcher.workspace import REPOSITORY_VARIABLE, default_repository
 from openai_bls.triton_models.repository import openai_bls_settings
 

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from openai_bls.commands.options import add_place, address
 from openai_bls.launcher.console import Console
-from openai_bls.launcher.ports import local_host
+from openai_bls.launcher.tritonserver.ports import local_host
 from openai_bls.triton_models.openai_bls.server_process import control_headers, find_tritonserver
 
 
@@ -23,7 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Reload the models."""
     # Here, since gRPC is heavy.
-    from openai_bls.launcher.reload import reload_models
+    from openai_bls.launcher.recovery.reload import reload_models
 
     host, ports = address(options)
     server = find_tritonserver(ports.grpc)

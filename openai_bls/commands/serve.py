@@ -11,12 +11,12 @@ from openai_bls.core import guide_names
 from openai_bls.core.manifest import EngineKind
 from openai_bls.launcher import checks, workspace
 from openai_bls.launcher.console import Console
-from openai_bls.launcher.process import DEFAULT_EXIT_TIMEOUT_SECONDS
 from openai_bls.launcher.ranks import RankOptions
-from openai_bls.launcher.serve import serve
-from openai_bls.launcher.serve_plan import ServeOptions
-from openai_bls.launcher.server import find_server
-from openai_bls.launcher.supervisor import DEFAULT_RESTARTS
+from openai_bls.launcher.recovery.supervisor import DEFAULT_RESTARTS
+from openai_bls.launcher.serving.plan import ServeOptions
+from openai_bls.launcher.serving.serve import serve
+from openai_bls.launcher.tritonserver.command import find_server
+from openai_bls.launcher.tritonserver.process import DEFAULT_EXIT_TIMEOUT_SECONDS
 
 GUIDE_NAMES = guide_names.SERVE
 
@@ -155,7 +155,7 @@ def run(options: Namespace) -> int:
     if not options.dry_run:
         if workspace.is_own(folder) or options.model or options.engine:
             # Here, since the builder imports numpy; and what takes long comes last.
-            from openai_bls.commands.first_engine import ensure_engine
+            from openai_bls.commands.build.first_engine import ensure_engine
 
             wanted = serve_options(options)
             checks.check_runtime(find_server())

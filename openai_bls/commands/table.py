@@ -33,7 +33,7 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("serve", "start tritonserver and stay in the foreground", "openai_bls.commands.serve", passes_on=True),
-    Command("build", "build an engine from a checkpoint", "openai_bls.commands.build_options"),
+    Command("build", "build an engine from a checkpoint", "openai_bls.commands.build.options"),
     Command("engine", "serve an engine in a process of its own, without Triton", "openai_bls.commands.engine"),
     Command("verify", "ask a built engine one question, without a server", "openai_bls.commands.verify"),
     Command("smoke", "check every endpoint of a server", "openai_bls.commands.smoke"),

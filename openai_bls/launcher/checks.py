@@ -22,14 +22,14 @@ from openai_bls.core.settings import SettingsError, TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
 from openai_bls.engines.vllm.survey.start_check import check_start
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ports import is_free
-from openai_bls.launcher.server import (
+from openai_bls.launcher.tritonserver.command import (
     WHEEL_PYTHONS,
     backends_folder,
     library_folder,
     no_wheel_reason,
     python_version,
 )
+from openai_bls.launcher.tritonserver.ports import is_free
 from openai_bls.triton_models.engine_paths import cpp_parameters, strayed
 from openai_bls.triton_models.repository import engine_settings, openai_bls_settings
 from openai_bls.triton_models.tensors import MODELS
@@ -37,8 +37,8 @@ from openai_bls.triton_models.tensors import MODELS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from openai_bls.launcher.ports import Ports
-    from openai_bls.launcher.server import Server
+    from openai_bls.launcher.tritonserver.command import Server
+    from openai_bls.launcher.tritonserver.ports import Ports
 
 ENGINE_MODEL = "tensorrt_llm"
 OPENAI_MODEL = "openai_bls"

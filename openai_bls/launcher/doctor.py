@@ -19,8 +19,8 @@ from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
 from openai_bls.launcher import checks
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ports import Ports
-from openai_bls.launcher.server import Server, find_server
+from openai_bls.launcher.tritonserver.command import Server, find_server
+from openai_bls.launcher.tritonserver.ports import Ports
 from openai_bls.launcher.workspace import is_own
 
 

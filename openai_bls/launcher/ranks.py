@@ -14,8 +14,8 @@ from openai_bls.core import config_pbtxt
 from openai_bls.core.mpi import names_a_rank
 from openai_bls.launcher.checks import engine_models
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.mpi_job import Mode, MpiJob, find_mpirun
-from openai_bls.launcher.server import has_backend_setting, has_flag
+from openai_bls.launcher.tritonserver.command import has_backend_setting, has_flag
+from openai_bls.launcher.tritonserver.mpi_job import Mode, MpiJob, find_mpirun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

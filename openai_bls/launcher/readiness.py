@@ -10,14 +10,14 @@ import time
 from typing import TYPE_CHECKING
 
 from openai_bls.launcher.checks import OPENAI_MODEL, model_names
-from openai_bls.launcher.ports import local_host
-from openai_bls.launcher.server import flag_values
+from openai_bls.launcher.tritonserver.command import flag_values
+from openai_bls.launcher.tritonserver.ports import local_host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from openai_bls.launcher.ports import Ports
+    from openai_bls.launcher.tritonserver.ports import Ports
 
 _TIMEOUT_SECONDS = 2.0
 _LISTING_SECONDS = 2.0

@@ -8,7 +8,7 @@ import sys
 from openai_bls.launcher import checks
 from openai_bls.launcher.console import fail
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.server import prepare
+from openai_bls.launcher.tritonserver.command import prepare
 
 
 def main() -> int:

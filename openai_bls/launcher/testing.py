@@ -15,11 +15,11 @@ from openai_bls.core.manifest import MANIFEST_NAME
 from openai_bls.launcher import checks
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.logs import LoadWatcher, tail
-from openai_bls.launcher.ports import Ports, lease_ports
-from openai_bls.launcher.process import ServerProcess
 from openai_bls.launcher.ranks import RankOptions, plan_ranks
 from openai_bls.launcher.readiness import expected_models, not_ready
-from openai_bls.launcher.server import prepare
+from openai_bls.launcher.tritonserver.command import prepare
+from openai_bls.launcher.tritonserver.ports import Ports, lease_ports
+from openai_bls.launcher.tritonserver.process import ServerProcess
 from openai_bls.triton_models.tensors import MODELS
 
 if TYPE_CHECKING:

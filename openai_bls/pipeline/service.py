@@ -7,8 +7,8 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
-from openai_bls.core.api_keys import ApiKeys
 from openai_bls.core.errors import ApiError, OverloadedError, RateLimitError, RequestDeadlineError
+from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.request import Deadline, ValidRequest
 from openai_bls.core.request_record import RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings

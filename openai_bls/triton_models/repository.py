@@ -21,7 +21,7 @@ from typing import Literal
 import msgspec
 
 from openai_bls.core import config_pbtxt
-from openai_bls.core.api_keys import ApiKeys
+from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.manifest import MANIFEST_NAME, EngineLoadError, load_manifest
 from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, TensorRtLlmSettings, load
 from openai_bls.triton_models.cpp_backend import CPP_BACKEND

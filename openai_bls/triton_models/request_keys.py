@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from openai_bls.core.api_keys import ApiKeys, bearer
+from openai_bls.core.keys.api_keys import ApiKeys, bearer
 from openai_bls.core.request import TIMEOUT_HEADER, header_timeout
 
 KEY_PARAMETERS = frozenset({"api_key", "authorization"})

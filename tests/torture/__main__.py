@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from openai_bls.launcher.ports import lease_ports
+from openai_bls.launcher.tritonserver.ports import lease_ports
 from tests.torture.cases import replayed
 from tests.torture.doors import Doors
 from tests.torture.record import Record

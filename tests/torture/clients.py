@@ -14,7 +14,7 @@ from collections.abc import Callable
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from openai_bls.launcher.ports import Ports
+from openai_bls.launcher.tritonserver.ports import Ports
 from tests.torture.doors import GRPC_OPTIONS, HOST, PATIENCE_SECONDS
 from tests.torture.streams import BrokenOffError, SaidError, WrongError
 from tests.triton.conftest import ANSWERED

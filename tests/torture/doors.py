@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from openai_bls.launcher.ports import Ports
+from openai_bls.launcher.tritonserver.ports import Ports
 from tests.torture.cases import Case
 
 HOST = "127.0.0.1"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from openai_bls.launcher.reload import reload_models
+from openai_bls.launcher.recovery.reload import reload_models
 from openai_bls.triton_models.tensors import MODELS
 from tests.torture.doors import HOST
 from tests.torture.server import Server

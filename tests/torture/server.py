@@ -12,9 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-from openai_bls.launcher.ports import Ports
 from openai_bls.launcher.readiness import ask, expected_models, not_ready
-from openai_bls.launcher.stub_watch import stubs
+from openai_bls.launcher.recovery.stub_watch import stubs
+from openai_bls.launcher.tritonserver.ports import Ports
 from openai_bls.triton_models.openai_bls.server_process import control_headers
 from tests.torture.doors import HOST
 

@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from openai_bls.launcher.ports import Ports
+from openai_bls.launcher.tritonserver.ports import Ports
 from tests.torture.doors import GRPC_OPTIONS, HOST, PATIENCE_SECONDS, Pending, closer
 from tests.triton.conftest import CHATS, RAW, Golden
 

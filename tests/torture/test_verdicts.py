@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from openai_bls.core.errors import RequestDeadlineError
-from openai_bls.launcher.ports import Ports
+from openai_bls.launcher.tritonserver.ports import Ports
 from tests.torture.cases import Case, replayed
 from tests.torture.doors import HOST, Answer, Doors
 from tests.torture.faults import order, wanted

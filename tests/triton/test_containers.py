@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from openai_bls.launcher.ports import Ports, lease_ports
+from openai_bls.launcher.tritonserver.ports import Ports, lease_ports
 from tests.triton.conftest import ANSWERED
 
 pytestmark = pytest.mark.triton

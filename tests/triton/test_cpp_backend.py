@@ -30,9 +30,9 @@ import tokenizers
 
 from openai_bls.builder.build import build
 from openai_bls.builder.recipe import BuildOptions
-from openai_bls.launcher.ports import lease_ports
-from openai_bls.launcher.server import backends_folder, find_server
 from openai_bls.launcher.testing import RunningServer, copy_models, run_server
+from openai_bls.launcher.tritonserver.command import backends_folder, find_server
+from openai_bls.launcher.tritonserver.ports import lease_ports
 from openai_bls.triton_models.render_configs import configure
 from tests.triton import triton_client
 from tests.triton.conftest import ANSWERED, CHATS, CHECKPOINT, RAW, ROOT, Golden

@@ -24,8 +24,8 @@ from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.recipe import BuildOptions
 from openai_bls.commands.main import main
 from openai_bls.core.processes import MARK_VARIABLE, marked_processes
-from openai_bls.launcher.ports import lease_ports
 from openai_bls.launcher.testing import RunningServer, ServerFailedError, run_server
+from openai_bls.launcher.tritonserver.ports import lease_ports
 from tests.triton import triton_client
 from tests.triton.conftest import ANSWERED, CHECKPOINT, SHORT_CHATS
 from tests.triton.metrics import find, scrape

@@ -20,7 +20,7 @@ import pytest
 from openai import OpenAI
 
 from openai_bls.core.manifest import load_manifest
-from openai_bls.launcher.ports import Ports, lease_ports
+from openai_bls.launcher.tritonserver.ports import Ports, lease_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = [path for path in sys.path if Path(path).name == "site-packages"] or [sysconfig.get_path("purelib")]

@@ -20,20 +20,20 @@ from tritonclient.utils import InferenceServerException
 
 from openai_bls.commands.main import main
 from openai_bls.core.processes import MARK_VARIABLE
-from openai_bls.launcher.abandoned_stubs import awaited_children
 from openai_bls.launcher.checks import check_repository
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ports import is_free, lease_ports
 from openai_bls.launcher.readiness import get
-from openai_bls.launcher.server import NGC_SERVER, install_shim, is_executable
-from openai_bls.launcher.stub_watch import stubs
+from openai_bls.launcher.recovery.abandoned_stubs import awaited_children
+from openai_bls.launcher.recovery.stub_watch import stubs
 from openai_bls.launcher.testing import ServerFailedError, run_server
+from openai_bls.launcher.tritonserver.command import NGC_SERVER, install_shim, is_executable
+from openai_bls.launcher.tritonserver.ports import is_free, lease_ports
 from openai_bls.triton_models.openai_bls.server_process import find_tritonserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from openai_bls.launcher.ports import Ports
+    from openai_bls.launcher.tritonserver.ports import Ports
 
 pytestmark = pytest.mark.triton
 

@@ -22,10 +22,10 @@ import openai
 import pytest
 
 from openai_bls.commands.main import main
-from openai_bls.launcher.forwarded_headers import forwarded_headers
-from openai_bls.launcher.ports import lease_ports
-from openai_bls.launcher.stub_watch import stubs
+from openai_bls.launcher.recovery.stub_watch import stubs
+from openai_bls.launcher.serving.forwarded_headers import forwarded_headers
 from openai_bls.launcher.testing import RunningServer, run_server
+from openai_bls.launcher.tritonserver.ports import lease_ports
 from tests.triton import triton_client
 from tests.triton.conftest import ROOT
 from tests.triton.metrics import find, on_triton, on_v1, scrape, wait_until_told

@@ -16,7 +16,7 @@ import openai
 import pytest
 import yaml
 
-from openai_bls.core.api_keys import new_key
+from openai_bls.core.keys.api_keys import new_key
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.tools import tool
 from tests.triton import triton_client

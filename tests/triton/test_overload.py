@@ -15,7 +15,7 @@ import numpy as np
 import openai
 import pytest
 
-from openai_bls.launcher.forwarded_headers import forwarded_headers
+from openai_bls.launcher.serving.forwarded_headers import forwarded_headers
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
 from tests.triton.metrics import find, scrape

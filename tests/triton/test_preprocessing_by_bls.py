@@ -17,7 +17,7 @@ import openai
 import pytest
 import tritonclient.grpc as grpcclient
 
-from openai_bls.launcher.reload import reload_models
+from openai_bls.launcher.recovery.reload import reload_models
 from openai_bls.launcher.testing import RunningServer, run_server
 from openai_bls.triton_models.render_configs import configure
 from tests.triton import triton_client

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from openai_bls.launcher.ports import lease_ports
+from openai_bls.launcher.tritonserver.ports import lease_ports
 from tests.triton.test_launcher import MODEL, PATIENCE, Launcher, add_model, answer, post, regions, wait_until
 
 pytestmark = pytest.mark.triton

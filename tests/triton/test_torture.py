@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.launcher.ports import lease_ports
+from openai_bls.launcher.tritonserver.ports import lease_ports
 from tests.torture.cases import DOORS
 from tests.torture.record import Record
 from tests.torture.report import page

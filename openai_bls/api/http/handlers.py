@@ -22,8 +22,8 @@ from openai_bls.api.http.body_budget import BodyBudget
 from openai_bls.api.http.event_stream import EventStream, disconnected
 from openai_bls.api.http.stream_connection import EXTENSION
 from openai_bls.api.http.write_batcher import WriteBatcher
-from openai_bls.core.api_keys import ApiKeys, bearer
 from openai_bls.core.errors import ApiError, AuthenticationError, InvalidRequestError, TooLargeError
+from openai_bls.core.keys.api_keys import ApiKeys, bearer
 from openai_bls.core.request import TIMEOUT_HEADER, header_timeout
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service

@@ -7,8 +7,8 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
+from openai_bls.core.keys.watched_files import WatchedFiles
 from openai_bls.core.settings import OpenAiBlsSettings
-from openai_bls.core.watched_files import WatchedFiles
 
 logger = logging.getLogger(__name__)
 

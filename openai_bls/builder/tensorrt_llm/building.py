@@ -19,15 +19,15 @@ import msgspec
 from openai_bls.builder.lora import fingerprint, place_adapters
 from openai_bls.builder.recipe import BuildOptions, Report
 from openai_bls.builder.target import BuildTarget, Prepared
-from openai_bls.builder.tensorrt_llm import chatglm
-from openai_bls.builder.tensorrt_llm.failures import TAIL_LINES, classify, require_disk
-from openai_bls.builder.tensorrt_llm.hf_config import read_config
-from openai_bls.builder.tensorrt_llm.planning import Request, as_gpu, plan
-from openai_bls.builder.tensorrt_llm.process import run_worker
-from openai_bls.builder.tensorrt_llm.progress import LogReader, Progress, Step
-from openai_bls.builder.tensorrt_llm.quantization import QUANTIZATIONS
+from openai_bls.builder.tensorrt_llm.memory.quantization import QUANTIZATIONS
+from openai_bls.builder.tensorrt_llm.model import chatglm
+from openai_bls.builder.tensorrt_llm.model.hf_config import read_config
+from openai_bls.builder.tensorrt_llm.plan.planning import Request, as_gpu, plan
 from openai_bls.builder.tensorrt_llm.survey import log_file, survey
-from openai_bls.builder.tensorrt_llm.worker import encode
+from openai_bls.builder.tensorrt_llm.worker.failures import TAIL_LINES, classify, require_disk
+from openai_bls.builder.tensorrt_llm.worker.main import encode
+from openai_bls.builder.tensorrt_llm.worker.process import run_worker
+from openai_bls.builder.tensorrt_llm.worker.progress import LogReader, Progress, Step
 from openai_bls.builder.weights import find_weights, place_as_it_is
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, TensorRtLlmRecord, record

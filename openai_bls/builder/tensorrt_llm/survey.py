@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from openai_bls.builder.tensorrt_llm.failures import TAIL_LINES, classify
-from openai_bls.builder.tensorrt_llm.planning import NEWEST
-from openai_bls.builder.tensorrt_llm.process import run_worker
-from openai_bls.builder.tensorrt_llm.worker import Survey
+from openai_bls.builder.tensorrt_llm.plan.planning import NEWEST
+from openai_bls.builder.tensorrt_llm.worker.failures import TAIL_LINES, classify
+from openai_bls.builder.tensorrt_llm.worker.main import Survey
+from openai_bls.builder.tensorrt_llm.worker.process import run_worker
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, Version
 

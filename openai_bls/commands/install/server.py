@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from openai_bls.launcher.console import Console
-from openai_bls.launcher.server import NGC_SERVER, install_shim, is_executable
+from openai_bls.launcher.tritonserver.command import NGC_SERVER, install_shim, is_executable
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import ApiError, EngineError, RateLimitError, RequestDeadlineError
-from openai_bls.core.key_limits import NO_LIMITS, KeyLimits
+from openai_bls.core.keys.key_limits import NO_LIMITS, KeyLimits
 from openai_bls.core.request import Deadline
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.admission.fair_queue import FairQueue

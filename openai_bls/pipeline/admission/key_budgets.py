@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from openai_bls.core.errors import RateLimitError
-from openai_bls.core.key_limits import KeyLimits
+from openai_bls.core.keys.key_limits import KeyLimits
 from openai_bls.pipeline.admission.throughput import Mean
 
 _MINUTE_S = 60.0

@@ -24,8 +24,8 @@ from openai_bls.api.http.tls_files import TlsFiles
 from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.registry import GUARDED, TRITON_ENTRIES
-from openai_bls.core.api_keys import ApiKeys
 from openai_bls.core.errors import ApiError, OverloadedError, TooLargeError
+from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.request import checked_timeout
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.lifecycle.context import RequestContext

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import uvloop
 
-from openai_bls.core.api_keys import ApiKeys
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.errors import ApiError, OverloadedError
+from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.request import checked_timeout
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output.detokenizer import factory

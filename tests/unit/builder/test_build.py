@@ -25,7 +25,7 @@ from openai_bls.builder.hub import default_name
 from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.recipe import BuildOptions
 from openai_bls.builder.target import TOKENIZER_MODELS, sole_build, target_of
-from openai_bls.builder.tensorrt_llm.shapes import shape_of
+from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
 from openai_bls.commands.main import run as run_command
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError, LoraSettings, Manifest, load_manifest

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from openai_bls.commands import first_engine
+from openai_bls.commands.build import first_engine
 from openai_bls.core.manifest import Manifest, TensorRtLlmRecord, write_manifest
 from openai_bls.launcher import workspace
 from openai_bls.launcher.errors import LaunchError

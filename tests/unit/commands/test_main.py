@@ -129,7 +129,7 @@ def test_help_and_completion_need_no_extra(words: Sequence[str]) -> None:
 
 
 def test_a_module_of_ours_that_is_missing_is_a_bug() -> None:
-    done = run("key", "alice", code="import sys; sys.modules['openai_bls.core.api_keys'] = None")
+    done = run("key", "alice", code="import sys; sys.modules['openai_bls.core.keys.api_keys'] = None")
     assert "Traceback" in done.stderr
 
 

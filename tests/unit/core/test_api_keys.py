@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.core import api_keys, watched_files
-from openai_bls.core.api_keys import ApiKeys, ApiKeysError, bearer, new_key
 from openai_bls.core.errors import AuthenticationError
-from openai_bls.core.key_limits import NO_LIMITS, KeyLimits
+from openai_bls.core.keys import api_keys, watched_files
+from openai_bls.core.keys.api_keys import ApiKeys, ApiKeysError, bearer, new_key
+from openai_bls.core.keys.key_limits import NO_LIMITS, KeyLimits
 
 
 def hashed(key: str) -> str:

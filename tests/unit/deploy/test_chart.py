@@ -14,7 +14,7 @@ import yaml
 from helm_python import chart as helm
 from helm_python.errors import HelmError
 
-from openai_bls.launcher import process
+from openai_bls.launcher.tritonserver import process
 from tests.unit.deploy.support import (
     BUILD,
     CASES,

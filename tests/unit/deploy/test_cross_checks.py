@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from openai_bls import __version__
-from openai_bls.commands import build
+from openai_bls.commands.build import command as build
 from openai_bls.commands.main import parse
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.settings import (
@@ -21,7 +21,7 @@ from openai_bls.core.settings import (
     load,
 )  # fmt: skip
 from openai_bls.engines.registry import parse_options
-from openai_bls.launcher.ports import Ports
+from openai_bls.launcher.tritonserver.ports import Ports
 from openai_bls.transport.engine_process.loading import _source
 from openai_bls.transport.engine_process.options import engine_settings, listen_address
 from openai_bls.transport.engine_process.source import RemoteProcess

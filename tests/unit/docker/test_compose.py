@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from openai_bls.launcher.process import _GRACE_SECONDS, DEFAULT_EXIT_TIMEOUT_SECONDS
+from openai_bls.launcher.tritonserver.process import _GRACE_SECONDS, DEFAULT_EXIT_TIMEOUT_SECONDS
 from tests.unit.docker.replay import read
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,7 +12,7 @@ import pytest
 
 import openai_bls
 from openai_bls.commands.main import parse
-from openai_bls.launcher.ports import Ports
+from openai_bls.launcher.tritonserver.ports import Ports
 from tests.unit.docker.replay import Replay, read
 
 ROOT = Path(__file__).resolve().parents[3]

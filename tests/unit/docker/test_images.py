@@ -20,7 +20,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from openai_bls.commands.table import COMMANDS
-from openai_bls.launcher.ports import lease_ports
+from openai_bls.launcher.tritonserver.ports import lease_ports
 from tests.unit.docker.conftest import NVIDIA, ROOT, Index
 from tests.unit.docker.replay import Image, Replay, is_root
 

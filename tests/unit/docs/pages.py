@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import pytest
 
-from openai_bls.commands import build as build_command
 from openai_bls.commands import serve as serve_command
+from openai_bls.commands.build import command as build_command
 from openai_bls.commands.main import parse
 from openai_bls.commands.table import COMMANDS
 from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings, TensorRtLlmSettings
-from openai_bls.launcher.serve_plan import triton_flags
+from openai_bls.launcher.serving.plan import triton_flags
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.render_configs import configure
 from openai_bls.triton_models.tensors import MODELS

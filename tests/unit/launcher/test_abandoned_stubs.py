@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 
-from openai_bls.launcher.abandoned_stubs import ABANDONED_LOOKS, AbandonedStubs, awaited_children
+from openai_bls.launcher.recovery.abandoned_stubs import ABANDONED_LOOKS, AbandonedStubs, awaited_children
 
 
 def sleeper() -> subprocess.Popen[bytes]:

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from openai_bls.core.manifest import Manifest, VllmRecord, write_manifest
-from openai_bls.launcher import checks, server
+from openai_bls.launcher import checks
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ports import Ports, is_free, lease_ports, local_host
-from openai_bls.launcher.server import Server
+from openai_bls.launcher.tritonserver import command as server
+from openai_bls.launcher.tritonserver.command import Server
+from openai_bls.launcher.tritonserver.ports import Ports, is_free, lease_ports, local_host
 from tests.unit.builder.vllm.vllm_support import make_interpreter
 
 WHEEL = Server("wheel", Path("/w/tritonserver"), "1")

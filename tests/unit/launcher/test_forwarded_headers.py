@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.launcher.forwarded_headers import forwarded_headers
+from openai_bls.launcher.serving.forwarded_headers import forwarded_headers
 
 HTTP = "--http-header-forward-pattern=(?i)(x-request-timeout|authorization)"
 TRACE = "baggage|traceparent|tracestate"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.launcher import process
 from openai_bls.launcher.logs import RankWatcher
-from openai_bls.launcher.mpi_job import MpiJob, find_mpirun
-from openai_bls.launcher.process import ServerProcess
+from openai_bls.launcher.tritonserver import process
+from openai_bls.launcher.tritonserver.mpi_job import MpiJob, find_mpirun
+from openai_bls.launcher.tritonserver.process import ServerProcess
 
 # Far beyond what any step takes: a test that waits this long has failed.
 PATIENCE = 60.0

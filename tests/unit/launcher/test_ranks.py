@@ -11,8 +11,6 @@ import pytest
 
 from openai_bls.launcher import ranks
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.mpi_job import MpiJob, find_mpirun
-from openai_bls.launcher.process import full_command
 from openai_bls.launcher.ranks import (
     EngineHead,
     RankOptions,
@@ -23,6 +21,8 @@ from openai_bls.launcher.ranks import (
     plan_ranks,
     rank_environment,
 )
+from openai_bls.launcher.tritonserver.mpi_job import MpiJob, find_mpirun
+from openai_bls.launcher.tritonserver.process import full_command
 
 SERVER = ["tritonserver", "--model-repository=r", "--http-port=1", "--grpc-port=2", "--metrics-port=3"]
 TAIL = ["--disable-auto-complete-config"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from openai_bls.launcher import reload
+from openai_bls.launcher.recovery import reload
 
 
 class FakeClient:

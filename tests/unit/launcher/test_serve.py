@@ -13,17 +13,18 @@ import pytest
 
 from openai_bls.commands import main as cli
 from openai_bls.commands.serve import serve_options
-from openai_bls.launcher import checks, readiness, serve_plan
+from openai_bls.launcher import checks, readiness
 from openai_bls.launcher.checks import with_tls
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.doctor import doctor, examine
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.examples import examples
-from openai_bls.launcher.ports import Ports
 from openai_bls.launcher.ranks import RankOptions
 from openai_bls.launcher.readiness import expected_models, get, not_ready, served_models
-from openai_bls.launcher.serve import _log_path
-from openai_bls.launcher.serve_plan import ServeOptions, triton_flags
+from openai_bls.launcher.serving import plan as serve_plan
+from openai_bls.launcher.serving.examples import examples
+from openai_bls.launcher.serving.plan import ServeOptions, triton_flags
+from openai_bls.launcher.serving.serve import _log_path
+from openai_bls.launcher.tritonserver.ports import Ports
 from openai_bls.triton_models.render_configs import configure
 from tests.certificates import Authority
 

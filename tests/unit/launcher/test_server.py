@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.launcher import server
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.server import Server
+from openai_bls.launcher.tritonserver import command as server
+from openai_bls.launcher.tritonserver.command import Server
 
 WHEEL = Server("wheel", Path("/site/pytriton/tritonserver/bin/tritonserver"), "nvidia-pytriton 1")
 

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from openai_bls.launcher.stub_watch import stubs
+from openai_bls.launcher.recovery.stub_watch import stubs
 
 
 def test_stubs_are_found_by_their_model(tmp_path: Path) -> None:

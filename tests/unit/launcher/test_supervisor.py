@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from openai_bls.launcher.supervisor import SILENT_LOOKS, STOPPED_LOOKS, WINDOW_SECONDS, Backoff, Look, Stub, Supervisor
+from openai_bls.launcher.recovery.supervisor import (
+    SILENT_LOOKS,
+    STOPPED_LOOKS,
+    WINDOW_SECONDS,
+    Backoff,
+    Look,
+    Stub,
+    Supervisor,
+)
 
 A, B = Stub(1, 100.0), Stub(2, 100.5)
 

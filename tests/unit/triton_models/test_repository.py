@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from openai_bls.core.api_keys import ApiKeys
+from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.core.settings import SettingsError
 from openai_bls.triton_models.config_writer import render

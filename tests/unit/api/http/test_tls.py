@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 from openai_bls.api.http import tls_acceptor, uvicorn_server
 from openai_bls.api.http.stream_connection import StreamConnection
 from openai_bls.api.http.tls_files import TlsError, TlsFiles
-from openai_bls.core import watched_files
+from openai_bls.core.keys import watched_files
 from openai_bls.core.settings import OpenAiBlsSettings
 from tests.certificates import Authority
 from tests.unit.api.http.test_bounds import CHAT, VERSION, Client

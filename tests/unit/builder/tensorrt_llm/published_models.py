@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from openai_bls.builder.tensorrt_llm.shapes import ModelShape, shape_of
+from openai_bls.builder.tensorrt_llm.model.shapes import ModelShape, shape_of
 
 _FOLDER = Path(__file__).parent / "published"
 NAMES = sorted(path.stem for path in _FOLDER.glob("*.json"))

@@ -18,7 +18,7 @@ import pytest
 from openai_bls.builder.build import build
 from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.recipe import BuildOptions
-from openai_bls.commands import build as build_command
+from openai_bls.commands.build import command as build_command
 from openai_bls.commands.main import parse
 from openai_bls.core import guide_names
 from openai_bls.core.manifest import EngineLoadError, load_manifest
@@ -396,7 +396,7 @@ class Running:
         for line in self.process.stdout:
             if "loading and converting" in line:
                 break
-        self.worker = self._child(lambda command: b"openai_bls.builder.tensorrt_llm.worker\0build" in command)
+        self.worker = self._child(lambda command: b"openai_bls.builder.tensorrt_llm.worker.main\0build" in command)
         self.guardian = self._child(lambda command: b"guardian.py" in command)
 
     def _child(self, is_it: Callable[[bytes], bool]) -> int:

@@ -20,8 +20,8 @@ from openai_bls.builder.build import build
 from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.recipe import BuildOptions
 from openai_bls.builder.target import TOKENIZER_MODELS
-from openai_bls.builder.tensorrt_llm import worker as worker_module
-from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
+from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
+from openai_bls.builder.tensorrt_llm.worker import main as worker_module
 from openai_bls.core.manifest import EngineLoadError, LoraSettings, Manifest, TensorRtLlmRecord, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import Flow
@@ -482,7 +482,7 @@ def test_what_is_seen_before_the_build(
     two = TensorRtLlmOptions(tensor_parallel_size=2)
     assert "an engine of 2 ranks is built on as many GPUs, and this process sees 1" in refusal(source, repository, two)
     assert "does not compute in nvfp4" in refusal(source, repository, TensorRtLlmOptions(quant="nvfp4"))
-    monkeypatch.setattr("openai_bls.builder.tensorrt_llm.failures.shutil.disk_usage", _small_disk)
+    monkeypatch.setattr("openai_bls.builder.tensorrt_llm.worker.failures.shutil.disk_usage", _small_disk)
     assert "the disk is too small: the build needs 0.1 GiB at" in refusal(source, repository)
     monkeypatch.undo()
 

@@ -8,11 +8,11 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from openai_bls.builder.tensorrt_llm.calibration import Calibration
-from openai_bls.builder.tensorrt_llm.families import family_of
-from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
-from openai_bls.builder.tensorrt_llm.planning import Plan, Request
-from openai_bls.builder.tensorrt_llm.quantization import BUILT
+from openai_bls.builder.tensorrt_llm.memory.quantization import BUILT
+from openai_bls.builder.tensorrt_llm.model.families import family_of
+from openai_bls.builder.tensorrt_llm.plan.calibration import Calibration
+from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
+from openai_bls.builder.tensorrt_llm.plan.planning import Plan, Request
 from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype, Quant
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.test_planning import asked

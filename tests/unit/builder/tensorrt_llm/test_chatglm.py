@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.builder.tensorrt_llm.chatglm import guessed, readable, refusal, version_of
+from openai_bls.builder.tensorrt_llm.model.chatglm import guessed, readable, refusal, version_of
 from openai_bls.core.manifest import EngineLoadError
 from tests.unit.builder.tensorrt_llm import published_models
 

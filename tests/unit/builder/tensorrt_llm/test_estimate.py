@@ -11,12 +11,12 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.builder.tensorrt_llm.estimate import estimate
-from openai_bls.builder.tensorrt_llm.estimate_text import report
-from openai_bls.builder.tensorrt_llm.gpus import GIB, GPUS, Gpu, find_gpu
-from openai_bls.builder.tensorrt_llm.quantization import QUANTIZATIONS
-from openai_bls.builder.tensorrt_llm.shapes import shape_of
-from openai_bls.builder.tensorrt_llm.sizes import Estimate, EstimateOptions
+from openai_bls.builder.tensorrt_llm.memory.estimate import estimate
+from openai_bls.builder.tensorrt_llm.memory.estimate_text import report
+from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, GPUS, Gpu, find_gpu
+from openai_bls.builder.tensorrt_llm.memory.quantization import QUANTIZATIONS
+from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, EstimateOptions
+from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
 from openai_bls.core.manifest import EngineLoadError
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.published_models import NAMES

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.builder.tensorrt_llm.failures import Kind, classify, of_files, require_disk
-from openai_bls.builder.tensorrt_llm.process import KILLED_BASE
-from openai_bls.builder.tensorrt_llm.worker import REFUSAL, REFUSED
+from openai_bls.builder.tensorrt_llm.worker.failures import Kind, classify, of_files, require_disk
+from openai_bls.builder.tensorrt_llm.worker.main import REFUSAL, REFUSED
+from openai_bls.builder.tensorrt_llm.worker.process import KILLED_BASE
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec
 

@@ -10,9 +10,11 @@ from typing import Any, get_args
 import pytest
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from openai_bls.builder.tensorrt_llm.calibration import Calibration
-from openai_bls.builder.tensorrt_llm.estimate import estimate
-from openai_bls.builder.tensorrt_llm.families import (
+from openai_bls.builder.tensorrt_llm.memory.estimate import estimate
+from openai_bls.builder.tensorrt_llm.memory.gpus import find_gpu
+from openai_bls.builder.tensorrt_llm.memory.quantization import BUILT, QUANTIZATIONS
+from openai_bls.builder.tensorrt_llm.memory.sizes import EstimateOptions
+from openai_bls.builder.tensorrt_llm.model.families import (
     FAMILIES,
     TENSORRT_FLOW_END,
     Family,
@@ -24,11 +26,9 @@ from openai_bls.builder.tensorrt_llm.families import (
     refusal,
     written,
 )
-from openai_bls.builder.tensorrt_llm.gpus import find_gpu
-from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTIZATIONS
-from openai_bls.builder.tensorrt_llm.quantized_checkpoint import CHECKPOINT_FORMS
-from openai_bls.builder.tensorrt_llm.shapes import shape_of
-from openai_bls.builder.tensorrt_llm.sizes import EstimateOptions
+from openai_bls.builder.tensorrt_llm.model.quantized_checkpoint import CHECKPOINT_FORMS
+from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
+from openai_bls.builder.tensorrt_llm.plan.calibration import Calibration
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.published_models import NAMES

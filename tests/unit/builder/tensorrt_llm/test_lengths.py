@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from openai_bls.builder.tensorrt_llm.findings import Findings
-from openai_bls.builder.tensorrt_llm.lengths import findings, lengths
-from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
+from openai_bls.builder.tensorrt_llm.plan.findings import Findings
+from openai_bls.builder.tensorrt_llm.plan.lengths import findings, lengths
+from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm.interface import Flow
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from openai_bls.builder.lora import LoraOptions
-from openai_bls.builder.tensorrt_llm.gpus import GIB, find_gpu
-from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
-from openai_bls.builder.tensorrt_llm.planning import Plan, Request, as_gpu, described, gpu_for, plan
+from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, find_gpu
+from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
+from openai_bls.builder.tensorrt_llm.plan.planning import Plan, Request, as_gpu, described, gpu_for, plan
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm import nvidia_smi

@@ -10,9 +10,9 @@ import termios
 
 import pytest
 
-from openai_bls.builder.tensorrt_llm import progress
-from openai_bls.builder.tensorrt_llm.progress import LogReader, Progress, Step
-from openai_bls.builder.tensorrt_llm.worker import STAGE
+from openai_bls.builder.tensorrt_llm.worker import progress
+from openai_bls.builder.tensorrt_llm.worker.main import STAGE
+from openai_bls.builder.tensorrt_llm.worker.progress import LogReader, Progress, Step
 
 # Of a quantized build with two ranks, as TensorRT-LLM 1.x, ModelOpt and tqdm write.
 LOG = [

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from openai_bls.builder.tensorrt_llm.hf_config import read_config
-from openai_bls.builder.tensorrt_llm.quantized_checkpoint import (
+from openai_bls.builder.tensorrt_llm.model.hf_config import read_config
+from openai_bls.builder.tensorrt_llm.model.quantized_checkpoint import (
     CHECKPOINT_FORMS,
     StoredAs,
     checkpoint_refusal,

@@ -14,8 +14,8 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.builder.tensorrt_llm.hf_config import read_config
-from openai_bls.builder.tensorrt_llm.shapes import shape_of
+from openai_bls.builder.tensorrt_llm.model.hf_config import read_config
+from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
 from openai_bls.core.manifest import EngineLoadError
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.published_models import NAMES, PUBLISHED

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from openai_bls.builder.tensorrt_llm.gpus import find_gpu
-from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
-from openai_bls.builder.tensorrt_llm.planning import described, plan
-from openai_bls.builder.tensorrt_llm.windows import windows_of
+from openai_bls.builder.tensorrt_llm.memory.gpus import find_gpu
+from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
+from openai_bls.builder.tensorrt_llm.plan.planning import described, plan
+from openai_bls.builder.tensorrt_llm.plan.windows import windows_of
 from openai_bls.core.manifest import Manifest, TensorRtLlmRecord
 from openai_bls.core.settings import OfficialSettings, TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import Flow, Version

@@ -9,8 +9,8 @@ import msgspec
 import pydantic
 import pytest
 
-from openai_bls.builder.tensorrt_llm.process import KILLED_BASE, LogTail, run_worker
-from openai_bls.builder.tensorrt_llm.worker import REFUSAL, REFUSED, Survey, decode_spec, encode
+from openai_bls.builder.tensorrt_llm.worker.main import REFUSAL, REFUSED, Survey, decode_spec, encode
+from openai_bls.builder.tensorrt_llm.worker.process import KILLED_BASE, LogTail, run_worker
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm.api_build import _set_plugin
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec, InstalledGpu

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from openai_bls.builder.recipe import BuildOptions
-from openai_bls.builder.tensorrt_llm.options import _TENSORRT_LLM
+from openai_bls.builder.tensorrt_llm.plan.options import _TENSORRT_LLM
 from openai_bls.builder.vllm import options as vllm_options
-from openai_bls.commands import build as build_command
+from openai_bls.commands.build import command as build_command
 from openai_bls.commands.main import parse
 from openai_bls.core.manifest import EngineLoadError
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from openai_bls.core.errors import ApiError, RateLimitError, RequestDeadlineError
-from openai_bls.core.key_limits import NO_LIMITS, KeyLimits
+from openai_bls.core.keys.key_limits import NO_LIMITS, KeyLimits
 from openai_bls.core.request import Deadline
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.admission.admission import Admission, Ticket

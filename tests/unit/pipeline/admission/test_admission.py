@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import ApiError, EngineError, OverloadedError, RateLimitError, RequestDeadlineError
-from openai_bls.core.key_limits import NO_LIMITS, KeyLimits
+from openai_bls.core.keys.key_limits import NO_LIMITS, KeyLimits
 from openai_bls.core.request import Deadline
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.admission.admission import Admission, Ticket

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_bls.core.errors import RateLimitError
-from openai_bls.core.key_limits import NO_LIMITS, KeyLimits
+from openai_bls.core.keys.key_limits import NO_LIMITS, KeyLimits
 from openai_bls.pipeline.admission.key_budgets import Bucket, KeyBudgets, duration
 
 

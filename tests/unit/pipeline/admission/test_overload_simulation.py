@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from openai_bls.core.key_limits import KeyLimits
+from openai_bls.core.keys.key_limits import KeyLimits
 from tests.unit.pipeline.admission.simulation import Need, Pace, World
 
 WINDOW = (20.0, 70.0)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from openai_bls.core.errors import EngineError
-from openai_bls.core.key_limits import KeyLimits
+from openai_bls.core.keys.key_limits import KeyLimits
 from openai_bls.core.request_record import Progress, RequestRecord
 from openai_bls.core.usage import Usage
 from openai_bls.pipeline.admission.key_budgets import KeyBudgets

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from openai_bls.core.api_keys import ApiKeys
 from openai_bls.core.engine_types import PromptRequest, PromptResult, TokenDelta
 from openai_bls.core.errors import ApiError
+from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.prompt_server import PromptExchangeServer

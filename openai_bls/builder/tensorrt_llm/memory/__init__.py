@@ -1,0 +1,1 @@
+"""Memory and disk of an engine: estimate and its text. Imports model."""

@@ -1,0 +1,1 @@
+"""Plan of an engine: options, lengths, calibration and their checks. Imports memory and model."""

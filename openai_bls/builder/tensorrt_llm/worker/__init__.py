@@ -1,0 +1,1 @@
+"""Worker process of a build: its progress and failures. Imports memory."""

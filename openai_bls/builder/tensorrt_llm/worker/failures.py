@@ -1,0 +1,202 @@
+"""Failures of a build: one sentence with a remedy, from the worker's exit code and the end of its log."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from openai_bls.builder.tensorrt_llm.memory.gpus import GIB
+from openai_bls.builder.tensorrt_llm.worker.main import REFUSAL
+from openai_bls.builder.tensorrt_llm.worker.process import KILLED_BASE
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.engines.tensorrt_llm.interface import BuildSpec
+
+Kind = Literal[
+    "host memory", "GPU memory", "architecture", "package", "disk", "version", "network", "interrupted", "refused",
+    "other",
+]  # fmt: skip
+
+TAIL_LINES = 400
+"""Lines of a log's end; a traceback through TensorRT-LLM and MPI is long."""
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Cause, in one sentence."""
+
+    kind: Kind
+    sentence: str
+
+
+# Words of Python, PyTorch, TensorRT, TensorRT-LLM, transformers and datasets, the most telling first.
+_WORDS: tuple[tuple[Kind, str], ...] = (
+    ("disk", r"No space left on device|Disk quota exceeded|StorageFull|Errno (28|122)\b"),
+    ("GPU memory", r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"),
+    ("GPU memory", r"Cuda Runtime \(out of memory\)|CUDA runtime error .*out of memory|Error Code \d+: OutOfMemory"),
+    ("host memory", r"\bMemoryError\b|std::bad_alloc|DefaultCPUAllocator|Cannot allocate memory|Errno 12\b"),
+    ("version", r"(serialization|engine plan|version) .*(mismatch|incompatible)|is incompatible with this version"),
+    ("version", r"undefined symbol|cannot open shared object file|driver version is insufficient"),
+    ("network", r"Couldn't (reach|find) .*(Hub|dataset)|DatasetNotFoundError|OfflineModeIsEnabled|LocalEntryNotFound"),
+    ("network", r"Max retries exceeded|Temporary failure in name resolution|Name or service not known|ConnectionError"),
+    ("network", r"Network is unreachable|ConnectTimeout|ReadTimeout|Unsupported dataset name|GatedRepoError"),
+    ("architecture", r"not supported in TRT-LLM|[Uu]nsupported (HF )?(model )?architecture|Unknown architecture for"),
+    ("architecture", r"does not recognize this architecture|Unrecognized model in|Unrecognized configuration class"),
+    ("architecture", r"does not support AutoConfig|[Uu]nsupported model type"),
+    ("package", r"ModuleNotFoundError|No module named|requires the following packages|is not installed|ImportError"),
+)
+# Where TensorRT says that it passed over a way for want of memory, and went on.
+_HARMLESS = re.compile(r"Skipping tactic|Tactic .*insufficient memory|\[W\]")
+_EXCEPTION = re.compile(r"^[\w.]*(Error|Exception|Exceeded|Found|Enabled|Interrupt)\b.*")
+_MODULE = re.compile(r"No module named '?([\w.]+)|following packages[^:]*: ([\w, -]+)")
+_ARCHITECTURE = re.compile(r"[Aa]rchitecture[^A-Z]*([A-Z]\w+)|model type `?(\w+)")
+
+
+def classify(code: int, tail: Sequence[str], spec: BuildSpec) -> Failure:
+    """Failure of a worker.
+
+    Args:
+        code: exit code, as `process.run_worker` returns it.
+        tail: last lines of the log.
+        spec: of the engine that it built.
+    """
+    refused = next((line.removeprefix(REFUSAL) for line in reversed(tail) if line.startswith(REFUSAL)), None)
+    if refused is not None:
+        return Failure(_kind_of(refused) or "refused", refused)
+    lines = [line for line in tail if not _HARMLESS.search(line)]
+    # The last exception says more than what was printed before it.
+    exceptions = [line for line in lines if _EXCEPTION.match(line.strip())]
+    for text in (*reversed(exceptions[-2:]), "\n".join(lines)):
+        kind = _kind_of(text)
+        if kind is not None:
+            return Failure(kind, _sentence(kind, text, spec))
+    if code == KILLED_BASE + signal.SIGKILL:
+        return Failure("host memory", _sentence("host memory", "", spec))
+    if code in (KILLED_BASE + signal.SIGINT, KILLED_BASE + signal.SIGTERM):
+        return Failure("interrupted", "the build was told to stop")
+    if code > KILLED_BASE:
+        return Failure("other", f"the build crashed ({_signal_name(code - KILLED_BASE)})")
+    last = exceptions[-1].strip() if exceptions else f"exit code {code}"
+    return Failure("other", f"the build failed: {last}")
+
+
+def of_files(error: OSError, repository: Path) -> EngineLoadError | None:
+    """Sentence for an error of the build's own work on files; None if it is about no file.
+
+    Errors that name no file are taken to be about the model repository.
+    """
+    number, reason, named = _told(error)
+    # Of a copy the second name is the one that is written.
+    path = Path(named[-1]) if named else repository
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return EngineLoadError(
+            f"the disk is full: {_free(path)}; free some, or build into a repository on another disk "
+            "(--model-repository)"
+        )
+    if not named and number not in _FORBIDDEN:
+        return None
+    if path.absolute().is_relative_to(repository.absolute()):
+        return EngineLoadError(
+            f"the model repository cannot be changed: {reason} ({path if path.is_dir() else path.parent}): see to that "
+            "folder's owner, mode and mount, or give another repository with --model-repository"
+        )
+    return EngineLoadError(f"{path} cannot be read or written: {reason}")
+
+
+def _told(error: OSError) -> tuple[int | None, str, list[str]]:
+    """Number, message and files of an error; of `shutil.copytree`'s, those of the first file that went wrong."""
+    if not isinstance(error, shutil.Error):
+        return error.errno, error.strerror or str(error), [str(n) for n in (error.filename, error.filename2) if n]
+    failed = error.args[0]
+    if not isinstance(failed, list) or not failed:
+        return None, str(error), []
+    source, target, reason = failed[0]
+    found = _ERRNO.search(str(reason))
+    number = int(found[1]) if found else None
+    return number, os.strerror(number) if number else str(reason), [str(source), str(target)]
+
+
+def _free(path: Path) -> str:
+    folder = next((parent for parent in (path, *path.parents) if parent.is_dir()), Path("/"))
+    return f"{shutil.disk_usage(folder).free / GIB:.1f} GiB are free at {folder}"
+
+
+def require_disk(folder: Path, needed: int) -> None:
+    """Raise `EngineLoadError` if `needed` bytes are not free where `folder` is."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise EngineLoadError(
+            f"the disk is too small: the build needs {needed / GIB:.1f} GiB at {folder} and {free / GIB:.1f} GiB are "
+            "free: free some, or name another place with --workspace"
+        )
+
+
+def _kind_of(text: str) -> Kind | None:
+    return next((kind for kind, words in _WORDS if re.search(words, text)), None)
+
+
+def _sentence(kind: Kind, text: str, spec: BuildSpec) -> str:
+    match kind:
+        case "host memory":
+            killed = "the build was killed, most likely by the kernel for want of host memory"
+            what = "host memory ran out" if text else killed
+            said = f"{what}: end other programs, or build on a machine with more (--dry-run says how much)"
+        case "GPU memory":
+            calibration = "a smaller --calib-size, " if spec.quant_algorithm else ""
+            said = (
+                f"GPU memory ran out: give a larger --tp-size, {calibration}a smaller --max-num-tokens (now "
+                f"{spec.max_num_tokens}) or --max-batch-size (now {spec.max_batch_size}), or end what else is on the "
+                "GPU"
+            )
+        case "disk":
+            said = (
+                f"the disk is full: {_free(spec.workspace)}; free some (--dry-run says how much is needed), or name "
+                "another place with --workspace"
+            )
+        case "architecture":
+            name = _first(_ARCHITECTURE, text)
+            said = (
+                "this TensorRT-LLM does not support the model's architecture"
+                f"{f' {name}' if name else ''} in this flow: try the other --flow, or --engine transformers"
+            )
+        case "package":
+            name = _first(_MODULE, text)
+            install = f"install it into the Python that builds (python3 -m pip install {name.partition('.')[0]})"
+            said = f"the package {name} is missing: {install}" if name else f"a package is missing: {_telling(text)}"
+        case "version":
+            said = f"versions do not go together: {_telling(text)}"
+        case "network":
+            option = "--calib-dataset" if spec.quant_algorithm else "--model"
+            said = (
+                f"the network, or what was to be had from it, is out of reach ({_telling(text)}): give a local "
+                f"directory with {option}"
+            )
+        case _:
+            said = f"the build failed: {_telling(text)}"
+    return said
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    """The first group of `pattern` that matched in `text`, or nothing."""
+    found = pattern.search(text)
+    return next((part for part in found.groups() if part), "").strip() if found else ""
+
+
+def _telling(text: str) -> str:
+    """The last line that says what it was."""
+    return next((line.strip()[:300] for line in reversed(text.splitlines()) if _kind_of(line)), text.strip()[:300])
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

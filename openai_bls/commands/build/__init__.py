@@ -1,0 +1,1 @@
+"""`build`: the command, its options, and the first engine of `serve`."""

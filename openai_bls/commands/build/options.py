@@ -1,0 +1,278 @@
+"""Command `build`: its options, which import nothing of the builder that is heavy."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import get_args
+
+from openai_bls.builder.tensorrt_llm.memory.quantization import BUILT
+from openai_bls.commands.options import REPOSITORY_HELP
+from openai_bls.core import guide_names
+from openai_bls.core.manifest import EngineKind
+from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype
+
+GUIDE_NAMES = guide_names.BUILD
+
+_DESCRIPTION = """\
+Put a Hugging Face checkpoint into the model repository.
+
+    openai-bls build --model Qwen/Qwen2.5-7B-Instruct                  a hub id or a directory
+    openai-bls build --model Qwen/Qwen2.5-72B-Instruct --dry-run       the plan and what it takes; writes nothing
+    openai-bls build --model Qwen/Qwen2.5-72B-Instruct --tp-size 4 --quant fp8 --max-seq-len 16384
+    openai-bls build --model Qwen/Qwen2.5-0.5B-Instruct --name small   a further engine, beside the default one
+    openai-bls build --remove small
+
+Where TensorRT-LLM and a GPU are, it places the checkpoint for the PyTorch flow, or converts it and builds a TensorRT
+engine (--flow tensorrt, the default before TensorRT-LLM 1.2); elsewhere the embedded engine of transformers takes the
+checkpoint as it is. With --engine vllm the checkpoint goes to vLLM, in an environment and a process of its own.
+
+The engine goes into `tensorrt_llm/1/`, its tokenizer into the models that need it, and serving settings into
+`tensorrt_llm/config.pbtxt` as literal values. All of it is prepared aside and moved into place at the end, so that a
+build that fails or is killed leaves the last good engine. A second run with the same options does nothing; one that
+changes serving options or the name only writes these, without another build. Restart the server to serve the engine.
+
+With --name it builds a further engine, which `openai_bls` serves under its own model name: `tensorrt_llm_<name>/`,
+`preprocessing_<name>/` and `openai_bls/1/tokenizer_<name>/`. These are the build's own: edits in them last until it
+builds that engine again. The ensembles and `postprocessing` stay with the default engine.
+
+Engines on one machine share its cores and memory: each takes its share as if it were alone.
+--max-tokens-in-kv-cache limits the KV cache of one.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add all options. Only what was given is in the result, so that options without a meaning can be told."""
+    parser.usage = f"{parser.prog} [--model DIR|ID] [options]"
+    parser.description = _DESCRIPTION
+    parser.formatter_class = lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=120)
+    parser.argument_default = argparse.SUPPRESS
+    what = parser.add_argument_group("what to build")
+    what.add_argument(
+        "--model",
+        help="Hugging Face directory, GGUF file, hub id or smollm2, a small model (default: the demo checkpoint)",
+    )
+    what.add_argument(
+        "--revision", metavar="REV", help="commit, tag or branch of a hub id (default: its default branch)"
+    )
+    what.add_argument(
+        "--draft-model",
+        metavar="DIR|ID",
+        help="transformers: a smaller model of the same vocabulary, which guesses the next tokens (docs/serving.md)",
+    )
+    what.add_argument("--model-repository", type=Path, metavar="DIR", help=REPOSITORY_HELP)
+    which = what.add_mutually_exclusive_group()
+    which.add_argument("--name", help="build a further engine of this name (lower-case letters, digits, underscores)")
+    which.add_argument("--remove", metavar="NAME", help="remove the further engine of this name, and build nothing")
+    what.add_argument(
+        "--engine",
+        choices=("auto", *get_args(EngineKind)),
+        help="auto is tensorrt_llm or vllm where this Python has it and a GPU is there, else transformers",
+    )
+    what.add_argument("--served-model-name", metavar="NAME", help="name in the API (default: the directory's)")
+    what.add_argument("--trust-remote-code", action="store_true", help="run Python code that the checkpoint holds")
+    what.add_argument(
+        "--force", action="store_true", help="build even if nothing changed, or if the estimate says it will not fit"
+    )
+    what.add_argument(
+        "--no-self-test",
+        dest="self_test",
+        action="store_false",
+        help="transformers, vllm: build without it, on a machine that cannot hold the model",
+    )
+    what.add_argument(
+        "--dry-run", action="store_true", help="print plan and estimate for TensorRT-LLM; needs no GPU and no weights"
+    )
+    what.add_argument("--gpu", metavar="NAME", help="to estimate for, such as L40S (default: what is here, else H100)")
+    what.add_argument("--gpu-memory", metavar="SIZE", help="to estimate for a GPU of this memory, such as 16GB")
+    _add_sizes(parser.add_argument_group("sizes"))
+    _add_quantization(parser.add_argument_group("number formats and quantization"))
+    _add_vllm(parser.add_argument_group("vLLM (docs/vllm.md)"))
+    _add_build(parser.add_argument_group("the build (TensorRT-LLM)"))
+    _add_lora(parser.add_argument_group("adapters (LoRA)"))
+    _add_serving(parser.add_argument_group("serving, written into config.pbtxt (TensorRT-LLM; no rebuild)"))
+
+
+def _add_sizes(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        help="of the weights; auto is the checkpoint's own (transformers on a CPU: float32), and exact for a GGUF file",
+    )
+    group.add_argument(
+        "--max-seq-len",
+        "--max-model-len",
+        type=int,
+        metavar="N",
+        help="most tokens of prompt and output together (default: what the model was made for)",
+    )
+    group.add_argument("--max-batch-size", type=int, metavar="N", help="sequences in flight (default: 64)")
+    group.add_argument("--tp-size", type=int, metavar="N", help="GPUs that share each layer (default: 1)")
+    more = (
+        ("--max-input-len", "most tokens of a prompt (default: all but the output's; see --enable-chunked-context)"),
+        ("--max-output-len", "most tokens of an output, in the place of --max-seq-len"),
+        ("--max-num-tokens", "tokens of one step, prompts and new tokens together (default: 8192)"),
+        ("--max-beam-width", "of beam search (default: 1)"),
+    )
+    for option, text in more:
+        group.add_argument(option, type=int, metavar="N", help=f"TensorRT-LLM: {text}")
+    group.add_argument(
+        "--pp-size",
+        type=int,
+        metavar="N",
+        help="TensorRT-LLM, vLLM: stages of layers, a GPU each, or --tp-size of them (default: 1)",
+    )
+
+
+def _add_quantization(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--quant",
+        metavar="HOW",
+        help=f"of the weights: fp8 with transformers, on a GPU that has it; with TensorRT-LLM {', '.join(BUILT)};"
+        " smoothquant, int8 and int4_awq are understood too; with vLLM a value of its"
+        " `quantization`. A checkpoint that is quantized already is taken as it is,"
+        " without this (docs/models.md)",
+    )
+    group.add_argument(
+        "--kv-cache-dtype", choices=get_args(KvCacheDtype), help="TensorRT-LLM: auto is that of the weights"
+    )
+    group.add_argument(
+        "--calib-dataset",
+        metavar="NAME|DIR",
+        help="TensorRT-LLM: text to calibrate with; no network for a directory (default: cnn_dailymail, from the hub)",
+    )
+    group.add_argument(
+        "--calib-size", type=int, metavar="N", help="TensorRT-LLM: texts to calibrate with (default: 512; awq: 32)"
+    )
+
+
+def _add_vllm(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--extra-engine-args",
+        type=Path,
+        metavar="FILE",
+        help="YAML with further fields of vLLM's AsyncEngineArgs: gpu_memory_utilization, speculative_config ...",
+    )
+    group.add_argument(
+        "--engine-python",
+        metavar="PYTHON",
+        help="interpreter with vLLM (default: OPENAI_BLS_ENGINE_PYTHON, that of `install-engine vllm`, this one)",
+    )
+
+
+def _add_build(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--flow",
+        choices=("auto", "tensorrt", "pytorch"),
+        help="build a TensorRT engine, or let TensorRT-LLM's PyTorch flow load the checkpoint (default: tensorrt before"
+        " TensorRT-LLM 1.2; from then on pytorch, unless another option or the model needs tensorrt)",
+    )
+    group.add_argument(
+        "--backend",
+        choices=("python", "cpp"),
+        help="Triton's: our model.py over the LLM API, or the C++ backend tensorrtllm (default: python)",
+    )
+    group.add_argument(
+        "--extra-llm-api-options",
+        type=Path,
+        metavar="FILE",
+        help="YAML with further arguments of LLM, as trtllm-serve has it: speculative_config, cuda_graph_config,"
+        " moe_config ... (--flow pytorch; docs/models.md)",
+    )
+    group.add_argument(
+        "--workers", type=int, metavar="N", help="ranks that are built side by side: all of them, or leave it out"
+    )
+    group.add_argument("--gemm-plugin", metavar="TYPE", help="auto, disable, or a type such as float16 or fp8")
+    group.add_argument("--gpt-attention-plugin", metavar="TYPE", help="as --gemm-plugin")
+    switches = (
+        (("--use-paged-context-fmha", "--paged-context-fmha"), "prompts read the paged KV cache"),
+        (("--use-fp8-context-fmha",), "prompts' attention in FP8"),
+        (
+            ("--use-custom-all-reduce",),
+            "of older guides: TensorRT-LLM chooses the all-reduce itself since, and this is refused",
+        ),
+        (("--multiple-profiles",), "kernels chosen for several sizes: a longer build, a faster engine"),
+        (("--gather-logits",), "keep logits, which log-probabilities need"),
+    )
+    for names, text in switches:
+        group.add_argument(*names, nargs="?", const=True, type=_switch, metavar="enable|disable", help=text)
+    group.add_argument(
+        "--plugin", action="append", metavar="NAME=VALUE", help="another field of PluginConfig; may be repeated"
+    )
+    group.add_argument("--workspace", type=Path, metavar="DIR", help="scratch space (default: in the repository)")
+    group.add_argument("--keep-workspace", action="store_true", help="keep its files")
+
+
+def _add_lora(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--lora-dir",
+        action="append",
+        metavar="[NAME=]DIR",
+        help="an adapter (PEFT), served as a model of its own name; may be repeated",
+    )
+    group.add_argument(
+        "--max-loras",
+        type=int,
+        metavar="N",
+        help="adapters loaded at a time, those that come while the server runs included (default: those of --lora-dir)",
+    )
+    group.add_argument("--max-lora-rank", type=int, metavar="N", help="(default: the adapters' highest, else 16)")
+
+
+def _add_serving(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--max-tokens-in-kv-cache",
+        type=int,
+        metavar="N",
+        help="tokens of all sequences together; with every engine (default: by the memory there is)",
+    )
+    group.add_argument(
+        "--kv-cache-free-gpu-mem-fraction",
+        type=float,
+        metavar="X",
+        help="share of the GPU memory left beside the weights that the KV cache takes (default: 0.9)",
+    )
+    group.add_argument("--kv-cache-host-memory-bytes", type=int, metavar="N", help="that cached prompts may move to")
+    group.add_argument(
+        "--enable-kv-cache-reuse",
+        action=argparse.BooleanOptionalAction,
+        help="prompts that begin alike share their KV cache",
+    )
+    group.add_argument(
+        "--enable-chunked-context",
+        action=argparse.BooleanOptionalAction,
+        help="take long prompts in over several steps (default: if prompts may be longer than --max-num-tokens)",
+    )
+    group.add_argument(
+        "--max-attention-window-size",
+        metavar="N[,N...]",
+        help="tokens that attention looks back; several go round over the layers",
+    )
+    group.add_argument("--batch-scheduler-policy", choices=("guaranteed_no_evict", "max_utilization"))
+    group.add_argument(
+        "--guided-decoding-backend",
+        choices=("xgrammar", "llguidance"),
+        help="holds outputs to a grammar; without it, requests for structured output are refused",
+    )
+    group.add_argument("--max-queue-delay", type=int, metavar="MICROSECONDS", help="of Triton's queue (--backend cpp)")
+    group.add_argument("--max-queue-size", type=int, metavar="N", help="of Triton's queue (--backend cpp)")
+    group.add_argument(
+        "--cpp-parameter",
+        action="append",
+        metavar="NAME=VALUE",
+        help="another parameter of the C++ backend, by its name; may be repeated",
+    )
+
+
+def _switch(text: str) -> bool:
+    words = {"enable": True, "true": True, "disable": False, "false": False}
+    if text.lower() not in words:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither enable nor disable")
+    return words[text.lower()]
+
+
+def run(given: argparse.Namespace) -> int:
+    """Build, plan or remove; returns the exit status."""
+    from openai_bls.commands.build.command import run as run_build
+
+    return run_build(given)

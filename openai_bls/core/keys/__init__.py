@@ -1,0 +1,1 @@
+"""API keys: their file, read again when it changes, and their limits."""

@@ -1,0 +1,146 @@
+"""Watch over the stubs of a running server: looks once a second, and loads again over gRPC what has died or hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from openai_bls.launcher.checks import OPENAI_MODEL
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.readiness import ask
+from openai_bls.launcher.recovery.abandoned_stubs import AbandonedStubs
+from openai_bls.launcher.recovery.supervisor import Look, Recovery, Stub, Supervisor
+from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, control_headers, grpc_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_INTERVAL_SECONDS = 1.0
+# As the kernel cuts it.
+_STUB_NAME = "triton_python_backend_stub"[:15]
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def stubs(server: int) -> dict[str, list[Stub]]:
+    """Live stubs of the tritonserver with that process id, by model."""
+    found: dict[str, list[Stub]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError):
+            # The name in parentheses may hold spaces and parentheses.
+            name, _, rest = (entry / "stat").read_text().rpartition(")")
+            state, parent, *fields = rest.split()
+            if int(parent) != server or state in "ZX" or not name.endswith(f"({_STUB_NAME}"):
+                continue
+            # Its first argument is <repository>/<model>/<version>/model.py.
+            path = Path(os.fsdecode((entry / "cmdline").read_bytes().split(b"\0")[1]))
+            stub = Stub(int(entry.name), int(fields[17]) / _TICKS_PER_SECOND, stopped=state == "T")
+            found.setdefault(path.parent.parent.name, []).append(stub)
+    return found
+
+
+class StubWatch:
+    """Thread that watches over one server until it is closed.
+
+    Args:
+        server: process id of the tritonserver.
+        http: host and port of its HTTP front end.
+        openai: host and port of /v1, and whether it speaks HTTPS; None where there is none.
+        limit: of restarts of a model within ten minutes.
+        tell: takes a line for the operator.
+        restarted: called with the name of each model that was loaded again.
+    """
+
+    def __init__(
+        self,
+        server: int,
+        http: tuple[str, int],
+        openai: tuple[str, int, bool] | None,
+        limit: int,
+        tell: Callable[[str], None],
+        restarted: Callable[[str], None],
+    ) -> None:
+        self._server = server
+        self._http = http
+        self._openai = openai
+        self._tell = tell
+        self._restarted = restarted
+        self._supervisor = Supervisor(limit)
+        self._abandoned = AbandonedStubs()
+        self._ended: SimpleQueue[tuple[str, str | None]] = SimpleQueue()
+        self._closing = threading.Event()
+        # Daemons: what the server does not answer must not keep the launcher.
+        threading.Thread(target=self._run, name="stub-watch", daemon=True).start()
+
+    def close(self) -> None:
+        """Begin nothing any more."""
+        self._closing.set()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            begun = time.monotonic()
+            while not self._ended.empty():
+                self._supervisor.ended(*self._ended.get())
+            look = self._look()
+            for recovery in self._supervisor.decide(look, time.monotonic()) if look is not None else []:
+                threading.Thread(target=self._recover, args=(recovery,), name=recovery.model, daemon=True).start()
+            self._closing.wait(max(0.0, begun + _INTERVAL_SECONDS - time.monotonic()))
+
+    def _look(self) -> Look | None:
+        """The server as it is; None if it does not tell."""
+        # The index comes last: a model that is being unloaded is not ready before its stubs end.
+        silent, seen = self._silent(), stubs(self._server)
+        for model in self._abandoned.kill(self._server, seen):
+            self._tell(f"tritonserver waits for the end of a process of {model}; killing it")
+        status, body = ask(*self._http, "POST", "/v2/repository/index", control_headers(self._server, "http"))
+        if status != 200:
+            return None
+        return Look({model["name"] for model in json.loads(body) if model.get("state") == "READY"}, seen, silent)
+
+    def _silent(self) -> list[str]:
+        """Models that give no answer, as far as /health knows."""
+        if self._openai is None:
+            return []
+        host, port, tls = self._openai
+        status, body = ask(host, port, "GET", "/health", tls=tls)
+        if status is None:
+            return [OPENAI_MODEL]
+        try:
+            return [name for name, state in json.loads(body)["models"].items() if state == "silent"]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return []
+
+    def _recover(self, recovery: Recovery) -> None:
+        # Here, since gRPC is heavy.
+        from openai_bls.launcher.recovery.reload import recover_model
+
+        model, wait = recovery.model, recovery.wait_seconds
+        if wait is None:
+            self._tell(f"{model} {recovery.reason}; it is left alone after too many restarts")
+            return
+        self._tell(f"{model} {recovery.reason}; loading it again" + (f" in {wait:.0f} s" if wait else ""))
+        if self._closing.wait(wait):
+            return
+        begun = time.monotonic()
+        # By now the process ids may be those of others.
+        alive = {stub.pid for stub in stubs(self._server).get(model, [])}
+        for pid in alive.intersection(recovery.kill):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        failure = None
+        try:
+            recover_model(grpc_address(self._server), model, control_headers(self._server, "grpc"))
+        except (LaunchError, NoGrpcError) as error:
+            failure = str(error)
+        if self._closing.is_set():
+            return
+        if failure is None:
+            self._restarted(model)
+            self._tell(f"{model} is loaded again ({time.monotonic() - begun:.1f} s)")
+        self._ended.put((model, failure))

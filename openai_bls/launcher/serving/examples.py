@@ -1,0 +1,73 @@
+"""Example commands, printed when the server is ready."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from openai_bls.launcher.checks import OPENAI_MODEL
+from openai_bls.launcher.readiness import serves_openai
+from openai_bls.launcher.tritonserver.ports import local_host
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from openai_bls.launcher.tritonserver.ports import Ports
+
+_QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+def examples(host: str, ports: Ports, names: Sequence[str], model: str, triton_host: str = "") -> str:
+    """Commands for what this repository serves.
+
+    Args:
+        host: address of /v1.
+        ports: of the server.
+        names: of the models in the repository.
+        model: name for OpenAI clients.
+        triton_host: address of Triton's own ports; empty is that of /v1.
+    """
+    triton = f"http://{local_host(triton_host or host)}:{ports.http}/v2"
+    base = f"{ports.openai_root(host)}/v1"
+    parts = []
+    if OPENAI_MODEL in names:
+        # An array of objects cannot pass Triton's generate endpoint, so `messages` is JSON text.
+        body = {"messages": json.dumps(_QUESTION), "max_tokens": 32}
+        url = f"{triton}/models/{OPENAI_MODEL}"
+        jq = "jq -r '.response | fromjson | .choices[0].message.content'"
+        parts.append(("Triton, one answer", f"{_curl('-s', f'{url}/generate', body)} \\\n  | {jq}"))
+        # The role chunk has no content, and jq must not wait for the end of its input.
+        delta = (
+            "sed -un 's/^data: //p' | jq --unbuffered -rj '.response | fromjson | .choices[0].delta.content // empty'"
+        )
+        streamed = _curl("-sN", f"{url}/generate_stream", {**body, "stream": True})
+        parts.append(("Triton, streamed", f"{streamed} \\\n  | {delta}"))
+    if "ensemble" in names:
+        body = {"text_input": "What is machine learning?", "max_tokens": 64}
+        jq = "jq -r .text_output"
+        url = f"{triton}/models/ensemble/generate"
+        parts.append(("Triton, the ensemble", f"{_curl('-s', url, body)} \\\n  | {jq}"))
+    if serves_openai(names, ports):
+        chat = {"model": model, "messages": _QUESTION, "max_tokens": 32}
+        title = "OpenAI API"
+        if ports.tls:
+            title += ", by the name in its certificate; for a CA of your own: curl --cacert FILE, or SSL_CERT_FILE=FILE"
+        if ports.client_certificates:
+            title += "; with a certificate of the client: curl --cert FILE --key FILE"
+        parts.append((title, _curl("-s", f"{base}/chat/completions", chat)))
+        parts.append(
+            (
+                "OpenAI API, Python",
+                "from openai import OpenAI\n"
+                f'client = OpenAI(base_url="{base}", api_key="none")\n'
+                f'ask = [{{"role": "user", "content": "{_QUESTION[0]["content"]}"}}]\n'
+                f'print(client.chat.completions.create(model="{model}", messages=ask).choices[0])',
+            )
+        )
+    return "\n\n".join(f"# {title}\n{text}" for title, text in parts)
+
+
+def _curl(options: str, url: str, body: object) -> str:
+    # curl's default type is a form, which tritonserver reads too, but a large one crashes it.
+    text = json.dumps(body).replace("'", r"'\''")
+    return f"curl {options} {url} \\\n  -H 'content-type: application/json' -d '{text}'"

@@ -1,0 +1,182 @@
+"""The loop around one server that `serve` runs: its log, its readiness, its end."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from openai_bls.launcher import checks, progress
+from openai_bls.launcher.console import Console, fail
+from openai_bls.launcher.logs import LoadWatcher, LogFollower, RankWatcher, is_request, worth_showing
+from openai_bls.launcher.readiness import expected_models, not_ready, served_models, serves_openai
+from openai_bls.launcher.recovery.abandoned_stubs import AbandonedStubs
+from openai_bls.launcher.recovery.stub_watch import StubWatch, stubs
+from openai_bls.launcher.serving.examples import examples
+from openai_bls.launcher.serving.plan import ServeOptions, Start
+from openai_bls.launcher.tritonserver.command import flag_values
+from openai_bls.launcher.tritonserver.process import ServerProcess
+from openai_bls.pipeline.metrics.restarts import RestartCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POLL_SECONDS = 0.1
+"""Between two looks at the server."""
+_REMIND_SECONDS = 15.0
+_LOOK_SECONDS = 1.0
+
+
+class Foreground:
+    """The loop around one server: read its log, ask whether it is ready, pass stop requests on."""
+
+    def __init__(
+        self,
+        options: ServeOptions,
+        start: Start,
+        console: Console,
+        process: ServerProcess,
+        stops: Callable[[], int],
+        log: LogFollower,
+        counts: RestartCounts | None,
+        *,
+        again: bool,
+    ) -> None:
+        job = start.job
+        self._options = options
+        self._counts = counts
+        self._again = again
+        self._watches = job is None and flag_values(start.command, "--model-control-mode")[-1:] == ["explicit"]
+        self._watch: StubWatch | None = None
+        self._console = console
+        self._process = process
+        self._stops = stops
+        self._names = expected_models(options.repository, options.extra, options.further_repositories)
+        self._openai = serves_openai(self._names, options.ports)
+        self._engines = len(checks.engine_models(self._names))
+        self._log = log
+        self._watcher = LoadWatcher()
+        self._ranks = RankWatcher(job.world_size if job is not None else 1)
+        self._program = "mpirun" if job is not None else "tritonserver"
+        self.ready = False
+        self.failed = False
+        """It has ended with an error, and nobody has asked for its end."""
+        self.gave_up = False
+        """It has given up the process of a model that was loading, and would have waited for its end for ever."""
+        self._abandoned = AbandonedStubs()
+        self._looked = 0.0
+        self._stopping = 0
+        self._last_news = console.elapsed
+        self._bar = progress.Bar("loading", 0)
+
+    def run(self) -> None:
+        """Follow the server to its end."""
+        self._console.step(f"loading {', '.join(self._names)}")
+        with progress.bar("loading", len(self._names), "models") as self._bar:
+            self._follow()
+
+    def _follow(self) -> None:
+        while True:
+            # The exit code is read first, so that the log is complete when it is there.
+            code = self._process.poll()
+            self._read_log()
+            if code is not None:
+                self._stop_watching()
+                self._ended(code)
+                return
+            self._pass_stops_on()
+            if not self.ready and not self._stopping:
+                self._look_for_readiness()
+                self._look_for_abandoned_stubs()
+            time.sleep(POLL_SECONDS)
+
+    @property
+    def served(self) -> bool:
+        """It has been ready. Of a job rank 0 is, which does not know that another rank's model fails to load."""
+        return self.ready and not (self._program == "mpirun" and self._watcher.failed)
+
+    def _read_log(self) -> None:
+        for line in self._log.lines():
+            news = self._watcher.feed(line)
+            self._ranks.feed(line)
+            shown = worth_showing(line, stopping=self._stopping > 0) and not self._watcher.in_usage
+            if self._options.verbose or shown:
+                # Of requests as it is: other programs read that as JSON.
+                self._console.line(line if is_request(line) else f"    {line}")
+            if news and not self.ready and not self._stopping:
+                self._news(news)
+
+    def _news(self, text: str) -> None:
+        self._console.step(text)
+        self._last_news = self._console.elapsed
+        self._bar.reach(len(self._watcher.loaded))
+
+    def _look_for_readiness(self) -> None:
+        options = self._options
+        missing = not_ready(
+            options.triton_address, options.ports, self._names, openai=self._openai, openai_host=options.host
+        )
+        if not missing:
+            self.ready = True
+            self._bar.close()
+            self._announce()
+            if self._counts is not None and self._watches:
+                self._watch = StubWatch(
+                    self._process.pid,
+                    (options.triton_address, options.ports.http),
+                    (options.host, options.ports.openai, options.ports.tls) if self._openai else None,
+                    options.restarts,
+                    self._console.step,
+                    self._counts.add,
+                )
+        elif self._console.elapsed - self._last_news > _REMIND_SECONDS:
+            waiting = self._watcher.waiting or missing
+            self._news(f"still waiting for {', '.join(waiting)}")
+
+    def _look_for_abandoned_stubs(self) -> None:
+        if self._console.elapsed - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = self._console.elapsed
+        server = self._process.pid
+        for model in self._abandoned.kill(server, stubs(server)):
+            self.gave_up = True
+            self._news(f"tritonserver has given up {model}, which had no CPU time for a second; killing it")
+
+    def _announce(self) -> None:
+        host, ports = self._options.host, self._options.ports
+        models = served_models(host, ports, self._engines) if self._openai else []
+        model = models[0] if models else checks.OPENAI_MODEL
+        text = examples(host, ports, self._names, model, self._options.triton_address)
+        self._console.step("ready")
+        if text and not self._again:
+            self._console.line(f"\n{text}\n")
+        where = f"HTTP {ports.http}, gRPC {ports.grpc}, metrics {ports.metrics}"
+        v1 = f", OpenAI base URL {ports.openai_root(host)}/v1" if self._openai else ""
+        if models:
+            self._console.line(f"Models: {', '.join(models)}.")
+        self._console.line(f"Listening: {where}{v1}. Ctrl-C stops.")
+
+    def _pass_stops_on(self) -> None:
+        while self._stopping < min(self._stops(), 2):
+            self._stopping += 1
+            self._bar.close()
+            self._stop_watching()
+            if self._stopping == 1:
+                seconds = self._options.exit_timeout
+                self._console.step(f"stopping: up to {seconds} s for running requests (Ctrl-C again kills)")
+                self._process.drain()
+            else:
+                self._console.step("killing")
+                self._process.kill()
+
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
+    def _ended(self, code: int) -> None:
+        self.failed = code != 0 and not self._stopping
+        if self._stopping:
+            self._console.step(f"stopped (exit code {code})")
+        elif code != 0 or not self.ready:
+            reasons = [reason for reason in (self._watcher.reason(), self._ranks.reason()) if reason]
+            reason = "; ".join(reasons) or f"{self._program} ended with exit code {code}"
+            fail(f"{reason} (log: {self._process.log_path})")

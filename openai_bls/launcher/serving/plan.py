@@ -1,0 +1,135 @@
+"""Options of `serve`, and what they stand for: the server, its command and its environment."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openai_bls.core.settings import ENV_PREFIX
+from openai_bls.launcher import checks
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.ranks import RankOptions, orchestrator_flags, plan_ranks
+from openai_bls.launcher.readiness import expected_models
+from openai_bls.launcher.recovery.supervisor import DEFAULT_RESTARTS
+from openai_bls.launcher.serving.forwarded_headers import forwarded_headers
+from openai_bls.launcher.tritonserver.command import Server, has_flag, prepare
+from openai_bls.launcher.tritonserver.mpi_job import MpiJob
+from openai_bls.launcher.tritonserver.ports import Ports
+from openai_bls.launcher.tritonserver.process import DEFAULT_EXIT_TIMEOUT_SECONDS, full_command
+from openai_bls.launcher.tritonserver.release import closed_shared_memory, model_control
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# Flags that the launcher must know the values of, so they have to come as its own options.
+_OWN_FLAGS = {
+    "--model-repository": "--model-repository",
+    "--model-store": "--model-repository",
+    "--http-port": "--http-port",
+    "--grpc-port": "--grpc-port",
+    "--metrics-port": "--metrics-port",
+    "--http-address": "--triton-host",
+    "--grpc-address": "--triton-host",
+    "--metrics-address": "--triton-host",
+    "--exit-timeout-secs": "--exit-timeout",
+    "--log-file": "--log-file",
+}
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Options of `openai-bls serve`."""
+
+    repository: Path = Path("model_repository")
+    ports: Ports = field(default_factory=Ports)
+    host: str = "127.0.0.1"
+    """Address of /v1."""
+    triton_host: str = ""
+    """Address of Triton's own ports; empty is that of /v1."""
+    log_file: Path | None = None
+    exit_timeout: int = DEFAULT_EXIT_TIMEOUT_SECONDS
+    restarts: int = DEFAULT_RESTARTS
+    """Restarts within ten minutes, of the server and of each model; 0 for none."""
+    verbose: bool = False
+    ssl_certfile: Path | None = None
+    ssl_keyfile: Path | None = None
+    ssl_ca_certs: Path | None = None
+    ranks: RankOptions = field(default_factory=RankOptions)
+    dry_run: bool = False
+    further_repositories: Sequence[Path] = ()
+    extra: Sequence[str] = ()
+
+    @property
+    def triton_address(self) -> str:
+        """Address of Triton's own ports."""
+        return self.triton_host or self.host
+
+
+def triton_flags(options: ServeOptions) -> list[str]:
+    """The tritonserver flags that `options` stand for."""
+    for flag, own in _OWN_FLAGS.items():
+        if has_flag(options.extra, flag):
+            raise LaunchError(f"{flag} cannot stand after --: give {own} before it")
+    return [
+        *(f"--model-repository={path}" for path in (options.repository, *options.further_repositories)),
+        f"--http-port={options.ports.http}",
+        f"--grpc-port={options.ports.grpc}",
+        f"--metrics-port={options.ports.metrics}",
+        *(f"--{name}-address={options.triton_address}" for name in ("http", "grpc", "metrics")),
+        f"--exit-timeout-secs={options.exit_timeout}",
+        *options.extra,
+    ]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Plan of a start: the server, the command of rank 0, its environment, and the MPI job if there is one."""
+
+    server: Server
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    job: MpiJob | None
+
+
+def plan(options: ServeOptions) -> Start:
+    """Server, command, environment and MPI job of `options`; starts nothing.
+
+    Raises:
+        LaunchError: there is no server or no repository, or the options do not fit.
+    """
+    if options.ranks.mode == "orchestrator" or options.ranks.hosts or options.ranks.hostfile:
+        # Other machines and the engine's workers need not have this working directory.
+        further = [path.absolute() for path in options.further_repositories]
+        options = replace(options, repository=options.repository.absolute(), further_repositories=further)
+    checks.check_repository(options.repository)
+    for path in options.further_repositories:
+        checks.check_further_repository(path)
+    names = expected_models(options.repository, options.extra)
+    flags = [*triton_flags(options), *closed_shared_memory(options.extra)]
+    flags += forwarded_headers(options.repository, options.extra, os.environ)
+    if options.ranks.mode == "orchestrator":
+        flags += orchestrator_flags(options.extra)
+    server, command, environment = prepare(flags)
+    environment["OPENAI_BLS_HTTP_HOST"] = options.host
+    environment["OPENAI_BLS_HTTP_PORT"] = str(options.ports.openai)
+    for name in ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs"):
+        if (path := getattr(options, name)) is not None:
+            environment[ENV_PREFIX + name.upper()] = str(path.absolute())
+    job, environment = plan_ranks(options.ranks, options.repository, names, options.extra, environment)
+    if options.restarts and job is None:
+        command = [*command, *model_control(options.extra)]
+    return Start(server, command, environment, job)
+
+
+def dry_run(start: Start, base: Mapping[str, str]) -> str:
+    """A shell script that does what `start` says: the changes to the environment `base`, then the command."""
+    lines = [f"unset {name}" for name in sorted(base) if name not in start.environment]
+    changed = {name: value for name, value in sorted(start.environment.items()) if base.get(name) != value}
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in changed.items()]
+    if start.job is not None:
+        lines += [f"# {note}" for note in start.job.notes]
+    # At a start the prefix also holds the launcher's process id and a random part.
+    return "\n".join([*lines, shlex.join(full_command(start.command, "openai_bls_", start.job))])

@@ -1,0 +1,130 @@
+"""`serve`: a server in the foreground, started again where it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openai_bls.launcher import checks
+from openai_bls.launcher.console import Console
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.logs import LogFollower
+from openai_bls.launcher.recovery.supervisor import WINDOW_SECONDS, Backoff
+from openai_bls.launcher.serving.foreground import POLL_SECONDS, Foreground
+from openai_bls.launcher.serving.plan import ServeOptions, Start, dry_run, plan
+from openai_bls.launcher.tritonserver.process import ServerProcess
+from openai_bls.launcher.tritonserver.release import exposure_warning
+from openai_bls.pipeline.metrics.restarts import SERVER, VARIABLE, RestartCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+_KEEP_LOG_BYTES = 16 * 1024 * 1024
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def serve(options: ServeOptions) -> int:
+    """Run a server until it ends or is stopped; returns its exit code.
+
+    Raises:
+        LaunchError: a check failed, and nothing was started.
+    """
+    console = Console()
+    start = plan(options)
+    if options.dry_run:
+        console.line(dry_run(start, os.environ))
+        return 0
+    checks.check_runtime(start.server)
+    checks.check_engine(options.repository)
+    checks.check_ports(options.ports, options.host, options.triton_address)
+    options = replace(options, ports=checks.with_tls(options.ports, options.repository, start.environment))
+    log_path = _log_path(options)
+    console.step(f"tritonserver ({start.server.version}) from {start.server.binary}; log in {log_path}")
+    if warning := exposure_warning(start.server.release, options.triton_address):
+        console.step(warning)
+    if start.job is not None:
+        console.step(start.job.summary())
+    return _run(options, start, console, log_path)
+
+
+def _run(options: ServeOptions, start: Start, console: Console, log_path: Path) -> int:
+    """Run the server, again and again if it fails; the exit code of the last time."""
+    counts = RestartCounts() if options.restarts else None
+    environment = start.environment if counts is None else {**start.environment, VARIABLE: str(counts.path)}
+    # A container shows everything, for months, and nobody reads the file that it passes through.
+    log = LogFollower(log_path, _KEEP_LOG_BYTES if options.verbose and options.log_file is None else None)
+    backoff = Backoff(options.restarts)
+    # A server that has never been ready would mostly not be the next time.
+    served = False
+    code = 1
+    with _stop_requests() as stops:
+        try:
+            while True:
+                process = ServerProcess(start.command, environment, log_path, start.job)
+                foreground = Foreground(options, start, console, process, stops, log, counts, again=served)
+                try:
+                    foreground.run()
+                finally:
+                    # Reached with a live server only by an exception, such as a closed standard output.
+                    code = process.stop()
+                # A load that the server gave up for want of CPU time has every chance at the next start.
+                served = served or foreground.served or foreground.gave_up
+                if counts is None or not served or not foreground.failed or not _wait(console, backoff, stops):
+                    return code
+                counts.add(SERVER)
+        finally:
+            log.close()
+            if counts is not None:
+                counts.close()
+            if options.log_file is None and code == 0:
+                log_path.unlink(missing_ok=True)
+
+
+def _wait(console: Console, backoff: Backoff, stops: Callable[[], int]) -> bool:
+    """Wait until the server is to be started again; False if it is not."""
+    wait = backoff.next(time.monotonic())
+    if wait is None:
+        console.step(f"no further restart: that was the last one within {WINDOW_SECONDS / 60:.0f} minutes (--restarts)")
+        return False
+    console.step("starting the server again" + (f" in {wait:.0f} s" if wait else ""))
+    until = time.monotonic() + wait
+    while not stops() and time.monotonic() < until:
+        time.sleep(POLL_SECONDS)
+    return not stops()
+
+
+def _log_path(options: ServeOptions) -> Path:
+    if options.log_file is not None:
+        try:
+            options.log_file.parent.mkdir(parents=True, exist_ok=True)
+            options.log_file.write_bytes(b"")
+        except OSError as error:
+            raise LaunchError(f"--log-file {options.log_file} cannot be written: {error.strerror}") from None
+        return options.log_file
+    handle, name = tempfile.mkstemp(prefix="openai_bls-", suffix=".log")
+    os.close(handle)
+    return Path(name)
+
+
+@contextlib.contextmanager
+def _stop_requests() -> Iterator[Callable[[], int]]:
+    """Counter of Ctrl-C and its like while the server runs."""
+    count = 0
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        nonlocal count
+        count += 1
+
+    previous = {number: signal.signal(number, note) for number in _STOP_SIGNALS}
+    try:
+        yield lambda: count
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

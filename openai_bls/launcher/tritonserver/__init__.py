@@ -1,0 +1,1 @@
+"""Tritonserver: its command, release, process and ports. Imports launcher.errors."""
