@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from openai_bls.core.engine_types import Grammar
-from openai_bls.engines.vllm import structured_outputs
+from openai_bls.engines.vllm.grammars import structured_outputs
 
 MAX_TOKENS = 30
 _LONG = 10

@@ -15,7 +15,7 @@ from openai_bls.builder.vllm.plan import nodes_of, problems, survey_arguments
 from openai_bls.builder.vllm.self_test import self_test
 from openai_bls.builder.weights import find_weights, place_as_it_is
 from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, VllmRecord
-from openai_bls.engines.vllm.engine_args import check, named
+from openai_bls.engines.vllm.arguments.engine_args import check, named
 from openai_bls.engines.vllm.survey.interpreter import Survey, ask, find_interpreter
 from openai_bls.triton_models.cpp_backend import render_configs
 

@@ -10,7 +10,7 @@ import msgspec
 from openai_bls.builder.yaml_file import read_yaml
 from openai_bls.core.manifest import EngineLoadError, Positive
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.vllm.engine_args import OPTION
+from openai_bls.engines.vllm.arguments.engine_args import OPTION
 
 _NAMES = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
 _ONLY_HERE = {

@@ -26,9 +26,9 @@ from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.grammar_errors import GrammarError
 from openai_bls.engines.vllm import lora as adapters
 from openai_bls.engines.vllm.adapter_table import AdapterTable
+from openai_bls.engines.vllm.grammars.grammars import Constrained, Grammars
 from openai_bls.engines.vllm.interface import Client, Generation, LoraAdapter
 from openai_bls.engines.vllm.loop_thread import LoopThread, OverError
-from openai_bls.engines.vllm.requests.grammars import Constrained, Grammars
 from openai_bls.engines.vllm.requests.live_requests import LiveRequests
 from openai_bls.engines.vllm.requests.load import Load
 from openai_bls.engines.vllm.requests.sampling import Runner

@@ -17,10 +17,13 @@ from openai_bls.core.manifest import (
     short,
 )
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.vllm import answers, engine_args, lora, structured_outputs
+from openai_bls.engines.vllm import answers, lora
+from openai_bls.engines.vllm.arguments import engine_args
 from openai_bls.engines.vllm.clients import core_client
 from openai_bls.engines.vllm.clients.async_llm import AsyncLlmClient
 from openai_bls.engines.vllm.engine import Opened, VllmEngine
+from openai_bls.engines.vllm.grammars import structured_outputs
+from openai_bls.engines.vllm.grammars.grammars import Grammars
 from openai_bls.engines.vllm.info import engine_info
 from openai_bls.engines.vllm.interface import Client, LoraAdapter
 from openai_bls.engines.vllm.module import Vllm
@@ -29,7 +32,6 @@ from openai_bls.engines.vllm.multi_node.client import WatchedClient, gather
 from openai_bls.engines.vllm.multi_node.nodes import Nodes
 from openai_bls.engines.vllm.multi_node.watch import Gathering
 from openai_bls.engines.vllm.options import ClientChoice, VllmOptions
-from openai_bls.engines.vllm.requests.grammars import Grammars
 from openai_bls.engines.vllm.requests.sampling import FIELDS, SPECULATIVE_REFUSED, Runner
 from openai_bls.engines.vllm.startup import arguments
 from openai_bls.engines.vllm.startup.kv_cache import GIB, cpu_kv_cache_bytes

@@ -8,7 +8,7 @@ import logging
 from typing import Any
 
 from openai_bls.core.manifest import EngineLoadError, first_line
-from openai_bls.engines.vllm.engine_args import installed
+from openai_bls.engines.vllm.arguments.engine_args import installed
 from openai_bls.engines.vllm.startup.environment import set_environment
 from openai_bls.engines.vllm.versions import NEWEST, OLDEST, Version, require_version
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.stop_words import StopWords
-from openai_bls.engines.vllm.grammar_progress import Progress
+from openai_bls.engines.vllm.grammars.grammar_progress import Progress
 from openai_bls.engines.vllm.interface import Output
 
 GRAMMAR_REFUSED = "The engine vllm cannot compile the grammar: simplify it."

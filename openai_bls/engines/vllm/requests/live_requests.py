@@ -16,9 +16,9 @@ from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDel
 from openai_bls.engines import capabilities
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.grammar_errors import GrammarError
+from openai_bls.engines.vllm.grammars.grammars import Constrained
 from openai_bls.engines.vllm.interface import Generation, LoraAdapter
 from openai_bls.engines.vllm.requests.deltas import Cursor
-from openai_bls.engines.vllm.requests.grammars import Constrained
 from openai_bls.engines.vllm.requests.sampling import Runner, refusal, sampling_params
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from openai_bls.core.engine import LoraError
 from openai_bls.core.manifest import EngineLoadError, KvCacheSettings, Manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.capabilities import MAX_LOGPROBS
-from openai_bls.engines.vllm.engine_args import OPTION, check
+from openai_bls.engines.vllm.arguments.engine_args import OPTION, check
 from openai_bls.engines.vllm.lora import vllm_max_rank
 
 _INSTEAD = {

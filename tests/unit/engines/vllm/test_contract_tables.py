@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.engines.vllm import engine_args, structured_outputs
+from openai_bls.engines.vllm.arguments import engine_args
+from openai_bls.engines.vllm.grammars import structured_outputs
 from tests.contracts.vllm import record
 from tests.contracts.vllm.tables import ENGINE_ARGS, USED, VERSIONS, members, table
 
-SOURCES = Path(engine_args.__file__).parent
+SOURCES = Path(engine_args.__file__).parents[1]
 
 MISSING: dict[tuple[str, str], tuple[str, ...]] = {}
 """Name → versions that lack it; the engine finds out by itself and does without."""

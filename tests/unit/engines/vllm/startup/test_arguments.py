@@ -10,7 +10,7 @@ import pytest
 
 from openai_bls.core.manifest import EngineLoadError, KvCacheSettings, LoraSettings, Manifest, VllmRecord
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.vllm import engine_args
+from openai_bls.engines.vllm.arguments import engine_args
 from openai_bls.engines.vllm.startup import arguments
 from tests.contracts.vllm.tables import VERSIONS
 from tests.unit.engines.vllm.vllm_support import manifest

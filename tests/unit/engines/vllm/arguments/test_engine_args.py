@@ -10,8 +10,8 @@ from typing import Any, Literal
 import pytest
 
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.vllm import engine_args
-from openai_bls.engines.vllm.engine_args_refused import refusal, refused_names
+from openai_bls.engines.vllm.arguments import engine_args
+from openai_bls.engines.vllm.arguments.engine_args_refused import refusal, refused_names
 from tests.contracts.vllm.tables import VERSIONS
 
 NEWEST = VERSIONS[-1]

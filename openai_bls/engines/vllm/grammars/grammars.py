@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.engines.grammar_errors import GrammarError
-from openai_bls.engines.vllm import structured_outputs
-from openai_bls.engines.vllm.grammar_progress import GrammarProgress, Progress, marker_token_ids
+from openai_bls.engines.vllm.grammars import structured_outputs
+from openai_bls.engines.vllm.grammars.grammar_progress import GrammarProgress, Progress, marker_token_ids
 
 logger = logging.getLogger(__name__)
 

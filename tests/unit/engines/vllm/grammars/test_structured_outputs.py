@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingParams
-from openai_bls.engines.vllm import structured_outputs
+from openai_bls.engines.vllm.grammars import structured_outputs
 from tests.unit.output.structured.driving import accepts
 
 JSON = Grammar("json_schema", '{"type": "object", "x-guidance": {"whitespace_flexible": false}}')

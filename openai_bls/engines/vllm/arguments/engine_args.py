@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.vllm.engine_args_refused import refusal
+from openai_bls.engines.vllm.arguments.engine_args_refused import refusal
 
 OPTION = "--extra-engine-args"
 _SCALARS: dict[Any, str] = {type(None): "None", bool: "bool", int: "int", float: "float", str: "str"}

@@ -1,0 +1,1 @@
+"""Fields of `EngineArgs` that each version has, and those that are refused."""
