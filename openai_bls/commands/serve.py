@@ -70,7 +70,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="restarts within 10 minutes of a server that ends, and of each model whose process dies, after which it"
         " stays down; 0 for none, and no model control either (default: %(default)s)",
     )
-    tls = parser.add_argument_group("HTTPS on /v1", "Each is the setting of its name; see docs/serving.md.")
+    tls = parser.add_argument_group("HTTPS on /v1", "Each is the setting of its name; see docs/security.md.")
     tls.add_argument("--ssl-certfile", type=Path, metavar="FILE", help="certificate and chain, PEM")
     tls.add_argument("--ssl-keyfile", type=Path, metavar="FILE", help="private key, PEM (default: in --ssl-certfile)")
     tls.add_argument("--ssl-ca-certs", type=Path, metavar="FILE", help="CAs of clients, which then need a certificate")
@@ -82,7 +82,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def _add_rank_options(parser: ArgumentParser) -> None:
-    ranks = parser.add_argument_group("several GPUs", "For engines of TensorRT-LLM's C++ backend; see docs/serving.md.")
+    ranks = parser.add_argument_group("several GPUs", "For TensorRT-LLM's C++ backend; see docs/multi-gpu.md.")
     ranks.add_argument(
         "--world-size",
         "--world_size",

@@ -58,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--draft-model",
         metavar="DIR|ID",
-        help="transformers: a smaller model of the same vocabulary, which guesses the next tokens (docs/serving.md)",
+        help="transformers: a smaller model of the same vocabulary, which guesses the next tokens "
+        "(docs/speculative-decoding.md)",
     )
     what.add_argument("--model-repository", type=Path, metavar="DIR", help=REPOSITORY_HELP)
     which = what.add_mutually_exclusive_group()

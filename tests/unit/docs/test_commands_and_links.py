@@ -50,9 +50,10 @@ def test_a_command_that_is_not_understood_is_noticed(
         take(command, tmp_path, monkeypatch)
 
 
-def test_serving_names_every_option() -> None:
+def test_the_pages_on_serving_name_every_option() -> None:
+    named = "".join(map(text, ("docs/serving.md", "docs/multi-gpu.md", "docs/security.md")))
     assert {option for option in serve_options() if "_" not in option and option != "--help"} <= {
-        *re.findall(r"--[a-z][a-z-]*", text("docs/serving.md")), "--tensorrt-llm-model-name",
+        *re.findall(r"--[a-z][a-z-]*", named), "--tensorrt-llm-model-name",
     }  # fmt: skip
 
 
