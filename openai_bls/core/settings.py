@@ -54,9 +54,9 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     max_waiting_tokens: Positive = 2 * 1024 * 1024
     """Prompt tokens of the requests that wait for an engine in each instance; one more request is answered 429."""
     max_waiting_requests_per_key: Positive = 2048
-    """The same for each API key that has a name."""
+    """Requests of one named API key that wait for an engine in each instance; one more is answered 429."""
     max_waiting_tokens_per_key: Positive = 1024 * 1024
-    """The same for each API key that has a name."""
+    """Prompt tokens of the waiting requests of one named API key in each instance; one more request is answered 429."""
     max_request_bytes: Positive = 32 * 1024 * 1024
     """The largest request, in bytes: a body on /v1, tensors and parameters on Triton's endpoints."""
     max_body_bytes_in_flight: Positive = 256 * 1024 * 1024
@@ -93,9 +93,9 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     task_models_interval_s: Annotated[float, msgspec.Meta(ge=0)] = 2.0
     """Seconds between two looks for other Triton models of this server with an `openai_task`; 0 serves none of them."""
     task_models_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
-    """Seconds that such a model may take for a request; its own `openai_timeout_s` goes before."""
+    """Seconds that a model with an `openai_task` may take for a request; its own `openai_timeout_s` goes before."""
     chat_models_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
-    """The same for models with the task `chat`, until the end of their answer."""
+    """Seconds until the end of the answer of a model with the task `chat`; its own `openai_timeout_s` goes before."""
     preprocessing_transport: Literal["auto", "exchange", "bls"] = "auto"
     """Transport to `preprocessing`: `exchange` to our own model.py, `bls` to any other by its tensors, `auto` by
     whether the model.py serves the exchange."""
@@ -126,7 +126,7 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     guard_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 5.0
     """Seconds that a guard may take for one call."""
     guard_on_failure: Literal["refuse", "pass"] = "refuse"
-    """What happens to a request whose guard fails, is not loaded, is late or answers what it may not: `refuse` it with
+    """Treatment of a request whose guard fails, is not loaded, is late or answers what it may not: `refuse` it with
     503, or let it `pass` as if the guard had nothing to say."""
     api_key: str = ""
     """Key that requests must have, on /v1 as `Authorization: Bearer <key>`. Set by OPENAI_BLS_API_KEY only. With this
@@ -194,7 +194,8 @@ class OfficialSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_cache_free_gpu_mem_fraction: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
     """Share of the GPU memory left beside the weights that the KV cache takes."""
     max_tokens_in_paged_kv_cache: Positive | None = None
-    """Tokens of all sequences together; the smaller of this and the fraction counts."""
+    """Tokens of all sequences together in the KV cache; with TensorRT-LLM the smaller of this and the
+    fraction counts."""
     kv_cache_host_memory_bytes: NotNegative | None = None
     """Bytes of host memory that cached prompts may be moved to."""
     enable_kv_cache_reuse: bool | None = None
@@ -229,13 +230,14 @@ class TensorRtLlmSettings(OfficialSettings, frozen=True, forbid_unknown_fields=T
     """Address of an engine's process that somebody else starts, by `openai-bls engine`: `unix:/path`, or
     `tls://host:port` with `engine_key`. Empty is none."""
     engine_key: str = ""
-    """Key of that process, for TLS. Set by OPENAI_BLS_ENGINE_KEY only, or by `engine_key_file`."""
+    """Key of the engine's process at `engine_address`, for TLS. Set by OPENAI_BLS_ENGINE_KEY only, or by
+    `engine_key_file`."""
     engine_key_file: str = ""
-    """File that holds the key."""
+    """File that holds the key of the engine's process."""
     engine_ca_file: str = ""
-    """File with the CAs of that process's certificate, PEM; empty takes the system's."""
+    """File with the CAs of the certificate of the engine's process, PEM; empty takes the system's."""
     engine_connect_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
-    """Seconds that the load of the model waits for that process to be there."""
+    """Seconds that the load of the model waits for the engine's process."""
     engine_silence_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 20.0
     """Seconds without any sign of life after which an engine's process that has loaded is taken for hung: one that was
     started here is killed and started again."""

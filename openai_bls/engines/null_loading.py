@@ -25,12 +25,17 @@ class NullOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_batch_size: NotNegative = 0
     """Sequences in flight; 0 takes the manifest's."""
     null_token_ids: str = ""
-    """Ids separated by commas."""
+    """Token ids that every answer repeats, separated by commas."""
     null_echo: bool | None = None
+    """Answer with the tokens of the prompt."""
     null_step_delay_ms: Milliseconds | None = None
+    """Milliseconds from one step to the next."""
     null_first_token_delay_ms: Milliseconds | None = None
+    """Milliseconds from the start of a request to its first token."""
     null_fail_on_token_id: int | None = None
+    """Token id at which a prompt is answered with an error."""
     null_crash_at_step: NotNegative | None = None
+    """Number of the step in which the process of the engine crashes."""
     null_lora_names: str = ""
     """Names of made-up adapters, separated by commas."""
 

@@ -26,7 +26,7 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the environment that override the manifest's. All values may come as strings."""
 
     device: Annotated[str, msgspec.Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
-    """`auto` is the GPU where there is one."""
+    """Device of the model. `auto` is the GPU where there is one."""
     num_threads: NotNegative = 0
     """CPU threads for the model's arithmetic; 0 is half of the cores."""
     max_batch_size: NotNegative = 0
@@ -39,15 +39,16 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     0.2 s, six times where several would wait for longer than that. 0 is no limit but `max_num_tokens`, and takes
     prompts in as they come."""
     max_tokens_in_kv_cache: NotNegative = 0
-    """Tokens; 0 takes the manifest's."""
+    """Tokens of all sequences together in the KV cache; 0 takes the manifest's."""
     kv_cache_dtype: Literal["auto", "fp8"] = "auto"
     """Type of keys and values in the cache. `auto` is the model's own; `fp8` is e4m3 without a scale, which takes half
     the memory, for the attention `paged` on a GPU of compute capability 8.9 or later."""
     prefix_sharing: bool = True
     """Prompts with a common beginning share its KV cache."""
     runner: Literal["auto", "continuous_batching", "dynamic_cache"] = "auto"
-    """What generates. `continuous_batching` is transformers', over one paged cache; `dynamic_cache` runs steps of the
-    model's own forward pass with a cache for each sequence, slower and for any model. `auto` goes by the model."""
+    """Runner that generates. `continuous_batching` is transformers', over one paged cache; `dynamic_cache` runs steps
+    of the model's own forward pass with a cache for each sequence, slower and for any model. `auto` goes by the
+    model."""
     attention: Attention = "auto"
     """Implementation of attention. `paged` reads the KV cache in place, by kernels of our own; `varlen` gathers it for
     PyTorch's flash attention; the others are transformers'. `auto` is eager for models that need it, else sdpa on a
@@ -66,7 +67,7 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prompt_lookup_min: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2
     """Tokens of the shortest n-gram that is looked up; with a draft model it is as long as the longest."""
     prompt_lookup_max: Annotated[int, msgspec.Meta(ge=1, le=16)] = 4
-    """Tokens of the longest."""
+    """Tokens of the longest n-gram that is looked up."""
     speculative_disable_by_batch_size: Positive = 8
     """Sequences in flight beyond which nothing is drafted: wider steps then cost more than they save."""
     fused_ops: bool | None = None

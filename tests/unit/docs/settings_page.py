@@ -1,0 +1,115 @@
+"""The tables of docs/settings-reference.md, written from the structs: `python -m tests.unit.docs.settings_page`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import types
+import typing
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+
+import msgspec
+
+from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings, PreprocessingSettings, TensorRtLlmSettings
+from openai_bls.engines.embedded.options import EngineOptions
+from openai_bls.engines.null_loading import NullOptions
+from openai_bls.engines.vllm.options import VllmOptions
+from tests.unit.docs.module_map import ROOT
+
+PAGE = ROOT / "docs" / "settings-reference.md"
+
+ENVIRONMENT_ONLY = ("api_key", "engine_key")
+
+
+class Table(NamedTuple):
+    """Table of the page."""
+
+    settings: type[msgspec.Struct]
+    in_config: bool
+    """True for parameters of config.pbtxt, False for options of an engine."""
+    prefix: str
+    """Beginning of the environment variable's name."""
+
+
+TABLES = {
+    "openai_bls": Table(OpenAiBlsSettings, True, ENV_PREFIX),
+    "tensorrt_llm": Table(TensorRtLlmSettings, True, ENV_PREFIX),
+    "preprocessing": Table(PreprocessingSettings, True, ENV_PREFIX),
+    "The embedded engine": Table(EngineOptions, False, f"{ENV_PREFIX}ENGINE_"),
+    "The vLLM engine": Table(VllmOptions, False, f"{ENV_PREFIX}ENGINE_"),
+    "The null engine": Table(NullOptions, False, f"{ENV_PREFIX}ENGINE_"),
+}
+"""By the titles of their sections."""
+
+_NAMES = {bool: "true or false", int: "integer", float: "number", str: "text"}
+
+
+def written(page: str) -> str:
+    """`page` with the tables of today's structs."""
+    for title, table in TABLES.items():
+        pattern = rf"(\n## {re.escape(title)}\n.*?\n\n)\|.*?\n(?=\n|$)"
+        page, count = re.subn(pattern, lambda m, t=table: m[1] + _rows(t), page, count=1, flags=re.DOTALL)  # type: ignore[misc]
+        assert count == 1, title
+    return page
+
+
+def sentences(settings: type[msgspec.Struct]) -> dict[str, str]:
+    """What each field's docstring says, by the field's name; of inherited fields too."""
+    found: dict[str, str] = {}
+    for cls in reversed(settings.__mro__):
+        if not issubclass(cls, msgspec.Struct) or cls is msgspec.Struct:
+            continue
+        body = ast.parse(inspect.getsource(cls)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+            ):
+                found[field.target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+def type_name(hint: Any) -> str:
+    """A field's type in words: `integer from 0 to 65535`, or its values."""
+    if get_origin(hint) is Annotated:
+        inner, *notes = get_args(hint)
+        meta = next((note for note in notes if isinstance(note, msgspec.Meta)), msgspec.Meta())
+        return type_name(inner) + _bounds(meta)
+    if get_origin(hint) is Literal:
+        return ", ".join("empty" if value == "" else f"`{value}`" for value in get_args(hint))
+    if get_origin(hint) in (typing.Union, types.UnionType):
+        return type_name(next(one for one in get_args(hint) if one is not types.NoneType))
+    return _NAMES[hint]
+
+
+def _bounds(meta: msgspec.Meta) -> str:
+    low = f"from {meta.ge}" if meta.ge is not None else f"above {meta.gt}" if meta.gt is not None else ""
+    high = f"to {meta.le}" if meta.le is not None else f"below {meta.lt}" if meta.lt is not None else ""
+    return "".join(f" {part}" for part in (low, high) if part)
+
+
+def _rows(table: Table) -> str:
+    hints = typing.get_type_hints(table.settings, include_extras=True)
+    said = sentences(table.settings)
+    kind = "setting" if table.in_config else "option"
+    lines = [f"| {kind} | variable | type | default | |", "|---|---|---|---|---|"]
+    for field in msgspec.structs.fields(table.settings):
+        name = field.name
+        shown = "" if name in ENVIRONMENT_ONLY else f"`{name}`"
+        cells = (shown, f"`{table.prefix}{name.upper()}`", type_name(hints[name]), _default(field.default), said[name])
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _default(value: object) -> str:
+    if value is None or value == "":
+        return "none"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
