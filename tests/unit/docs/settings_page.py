@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
 import types
 import typing
@@ -11,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
+from openai_bls.api.openapi.field_docs import field_docs
 from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings, PreprocessingSettings, TensorRtLlmSettings
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.null_loading import NullOptions
@@ -54,25 +53,6 @@ def written(page: str) -> str:
     return page
 
 
-def sentences(settings: type[msgspec.Struct]) -> dict[str, str]:
-    """What each field's docstring says, by the field's name; of inherited fields too."""
-    found: dict[str, str] = {}
-    for cls in reversed(settings.__mro__):
-        if not issubclass(cls, msgspec.Struct) or cls is msgspec.Struct:
-            continue
-        body = ast.parse(inspect.getsource(cls)).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, text in zip(body.body, body.body[1:], strict=False):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(text, ast.Expr)
-                and isinstance(text.value, ast.Constant)
-            ):
-                found[field.target.id] = " ".join(str(text.value.value).split())
-    return found
-
-
 def type_name(hint: Any) -> str:
     """A field's type in words: `integer from 0 to 65535`, or its values."""
     if get_origin(hint) is Annotated:
@@ -94,7 +74,7 @@ def _bounds(meta: msgspec.Meta) -> str:
 
 def _rows(table: Table) -> str:
     hints = typing.get_type_hints(table.settings, include_extras=True)
-    said = sentences(table.settings)
+    said = field_docs(table.settings)
     kind = "setting" if table.in_config else "option"
     lines = [f"| {kind} | variable | type | default | |", "|---|---|---|---|---|"]
     for field in msgspec.structs.fields(table.settings):

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 import pytest
 
+from openai_bls.api.openapi.field_docs import field_docs
+from openai_bls.engines.registry import ENGINES
 from tests.unit.docs import settings_page
 from tests.unit.docs.settings_page import PAGE, TABLES
 
@@ -18,10 +20,15 @@ def test_the_page_is_that_of_the_structs() -> None:
     assert page == settings_page.written(page)
 
 
+def test_every_engine_has_its_table() -> None:
+    options = {engine.options for engine in ENGINES.values() if engine.options and engine.options.__struct_fields__}
+    assert options <= {table.settings for table in TABLES.values()}
+
+
 @pytest.mark.parametrize("title", TABLES)
 def test_every_setting_has_a_sentence_that_stands_alone(title: str) -> None:
     settings = TABLES[title].settings
-    said = settings_page.sentences(settings)
+    said = field_docs(settings)
     assert set(said) == set(settings.__struct_fields__)
     assert not [text for text in said.values() if re.match(r"(Of|Its|Those|The same|What)\b", text)]
 
