@@ -12,6 +12,7 @@
         ├── RefusedByGuardError  4xx  a guard refuses the request or its answer
         ├── RateLimitError       429  too much load, of all clients or of this key; comes right by waiting
         ├── OverloadedError      503  the server, or a part of it, answers nobody just now
+        ├── StorageFullError     507  the disk of the server's files is full
         ├── DeadlineError        504  another model has not answered in time
         │   └── RequestDeadlineError  the request's own timeout has passed
         └── EngineError          500  the engine failed; the client did nothing wrong
@@ -187,6 +188,17 @@ class OverloadedError(ApiError):
     type = "server_error"
     default_code = "server_overloaded"
     retry_after_s = 1.0
+
+
+class StorageFullError(ApiError):
+    """507: the disk of the server's files is full, or its quota is used up."""
+
+    status = 507
+    type = "server_error"
+    default_code = "storage_full"
+
+    def __init__(self) -> None:
+        super().__init__("The server has no space left to store this. Delete files that are not needed any more.")
 
 
 class DeadlineError(ApiError):

@@ -146,6 +146,10 @@ class Folder:
                 target.flush()
                 os.fsync(target.fileno())
                 return self.adopt_file(unfinished, file_id, filename, purpose, expires_s, owner)
+        except BaseException:
+            # Without its record nobody would find it, and a full disk would stay full.
+            self.data(file_id).unlink(missing_ok=True)
+            raise
         finally:
             unfinished.unlink(missing_ok=True)
 
@@ -283,8 +287,12 @@ def _read(path: Path, cls: Any) -> Any:
 
 def _write(path: Path, text: bytes) -> None:
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with unfinished.open("xb") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+    try:
+        with unfinished.open("xb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from openai_bls.core.errors import ApiError, EngineError
+from openai_bls.core.errors import ApiError, EngineError, StorageFullError
 from openai_bls.pipeline.lifecycle.context import RequestContext
 
 logger = logging.getLogger(__name__)
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 T = TypeVar("T")
 
@@ -26,6 +29,10 @@ async def enveloped(context: RequestContext, work: Awaitable[T], refuse: Callabl
         return await work
     except ApiError as error:
         return refuse(error)
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            # A state of the machine, not a fault of the code: one line says it.
+            logger.error("%s %r failed: %s (request %s)", context.method, context.path, error, context.request_id)
+            return refuse(StorageFullError())
         logger.exception("%s %r failed (request %s)", context.method, context.path, context.request_id)
         return refuse(EngineError("The server had an error; see its log."))

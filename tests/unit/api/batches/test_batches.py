@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
+import itertools
 import json
 import os
 import threading
@@ -457,6 +459,28 @@ async def test_files(tmp_path: Path) -> None:
         (tmp_path / "files" / f"{record.id}.json").write_bytes(msgspec.json.encode(record))
         assert (await place.client.get(f"/v1/files/{second['id']}")).status_code == 404
         await until(lambda: not place.folder.data(second["id"]).exists())
+
+
+@pytest.mark.parametrize("room_for", [0, 1], ids=["nothing", "the bytes but not the record"])
+async def test_a_full_disk_is_told_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, room_for: int
+) -> None:
+    written = itertools.count()
+    fsync = os.fsync
+
+    def full(descriptor: int) -> None:
+        if next(written) >= room_for:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    async with served(tmp_path) as place:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", full)
+            answered = await place.upload(b"{}")
+        assert (answered.status_code, answered.json()["error"]["code"]) == (507, "storage_full")
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert [record.exc_info for record in caplog.records if "No space left" in record.getMessage()] == [None]
+        assert (await place.upload(b"{}")).status_code == 200
 
 
 async def test_a_file_that_is_deleted_while_it_is_asked_for(tmp_path: Path) -> None:
