@@ -17,6 +17,8 @@ from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.logs import LoadWatcher, tail
 from openai_bls.launcher.ranks import RankOptions, plan_ranks
 from openai_bls.launcher.readiness import expected_models, not_ready
+from openai_bls.launcher.recovery.abandoned_stubs import AbandonedStubs
+from openai_bls.launcher.recovery.stub_watch import stubs
 from openai_bls.launcher.tritonserver.command import prepare
 from openai_bls.launcher.tritonserver.ports import Ports, lease_ports
 from openai_bls.launcher.tritonserver.process import ServerProcess
@@ -32,7 +34,10 @@ _PORT_TAKEN = ("already in use", "Address already in use", "failed to bind")
 # tritonserver ends no sooner than its next look at the metrics of CPU and GPU; the default is 2,000.
 _METRICS_INTERVAL = "--metrics-interval-ms=100"
 # The Python backend's locks time out, which ends the server, where a starting stub gets no processor for seconds.
-_STARVED = ("lock_exception",)
+_ABANDONED = "tritonserver has given up a model whose stub lives"
+_STARVED = ("lock_exception", _ABANDONED)
+_LOOK_SECONDS = 1.0
+"""Between two looks for such stubs."""
 
 
 class ServerFailedError(LaunchError):
@@ -85,7 +90,7 @@ def run_server(
     wait_openai: bool | None = None,
     *,
     log_path: Path | None = None,
-    timeout: float = 300.0,
+    timeout: float = 270.0,
     auto_complete: bool = False,
 ) -> Iterator[RunningServer]:
     """Run a tritonserver on free ports until the block ends; as many of them as the engine has ranks.
@@ -175,6 +180,7 @@ class _Plan:
         return ServerProcess(command, {**environment, **self.env}, self.log_path, job)
 
     def _await_ready(self, running: RunningServer) -> None:
+        abandoned, next_look = AbandonedStubs(), time.monotonic() + _LOOK_SECONDS
         while True:
             code = running.process.poll()
             if code is not None:
@@ -184,6 +190,11 @@ class _Plan:
                 return
             if time.monotonic() > self.deadline:
                 raise self._failure(f"not ready in time: {', '.join(missing)}")
+            if time.monotonic() >= next_look:
+                next_look += _LOOK_SECONDS
+                models = abandoned.kill(running.pid, stubs(running.pid))
+                if models:
+                    raise self._failure(f"{_ABANDONED}: {', '.join(models)}")
             time.sleep(_POLL_SECONDS)
 
     def _failure(self, message: str) -> ServerFailedError:
