@@ -235,8 +235,8 @@ def logprob_distances(checkpoint: Path) -> dict[str, QuantDistance]:
     import torch
     from tokenizers import Tokenizer
 
-    from openai_bls.engines.embedded.model import model_loader, quant_distance
-    from openai_bls.engines.embedded.self_test.plain_pass import RoundedCache
+    from openai_bls.embedded.model import model_loader, quant_distance
+    from openai_bls.embedded.self_test.plain_pass import RoundedCache
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))

@@ -23,8 +23,8 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
-from openai_bls.engines.embedded import fp8_numbers
-from openai_bls.engines.embedded.gpu import (
+from openai_bls.embedded import fp8_numbers
+from openai_bls.embedded.gpu import (
     attention_kernels,
     few_rows_kernels,
     fp8_kernels,

@@ -34,7 +34,7 @@ from benchmarks.random_checkpoint import DEMO, SHAPES, checkpoint_in, cycle
 from benchmarks.report import markdown_table
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.manifest import Manifest, write_manifest
-from openai_bls.engines.embedded.speculation.draft_model import DraftModel
+from openai_bls.embedded.speculation.draft_model import DraftModel
 from openai_bls.engines.registry import create_engine
 
 _MAX_MODEL_LEN = 2048

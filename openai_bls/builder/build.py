@@ -30,7 +30,7 @@ import msgspec
 
 from openai_bls import __version__
 from openai_bls.builder import draft
-from openai_bls.builder.checkpoint_files import CONFIG_FILES, check_small_files
+from openai_bls.builder.checkpoint.files import CONFIG_FILES, check_small_files
 from openai_bls.builder.configs import new_configs, report_edited, settings_hash
 from openai_bls.builder.gguf_source import describe
 from openai_bls.builder.hub import SOURCE, commit_of, default_name, find_source, no_gguf, source_of

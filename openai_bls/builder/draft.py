@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from openai_bls.builder.checkpoint_files import check_small_files
+from openai_bls.builder.checkpoint.files import check_small_files
 from openai_bls.builder.hub import find_source
 from openai_bls.builder.recipe import BuildOptions, Report
 from openai_bls.builder.target import Prepared

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from openai_bls.builder.checkpoint.parameter_count import meta_model
 from openai_bls.core.checkpoint import require_content
 from openai_bls.core.manifest import Dtype, EngineLoadError, first_line
-from openai_bls.engines.embedded.model.parameter_count import meta_model
 from openai_bls.launcher import progress
 
 _SAFETENSORS_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}

@@ -10,10 +10,10 @@ import msgspec
 
 from openai_bls.builder.tensorrt_llm.model.hf_config import MODELOPT_FILE, read_config
 from openai_bls.builder.tensorrt_llm.model.quantized_checkpoint import CHECKPOINT_FORMS, stored_as
+from openai_bls.core import fp8_checkpoint
 from openai_bls.core.checkpoint import CheckpointFacts, read_json, text_config
 from openai_bls.core.manifest import EngineLoadError, first_line
 from openai_bls.engines.adapters import CONFIG_FILE as ADAPTER_CONFIG
-from openai_bls.engines.embedded.model import fp8_checkpoint
 
 # By the name of the architecture, the most telling first.
 _KINDS = (

@@ -19,11 +19,11 @@ import msgspec
 from openai_bls.builder.target import Prepared
 from openai_bls.core.manifest import EngineLoadError, Manifest, SelfTestRecord, first_line
 from openai_bls.core.settings import TensorRtLlmSettings, engine_overrides
-from openai_bls.engines.embedded.loading import load
-from openai_bls.engines.embedded.options import EngineOptions
+from openai_bls.embedded.loading import load
+from openai_bls.embedded.options import EngineOptions
 from openai_bls.engines.registry import parse_options
 
-_ENGINE = "openai_bls.engines.embedded.engine.engine"
+_ENGINE = "openai_bls.embedded.engine.engine"
 _CACHE_TOKENS = 4096
 """Tokens of the KV cache, unless a sequence needs more: a server may run on this machine."""
 _SKIP = "--no-self-test leaves it to the load"

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from openai_bls.builder import convert_tokenizer
-from openai_bls.builder.checkpoint_files import (
+from openai_bls.builder.checkpoint.files import (
     PYTORCH,
     SAFETENSORS,
     TOKENIZER_FILES,
@@ -22,9 +22,9 @@ from openai_bls.builder.checkpoint_files import (
 )
 from openai_bls.builder.gguf_source import WEIGHTS_NAME, write_weights
 from openai_bls.builder.model_kind import causal_lm, quantized
-from openai_bls.core.checkpoint import CheckpointFacts, Tensors, read_checkpoint, read_json
+from openai_bls.core import fp8_checkpoint
+from openai_bls.core.checkpoint import CheckpointFacts, Tensors, missing_weights, read_checkpoint, read_json
 from openai_bls.core.manifest import EngineLoadError, first_line
-from openai_bls.engines.embedded.model import fp8_checkpoint
 from openai_bls.launcher import progress
 
 # Larger files are linked where the file system can, not copied. Small ones are copied even so: a training run that
@@ -141,7 +141,7 @@ def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *
 
 
 def _require_whole(source: Path, tensors: Tensors) -> None:
-    from openai_bls.engines.embedded.model.tensor_check import tensor_problem
+    from openai_bls.builder.checkpoint.tensor_check import tensor_problem
 
     try:
         problem = tensor_problem(source, tensors)
@@ -153,8 +153,6 @@ def _require_whole(source: Path, tensors: Tensors) -> None:
 
 def _convert(source: Path, target: Path, *, trust_remote_code: bool) -> None:
     import transformers
-
-    from openai_bls.engines.embedded.model.tensor_check import missing_weights
 
     try:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -184,6 +185,14 @@ def safetensors_header(path: Path) -> Tensors:
             return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
     except SafetensorError as error:
         raise ValueError(first_line(error)) from None
+
+
+def missing_weights(names: Collection[str]) -> str | None:
+    """Sentence about weights that no file has; None if there are none."""
+    if not names:
+        return None
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"no file has {min(names)}{more} of the model's weights"
 
 
 def _token_ids(value: object, vocab_size: int) -> tuple[int, ...]:

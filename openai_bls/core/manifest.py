@@ -159,7 +159,7 @@ class SelfTestRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str
     """Data type of the loaded weights, e.g. `bfloat16`."""
     runner: str
-    """Name of the runner that passed, one of `engines.embedded.runners.runner_choice`."""
+    """Name of the runner that passed, one of `embedded.runners.runner_choice`."""
     attention: str
     """Attention that it ran with."""
     prompts: list[list[int]] = []

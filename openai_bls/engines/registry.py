@@ -1,11 +1,13 @@
 """Registry of engines: each is a module with a `load` function, its start-up options, and one entry here.
 
-The manifest says which engine a version folder holds; `OPENAI_BLS_ENGINE_ENGINE` may say another.
+The manifest says which engine a version folder holds; `OPENAI_BLS_ENGINE_ENGINE` may say another. An entry is names
+that are imported when they are needed, so that an engine may be a package above this one, as `embedded` is.
 """
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -16,9 +18,6 @@ import msgspec
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.embedded.options import EngineOptions
-from openai_bls.engines.null_loading import NullOptions
-from openai_bls.engines.vllm.options import VllmOptions
 
 
 class EngineEntry(NamedTuple):
@@ -26,17 +25,25 @@ class EngineEntry(NamedTuple):
 
     module: str
     """Holds `load(version_dir, manifest, settings, on_step, options)`; without `options` if it has none."""
-    options: type[msgspec.Struct] | None
-    """Start-up options, which the environment may set over the manifest. None: its settings stand in config.pbtxt."""
+    options_name: str = ""
+    """`module:Struct` of start-up options, which the environment may set over the manifest. Empty: its settings stand
+    in config.pbtxt."""
     needs_manifest: bool = True
     """Without one in its version folder, an engine that was asked for by name is an error; else `load` gets None."""
 
+    @property
+    def options(self) -> type[msgspec.Struct] | None:
+        """Struct of start-up options; None without any."""
+        return pkgutil.resolve_name(self.options_name) if self.options_name else None
+
 
 ENGINES: dict[str, EngineEntry] = {
-    "transformers": EngineEntry("openai_bls.engines.embedded.loading", EngineOptions),
-    "vllm": EngineEntry("openai_bls.engines.vllm.loading", VllmOptions),
-    "tensorrt_llm": EngineEntry("openai_bls.engines.tensorrt_llm.loading", None),
-    "null": EngineEntry("openai_bls.engines.null_loading", NullOptions, needs_manifest=False),
+    "transformers": EngineEntry("openai_bls.embedded.loading", "openai_bls.embedded.options:EngineOptions"),
+    "vllm": EngineEntry("openai_bls.engines.vllm.loading", "openai_bls.engines.vllm.options:VllmOptions"),
+    "tensorrt_llm": EngineEntry("openai_bls.engines.tensorrt_llm.loading"),
+    "null": EngineEntry(
+        "openai_bls.engines.null_loading", "openai_bls.engines.null_loading:NullOptions", needs_manifest=False
+    ),
 }
 """`Manifest.engine` → its entry."""
 
@@ -47,7 +54,7 @@ def parse_options(overrides: Mapping[str, str]) -> tuple[str, dict[str, msgspec.
     Raises:
         EngineLoadError: an unknown name or a bad value, also of an engine that is not asked for.
     """
-    types = {name: entry.options for name, entry in ENGINES.items() if entry.options is not None}
+    types = {name: options for name, entry in ENGINES.items() if (options := entry.options) is not None}
     known = {"engine"}.union(*(options.__struct_fields__ for options in types.values()))
     for name in overrides:
         if name not in known:
@@ -134,9 +141,10 @@ def _require_own_options(kind: str, entry: EngineEntry, overrides: Mapping[str, 
 
     The embedded engine and the null engine stand in for each other, so options of one are allowed with the other.
     """
-    own = () if entry.options is None else entry.options.__struct_fields__
     if kind not in ("vllm", "tensorrt_llm"):
         return
+    options = entry.options
+    own = () if options is None else options.__struct_fields__
     for name in overrides:
         if name != "engine" and name not in own:
             where = "--extra-engine-args of the build" if kind == "vllm" else "the model's config.pbtxt"

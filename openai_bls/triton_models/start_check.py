@@ -7,7 +7,7 @@ from pathlib import Path
 
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
 from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, TensorRtLlmSettings, load
-from openai_bls.engines.embedded.options import EngineOptions, with_settings
+from openai_bls.embedded.options import EngineOptions, with_settings
 from openai_bls.engines.vllm.startup.arguments import require_settings
 from openai_bls.output import detect
 from openai_bls.triton_models.cpp_backend import CPP_BACKEND

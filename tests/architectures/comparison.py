@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from openai_bls.builder.build import build
 from openai_bls.builder.recipe import BuildOptions
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.embedded.runners.runner_choice import RunnerChoice
-from openai_bls.engines.embedded.self_test import runner_trials
+from openai_bls.embedded.runners.runner_choice import RunnerChoice
+from openai_bls.embedded.self_test import runner_trials
 from openai_bls.engines.registry import create_engine
 from tests.unit.engines.engine_support import Recorder, request, run_all
 

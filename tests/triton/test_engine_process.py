@@ -31,7 +31,7 @@ from tests.triton.conftest import ANSWERED, CHECKPOINT, SHORT_CHATS
 from tests.triton.metrics import find, scrape
 from tests.triton.test_launcher import Launcher
 from tests.triton.test_lifecycle import HELLO, PAUSE, SLOW_NULL, stub, wait_for_health
-from tests.unit.engines.embedded.adapters import make_adapter
+from tests.unit.embedded.adapters import make_adapter
 
 pytestmark = pytest.mark.triton
 

@@ -19,7 +19,7 @@ from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton.reference import CHECKPOINT
 from tests.triton.reference import Reference as Demo
 from tests.triton.triton_client import TritonError, generate
-from tests.unit.engines.embedded.adapters import Reference, make_adapter
+from tests.unit.embedded.adapters import Reference, make_adapter
 
 pytestmark = pytest.mark.triton
 

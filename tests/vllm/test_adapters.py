@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from openai_bls.core.engine import LoraError
-from tests.unit.engines.embedded.adapters import Reference, make_adapter
+from tests.unit.embedded.adapters import Reference, make_adapter
 from tests.vllm import cases
 from tests.vllm.conftest import DEMO, Served
 

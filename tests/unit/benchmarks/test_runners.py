@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.engine import parse_variant
 from benchmarks.runners import VARIANTS, Distance, make_model, measure_distances
-from openai_bls.engines.embedded.runners.sampler import Sampler
+from openai_bls.embedded.runners.sampler import Sampler
 
 
 def test_distances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

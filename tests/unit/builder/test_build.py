@@ -29,11 +29,11 @@ from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
 from openai_bls.commands.main import run as run_command
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError, LoraSettings, Manifest, load_manifest
-from openai_bls.engines.embedded.sampling import grammar_backend
+from openai_bls.embedded.sampling import grammar_backend
 from openai_bls.engines.registry import create_engine
 from tests.unit.builder.tensorrt_llm.build_support import leftovers
 from tests.unit.builder.tensorrt_llm.build_support import make_adapter as of_size_4
-from tests.unit.engines.embedded.adapters import QUERIES, make_adapter
+from tests.unit.embedded.adapters import QUERIES, make_adapter
 from tests.unit.engines.engine_support import Recorder, request
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
 from tests.unit.builder.test_build import answer, refusal, run
-from tests.unit.engines.embedded.model.test_fp8 import by_row, write_fp8
+from tests.unit.embedded.model.test_fp8 import by_row, write_fp8
 
 BLOCK = 32
 

@@ -11,7 +11,7 @@ import msgspec
 
 from openai_bls.api.openapi.field_docs import field_docs
 from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings, PreprocessingSettings, TensorRtLlmSettings
-from openai_bls.engines.embedded.options import EngineOptions
+from openai_bls.embedded.options import EngineOptions
 from openai_bls.engines.null_loading import NullOptions
 from openai_bls.engines.vllm.options import VllmOptions
 from tests.unit.docs.module_map import ROOT

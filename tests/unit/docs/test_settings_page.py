@@ -21,7 +21,7 @@ def test_the_page_is_that_of_the_structs() -> None:
 
 
 def test_every_engine_has_its_table() -> None:
-    options = {engine.options for engine in ENGINES.values() if engine.options and engine.options.__struct_fields__}
+    options = {options for engine in ENGINES.values() if (options := engine.options) and options.__struct_fields__}
     assert options <= {table.settings for table in TABLES.values()}
 
 

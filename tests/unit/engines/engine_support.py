@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.engine_types import GenerationRequest, Logprobs, SamplingParams, TokenDelta
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.embedded.runners.continuous_batching import ContinuousBatcher
+from openai_bls.embedded.runners.continuous_batching import ContinuousBatcher
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.loading import arguments
 from openai_bls.transport.engine_process.source import StartedProcess

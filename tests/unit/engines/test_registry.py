@@ -29,7 +29,7 @@ from openai_bls.core.manifest import (
     write_manifest,
 )
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.embedded.options import EngineOptions, with_settings
+from openai_bls.embedded.options import EngineOptions, with_settings
 from openai_bls.engines.null_loading import NullOptions
 from openai_bls.engines.registry import create_engine, parse_options
 from tests.unit.engines.engine_support import Recorder

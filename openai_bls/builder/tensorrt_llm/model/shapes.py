@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
+from openai_bls.builder.checkpoint.parameter_count import ParameterCount, count_parameters
 from openai_bls.builder.tensorrt_llm.model.hf_config import first_architecture
 from openai_bls.builder.tensorrt_llm.model.quantized_checkpoint import quantization_of
 from openai_bls.core.checkpoint import scaled_positions
 from openai_bls.core.manifest import EngineLoadError, first_line
-from openai_bls.engines.embedded.model.parameter_count import ParameterCount, count_parameters
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingPar
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.vllm.engine import Opened, VllmEngine
 from openai_bls.engines.vllm.grammars.grammars import Grammars
-from tests.unit.engines.embedded.adapters import make_adapter
+from tests.unit.embedded.adapters import make_adapter
 from tests.unit.engines.engine_support import Recorder
 from tests.unit.engines.vllm.vllm_support import INFO, CoreOutput, ScriptedClient, Stats, asked
 from tests.unit.output.structured.driving import DEMO, demo

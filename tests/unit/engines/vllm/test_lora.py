@@ -9,7 +9,7 @@ import pytest
 
 from openai_bls.core.engine import LoraError
 from openai_bls.engines.vllm import lora
-from tests.unit.engines.embedded.adapters import make_adapter
+from tests.unit.embedded.adapters import make_adapter
 
 
 def test_the_number_is_of_name_and_contents(checkpoint: Path, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from openai_bls.core.engine_types import EngineInfo, Grammar
-from openai_bls.engines.embedded.sampling import grammar_backend
-from openai_bls.engines.embedded.sampling.grammar_matcher import Constraint, ConstraintFactory
+from openai_bls.embedded.sampling import grammar_backend
+from openai_bls.embedded.sampling.grammar_matcher import Constraint, ConstraintFactory
 from openai_bls.engines.grammar_errors import GrammarError
 from openai_bls.output.detokenizer.factory import load
 from openai_bls.output.structured import Format, grammar

@@ -1,0 +1,85 @@
+"""Check of a checkpoint's tensors: transformers' own loading on the meta device, where they have names and no content.
+
+Its conversions (experts that it joins, names of older releases, tied weights) apply as they do at the load, so what is
+missing here would be random numbers there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from openai_bls.core.checkpoint import missing_weights
+
+# Names of safetensors' types that are not those of PyTorch in small letters.
+_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
+
+
+def tensor_problem(folder: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> str | None:
+    """Problem of a checkpoint that has these tensors, as its file headers tell them; None if the model is whole.
+
+    Args:
+        folder: with the checkpoint's config.json, whose model_type transformers knows. Its own code is not run.
+        tensors: name → type in safetensors' words, and shape.
+
+    Raises:
+        Exception: whatever transformers raises for a config or weights that it makes no model of.
+    """
+    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    made: Any = transformers.AutoModelForCausalLM._model_mapping[type(config)]
+    if made.config_class is config.sub_configs.get("text_config"):
+        config = config.get_text_config()
+    state = {
+        name: torch.empty(shape, dtype=_DTYPES.get(dtype, torch.uint8), device="meta")
+        for name, (dtype, shape) in tensors.items()
+    }
+    level = transformers.utils.logging.get_verbosity()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        _, info = _without_storage(made).from_pretrained(
+            None,
+            config=config,
+            state_dict=state,
+            attn_implementation="eager",
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    finally:
+        transformers.utils.logging.set_verbosity(level)
+    return missing_weights(info["missing_keys"]) or _mismatch(info["mismatched_keys"])
+
+
+def _mismatch(keys: Collection[tuple[str, Any, Any]]) -> str | None:
+    if not keys:
+        return None
+    name, held, needed = min(keys)
+    more = f", and {len(keys) - 1} more do not fit" if len(keys) > 1 else ""
+    return f"{name} has the shape {list(held)}, and config.json makes it {list(needed)}{more}"
+
+
+def _without_storage(made: Any) -> Any:
+    """The class `made`, loading onto the meta device, where what is missing is not drawn at random either.
+
+    The public way, `device_map="meta"`, wants the package accelerate, which nothing here uses.
+    """
+
+    def load(model: Any, state_dict: Any, files: Any, load_config: Any, **kwargs: Any) -> Any:
+        on_meta = dataclasses.replace(load_config, device_map={"": torch.device("meta")})
+        return made._load_pretrained_model(model, state_dict, files, on_meta, **kwargs)
+
+    def nothing(*args: Any, **kwargs: Any) -> None:
+        return
+
+    overrides = dict.fromkeys(("_move_missing_keys_from_meta_to_device", "_initialize_missing_keys"), nothing)
+    own = {"__module__": made.__module__, "_load_pretrained_model": staticmethod(load)}
+    return type(made.__name__, (made,), {**overrides, **own})

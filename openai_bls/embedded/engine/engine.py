@@ -1,0 +1,371 @@
+"""The embedded engine: a transformers model and its runner behind the `Engine` interface.
+
+Life of a request: `submit` checks it on the caller's thread and puts it into the command queue; the engine's thread
+takes it out between two steps and hands it to the runner; after each step the thread turns all outputs into deltas and
+calls the listener once. Only that thread calls the listener and knows which requests are live, so each gets exactly one
+end.
+
+Before that, a request with a grammar waits for its compilation on another thread, and one that wants log-probabilities
+or an embedding of its prompt has a forward pass between two steps (`prefill_queue`).
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import torch
+
+from openai_bls.core.checkpoint import read_checkpoint
+from openai_bls.core.engine import EngineStats, PrefixCacheError, StepListener
+from openai_bls.core.engine_types import EngineFinishReason, EngineInfo, GenerationRequest, TokenDelta
+from openai_bls.core.manifest import Manifest, checkpoint_dir
+from openai_bls.embedded.engine.info import engine_info
+from openai_bls.embedded.engine.live_requests import LiveRequests, UnloadedAdapterError
+from openai_bls.embedded.engine.prefill_queue import PrefillQueue, Prepared
+from openai_bls.embedded.engine.request_state import RequestState
+from openai_bls.embedded.model import lora, model_loader
+from openai_bls.embedded.options import EngineOptions
+from openai_bls.embedded.runners import factory
+from openai_bls.embedded.runners.runner import BatchingConfig, Runner, SequenceOutput
+from openai_bls.embedded.runners.runner_choice import RunnerChoice
+from openai_bls.embedded.sampling.grammar_compiler import CompiledGrammar, GrammarCompiler, load_factory
+from openai_bls.embedded.self_test import self_test
+from openai_bls.embedded.self_test.runner_trials import RunnerTrials
+from openai_bls.embedded.speculation.draft_loading import speculation_config
+from openai_bls.embedded.speculation.drafter import Drafter
+from openai_bls.engines.adapters import require_loaded, require_room
+from openai_bls.engines.capabilities import ENGINE_FAILED, refusal
+from openai_bls.engines.command_queue import CommandQueue, emit
+
+logger = logging.getLogger(__name__)
+
+_Command = GenerationRequest | TokenDelta | CompiledGrammar | Future[bool] | int
+
+
+class TransformersEngine:
+    """An `Engine` that runs a Hugging Face checkpoint."""
+
+    def __init__(self, version_dir: Path, manifest: Manifest, options: EngineOptions, on_step: StepListener) -> None:
+        """Load the model, and start the engine's thread with the first runner that passes its trial.
+
+        Args:
+            version_dir: the folder that `manifest` lies in.
+            manifest: what to load.
+            options: what overrides the manifest.
+            on_step: the listener.
+
+        Raises:
+            EngineLoadError: the model does not load, does not fit into memory, or does not generate.
+        """
+        folder = checkpoint_dir(version_dir, manifest, hashes=options.verify_weights)
+        facts = read_checkpoint(folder)
+        self._on_step = on_step
+        self._generated = 0
+        self._failed = False
+        self._stopping = False
+        self._commands: CommandQueue[_Command] = CommandQueue(self._wake)
+        self._batcher: Runner | None = None
+        self._answers = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._tried = threading.Event()
+        """The trial of the runner is over."""
+        self._discarded = False
+        """It did not pass."""
+        device = model_loader.find_device(options.device)
+        self._factory = factory = load_factory(version_dir, facts.vocab_size, facts.eos_token_ids)
+        compiler = None if factory is None else GrammarCompiler(factory, self._commands.put)
+        if compiler is not None:
+            compiler.warm_up()  # while the model loads, so that no grammar waits for it
+        if device.type == "cpu":
+            torch.set_num_threads(model_loader.threads(options))
+        model = model_loader.load_model(folder, manifest, options, device)
+        self._speculation = speculation_config(version_dir, manifest, options, device, facts.vocab_size)
+        self._lora_lock = threading.Lock()
+        self._adapters = lora.built_in(model, version_dir, manifest)
+        self._live = LiveRequests(self._adapters)
+        self._info = engine_info(facts, manifest, options, factory, self._adapters)
+        self._prefill_queue = PrefillQueue(model, compiler, self._wake)
+        try:
+            trials = RunnerTrials(model, self._info, manifest, options)
+            trials.run(facts, self._speculation, partial(self._start_runner, trials))
+        except BaseException:
+            self._prefill_queue.close()
+            raise
+        self.self_test, self.rejected = trials.record, trials.rejected
+        if device.type == "cuda":
+            # Or a collection looks at all that was loaded, while every sequence waits for 0.1 s and more.
+            gc.collect()
+            gc.freeze()
+
+    def _start_runner(self, trials: RunnerTrials, choice: RunnerChoice, config: BatchingConfig) -> str | None:
+        """Let `choice` run the model; returns why it does not, if so.
+
+        Raises:
+            EngineLoadError: another choice would not do either.
+        """
+        if torch.cuda.is_available():
+            # The KV cache takes a share of what is free, which loading or a rejected runner may hold in cycles.
+            gc.collect()
+        hooks = self._before_step, self._on_outputs
+        try:
+            batcher = factory.make(trials.model, choice, config, *hooks, max_model_len=self._info.max_model_len)
+        except factory.UnusableRunnerError as error:
+            return str(error)
+        self._batcher = batcher
+        self._tried.clear()
+        self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
+        self._thread.start()
+        self._discarded = True
+        try:
+            problem = trials.test(choice, config.page_size, self._generate)
+            self._discarded = problem is not None
+            self._generated = 0
+        finally:
+            if self._discarded:
+                batcher.stop()
+            self._tried.set()
+            if self._discarded:
+                self._thread.join()
+                self._batcher, self._failed = None, False
+                batcher.free()
+        return problem
+
+    @property
+    def info(self) -> EngineInfo:
+        """Capabilities and limits of this engine."""
+        return self._info
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Take a request; an id that is already live is ignored, so that one id has one end."""
+        problem = refusal(request, self._info)
+        command: _Command = request
+        if problem is not None:
+            command = TokenDelta(request.request_id, [], "error", error=problem, invalid=True)
+        if not self._commands.put(command):
+            emit(self._on_step, [TokenDelta(request.request_id, [], "cancelled")])
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a request soon."""
+        self._commands.put(request_id)
+
+    def stats(self) -> EngineStats:
+        """The present load."""
+        batcher = self._batcher
+        running, waiting, usage = batcher.load() if batcher else (0, 0, 0.0)
+        drafted, accepted = batcher.drafts if batcher else (0, 0)
+        return EngineStats(
+            running=running,
+            waiting=waiting + self._live.waiting,
+            kv_cache_usage=usage,
+            steps=batcher.steps if batcher else 0,
+            generated_tokens=self._generated,
+            failed=self._failed and not self._commands.closed,
+            draft_tokens=drafted,
+            accepted_draft_tokens=accepted,
+        )
+
+    def load_lora(self, name: str, path: str) -> None:
+        """Load the adapter in the folder `path` beside the steps."""
+        with self._lora_lock:
+            require_room(self._info, name)
+            assert self._adapters is not None
+            self._adapters.load(name, Path(path))
+            self._info = msgspec.structs.replace(self._info, lora_names=self._adapters.names)
+
+    def unload_lora(self, name: str) -> None:
+        """Take no more requests for an adapter; those that it has finish."""
+        with self._lora_lock:
+            require_loaded(self._info, name)
+            assert self._adapters is not None
+            self._adapters.unload(name)
+            self._info = msgspec.structs.replace(self._info, lora_names=self._adapters.names)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget the cached prompts, between two steps."""
+        reset: Future[bool] = Future()
+        if not self._commands.put(reset):
+            raise PrefixCacheError("the engine is being unloaded", busy=True)
+        if not reset.result():
+            raise PrefixCacheError(
+                "sequences that run hold some of the prefix cache; the rest is reset: ask again when they have ended",
+                busy=True,
+            )
+
+    def close(self) -> None:
+        """End every live request with "cancelled", free the model, the KV cache and the thread."""
+        self._commands.close()
+        if self._thread is not None and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _wake(self) -> None:
+        if self._batcher is not None:
+            self._batcher.wake()
+        self._answers.set()
+
+    # Everything below runs on the engine's thread.
+
+    def _run(self) -> None:
+        assert self._batcher is not None
+        batcher = self._batcher
+        error = batcher.run()
+        if error is not None:
+            logger.error("the engine died: %s: %s", type(error).__name__, error)
+        self._failed = True
+        # Whatever the batcher had not failed by itself, then all that still comes, until `close`.
+        emit(self._on_step, self._end_all("error", ENGINE_FAILED))
+        self._tried.wait()
+        if self._discarded:
+            return
+        while not self._commands.closed:
+            self._answers.clear()
+            self._before_step()
+            if not self._commands.closed:
+                self._answers.wait()
+        self._before_step()
+        self._prefill_queue.close()
+        self._batcher = self._speculation = None
+        batcher.free()
+        del batcher
+        if torch.cuda.is_available():
+            gc.unfreeze()
+            gc.collect()
+            torch.cuda.empty_cache()
+
+    def _before_step(self) -> None:
+        """Apply what came in since the last step."""
+        closed = self._commands.closed
+        deltas: list[TokenDelta] = []
+        for command in self._commands.drain():
+            self._apply(command, deltas)
+        if closed:
+            deltas += self._end_all("cancelled")
+            if self._batcher is not None and not self._failed and not self._stopping:
+                self._stopping = True
+                self._batcher.stop()
+        elif not self._failed:
+            self._settle(
+                self._prefill_queue.examine(lambda state: self._live.of_sequence(state.key) is not None), deltas
+            )
+        emit(self._on_step, deltas)
+
+    def _apply(self, command: _Command, deltas: list[TokenDelta]) -> None:
+        if isinstance(command, TokenDelta):
+            if command.request_id in self._live:
+                logger.warning("request id %d is already live: ignored", command.request_id)
+            else:
+                deltas.append(command)
+        elif isinstance(command, int):
+            state = self._live.remove(command)
+            if state is not None:
+                self._cancel(state)
+                deltas.append(TokenDelta(command, [], "cancelled"))
+        elif isinstance(command, Future):
+            self._reset(command)
+        elif isinstance(command, CompiledGrammar):
+            state = self._live.of_sequence(command.key)
+            if state is not None:
+                self._settle(self._prefill_queue.compiled(state, command), deltas)
+        else:
+            self._start(command, deltas)
+
+    def _reset(self, reset: Future[bool]) -> None:
+        """Reset the prefix cache: True if nothing is left of it."""
+        try:
+            # One that has failed has no cache that anybody could use.
+            reset.set_result(self._failed or self._batcher is None or self._batcher.reset_prefix_cache())
+        except Exception as error:
+            reset.set_exception(error)
+
+    def _start(self, request: GenerationRequest, deltas: list[TokenDelta]) -> None:
+        if request.request_id in self._live:
+            logger.warning("request id %d is already live: ignored", request.request_id)
+            return
+        if self._failed or self._batcher is None:
+            deltas.append(TokenDelta(request.request_id, [], "error", error=ENGINE_FAILED))
+            return
+        try:
+            state = self._live.add(request)
+        except UnloadedAdapterError as error:
+            deltas.append(TokenDelta(request.request_id, [], "error", error=str(error), invalid=True))
+            return
+        self._settle(self._prefill_queue.start(state), deltas)
+
+    def _settle(self, prepared: Sequence[Prepared], deltas: list[TokenDelta]) -> None:
+        """End requests that were done before their first step; the others go to the batcher."""
+        for state, known in prepared:
+            end = known or self._add(state)
+            if end is not None:
+                self._live.remove(state.request.request_id)
+                deltas.append(end)
+
+    def _add(self, state: RequestState) -> TokenDelta | None:
+        """Hand a request to the batcher; returns its end if that cannot be done."""
+        request = state.request
+        assert self._batcher is not None
+        self._live.batched(state)
+        if self._speculation is not None:
+            state.drafter = Drafter(
+                self._speculation, request.prompt_token_ids, request.prediction, state.processors, request.max_tokens
+            )
+        try:
+            sampling = state.sampling(self._info.vocab_size)
+            self._batcher.add(state.key, request.prompt_token_ids, request.max_tokens, request.stop_token_ids, sampling)
+        except Exception as error:
+            return state.failed(error)
+        return None
+
+    def _on_outputs(self, outputs: Sequence[SequenceOutput]) -> None:
+        """Turn a step's outputs into deltas; those of cancelled requests are passed over."""
+        found = ((self._live.of_sequence(output.request_id), output) for output in outputs)
+        current = [(state, output) for state, output in found if state is not None]
+        if self._factory is not None:
+            accepted = [state.accept(output) for state, output in current]
+            self._factory.fill_bitmasks([constraint for constraint in accepted if constraint is not None])
+        deltas: list[TokenDelta] = []
+        for state, output in current:
+            seen = state.cursor
+            delta = state.advance(output)
+            if delta is None:
+                continue
+            self._generated += state.cursor - seen
+            if delta.finish_reason is not None:
+                self._live.remove(delta.request_id)
+                # The batcher knows of all other ends.
+                if output.error is None and (
+                    delta.finish_reason == "error" or (delta.finish_reason == "stop" and delta.stop_token_id is None)
+                ):
+                    self._cancel(state)
+            deltas.append(delta)
+        emit(self._on_step, deltas)
+
+    def _cancel(self, state: RequestState) -> None:
+        if not state.batched:
+            self._prefill_queue.cancel(state)
+        elif self._batcher is not None and not self._failed:
+            self._batcher.cancel(state.key)
+
+    def _end_all(self, reason: EngineFinishReason, error: str | None = None) -> list[TokenDelta]:
+        ended = self._live.remove_all()
+        for state in ended:
+            if not state.batched:
+                self._prefill_queue.cancel(state)
+        return [TokenDelta(state.request.request_id, [], reason, error=error) for state in ended]
+
+    # Start-up.
+
+    def _generate(self, requests: Sequence[GenerationRequest], *, replayed: bool = False) -> self_test.Answers:
+        """Answers to requests, before anybody listens; see `self_test.Generate`."""
+        listener, answers = self._on_step, self_test.Answers(requests)
+        self._on_step = answers
+        for request in requests:
+            self.submit(request)
+        answers.wait(self.cancel if replayed else None)
+        self._on_step = listener
+        return answers

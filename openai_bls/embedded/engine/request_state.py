@@ -1,0 +1,190 @@
+"""State of a request in the embedded engine: from the outputs of its steps to the deltas of its client."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
+from openai_bls.embedded.model.lora import LoadedAdapter
+from openai_bls.embedded.runners.runner import Sampling
+from openai_bls.embedded.sampling.grammar_matcher import Constraint
+from openai_bls.embedded.sampling.logits_processors import HostLogitsProcessors
+from openai_bls.embedded.speculation.drafter import Drafter
+from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.grammar_errors import GrammarError
+from openai_bls.engines.stop_words import StopWords
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _End:
+    """End of a sequence."""
+
+    count: int
+    """New tokens that are still delivered."""
+    reason: EngineFinishReason
+    stop_token_id: int | None = None
+
+
+class RequestState:
+    """A request that has not ended."""
+
+    __slots__ = (
+        "_stop_words",
+        "_stops",
+        "adapter",
+        "batched",
+        "cursor",
+        "drafter",
+        "key",
+        "processors",
+        "prompt_logprobs",
+        "received_at",
+        "request",
+    )
+
+    def __init__(self, key: str, request: GenerationRequest, adapter: LoadedAdapter | None = None) -> None:
+        """Args: key: of its sequence in the batcher."""
+        self.key = key
+        self.request = request
+        self.adapter = adapter
+        self.processors: HostLogitsProcessors | None = None
+        self.drafter: Drafter | None = None
+        self.prompt_logprobs: Logprobs | None = None
+        """Log-probabilities of the prompt, for the first delta."""
+        self.received_at = time.monotonic()
+        self.batched = False
+        """The batcher has it."""
+        self.cursor = 0
+        """Tokens seen so far."""
+        self._stops = frozenset(request.stop_token_ids)
+        self._stop_words = StopWords(request.stop_words)
+        """The last tokens, as many as a stop word can span."""
+
+    @property
+    def lora_slot(self) -> int:
+        """Slot of its adapter; 0 is the base model."""
+        return 0 if self.adapter is None else self.adapter.slot
+
+    def sampling(self, vocab_size: int) -> Sampling:
+        """Sampling parameters of its sequence."""
+        params = self.request.sampling
+        return Sampling(
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k if params.top_k < vocab_size else 0,
+            min_p=params.min_p,
+            seed=secrets.randbits(64) if params.seed is None else params.seed,
+            processors=self.processors,
+            lora_slot=self.lora_slot,
+            drafter=self.drafter,
+        )
+
+    def end(self, reason: EngineFinishReason, **more: Any) -> TokenDelta:
+        """The one delta of a request for which nothing is sampled."""
+        return TokenDelta(self.request.request_id, [], reason, prompt_logprobs=self.prompt_logprobs, **more)
+
+    def failed(self, error: Exception) -> TokenDelta:
+        """The last delta of a request that `error` has ended: one of a grammar is the request's own fault."""
+        if isinstance(error, GrammarError):
+            return TokenDelta(self.request.request_id, [], "error", error=str(error), invalid=True)
+        logger.error("a request failed", exc_info=error)
+        return TokenDelta(self.request.request_id, [], "error", error=ENGINE_FAILED)
+
+    def accept(self, output: Any) -> Constraint | None:
+        """Feed the new tokens of `output`, a `continuous_batching.SequenceOutput`, to the request's grammar.
+
+        Returns:
+            The constraint if its next bitmask is needed; None without one, after a stop token, or on failure.
+        """
+        processors = self.processors
+        if processors is None or processors.constraint is None or processors.failure is not None:
+            return None
+        if output.error is not None:
+            return None
+        try:
+            for token_id in output.generated_tokens[self.cursor :]:
+                if token_id in self._stops:
+                    return None
+                if not processors.constraint.accept(token_id):
+                    raise RuntimeError(f"a grammar refuses token {token_id}, which it had not forbidden")
+        except Exception as error:  # of a grammar library
+            processors.failure = error
+            return None
+        return processors.constraint
+
+    def advance(self, output: Any) -> TokenDelta | None:
+        """The delta of `output`, which `accept` has seen; None if it holds nothing new.
+
+        Any failure ends this request alone.
+        """
+        delta: TokenDelta | None
+        if output.error is not None:
+            delta = TokenDelta(self.request.request_id, [], "error", error=ENGINE_FAILED)
+        else:
+            try:
+                delta = self._advance(output)
+            except Exception as error:  # of a grammar library, above all
+                delta = self.failed(error)
+        if delta is not None and delta.finish_reason is not None and self.processors is not None:
+            self.processors.ended = True
+        return delta
+
+    def _advance(self, output: Any) -> TokenDelta | None:
+        request, processors = self.request, self.processors
+        if processors is not None and processors.failure is not None:
+            raise processors.failure
+        first = self.cursor
+        new: list[int] = output.generated_tokens[first:]
+        if not new:
+            return None
+        self.cursor += len(new)
+        end = self._end(new)
+        delivered = new if end is None else new[: end.count]
+        scheduled_at = None if first else getattr(output, "scheduled_at", None)
+        logprobs = None
+        if processors is not None and request.logprobs is not None:
+            logprobs = self._logprobs(processors, len(request.prompt_token_ids) + first, len(new), len(delivered))
+        return TokenDelta(
+            request.request_id,
+            delivered,
+            None if end is None else end.reason,
+            None if end is None else end.stop_token_id,
+            logprobs=logprobs,
+            prompt_logprobs=None if first else self.prompt_logprobs,
+            cached_tokens=0 if first else getattr(output, "cached_tokens", 0),
+            queue_s=None if scheduled_at is None else scheduled_at - self.received_at,
+            predicted_tokens=0 if self.drafter is None else self.drafter.observe(delivered),
+        )
+
+    def _end(self, new: Sequence[int]) -> _End | None:
+        """End of the sequence with, or among, its new tokens; None if it goes on."""
+        if self._stop_words:
+            for count, token_id in enumerate(new, 1):
+                if token_id in self._stops:
+                    break
+                # Asked at every token, as the tail has to go on.
+                if self._stop_words.push(token_id) and self.cursor - len(new) + count >= self.request.min_tokens:
+                    return _End(count, "stop")
+        if new[-1] in self._stops:
+            return _End(len(new) - 1, "stop", new[-1])
+        constraint = None if self.processors is None else self.processors.constraint
+        if constraint is not None and constraint.ended:
+            return _End(len(new), "stop")
+        if self.cursor >= self.request.max_tokens:
+            return _End(len(new), "length")
+        return None
+
+    def _logprobs(self, processors: HostLogitsProcessors, place: int, sampled: int, delivered: int) -> Logprobs | None:
+        """Log-probabilities of the delivered ones of the tokens sampled from index `place` of the sequence on."""
+        found = [processors.results.pop(place + i) for i in range(sampled)][:delivered]
+        if not found:
+            return None
+        rows = [step.row(index, self.request.logprobs or 0) for step, index in found]
+        return Logprobs([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows])

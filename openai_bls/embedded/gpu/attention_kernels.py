@@ -1,0 +1,255 @@
+"""Attention that reads the paged cache where it lies, by the Triton kernels of `attention_programs`.
+
+Written for half precision. Every kernel has fixed shapes for fixed shapes of its arguments and looks at lengths on the
+device only, so that all of them can be captured in CUDA graphs. Sequences are laid end to end, as continuous batching
+has them, and the query heads that share a key head are the rows of one matrix product.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import triton
+
+from openai_bls.embedded.gpu import dependent_launch
+from openai_bls.embedded.gpu.attention_programs import (
+    decode_kernel,
+    join_kernel,
+    join_mixed_kernel,
+    mixed_kernel,
+)
+
+LOG2_E = 1.4426950408889634
+ANY_QUERIES = 2**30
+"""More queries than a sequence has."""
+_MIN_ROWS = 16
+"""Rows that a matrix product needs at least."""
+_DECODE_TOKENS = 64
+"""Keys per tile of the decode kernel."""
+_MIXED_ROWS = 64
+"""Rows (queries times the query heads of a key head) per program of the mixed kernel."""
+_MIXED_TOKENS = 64
+"""Keys per tile of the mixed kernel."""
+_MAX_SPLITS = 64  # shares of the keys of one sequence
+_FEW_SPLITS = 8
+"""Shares up to which the sequences of a decoding step nearly fill the device by themselves, and into which the keys are
+cut then, so that the longest sequence does not keep the others waiting."""
+_MOST_PROGRAMS = 15
+"""Programs per multiprocessor up to which they are: those that find no keys take their time as well."""
+_LEAST_DECODE_TILES = 4
+"""Tiles of keys below which a share is not cut then: joining shares costs as much as some tiles."""
+_MIXED_SPLITS = 16
+"""Shares of the keys of a block of queries in the mixed kernel, where contexts are long."""
+_LEAST_SHARE_TILES = 16
+"""Tiles of keys below which the mixed kernel does not cut a share."""
+_SPARE_SHARED_BYTES = 8192
+"""Shared memory left to the compiler, besides the tiles."""
+
+
+def largest(kind: torch.dtype) -> float:
+    """Largest number in a cache of a type that more may come for; 0 for one as wide as what comes."""
+    return torch.finfo(kind).max if kind.itemsize == 1 else 0.0
+
+
+def _splits(programs: int, processors: int) -> int:
+    """Shares into which the keys of a sequence are cut, a power of two.
+
+    Args:
+        programs: for one share of each sequence.
+        processors: of the device.
+    """
+    wanted = 1
+    while wanted < _MAX_SPLITS and programs * wanted < 2 * processors:
+        wanted *= 2
+    while wanted < _FEW_SPLITS and 2 * programs * wanted <= _MOST_PROGRAMS * processors:
+        wanted *= 2
+    return wanted
+
+
+def decode_attention(
+    query: torch.Tensor,
+    new_key: torch.Tensor,
+    new_value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    pages: torch.Tensor,
+    key_ends: torch.Tensor,
+    page_size: int,
+    scale: float,
+    processors: int,
+    angles: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """Attention of one new token a sequence over its pages; the new key and value are written there too.
+
+    Args:
+        query: [sequences, heads, size].
+        new_key: [sequences, key heads, size].
+        new_value: the same.
+        key_cache: [slots, key heads, size], rows contiguous; in the type of `query` or in FP8.
+        value_cache: the same.
+        pages: int32 [sequences, most pages], in units of `page_size` slots.
+        key_ends: int32 [sequences + 1], running total of tokens with the new one; a sequence of none is padding.
+        page_size: tokens of a page.
+        scale: of the scores.
+        processors: of the device.
+        angles: cosine and sine [sequences, size] of the position, if `query` and `new_key` are to be rotated by them.
+
+    Returns:
+        [sequences, heads, size].
+    """
+    count, heads, size = query.shape
+    kv_heads = new_key.shape[1]
+    dims = triton.next_power_of_2(size)
+    splits = _splits(count * kv_heads, processors)
+    least = _LEAST_DECODE_TILES if splits <= _FEW_SPLITS else 1
+    out = query.new_empty(count, heads, size)
+    sums = query.new_empty((count, heads, splits, dims) if splits > 1 else (1,), dtype=torch.float32)
+    stats = query.new_empty((count, heads, splits, 2) if splits > 1 else (1,), dtype=torch.float32)
+    cos, sin = (query, query) if angles is None else angles
+    decode_kernel[(count, kv_heads, splits)](
+        query,
+        new_key,
+        new_value,
+        cos,
+        sin,
+        key_cache,
+        value_cache,
+        pages,
+        key_ends,
+        out,
+        sums,
+        stats,
+        scale * LOG2_E,
+        query.stride(0),
+        query.stride(1),
+        new_key.stride(0),
+        new_key.stride(1),
+        new_value.stride(0),
+        new_value.stride(1),
+        cos.stride(0),
+        key_cache.stride(0),
+        pages.stride(0),
+        ROTATE=angles is not None,
+        HEADS=heads,
+        GROUP=heads // kv_heads,
+        SIZE=size,
+        PAGE=page_size,
+        ROWS=max(_MIN_ROWS, triton.next_power_of_2(heads // kv_heads)),
+        DIMS=dims,
+        TILE=_DECODE_TOKENS,
+        SPLITS=splits,
+        LEAST_TILES=least,
+        LARGEST=largest(key_cache.dtype),
+        num_warps=4,
+        num_stages=3,
+        **dependent_launch.options(query.device, early=False),
+    )
+    if splits > 1:
+        join_kernel[(count, heads)](
+            sums,
+            stats,
+            key_ends,
+            out,
+            HEADS=heads,
+            SIZE=size,
+            DIMS=dims,
+            TILE=_DECODE_TOKENS,
+            SPLITS=splits,
+            LEAST_TILES=least,
+            num_warps=4,
+            **dependent_launch.options(query.device),
+        )
+    return out
+
+
+def mixed_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    slots: torch.Tensor,
+    query_ends: torch.Tensor,
+    key_ends: torch.Tensor,
+    scale: float,
+    most_queries: int = ANY_QUERIES,
+    split_keys: bool = False,
+) -> torch.Tensor:
+    """Causal attention of packed sequences of any lengths; the last query of each sees all its keys.
+
+    Args:
+        query: [queries, heads, size].
+        key: the cache, [slots, key heads, size]; in the type of `query` or in FP8.
+        value: the same.
+        slots: int64, the slot of each key of each sequence, end to end.
+        query_ends: int32 [sequences + 1], running total of queries; sequences of none may follow the others.
+        key_ends: int32 [sequences + 1], running total of keys.
+        scale: of the scores.
+        most_queries: of a sequence; those with more are left out, their rows are zero.
+        split_keys: several programs share the keys of a query, which pays where contexts are long.
+
+    Returns:
+        [queries, heads, size]; rows past the last query are zero.
+    """
+    queries, heads, size = query.shape
+    kv_heads = key.shape[1]
+    width = triton.next_power_of_2(heads // kv_heads)
+    rows, dims = max(_MIXED_ROWS, width), triton.next_power_of_2(size)
+    count = query_ends.shape[0] - 1
+    out = query.new_zeros(queries, heads, size)
+    splits = _MIXED_SPLITS if split_keys else 1
+    sums = query.new_empty((queries, heads, splits, dims) if split_keys else (1,), dtype=torch.float32)
+    stats = query.new_empty((queries, heads, splits, 2) if split_keys else (1,), dtype=torch.float32)
+    shares = torch.zeros((queries, heads) if split_keys else (1,), dtype=torch.int32, device=query.device)
+    mixed_kernel[(queries // (rows // width) + count, kv_heads, splits)](
+        query,
+        key,
+        value,
+        slots,
+        query_ends,
+        key_ends,
+        out,
+        sums,
+        stats,
+        shares,
+        count,
+        most_queries,
+        scale * LOG2_E,
+        query.stride(0),
+        query.stride(1),
+        key.stride(0),
+        key.stride(1),
+        value.stride(0),
+        value.stride(1),
+        HEADS=heads,
+        GROUP=heads // kv_heads,
+        WIDTH=width,
+        SIZE=size,
+        ROWS=rows,
+        DIMS=dims,
+        TILE=_MIXED_TOKENS,
+        SPLITS=splits,
+        LEAST_TILES=_LEAST_SHARE_TILES,
+        num_warps=4,
+        num_stages=_mixed_stages(query.device, rows, dims),
+    )
+    if split_keys:
+        join_mixed_kernel[(queries * heads,)](
+            sums, stats, shares, out, SIZE=size, DIMS=dims, SPLITS=splits, num_warps=2
+        )
+    return out
+
+
+@functools.cache
+def _mixed_stages(device: Any, rows: int, dims: int) -> int:
+    """Tiles of keys and values in flight: 3 where the queries and 3 tiles fit into shared memory, else 2."""
+    if device.type != "cuda":
+        return 2
+    room = int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin) - _SPARE_SHARED_BYTES
+    return 3 if 2 * dims * (rows + 3 * 2 * _MIXED_TOKENS) <= room else 2
+
+
+@functools.cache
+def processors(device: Any) -> int:
+    """Multiprocessors of a GPU."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

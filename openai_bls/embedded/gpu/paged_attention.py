@@ -1,0 +1,387 @@
+"""Attention on a GPU under continuous batching.
+
+`paged` reads keys and values where they lie in the paged cache (`attention_kernels`). transformers' own ways copy those
+of all running sequences together first, in every layer of every step, which triples the traffic.
+
+`varlen` is that copy and the flash attention inside PyTorch: for machines on which our kernels do not compile.
+
+transformers takes an implementation whose name has "flash" in it for one that wants no mask and understands the lengths
+that continuous batching passes along; both are registered under such names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+from transformers.generation.continuous_batching import initialization
+
+from openai_bls.core.manifest import first_line
+from openai_bls.embedded import fp8_numbers
+from openai_bls.embedded.attention_spec import head_sizes, refuse_features
+from openai_bls.embedded.gpu import attention_trials
+
+logger = logging.getLogger(__name__)
+
+_NAMES = {"paged": "openai_bls_flash_paged", "varlen": "openai_bls_flash_varlen"}
+HALF = (torch.bfloat16, torch.float16)
+PAGE_SIZE = 32
+"""Tokens of a page of the cache: small ones let short prefixes be shared."""
+_MOST_DIMS = 256  # size of a head
+_REFUSAL = "this attention has no {}: set the engine's attention to sdpa or eager"
+_LONG_PROMPT = 1024
+"""Queries of a sequence from which on a kernel of its own pays.
+
+A step with several shorter prompts would wait for the host: it takes some 0.15 ms for each of them in every layer.
+"""
+_LONG_CONTEXT = 4096
+"""Keys of a sequence from which on the mixed kernel shares them out."""
+
+
+def use(model: Any, kind: str) -> None:
+    """Let `model` attend by `kind`, "paged" or "varlen", which `refusal` has not refused."""
+    name = _NAMES[kind]
+    functions = {"paged": _paged, "varlen": _varlen}
+    for prefix in ("", "paged|"):
+        AttentionInterface.register(prefix + name, functions[kind])
+    # The setter looks for packages that it associates with the word "flash"; the configuration does not.
+    prefixed = "paged|sdpa" in AttentionInterface._global_mapping  # 5.17 knows these by a prefix
+    model.config._attn_implementation = f"paged|{name}" if prefixed else name
+    original = initialization.ensure_decode_fast_path_is_available
+    if not hasattr(original, "openai_bls"):
+        initialization.ensure_decode_fast_path_is_available = _keep_block_tables(original)
+
+
+def in_use(model: Any, kind: str) -> bool:
+    """True if `use(model, kind)` was the latest call."""
+    return str(model.config._attn_implementation).endswith(_NAMES[kind])
+
+
+def _keep_block_tables(original: Callable[..., None]) -> Callable[..., None]:
+    """Block tables for decode steps, which transformers builds for its own flash attention only."""
+
+    def ensure(config: Any, cb_config: Any, user_requested: bool) -> None:
+        if not str(config._attn_implementation).endswith(_NAMES["paged"]):
+            original(config, cb_config, user_requested)
+
+    ensure.openai_bls = True  # type: ignore[attr-defined]
+    return ensure
+
+
+def seconds_per_score(model: Any) -> float:
+    """Seconds per query and key of a prompt beside other sequences, in all layers, measured on random numbers."""
+    from openai_bls.embedded.gpu import attention_kernels
+
+    heads, kv_heads, size = head_sizes(model.config.get_text_config())
+    queries, length, rounds = 512, 8192, 3
+    q = torch.randn(queries, heads, size, device=model.device, dtype=model.dtype)
+    k, v = (torch.randn(length, kv_heads, size, device=model.device, dtype=model.dtype) for _ in range(2))
+    slots = torch.arange(length, device=model.device)
+    query_ends, key_ends = attention_trials.ends([queries], q.device), attention_trials.ends([length], q.device)
+
+    def attend() -> None:
+        attention_kernels.mixed_attention(q, k, v, slots, query_ends, key_ends, size**-0.5)
+
+    attend()
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(rounds):
+        attend()
+    torch.cuda.synchronize()
+    layers = int(model.config.get_text_config().num_hidden_layers)
+    return (time.perf_counter() - started) / rounds * layers / (queries * (length - queries / 2))
+
+
+def refusal(model: Any, kind: str, kv_cache: str = "auto") -> str | None:
+    """Reason why `model` cannot attend by `kind` here, tried on random numbers; None if it can.
+
+    Args:
+        model: on its device.
+        kind: "paged" or "varlen".
+        kv_cache: "fp8", or "auto" for the model's own type.
+    """
+    config = model.config.get_text_config()
+    layers = getattr(config, "layer_types", None) or []
+    if any(layer != "full_attention" for layer in layers) or (not layers and getattr(config, "sliding_window", None)):
+        return "not every layer of the model has full attention"
+    if getattr(config, "attn_logit_softcapping", None):
+        return "the model caps its attention scores"
+    if model.dtype not in HALF:
+        return f"the weights are {str(model.dtype).removeprefix('torch.')}, not half precision"
+    heads, kv_heads, size = head_sizes(model.config.get_text_config())
+    if size > _MOST_DIMS or heads % kv_heads:
+        return f"heads of size {size}, {heads} for {kv_heads}, are not what it is made for"
+    try:
+        if kv_cache == "fp8" and (reason := fp8_numbers.refusal(model.device, model.dtype)) is not None:
+            raise NotImplementedError(f"a KV cache in FP8: {reason}")
+        shape = (model.device, model.dtype, heads, kv_heads, size)
+        if kind == "paged":
+            attention_trials.try_paged(*shape, fp8_numbers.FP8 if kv_cache == "fp8" else model.dtype)
+        else:
+            attention_trials.try_varlen(_flash, *shape)
+    except Exception as error:  # of compilers, drivers and missing packages
+        reason = (str(error).strip().splitlines() or [""])[0]
+        return f"{type(error).__name__}: {reason}"
+    return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Layer:
+    """A layer's part of the cache."""
+
+    keys: torch.Tensor
+    """[slots, key heads, size]."""
+    values: torch.Tensor
+    group: int
+    """Index of this layer's group in the lists of indices."""
+    page_size: int
+
+
+def _layer(cache: Any, index: int) -> _Layer:
+    layers: dict[int, _Layer] = cache.__dict__.setdefault("_openai_bls_layers", {})
+    found = layers.get(index)
+    if found is None:
+        if hasattr(cache, "layer_to_allocator"):
+            allocator = cache.layer_to_allocator[index]
+            keys, values = allocator.get_cache_for_block_table(index)
+            found = _Layer(keys.flatten(0, 1), values.flatten(0, 1), allocator.index, keys.shape[1])
+        else:  # 5.17
+            group, place = cache.layer_index_to_group_indices[index]
+            found = _Layer(cache.key_cache[place], cache.value_cache[place], group, cache.block_size)
+        layers[index] = found
+    return found
+
+
+def _of_full_layers(value: Any) -> Any:
+    return value["full_attention"] if isinstance(value, dict) else value
+
+
+def _packed(states: torch.Tensor) -> torch.Tensor:
+    """[1, heads, tokens, size] to [tokens, heads, size]."""
+    return states[0].transpose(0, 1)
+
+
+def _paged(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention over query [1, heads, queries, size]; returns [1, queries, heads, size]."""
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    return attend(module, q, k, v, None, scaling, **kwargs)
+
+
+def attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    angles: tuple[torch.Tensor, torch.Tensor] | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of a step over the paged cache, which the step's keys and values are written to.
+
+    Args:
+        module: the layer's attention.
+        query: [1, queries, heads, size].
+        key: [1, queries, key heads, size].
+        value: the same.
+        angles: cosine and sine [1, queries, size] by which `query` and `key` are to be rotated; None: they have been.
+        scaling: of the scores.
+        kwargs: what continuous batching passes along; with `kept_rows`, int32 [rows], no other row need be computed.
+
+    Returns:
+        [1, queries, heads, size], as transformers' attention functions do.
+    """
+    from openai_bls.embedded.gpu import attention_kernels
+
+    refuse_features(kwargs, _REFUSAL)
+    layer = _layer(kwargs["cache"], module.layer_idx)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    q, k, v = query[0], key[0], value[0]
+    cos_sin = None if angles is None else (angles[0][0], angles[1][0])
+    key_ends = _of_full_layers(kwargs["cu_seq_lens_k"])
+    pages = kwargs.get("block_table")
+    if pages is not None:
+        places = pages[layer.group], key_ends, layer.page_size, scale, attention_kernels.processors(q.device)
+        out = attention_kernels.decode_attention(q, k, v, layer.keys, layer.values, *places, cos_sin)
+        return out.unsqueeze(0), None
+    written = kwargs["write_index"][layer.group]
+    if cos_sin is None:
+        _write(layer.keys, written, k)
+        _write(layer.values, written, v)
+    else:
+        from openai_bls.embedded.gpu import fused_kernels
+
+        q = fused_kernels.rotary_to_cache(q, k, v, cos_sin, layer.keys, layer.values, written)
+    slots = kwargs["read_index"][layer.group]
+    query_ends = kwargs["cu_seq_lens_q"]
+    if not slots.numel():  # no sequence has a past: all keys are the step's own
+        slots, key_ends = written, query_ends
+    prompts: list[LongPrompt] = kwargs.get("long_prompts") or []
+    split = bool(kwargs.get("split_keys"))
+    kernel = prompt_kernel(q.device, q.dtype, q.shape[1], k.shape[1], q.shape[2]) if prompts else None
+    if kernel is None:
+        out = attention_kernels.mixed_attention(
+            q, layer.keys, layer.values, slots, query_ends, key_ends, scale, split_keys=split
+        )
+        return out.unsqueeze(0), None
+    if sum(prompt.queries for prompt in prompts) < q.shape[0]:
+        out = attention_kernels.mixed_attention(
+            q, layer.keys, layer.values, slots, query_ends, key_ends, scale, _LONG_PROMPT - 1, split
+        )
+    else:
+        out = q.new_empty(q.shape)
+    kept = kwargs.get("kept_rows")
+    for prompt in prompts if kept is None else [prompt.last(len(kept)) for prompt in prompts]:
+        rows = slice(prompt.first_query, prompt.first_query + prompt.queries)
+        own = slots[prompt.first_key : prompt.first_key + prompt.keys]
+        keys, values = (_read(cache, own, q.dtype) for cache in (layer.keys, layer.values))
+        kernel(q[rows], keys, values, out[rows], scale)
+    return out.unsqueeze(0), None
+
+
+def _write(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
+    """Put `rows` into a cache; numbers beyond those of FP8 become its largest."""
+    if cache.dtype == fp8_numbers.FP8:  # of which PyTorch copies no rows by index
+        cache.view(torch.uint8).index_copy_(0, slots, fp8_numbers.saturated(rows).view(torch.uint8))
+    else:
+        cache.index_copy_(0, slots, rows)
+
+
+def _read(cache: torch.Tensor, slots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Rows of a cache, widened to `dtype`."""
+    if cache.dtype == fp8_numbers.FP8:
+        return cache.view(torch.uint8).index_select(0, slots).view(cache.dtype).to(dtype)
+    return cache.index_select(0, slots)
+
+
+def splits_keys(longest: int) -> bool:
+    """True if the keys of a step with prompts should be shared out, by the longest sequence's."""
+    return longest >= _LONG_CONTEXT
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LongPrompt:
+    """Place of a long prompt among the queries and the keys of a step."""
+
+    first_query: int
+    queries: int
+    first_key: int
+    keys: int
+
+    def last(self, count: int) -> LongPrompt:
+        """Its last queries, at most `count`: the only ones that a step may want logits of."""
+        queries = min(count, self.queries)
+        return dataclasses.replace(self, first_query=self.first_query + self.queries - queries, queries=queries)
+
+
+def long_prompts(query_ends: list[int], key_ends: list[int]) -> list[LongPrompt]:
+    """Sequences of a step whose attention has a kernel of its own; the arguments are running totals, from 0."""
+    bounds = zip(itertools.pairwise(query_ends), itertools.pairwise(key_ends), strict=True)
+    return [LongPrompt(q0, q1 - q0, k0, k1 - k0) for (q0, q1), (k0, k1) in bounds if q1 - q0 >= _LONG_PROMPT]
+
+
+@functools.cache
+def prompt_kernel(
+    device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, size: int
+) -> Callable[..., None] | None:
+    """The kernel for long prompts: the first that runs here and is right on random numbers; None if there is none."""
+    for name in ("hopper_attention", "prompt_attention"):
+        try:
+            kernel: Any = importlib.import_module(f"openai_bls.embedded.gpu.{name}")
+            if not kernel.is_supported(device, size):
+                continue
+            queries, length, scale = 300, 700, size**-0.5
+            q = torch.randn(queries, heads, size, device=device, dtype=dtype)
+            k, v = (torch.randn(length, kv_heads, size, device=device, dtype=dtype) for _ in range(2))
+            out = torch.empty_like(q)
+            kernel.prompt_attention(q, k, v, out, scale)
+            attention_trials.require_close(out, attention_trials.reference(q, k, v, scale))
+        except Exception as error:  # of compilers and drivers
+            logger.warning("%s is not used for long prompts: %s: %s", name, type(error).__name__, first_line(error))
+            continue
+        return kernel.prompt_attention  # type: ignore[no-any-return]
+    return None
+
+
+def _varlen(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention as in `_paged`, over copies of the keys and values."""
+    refuse_features(kwargs, _REFUSAL)
+    assert _flash is not None
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    key_ends = _of_full_layers(kwargs["cu_seq_lens_k"])
+    longest = _longest(kwargs, "k")
+    cache, indices = kwargs["cache"], {name: kwargs[name] for name in ("read_index", "write_index")}
+    if hasattr(cache, "layer_to_allocator"):
+        key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
+        k, v = _packed(key), _packed(value)
+    else:  # 5.17
+        k, v = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, **indices)
+    q = _packed(query).contiguous()
+    out = _flash(
+        q, k.contiguous(), v.contiguous(), kwargs["cu_seq_lens_q"], key_ends, _longest(kwargs, "q"), longest, scale
+    )
+    return out.unsqueeze(0), None
+
+
+def _longest(kwargs: dict[str, Any], kind: str) -> int:
+    """Upper bound on the queries or keys of one sequence."""
+    name = f"max_length_{kind}"
+    return int(_of_full_layers(kwargs[name] if name in kwargs else kwargs[f"max_seqlen_{kind}"]))
+
+
+def _find_flash() -> attention_trials.Flash | None:
+    """PyTorch's flash attention for packed sequences, whose arguments differ from release to release."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    known = inspect.signature(varlen_attn).parameters
+    fixed: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in known else {"is_causal": True}
+    if "enable_gqa" in known:
+        fixed["enable_gqa"] = True
+
+    def flash(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        query_ends: torch.Tensor,
+        key_ends: torch.Tensor,
+        most_queries: int,
+        most_keys: int,
+        scale: float,
+    ) -> torch.Tensor:
+        if "scale" in known:
+            fixed["scale"] = scale
+        elif abs(scale * q.shape[-1] ** 0.5 - 1) > 1e-6:
+            q = q * (scale * q.shape[-1] ** 0.5)
+        out: torch.Tensor = varlen_attn(q, k, v, query_ends, key_ends, most_queries, most_keys, **fixed)
+        return out
+
+    return flash
+
+
+_flash = _find_flash()

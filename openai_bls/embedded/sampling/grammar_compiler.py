@@ -1,0 +1,109 @@
+"""Compilation of grammars beside the engine's thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from openai_bls.core.engine_types import GenerationRequest
+from openai_bls.embedded.sampling.grammar_matcher import Constraint, ConstraintFactory
+from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.grammar_errors import GrammarError
+
+logger = logging.getLogger(__name__)
+
+# Characters of a grammar. Larger ones may take seconds; they have a thread of their own and hold up no small one.
+_SMALL_CHARACTERS = 8 * 1024
+
+
+class CompiledGrammar(msgspec.Struct, frozen=True):
+    """Result of a compilation."""
+
+    key: str
+    """The request's, as given to `GrammarCompiler.start`."""
+    constraint: Constraint | None = None
+    """None if there is an error."""
+    error: str = ""
+    """Message to the client."""
+    invalid: bool = False
+    """The error is the grammar's."""
+
+
+class GrammarCompiler:
+    """Two threads that compile grammars: one small ones, one large ones."""
+
+    def __init__(self, factory: ConstraintFactory, on_compiled: Callable[[CompiledGrammar], object]) -> None:
+        """Start no thread yet.
+
+        Args:
+            factory: compiles.
+            on_compiled: called once for each start, from a thread of the compiler's; not after `cancel` or `close`. It
+                must not call back.
+        """
+        self._factory = factory
+        self._on_compiled = on_compiled
+        self._small = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        self._large = ThreadPoolExecutor(1, thread_name_prefix="large-grammars")
+        self._lock = threading.Lock()
+        self._futures: dict[str, Future[None]] = {}
+        """Futures of the grammars that are awaited, by key."""
+
+    def warm_up(self) -> None:
+        """Load the library and the vocabulary on a thread of the compiler's."""
+        self._small.submit(self._warm_up)
+
+    def start(self, key: str, request: GenerationRequest) -> None:
+        """Compile the grammar of `request`; not after `close`."""
+        assert request.grammar is not None
+        pool = self._small if len(request.grammar.text) <= _SMALL_CHARACTERS else self._large
+        with self._lock:
+            self._futures[key] = pool.submit(self._compile, key, request)
+
+    def cancel(self, key: str) -> None:
+        """Forget a request: what has begun ends by itself, unheard. One that is not known is passed over."""
+        with self._lock:
+            future = self._futures.pop(key, None)
+        if future is not None:
+            future.cancel()
+
+    def close(self) -> None:
+        """Start no more; what runs ends by itself, unheard."""
+        with self._lock:
+            self._futures.clear()
+        for pool in (self._small, self._large):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _warm_up(self) -> None:
+        try:
+            self._factory.warm_up()
+        except Exception:  # the first grammar fails by the same error, and its client is told
+            logger.exception("the grammar library does not load")
+
+    def _compile(self, key: str, request: GenerationRequest) -> None:
+        assert request.grammar is not None
+        try:
+            result = CompiledGrammar(key, self._factory.make(request.grammar, request.stop_token_ids))
+        except GrammarError as error:
+            result = CompiledGrammar(key, error=str(error), invalid=True)
+        except Exception:  # of a grammar library
+            logger.exception("the grammar library failed")
+            result = CompiledGrammar(key, error=ENGINE_FAILED)
+        # With the lock, so that nothing is reported once `cancel` or `close` has returned.
+        with self._lock:
+            if self._futures.pop(key, None) is not None:
+                self._on_compiled(result)
+
+
+def load_factory(version_dir: Path, vocab_size: int, eos_token_ids: tuple[int, ...]) -> ConstraintFactory | None:
+    """The factory for the tokenizer that lies beside the engine; None without a tokenizer or a grammar library."""
+    folder = version_dir / "tokenizer"
+    if not folder.is_dir():
+        return None
+    from openai_bls.embedded.sampling import grammar_backend
+
+    return grammar_backend.load(folder, vocab_size, eos_token_ids)

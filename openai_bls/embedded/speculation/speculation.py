@@ -1,0 +1,322 @@
+"""Speculative decoding under continuous batching: drafts go along in a step, which then says how much of them is right.
+
+A sequence with a draft of k tokens takes k + 1 rows of a step, like a piece of a prompt, and a token is sampled at each
+of them. What a row samples depends on the tokens before it and on its position alone. So where the token sampled at a
+row is the draft's, the next row is what the next step would have been, and the first token that is not the draft's is
+the last that counts. With any sampling parameters the output is what it would be without drafts.
+
+Rejected tokens leave nothing but keys and values behind the sequence's end, which the next step overwrites. Pages are
+shared by their content, and which of them are complete is counted after the verification.
+
+Where steps overlap, a draft needs the tokens of the step in flight: it is waited for before the next one is prepared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers.generation.continuous_batching.requests import RequestStatus
+
+from openai_bls.embedded.sampling.grammar_matcher import Bitmask
+from openai_bls.embedded.speculation.draft_model import Wanted
+from openai_bls.embedded.speculation.drafter import Drafter, SpeculationConfig
+
+_SUBJECT = "speculative decoding"
+
+
+def refusal(config: Any, runner: str) -> str | None:
+    """Reason why a model cannot be run with drafts.
+
+    Args:
+        config: of the model.
+        runner: `RunnerChoice.runner`.
+
+    Returns:
+        None if it can.
+    """
+    if runner != "continuous_batching":
+        return f"{_SUBJECT} needs the runner continuous_batching"
+    if find_spec("transformers.generation.continuous_batching.cache_allocators") is None:
+        return f"{_SUBJECT} needs a newer transformers"
+    problem = full_attention_problem(config)
+    return None if problem is None else f"{_SUBJECT} needs full attention in every layer: {problem}"
+
+
+def full_attention_problem(config: Any) -> str | None:
+    """Reason why keys and values of a rejected draft cannot be taken back; None if they can.
+
+    Args:
+        config: of a model, that which is served or the one that drafts.
+    """
+    text = config.get_text_config(decoder=True)
+    layers = getattr(text, "layer_types", None) or []
+    if any(layer != "full_attention" for layer in layers) or (not layers and getattr(text, "sliding_window", None)):
+        return "a sliding window has overwritten what it takes back"
+    return None
+
+
+def drafter_of(state: Any) -> Drafter | None:
+    """The drafter of a sequence of continuous batching; None for those of a warm-up."""
+    sampling = state.logit_processor_kwargs.get("sampling")
+    drafter: Drafter | None = None if sampling is None else sampling.drafter
+    return drafter
+
+
+def _decoding(scheduler: Any) -> Iterator[Any]:
+    return (state for state in scheduler.active_requests.values() if state._status is RequestStatus.DECODING)
+
+
+def _tokens_left(state: Any) -> int:
+    """Tokens that a sequence's draft may have, so that the step's last one is within its limit."""
+    return int(state._new_tokens_limit - len(state.generated_tokens) - 1)
+
+
+@dataclasses.dataclass(slots=True)
+class DraftRow:
+    """A row of a sequence with a draft, in the form of a sequence that has got as far as the row."""
+
+    initial_tokens: list[int]
+    generated_tokens: list[int]
+    """Up to the row's own token."""
+    position_offset: int
+    """Index in the sequence of the token that is sampled here."""
+    logit_processor_kwargs: dict[str, Any]
+    drafted: int
+    """Tokens of the draft before the token that is sampled here."""
+    mask: Bitmask | None
+    """What the sequence's grammar allows here, after a token of the draft."""
+
+    def fill_bitmask(self, mask: npt.NDArray[np.int32]) -> bool:
+        """Write the tokens that the grammar allows here."""
+        if self.mask is not None:
+            mask[:] = self.mask
+        return self.mask is not None
+
+
+def rows_of(states: Sequence[Any]) -> list[Any]:
+    """The rows of a step's sequences: a sequence itself, or all rows of one with a draft."""
+    return [row for state in states for row in _rows(state)]
+
+
+def _rows(state: Any) -> Iterator[Any]:
+    drafter = drafter_of(state)
+    if drafter is None or not drafter.draft:
+        yield state
+        return
+    draft, masks = drafter.draft, drafter.masks
+    for count in range(len(draft) + 1):
+        yield DraftRow(
+            state.initial_tokens,
+            state.generated_tokens + draft[:count],
+            state.position_offset - len(draft) + count,
+            state.logit_processor_kwargs,
+            count,
+            masks[count - 1] if masks and count else None,
+        )
+
+
+class Speculator:
+    """Drafts of a step's sequences, the step's inputs for them, and their verification."""
+
+    def __init__(self, config: SpeculationConfig) -> None:
+        """Args: config: of the engine."""
+        self.config = config
+        self.draft_tokens = 0
+        """Tokens drafted since the start."""
+        self.accepted_tokens = 0
+        """Those of them that were right."""
+        self._drafted: list[Drafter] = []
+        """Drafters with a draft in the step that is being prepared, or runs."""
+        self.step_in_flight = False
+        """The next step is prepared before the tokens of the one before it are known, so nothing can be drafted."""
+        self._waited = False
+        """The next step waits for the one in flight so as to have drafts."""
+        self._cache: Any = None
+        self._rows = 0
+
+    @property
+    def drafting(self) -> bool:
+        """True if a step with drafts is being prepared, or runs."""
+        return bool(self._drafted)
+
+    def install(self, processor: Any) -> None:
+        """Let the steps of a batch processor have drafts."""
+        self._cache = processor.cache
+        self._rows = processor.cb_config.max_requests_per_batch
+        ios = processor.inputs_and_outputs
+        for io in [pair.host_io for pair in ios.io_pairs] if hasattr(ios, "io_pairs") else [ios]:
+            _Inputs(self, io)
+
+    def waits(self, scheduler: Any) -> bool:
+        """True if the next step needs the tokens of the step in flight: it has drafts, or the next one would."""
+        if self.drafting:
+            return True
+        if self._room(scheduler) < 1:
+            return False
+        decoding = (drafter_of(state) for state in _decoding(scheduler))
+        self._waited = any(drafter is not None and drafter.will_draft for drafter in decoding)
+        return self._waited
+
+    def _room(self, scheduler: Any) -> int:
+        """Tokens that all drafts of the next step may have, beside a row for every sequence that may come."""
+        active = len(scheduler.active_requests)
+        if not 0 < active <= self.config.max_batch_size:
+            return 0
+        sequences = min(scheduler.max_requests_per_batch, active + len(scheduler.waiting_requests))
+        return int(self._rows - sequences)
+
+    def propose(self, scheduler: Any) -> None:
+        """Draft for the sequences that decode, where their last tokens are known, as far as rows and pages go."""
+        active = len(scheduler.active_requests)
+        few = active <= self.config.max_batch_size
+        decoding = sum(1 for _ in _decoding(scheduler)) if few else 0
+        budget = self.config.budget
+        budget.begin(time.perf_counter(), active + len(scheduler.waiting_requests), decoding)
+        if self._waited:
+            budget.note_wait()
+            self._waited = False
+        if self.step_in_flight:
+            return
+        room = self._room(scheduler)
+        for state, drafter, guess, by_model in self._guesses(scheduler, room):
+            most = min(room, _tokens_left(state))
+            stops = state._eos_token_ids
+            draft = drafter.propose(guess, most, stops, by_model=by_model) if most > 0 else []
+            if not draft:
+                continue
+            room -= len(draft)
+            if not self._cache.can_store_request_tokens(state, 1 + len(draft)):
+                drafter.withdraw()
+                continue
+            state.tokens_to_process = state.tokens_to_process + draft
+            self._drafted.append(drafter)
+            budget.note_draft()
+
+    def _guesses(self, scheduler: Any, room: int) -> list[tuple[Any, Drafter, list[int], bool]]:
+        """Sequences that may have a draft, guesses of their next tokens, and whether the draft model made them."""
+        found: list[tuple[Any, Drafter, list[int]]] = []
+        wanted: list[Wanted] = []
+        for state in scheduler.active_requests.values():
+            drafter = drafter_of(state)
+            if drafter is None or state._status is not RequestStatus.DECODING or len(state.tokens_to_process) != 1:
+                continue
+            most = min(room, _tokens_left(state))
+            if most < 1:
+                continue
+            guess = drafter.look_up(most)
+            found.append((state, drafter, guess))
+            if not guess and not drafter.forced(1) and (count := drafter.wants_guesses(most)):
+                wanted.append(Wanted(state.request_id, drafter.recent_ids, count))
+        model = self.config.draft_model
+        by_key: dict[str, list[int]] = {}
+        if model is not None and wanted:
+            started = time.perf_counter()
+            guesses = model.guess(wanted, scheduler.active_requests)
+            self.config.budget.note_guesses(time.perf_counter() - started)
+            by_key = {one.key: guess for one, guess in zip(wanted, guesses, strict=True)}
+        return [
+            (state, drafter, by_key.get(state.request_id, guess), state.request_id in by_key)
+            for state, drafter, guess in found
+        ]
+
+    def confirm(self, active: Iterable[Any], scheduled: Sequence[Any] | None) -> None:
+        """Take the drafts back of sequences that are not in the next step."""
+        if not self._drafted:
+            return
+        keys = {item.state.request_id for item in scheduled or ()}
+        for state in active:
+            drafter = drafter_of(state)
+            if drafter is not None and drafter.draft and state.request_id not in keys:
+                state.tokens_to_process = state.tokens_to_process[:1]
+                drafter.withdraw()
+        self._drafted = [drafter for drafter in self._drafted if drafter.draft]
+
+    def verify(self, requests: Sequence[Any], tokens: Sequence[int]) -> list[int]:
+        """Give accepted tokens to their sequences.
+
+        Args:
+            requests: the step's sequences.
+            tokens: sampled at its rows.
+
+        Returns:
+            The last token that counts of each sequence with a new token.
+        """
+        budget = self.config.budget
+        if not self.drafting:
+            budget.note_tokens(len(tokens))
+            return list(tokens)
+        last: list[int] = []
+        row = 0
+        for item in requests:
+            if not item.has_new_token:
+                continue
+            state, drafter = item.state, drafter_of(item.state)
+            if drafter is None or not drafter.draft:
+                last.append(tokens[row])
+                row += 1
+                continue
+            draft = drafter.draft
+            accepted = 0
+            while accepted < len(draft) and tokens[row + accepted] == draft[accepted]:
+                accepted += 1
+            last.append(tokens[row + accepted])
+            row += len(draft) + 1
+            if state._status is RequestStatus.DECODING:  # not cancelled meanwhile
+                state.generated_tokens += draft[:accepted]
+                state.position_offset -= len(draft) + 1
+                item.complete_blocks = self._cache.count_new_complete_blocks(state, accepted + 1)
+                state.position_offset += accepted + 1
+                self.draft_tokens += len(draft)
+                self.accepted_tokens += accepted
+            budget.note_tokens(accepted)
+            drafter.settle(accepted)
+        self._drafted = []
+        budget.note_tokens(len(last))
+        return last
+
+
+class _Inputs:
+    """Inputs and outputs of a step whose sequences may have several rows."""
+
+    def __init__(self, speculator: Speculator, io: Any) -> None:
+        """Take the place of two methods of `io`, a `ContinuousBatchingIOs` on the host."""
+        self._io = io
+        self._speculator = speculator
+        self._prepare = io.prepare_batch_tensors
+        self._outputs = io.prepare_batch_update
+        io.prepare_batch_tensors = self.prepare_batch_tensors
+        io.prepare_batch_update = self.prepare_batch_update
+
+    def prepare_batch_tensors(self, requests_in_batch: Sequence[Any], *args: Any, **kwargs: Any) -> None:
+        """Write the inputs of a step, then the rows at which it samples; each looks like a sequence from there on."""
+        self._prepare(requests_in_batch, *args, **kwargs)
+        if not self._speculator.drafting:
+            return
+        places: list[tuple[str, int]] = []
+        end = 0
+        for item in requests_in_batch:
+            end += item.query_length
+            if item.has_new_token:
+                drafter = drafter_of(item.state)
+                drafted = 0 if drafter is None else len(drafter.draft)
+                places += [(item.state.request_id, end - 1 - back) for back in range(drafted, -1, -1)]
+        io, rows = self._io, len(places)
+        # The next step takes no token from this one, as it waits for it: only the number of rows is read.
+        io.req_id_to_new_token_position = {f"{key} {place}": place for key, place in places}
+        io.logits_indices[:rows].copy_(torch.tensor([place for _, place in places], dtype=torch.int32))
+        count = len(requests_in_batch)
+        for ends in (io.cumulative_seqlens_q, *io.cumulative_seqlens_k.values()):
+            ends[count + 1 : rows + 1] = ends[count].clone()
+        io.num_request_in_batch = max(count, rows)
+
+    def prepare_batch_update(self) -> tuple[list[Any], list[int], None]:
+        """The sequences of a step and their last tokens, after the verification of their drafts."""
+        requests, tokens, _ = self._outputs()
+        return requests, self._speculator.verify(requests, tokens), None

@@ -1,0 +1,7 @@
+"""Fixtures of the embedded engine's tests: those of the engines."""
+
+from __future__ import annotations
+
+from tests.unit.engines.conftest import checkpoint, start, version_dir
+
+__all__ = ["checkpoint", "start", "version_dir"]

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from openai_bls.embedded.attention_spec import head_sizes, other_feature, refuse_features
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes"),
+    [
+        ({"num_key_value_heads": 2, "head_dim": 128}, (8, 2, 128)),
+        ({"num_key_value_heads": None, "head_dim": None}, (8, 8, 64)),
+        ({}, (8, 8, 64)),
+    ],
+)
+def test_head_sizes(config: dict[str, Any], sizes: tuple[int, int, int]) -> None:
+    assert head_sizes(SimpleNamespace(num_attention_heads=8, hidden_size=512, **config)) == sizes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "feature"),
+    [
+        ({}, None),
+        ({"softcap": None, "output_attentions": False, "scaling": 0.5}, None),
+        ({"softcap": 50.0}, "softcap"),
+        ({"output_attentions": True}, "output_attentions"),
+        ({"s_aux": torch.zeros(4)}, "s_aux"),
+    ],
+)
+def test_other_features(arguments: dict[str, Any], feature: str | None) -> None:
+    """A tensor asks for one, whatever its numbers are."""
+    assert other_feature(arguments) == feature
+    if feature is None:
+        refuse_features(arguments, "no {}")
+    else:
+        with pytest.raises(NotImplementedError, match=f"^no {feature}$"):
+            refuse_features(arguments, "no {}")
