@@ -85,7 +85,7 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """The largest file of /v1/files, in bytes; all together may have 50 times as many."""
     tokenizer_info: bool = False
     """Serve /tokenizer_info: the chat template and the tokenizer's configuration."""
-    engine_door: Literal["auto", "exchange", "grpc"] = "auto"
+    engine_transport: Literal["auto", "exchange", "grpc"] = "auto"
     """Transport to the engines: `exchange` to our own model.py, `grpc` (Triton's port, looped back) to the C++ backend
     `tensorrtllm`, `auto` by the backend in each engine's config.pbtxt."""
     engine_grpc_url: str = ""

@@ -97,9 +97,9 @@ def _check_api(settings: OpenAiBlsSettings, engines: Mapping[str, Model]) -> Non
             except (SettingsError, ValueError) as error:
                 raise SettingsError(f"{OPENAI_BLS.name}: {error}") from None
     for name, model in engines.items():
-        if settings.engine_door == "exchange" and model.backend == CPP_BACKEND:
+        if settings.engine_transport == "exchange" and model.backend == CPP_BACKEND:
             raise SettingsError(
-                f"{OPENAI_BLS.name}: engine_door is exchange, and {name} is of the C++ backend, which has only grpc"
+                f"{OPENAI_BLS.name}: engine_transport is exchange, and {name}, of the C++ backend, has only grpc"
             )
 
 

@@ -49,7 +49,7 @@ class EngineConnection:
             settings.format_for(settings.reasoning_parser, backend.engine),
         )
         self._aliases = settings.aliases if is_default else ()
-        self._transport = backend.transport if settings.engine_door == "auto" else settings.engine_door
+        self._transport = backend.transport if settings.engine_transport == "auto" else settings.engine_transport
         self._grpc_url = settings.engine_grpc_url
         auto = settings.preprocessing_transport == "auto"
         prompt_transport = backend.prompt_transport if auto else settings.preprocessing_transport

@@ -483,7 +483,7 @@ def test_an_engine_with_the_official_contract_alone(make: Callable[..., World], 
 
 
 def test_a_setting_forces_the_transport(make: Callable[..., World], official: OfficialServer) -> None:
-    world = make(transport=("grpc", official.folder), engine_door="exchange")
+    world = make(transport=("grpc", official.folder), engine_transport="exchange")
     reply = world.submit()
     world.deliver(0, "a", "stop")
     assert succeeded(reply)
@@ -493,7 +493,7 @@ def test_a_server_whose_grpc_front_end_cannot_be_used(
     make: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
     # This process is no tritonserver.
-    world = make(engine_door="grpc")
+    world = make(engine_transport="grpc")
     # Before that is known, and after.
     world.submit().wait_end()
     error = refusal(world.submit())
@@ -506,7 +506,7 @@ def test_without_tritonclient(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "openai_bls.transport.grpc.client", None)
-    reply = make(engine_door="grpc", engine_grpc_url="127.0.0.1:1").submit()
+    reply = make(engine_transport="grpc", engine_grpc_url="127.0.0.1:1").submit()
     assert refusal(reply).status == 503
     assert "pip install 'tritonclient[grpc]'" in caplog.text
 
