@@ -153,13 +153,13 @@ class Service:
         Raises:
             ApiError: it cannot be honoured, or the engine failed.
         """
-        generation, writer = await self.submit(context, request, make_writer)
+        generation, writer = await self.start(context, request, make_writer)
         try:
             return await writer.answer
         finally:
             generation.cancel()
 
-    async def submit(
+    async def start(
         self, context: RequestContext, request: ValidRequest, make_writer: Callable[[Target], WriterT]
     ) -> tuple[Generation, WriterT]:
         """A started generation, and its writer, whose whole answer the caller waits for, or cancels.

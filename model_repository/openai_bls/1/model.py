@@ -46,7 +46,7 @@ class TritonPythonModel:
         for request in requests:
             reply = pb_utils.TextReply(request)
             try:
-                self.runtime.submit(
+                self.runtime.accept(
                     pb_utils.text_inputs(request),
                     pb_utils.request_parameters(request),
                     reply,

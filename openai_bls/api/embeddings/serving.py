@@ -115,7 +115,7 @@ class _Work:
         return [self._encoded[index] for index in range(len(self._ids))]
 
     def submit(self) -> None:
-        """Hand every input to the engine."""
+        """Submit every input to the engine."""
         for index, (request_id, prompt) in enumerate(zip(self._ids, self._prompts, strict=True)):
             request = GenerationRequest(
                 request_id=request_id,

@@ -83,8 +83,8 @@ class ResponsesHandlers:
             return found
 
         if not wanted.body.stream:
-            submitting = self._service.submit(context, wanted.chat, lambda target: WholeResponse(*parts(target)))
-            generation, writer = await unless_disconnected(request, submitting)
+            starting = self._service.start(context, wanted.chat, lambda target: WholeResponse(*parts(target)))
+            generation, writer = await unless_disconnected(request, starting)
             job = Job(wanted, drafts[0], writer, generation, None, context.guarded)
             self._jobs.run(job)
             return JsonResponse(Raw(job.stored().response))

@@ -36,7 +36,7 @@ class Job(Protocol):
     """Work that waits for the engine; `pipeline.generation.generation.Generation` is one."""
 
     def submit(self) -> None:
-        """Hand every sequence to the engine."""
+        """Submit every sequence to the engine."""
         ...
 
     def fail(self, error: ApiError) -> None:

@@ -80,7 +80,7 @@ class _Lanes:
         self._middle = ThreadPoolExecutor(threads, "prompt-middle")
         self._long = ThreadPoolExecutor(1, "prompt-long", initializer=_yield_cpu)
 
-    def submit(self, size: int, work: Callable[[], None]) -> Future[None]:
+    def schedule(self, size: int, work: Callable[[], None]) -> Future[None]:
         """Have a request of `size` bytes prepared; raises RuntimeError once closed."""
         if size <= _SHORT_BYTES:
             return self._short.submit(work)
@@ -181,7 +181,7 @@ class _PromptConnection:
             elif alone and len(request) <= _SHORT_BYTES:
                 self._answer(call_id, request)
             else:
-                future = self._lanes.submit(len(request), functools.partial(self._answer, call_id, request))
+                future = self._lanes.schedule(len(request), functools.partial(self._answer, call_id, request))
                 self._waiting[call_id] = future
                 future.add_done_callback(functools.partial(self._forget, call_id))
 

@@ -1,6 +1,6 @@
 """Runtime of one `openai_bls` instance: an event loop with the engine clients and /v1.
 
-Threads: Triton's calls `submit`, which returns at once; the event loop's does all the work; a few send responses to
+Threads: Triton's calls `accept`, which returns at once; the event loop's does all the work; a few send responses to
 Triton, and one tells its metrics port what has changed.
 """
 
@@ -119,7 +119,7 @@ class Runtime:
         """Start the event loop; requests are taken from now on, and answered once the engine is there."""
         self._thread.start()
 
-    def submit(
+    def accept(
         self,
         tensors: Mapping[str, Sequence[bytes]],
         parameters: Mapping[str, Any],

@@ -1,6 +1,6 @@
 """Runtime of one `tensorrt_llm_bls` instance: an event loop with the clients of the engine and of preprocessing.
 
-Threads: Triton's calls `submit`, which returns at once; the event loop's does all the work; a few send responses to
+Threads: Triton's calls `accept`, which returns at once; the event loop's does all the work; a few send responses to
 Triton.
 """
 
@@ -114,7 +114,7 @@ class Runtime:
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._connect(), self._loop).result()
 
-    def submit(
+    def accept(
         self,
         arrays: Mapping[str, np.ndarray[Any, Any]],
         reply: Reply[Outputs],

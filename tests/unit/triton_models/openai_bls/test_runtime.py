@@ -186,9 +186,9 @@ class World:
         """Once it is there, for which a first request or a port is needed."""
         return asyncio.run_coroutine_threadsafe(self.runtime._ready_service(), self.runtime._loop).result(WAIT_S)
 
-    def submit(self, tensors: dict[str, list[bytes]] | None = None, **parameters: Any) -> FakeReply:
+    def ask(self, tensors: dict[str, list[bytes]] | None = None, **parameters: Any) -> FakeReply:
         reply = FakeReply()
-        self.runtime.submit(CHAT if tensors is None else tensors, parameters, reply)
+        self.runtime.accept(CHAT if tensors is None else tensors, parameters, reply)
         return reply
 
     def idle(self) -> bool:
@@ -246,7 +246,7 @@ def make(tokenizer_dir: Path) -> Iterator[Callable[..., World]]:
 
 def test_a_whole_answer(make: Callable[..., World]) -> None:
     world = make()
-    reply = world.submit(max_tokens=5)
+    reply = world.ask(max_tokens=5)
     world.deliver(0, "hé", "stop", EOS)
     reply.wait_end()
     (body,) = reply.bodies
@@ -258,7 +258,7 @@ def test_a_whole_answer(make: Callable[..., World]) -> None:
 
 def test_a_stream_opens_with_the_role_at_once_and_ends_without_done(make: Callable[..., World]) -> None:
     world = make()
-    reply = world.submit(stream=True)
+    reply = world.ask(stream=True)
     reply.wait_for(lambda: len(reply.bodies) == 1)
     assert reply.bodies[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     world.deliver(0, "a")
@@ -294,7 +294,7 @@ def test_bad_requests_are_refused(
     world = make()
     streams: list[dict[str, Any]] = [{}] if "endpoint" in tensors else [{"stream": False}, {"stream": True}]
     for more in streams:
-        reply = world.submit(tensors, **parameters, **more)
+        reply = world.ask(tensors, **parameters, **more)
         error = refusal(reply)
         assert (error.status, error.param) == (404 if param == "model" else 400, param)
         assert (reply.bodies, reply.finals) == ([], 1)
@@ -305,13 +305,13 @@ def test_values_that_the_wire_to_preprocessing_cannot_carry(make: Callable[..., 
     world = make()
     call = {"type": "function", "function": {"name": "f", "arguments": arguments.replace("\\\\", "\\")}}
     messages = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}]
-    reply = world.submit({"messages": [json.dumps(messages).encode()]})
+    reply = world.ask({"messages": [json.dumps(messages).encode()]})
     assert refusal(reply).status == 400
 
 
 def test_an_engine_error_before_and_after_output(make: Callable[..., World]) -> None:
     world = make()
-    whole, stream = world.submit(), world.submit(stream=True)
+    whole, stream = world.ask(), world.ask(stream=True)
     stream.wait_for(lambda: stream.bodies)
     for at in (0, 1):
         world.deliver(at, "", "error")
@@ -326,7 +326,7 @@ def test_an_engine_error_before_and_after_output(make: Callable[..., World]) -> 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_has_gone_stops_the_engines_work(make: Callable[..., World], stream: bool) -> None:
     world = make()
-    reply, other = world.submit(stream=stream), world.submit(stream=stream)
+    reply, other = world.ask(stream=stream), world.ask(stream=stream)
     world.engine.wait_for(lambda: len(world.engine.live) == 2)
     reply.cancelled = True
     reply.wait_end()
@@ -340,8 +340,8 @@ def test_a_client_that_has_gone_stops_the_engines_work(make: Callable[..., World
 
 def test_requests_wait_for_an_engine_that_loads_later(make: Callable[..., World]) -> None:
     world = make(engine=False)
-    reply = world.submit()
-    bad = world.submit({})
+    reply = world.ask()
+    bad = world.ask({})
     bad.wait_end()
     assert not reply.finals
     world.load_engine()
@@ -351,18 +351,18 @@ def test_requests_wait_for_an_engine_that_loads_later(make: Callable[..., World]
 
 def test_a_lost_engine_ends_what_runs_and_is_found_again(make: Callable[..., World]) -> None:
     world = make()
-    whole, stream = world.submit(), world.submit(stream=True)
+    whole, stream = world.ask(), world.ask(stream=True)
     world.engine.wait_for(lambda: len(world.engine.live) == 2)
     # As if it had died: nobody is told of anything.
     world.server.close()
     assert refusal(whole).status == 503
     stream.wait_end()
     assert "error" in stream.bodies[-1]
-    assert refusal(world.submit()).status == 503
+    assert refusal(world.ask()).status == 503
     world.load_engine()
     # Until it has been found again.
     while not world.engine.submitted:
-        again = world.submit()
+        again = world.ask()
         while not world.engine.submitted and not again.finals:
             time.sleep(0.002)
     world.deliver(0, "a", "stop")
@@ -373,12 +373,12 @@ def test_closing_answers_everybody(make: Callable[..., World], monkeypatch: pyte
     # Two prompts are being prepared at the same time.
     monkeypatch.setattr(prompt_server, "_SHORT_BYTES", -1)
     world = make()
-    running, stream = world.submit(), world.submit(stream=True)
+    running, stream = world.ask(), world.ask(stream=True)
     world.engine.wait_for(lambda: len(world.engine.live) == 2)
     for _ in range(2):
         assert world.default.preparing.acquire(timeout=WAIT_S)
     world.default.held.clear()
-    preparing = [world.submit(stream=streamed) for streamed in (False, True)]
+    preparing = [world.ask(stream=streamed) for streamed in (False, True)]
     for _ in range(2):
         assert world.default.preparing.acquire(timeout=WAIT_S)
     world.runtime.close()
@@ -395,7 +395,7 @@ def test_closing_answers_everybody(make: Callable[..., World], monkeypatch: pyte
 def test_closing_without_an_engine(make: Callable[..., World]) -> None:
     """Whoever waits for it is answered; one that was never started closes, too."""
     world = make(engine=False)
-    reply = world.submit()
+    reply = world.ask()
     world.close()
     assert refusal(reply).status == 503
     make(start=False).close()
@@ -420,7 +420,7 @@ def test_the_engine_is_looked_for_once_the_server_is_up(
     assert set(asked) == {77}
     assert world.runtime._engines[0].client is None
     # A first request of Triton's own shows that it is up.
-    reply = world.submit()
+    reply = world.ask()
     world.deliver(0, "a", "stop")
     assert succeeded(reply)
 
@@ -473,7 +473,7 @@ def official(tmp_path: Path) -> Iterator[OfficialServer]:
 def test_an_engine_with_the_official_contract_alone(make: Callable[..., World], official: OfficialServer) -> None:
     """Reached through gRPC; its prompts still come over the exchange."""
     world = make(engine=False, transport=("grpc", official.folder), engine_grpc_url=official.address)
-    reply, streamed = world.submit(max_tokens=5), world.submit(max_tokens=5, stream=True)
+    reply, streamed = world.ask(max_tokens=5), world.ask(max_tokens=5, stream=True)
     assert succeeded(reply)
     assert succeeded(streamed)
     assert reply.bodies[0]["choices"][0]["message"]["content"] == "hé"
@@ -484,7 +484,7 @@ def test_an_engine_with_the_official_contract_alone(make: Callable[..., World], 
 
 def test_a_setting_forces_the_transport(make: Callable[..., World], official: OfficialServer) -> None:
     world = make(transport=("grpc", official.folder), engine_transport="exchange")
-    reply = world.submit()
+    reply = world.ask()
     world.deliver(0, "a", "stop")
     assert succeeded(reply)
 
@@ -495,8 +495,8 @@ def test_a_server_whose_grpc_front_end_cannot_be_used(
     # This process is no tritonserver.
     world = make(engine_transport="grpc")
     # Before that is known, and after.
-    world.submit().wait_end()
-    error = refusal(world.submit())
+    world.ask().wait_end()
+    error = refusal(world.ask())
     assert error.status == 503
     assert "cannot be reached" in error.message
     assert "engine_grpc_url" in caplog.text
@@ -506,7 +506,7 @@ def test_without_tritonclient(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "openai_bls.transport.grpc.client", None)
-    reply = make(engine_transport="grpc", engine_grpc_url="127.0.0.1:1").submit()
+    reply = make(engine_transport="grpc", engine_grpc_url="127.0.0.1:1").ask()
     assert refusal(reply).status == 503
     assert "pip install 'tritonclient[grpc]'" in caplog.text
 
@@ -564,14 +564,14 @@ def test_each_name_reaches_its_engine(make: Callable[..., World], tmp_path: Path
     second = world.fakes[1]
     second.load_engine()
     for at, name in enumerate(("tiny", "openai_bls", None)):
-        reply = world.submit(model=name)
+        reply = world.ask(model=name)
         world.deliver(at, "aB", "stop")
         reply.wait_end()
         assert reply.bodies[0]["choices"][0]["message"]["content"] == "aB"
     service = world.service()
     until(lambda: "small" in service.models.names)
     for at, name in enumerate(("small", "poet")):
-        reply = world.submit(model=name)
+        reply = world.ask(model=name)
         # Its own tokenizer's text.
         second.deliver(at, "aB", "stop")
         reply.wait_end()
@@ -587,10 +587,10 @@ def test_an_engine_that_comes_later_is_served_from_then_on(make: Callable[..., W
     world = make(further=[small(tmp_path)], http_port=port)
     service = world.service()
     assert service.models.names == ["tiny", "openai_bls"]
-    assert refusal(world.submit(model="small")).status == 404
+    assert refusal(world.ask(model="small")).status == 404
     world.fakes[1].load_engine()
     until(lambda: "small" in service.models.names)
-    reply = world.submit(model="small")
+    reply = world.ask(model="small")
     world.fakes[1].deliver(0, "x", "stop")
     assert succeeded(reply)
     assert models_at(port) == ["tiny", "openai_bls", "small", "poet"]
@@ -601,7 +601,7 @@ def test_a_further_engine_alone_opens_nothing_and_waits_for_the_default_one(
 ) -> None:
     world = make(engine=False, further=[small(tmp_path)])
     world.fakes[1].load_engine()
-    reply = world.submit(model="small")
+    reply = world.ask(model="small")
     until(lambda: world.runtime._engines[1].model is not None)
     assert not reply.finals
     world.load_engine()
@@ -611,17 +611,17 @@ def test_a_further_engine_alone_opens_nothing_and_waits_for_the_default_one(
 
 def test_the_small_endpoints_on_tritons(make: Callable[..., World]) -> None:
     world = make()
-    tokenized = world.submit({"endpoint": [b"tokenize"], "prompt": ["hé".encode()]}, return_token_strs=False)
-    text = world.submit({"endpoint": [b"detokenize"], "tokens": [json.dumps(token_ids("hé")).encode()]})
+    tokenized = world.ask({"endpoint": [b"tokenize"], "prompt": ["hé".encode()]}, return_token_strs=False)
+    text = world.ask({"endpoint": [b"detokenize"], "tokens": [json.dumps(token_ids("hé")).encode()]})
     embedding = {"endpoint": [b"embeddings"], "input": [b'"a"']}
-    embedded = world.submit(embedding, encoding_format="float")
+    embedded = world.ask(embedding, encoding_format="float")
     world.default.deliver(0, [], "stop", embedding=[1.0, 0.0])
     assert all(map(succeeded, (tokenized, text, embedded)))
     assert tokenized.bodies == [{"count": 3, "max_model_len": 1000, "tokens": token_ids("hé"), "token_strs": None}]
     assert text.bodies == [{"prompt": "hé"}]
     assert embedded.bodies[0]["data"] == [{"object": "embedding", "index": 0, "embedding": [1.0, 0.0]}]
     # A client that has gone stops the engine's work.
-    gone = world.submit(embedding)
+    gone = world.ask(embedding)
     world.deliver(1, "", None)
     gone.cancelled = True
     gone.wait_end()
@@ -632,9 +632,9 @@ def test_metrics_tell_of_tritons_requests_and_the_engine(make: Callable[..., Wor
     port = free_port()
     world = make(http_port=port)
     service = world.service()
-    refused = world.submit({"prompt": [b"x"]}, n=0)
+    refused = world.ask({"prompt": [b"x"]}, n=0)
     refused.wait_end()
-    reply = world.submit()
+    reply = world.ask()
     world.deliver(0, "a", "stop")
     reply.wait_end()
     until(lambda: service.models.default.engine.stats is not None)
@@ -657,7 +657,7 @@ def test_a_key_as_a_parameter_or_a_forwarded_header(
 ) -> None:
     (tmp_path / "keys").write_text("alice: a1\n")
     world = make(api_key="k", api_keys_file=str(tmp_path / "keys"))
-    reply = world.submit(**parameters)
+    reply = world.ask(**parameters)
     world.deliver(0, "a", "stop")
     assert succeeded(reply)
     metrics = asyncio.run(world.service().metrics.scrape()).decode()
@@ -670,7 +670,7 @@ def test_a_key_as_a_parameter_or_a_forwarded_header(
 )
 def test_a_wrong_key_is_refused_on_tritons_endpoints(make: Callable[..., World], parameters: dict[str, Any]) -> None:
     world = make(api_key="k")
-    error = refusal(world.submit(**parameters))
+    error = refusal(world.ask(**parameters))
     assert (error.status, error.code) == (401, "invalid_api_key")
     assert "'api_key'" in error.message
 
@@ -681,7 +681,7 @@ def test_keys_that_nobody_asks_for_on_tritons_endpoints(
     make: Callable[..., World], settings: dict[str, Any], parameters: dict[str, Any]
 ) -> None:
     world = make(**settings)
-    reply = world.submit(**parameters)
+    reply = world.ask(**parameters)
     world.deliver(0, "a", "stop")
     assert succeeded(reply)
 
@@ -701,5 +701,5 @@ def test_a_certificate_that_cannot_be_read_is_refused_at_the_start(make: Callabl
 def test_a_request_that_is_too_large(make: Callable[..., World], parameter: bool) -> None:
     world = make(max_request_bytes=100)
     text = "x" * 101
-    reply = world.submit(user=text) if parameter else world.submit({"prompt": [text.encode()]})
+    reply = world.ask(user=text) if parameter else world.ask({"prompt": [text.encode()]})
     assert refusal(reply).status == 413

@@ -108,7 +108,7 @@ class Bench:
 
     def send(self, **values: Any) -> FakeReply:
         reply = FakeReply()
-        self.runtime.submit(tensors(**{"text_input": "Hi ", "max_tokens": 50, **values}), reply)
+        self.runtime.accept(tensors(**{"text_input": "Hi ", "max_tokens": 50, **values}), reply)
         return reply
 
     def step(self, at: int, text: str, reason: Any = None, **more: Any) -> None:
@@ -160,7 +160,7 @@ def test_sequences_and_rows_are_tagged(bench: Bench) -> None:
     reply = FakeReply()
     arrays = tensors(max_tokens=5, num_return_sequences=2)
     arrays["text_input"] = np.array([[b"a"], [b"b"]], dtype=np.object_)
-    bench.runtime.submit(arrays, reply)
+    bench.runtime.accept(arrays, reply)
     bench.engine.wait_for(lambda: len(bench.engine.submitted) == 4)
     for at in (3, 1, 0, 2):
         bench.step(at, str(at), "stop")
