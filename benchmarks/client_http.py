@@ -33,6 +33,7 @@ class _Connection:
         self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
         self._complete = False
+        self._keep_alive = False
 
     async def open(self) -> None:
         """Connect.
@@ -57,6 +58,8 @@ class _Connection:
 
     def on_message_complete(self) -> None:
         self._complete = True
+        # The parser knows it only now: afterwards it has begun with the next message.
+        self._keep_alive = self._parser.should_keep_alive()
 
     async def request(self, request: bytes, trace: Trace) -> None:
         """Make one request."""
@@ -67,7 +70,7 @@ class _Connection:
         except BaseException:
             self.close()
             raise
-        if not self._parser.should_keep_alive():
+        if not self._keep_alive:
             self.close()
 
     async def _request(self, request: bytes, trace: Trace) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +13,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from benchmarks.client_grpc import infer_request
+from benchmarks.client_http import run_http
 from benchmarks.driver import make_requests
 from benchmarks.events import StreamFailure, grpc_payload
 from benchmarks.stats import ClientReport, analyse
@@ -137,3 +140,26 @@ def test_grpc_responses() -> None:
     assert grpc_payload(response.SerializeToString()) == b"261"
     with pytest.raises(StreamFailure, match="no model"):
         grpc_payload(service_pb2.ModelStreamInferResponse(error_message="no model").SerializeToString())
+
+
+def test_a_connection_is_used_again() -> None:
+    opened = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal opened
+        opened += 1
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
+                writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\ne\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
+        writer.close()
+
+    async def drive() -> int:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            plan = replace(_plan(http_target("chat", f"http://127.0.0.1:{port}/v1", model="good")), concurrency=2)
+            return len(await run_http(plan))
+
+    assert asyncio.run(drive()) == 7
+    assert opened == 2
