@@ -89,26 +89,18 @@ class MetricsPort:
     def __init__(self) -> None:
         self._families: dict[str, Any] = {}
 
-    def metric(
-        self, kind: str, name: str, documentation: str, labels: Mapping[str, str], buckets: Sequence[float] = ()
-    ) -> Any:
-        """A metric with `increment`, `set` or `observe`; each of these takes 0.05 to 0.1 ms.
+    def metric(self, kind: str, name: str, documentation: str, labels: Mapping[str, str]) -> Any:
+        """A metric with `increment` or `set`; each of these takes 0.05 to 0.1 ms.
 
         Models and instances that ask for the same name and labels share one.
 
         Args:
-            kind: `counter`, `gauge` or `histogram`.
-
-        Raises:
-            ValueError: this server's models have no metrics of the kind: histograms came with 24.09.
+            kind: `counter` or `gauge`.
         """
-        number = getattr(pb_utils.MetricFamily, kind.upper(), None)
-        if number is None:
-            raise ValueError(f"models have no {kind}s in this version of Triton")
         if name not in self._families:
+            number = getattr(pb_utils.MetricFamily, kind.upper())
             self._families[name] = pb_utils.MetricFamily(name=name, description=documentation, kind=number)
-        options = {"buckets": [float(bucket) for bucket in buckets]} if buckets else {}
-        return self._families[name].Metric(labels=dict(labels), **options)
+        return self._families[name].Metric(labels=dict(labels))
 
     def close(self) -> None:
         """Remove the families."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from weakref import WeakSet
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -82,14 +81,6 @@ _GUARD_CALL = HistogramFamily(
     ("hook", "outcome"),
 )
 _HISTOGRAMS = (_FIRST_TOKEN, _PER_TOKEN, _WHOLE, _QUEUE, _GUARD_CALL)
-
-
-class Observation(NamedTuple):
-    """One value of a histogram."""
-
-    family: HistogramFamily
-    labels: tuple[str, ...]
-    value: float
 
 
 # When a series was created says nothing here.
@@ -176,8 +167,6 @@ class Metrics(Collector):
         """Histograms by name and labels."""
         self._service = service
         self._counted: WeakSet[ApiError] = WeakSet()
-        self.observations: deque[Observation] | None = None
-        """Values of this instance's histograms since an exporter last took them; None where there is no exporter."""
 
     def set_in_progress(self, count: int) -> None:
         """Set the number of requests in progress."""
@@ -248,8 +237,8 @@ class Metrics(Collector):
         yield from self._load()
 
     def counters(self) -> Iterator[Metric]:
-        """Counters of this instance alone. From any thread."""
-        return (family for family in self._registry.collect() if family.type == "counter")
+        """Counters and histograms of this instance alone. From any thread."""
+        return (family for family in self._registry.collect() if family.type in ("counter", "histogram"))
 
     def shared(self) -> Iterator[Metric]:
         """Families that each instance tells alike: gauges, summed over the instances, and the engines' load. From any
@@ -303,8 +292,6 @@ class Metrics(Collector):
         if series is None:
             series = self._observed[family.name, labels] = self._histograms[family].labels(*labels)
         series.observe(value)
-        if self.observations is not None:
-            self.observations.append(Observation(family, labels, value))
 
     def _load(self) -> Iterator[Metric]:
         """Load of the engines, taken at each scrape."""

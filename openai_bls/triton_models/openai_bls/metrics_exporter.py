@@ -1,23 +1,23 @@
 """Export of the metrics to Triton's own metrics port, by a thread that carries over once a second what has changed.
 
-An update takes 0.05 to 0.1 ms, most of it in the server, so nothing is sent per token or from the event loop: a counter
-is incremented by its difference, a gauge is set if it has changed, and a histogram gets the values of the requests that
-have ended. Counters and histograms come from each instance, and Triton adds them up; what all instances tell alike
-comes from one of them.
+An update takes 0.05 to 0.1 ms, most of it in the server, so nothing is sent per token, per request or from the event
+loop: a counter is incremented by its difference, and a gauge is set if it has changed. A histogram of Triton's takes
+one value at a time, so ours are shown as what they are made of, counters named `_bucket`, `_sum` and `_count`, which
+PromQL reads alike. Counters come from each instance, and Triton adds them up; what all instances tell alike comes from
+one of them.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from prometheus_client.core import Metric
 
 from openai_bls.pipeline.metrics.directory import Leadership
-from openai_bls.pipeline.metrics.metrics import Metrics, Observation
+from openai_bls.pipeline.metrics.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +27,8 @@ _INTERVAL_S = 1.0  # between two exports
 class MetricsPort(Protocol):
     """Triton's metrics port; see `pb_utils.MetricsPort`."""
 
-    def metric(
-        self, kind: str, name: str, documentation: str, labels: Mapping[str, str], buckets: Sequence[float] = ()
-    ) -> Any:
-        """A metric with `increment`, `set` or `observe`."""
+    def metric(self, kind: str, name: str, documentation: str, labels: Mapping[str, str]) -> Any:
+        """A metric with `increment` or `set`."""
         ...
 
     def close(self) -> None:
@@ -53,7 +51,6 @@ class MetricsExporter:
         self._metrics = metrics
         self._port = port
         self._leadership = Leadership()
-        self._observations = metrics.observations = deque()
         self._series: dict[_Key, _Series] = {}
         self._shared: set[_Key] = set()
         """Of `_series`, what this instance shows for all of them."""
@@ -70,7 +67,6 @@ class MetricsExporter:
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
-        self._metrics.observations = None
         self._series.clear()
         self._port.close()
         self._leadership.give_up()
@@ -79,8 +75,6 @@ class MetricsExporter:
         """Carry over what has changed; not from two threads at once."""
         for family in self._metrics.counters():
             self._carry(family)
-        for _ in range(len(self._observations)):
-            self._observe(self._observations.popleft())
         if self._leadership.have():
             told = {key for family in self._metrics.shared() for key in self._carry(family, shared=True)}
             # Of a model that has been unloaded.
@@ -96,22 +90,23 @@ class MetricsExporter:
                 self._warn("the metrics", error)
 
     def _carry(self, family: Metric, *, shared: bool = False) -> list[_Key]:
-        """Bring a family of counters or gauges up to date; the keys of its series.
+        """Bring a family up to date; the keys of its series.
 
         Args:
             family: with its values.
             shared: what the port shows already counts: a leader whose process was killed has left it.
         """
         keys = []
+        kind = "gauge" if family.type == "gauge" else "counter"
         for sample in family.samples:
             key = (sample.name, frozenset(sample.labels.items()))
             keys.append(key)
             series = self._series.get(key)
-            if series is not None and family.type == "counter" and sample.value < series.value:
+            if series is not None and kind == "counter" and sample.value < series.value:
                 # Of an engine that has been loaded again: another one takes its place, from 0, once this one has gone.
                 del self._series[key], series
             try:
-                series = self._of(key, family.type, family.documentation, sample.labels)
+                series = self._of(key, kind, family.documentation, sample.labels)
                 if shared and series.is_new and series.metric.value() <= sample.value:
                     series.value = series.metric.value()
                 series.carry(sample.value)
@@ -119,26 +114,15 @@ class MetricsExporter:
                 self._warn(sample.name, error)
         return keys
 
-    def _observe(self, observation: Observation) -> None:
-        family = observation.family
-        labels = dict(zip(family.labels, observation.labels, strict=True))
-        try:
-            key = (family.name, frozenset(labels.items()))
-            self._of(key, "histogram", family.documentation, labels, family.buckets).metric.observe(observation.value)
-        except Exception as error:
-            self._warn(family.name, error)
-
-    def _of(
-        self, key: _Key, kind: str, documentation: str, labels: Mapping[str, str], buckets: Sequence[float] = ()
-    ) -> _Series:
+    def _of(self, key: _Key, kind: str, documentation: str, labels: Mapping[str, str]) -> _Series:
         series = self._series.get(key)
         if series is None:
-            metric = self._port.metric(kind, key[0], documentation, labels, buckets)
+            metric = self._port.metric(kind, key[0], documentation, labels)
             series = self._series[key] = _Series(metric, kind)
         return series
 
     def _warn(self, name: str, error: Exception) -> None:
-        """Once per name; what could not be carried over is tried again a second later, but for values of histograms."""
+        """Once per name; what could not be carried over is tried again a second later."""
         if name not in self._warned:
             self._warned.add(name)
             logger.warning("Triton's metrics port does not show %s: %s", name, error)

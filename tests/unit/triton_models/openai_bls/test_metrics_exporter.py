@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +20,16 @@ from tests.unit.pipeline.metrics.test_metrics import CHAT, line, of, record
 class Port:
     """Triton's metrics port: a metric is gone when it is let go, unless a process was killed."""
 
-    def __init__(self, without: str = "", left: dict[str, float] | None = None) -> None:
+    def __init__(self, left: dict[str, float] | None = None) -> None:
         self.values: dict[str, float] = {}
         self.left = left or {}
         self.updates = 0
         self.closed = False
-        self.without = without
 
-    def metric(
-        self, kind: str, name: str, documentation: str, labels: Mapping[str, str], buckets: Sequence[float] = ()
-    ) -> PortMetric:
-        if kind == self.without:
-            raise ValueError(f"models have no {kind}s in this version of Triton")
+    def metric(self, kind: str, name: str, documentation: str, labels: Mapping[str, str]) -> PortMetric:
         assert documentation
         assert not self.closed
-        return PortMetric(self, kind, name, dict(labels), buckets)
+        return PortMetric(self, kind, line(name.removeprefix("openai_bls_"), **labels))
 
     def close(self) -> None:
         assert self.values == {}
@@ -43,48 +37,27 @@ class Port:
 
 
 class PortMetric:
-    def __init__(self, port: Port, kind: str, name: str, labels: dict[str, str], buckets: Sequence[float]) -> None:
-        self.port, self.kind, self.labels, self.buckets = port, kind, labels, buckets
-        self.name = name.removeprefix("openai_bls_")
-        if kind == "histogram":
-            self.keys = [line(f"{self.name}_{part}", **labels) for part in ("count", "sum")]
-            bounds = [*map(str, map(float, buckets)), "+Inf"]
-            self.keys += [line(f"{self.name}_bucket", **labels, le=bound) for bound in bounds]
-        else:
-            self.keys = [line(self.name, **labels)]
-        for key in self.keys:
-            assert key not in port.values
-            port.values[key] = port.left.get(key, 0.0)
+    def __init__(self, port: Port, kind: str, key: str) -> None:
+        self.port, self.kind, self.key = port, kind, key
+        assert key not in port.values
+        port.values[key] = port.left.get(key, 0.0)
 
     def __del__(self) -> None:
-        for key in self.keys:
-            del self.port.values[key]
+        del self.port.values[self.key]
 
     def value(self) -> float:
-        return self.port.values[self.keys[0]]
+        return self.port.values[self.key]
 
     def increment(self, value: float) -> None:
         assert self.kind == "counter"
         assert value > 0
-        self._add(self.keys[0], value)
+        self.port.updates += 1
+        self.port.values[self.key] += value
 
     def set(self, value: float) -> None:
         assert self.kind == "gauge"
         self.port.updates += 1
-        self.port.values[self.keys[0]] = value
-
-    def observe(self, value: float) -> None:
-        assert self.kind == "histogram"
-        self._add(self.keys[0], 1)
-        self._add(self.keys[1], value)
-        for bound in (*self.buckets, float("inf")):
-            if value <= bound:
-                text = "+Inf" if bound == float("inf") else str(float(bound))
-                self.port.values[line(f"{self.name}_bucket", **self.labels, le=text)] += 1
-
-    def _add(self, key: str, value: float) -> None:
-        self.port.updates += 1
-        self.port.values[key] += value
+        self.port.values[self.key] = value
 
 
 def test_both_ports_tell_the_same() -> None:
@@ -104,9 +77,6 @@ def test_both_ports_tell_the_same() -> None:
     assert port.values == pytest.approx(of(metrics))
     exporter.close()
     assert port.closed
-    # Nobody takes them any more.
-    metrics.ended(record())
-    assert metrics.observations is None
 
 
 def test_only_what_has_changed_is_sent() -> None:
@@ -119,11 +89,14 @@ def test_only_what_has_changed_is_sent() -> None:
     updates = port.updates
     exporter.export()
     assert port.updates == updates
+    metrics.ended(record())
+    exporter.export()
+    once = port.updates - updates
     for _ in range(100):
         metrics.ended(record())
     exporter.export()
-    # One for each of six counters, and three histograms of 100 values with a count and a sum.
-    assert port.updates - updates == 6 + 100 * 3 * 2
+    # As many for a hundred requests as for one.
+    assert port.updates - updates == 2 * once
     exporter.close()
 
 
@@ -156,20 +129,6 @@ def test_what_a_killed_process_left_is_not_counted_twice(now: int, shown: int) -
     # /v1's page goes on counting, too.
     assert port.values[requests] == 6
     assert port.values[line("engine_up", model="tiny")] == 1
-    exporter.close()
-
-
-def test_a_server_without_histograms(caplog: pytest.LogCaptureFixture) -> None:
-    bench, port = Bench(), Port(without="histogram")
-    exporter = MetricsExporter(bench.service.metrics, port)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            bench.service.metrics.ended(record())
-            exporter.export()
-    assert port.values[line("requests_total", **CHAT, outcome="done")] == 2
-    assert not any("seconds" in key for key in port.values)
-    # One line for each.
-    assert len([message for message in caplog.messages if "models have no histograms" in message]) == 3
     exporter.close()
 
 
