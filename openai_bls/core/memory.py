@@ -5,6 +5,10 @@ from __future__ import annotations
 import ctypes
 import gc
 
+# Objects more than have been freed, after which the young ones are collected. By Python's default of 700 a request is
+# in the midst of its work when they are.
+_YOUNG_OBJECTS = 10_000
+
 
 def trim() -> None:
     """Give freed memory back: some milliseconds, so after large work only."""
@@ -22,5 +26,6 @@ def settle() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     gc.enable()
     trim()
