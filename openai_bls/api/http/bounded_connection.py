@@ -46,6 +46,53 @@ class _RefusalError(InvalidRequestError):
         self.status = status
 
 
+class GatheringTransport:
+    """Transport of a connection: what is written in one turn of the event loop goes out together.
+
+    The head of a response and its first bytes are two writes of uvicorn; a system call, and a client that wakes up for
+    it, cost more than either.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._gathered: list[bytes] = []
+        self.is_closing = transport.is_closing
+        self.get_extra_info = transport.get_extra_info
+        self.can_write_eof = transport.can_write_eof
+        self.abort = transport.abort
+
+    def write(self, data: bytes) -> None:
+        """Write at the end of this turn, or with the next `write_now`."""
+        self._gathered.append(data)
+        if len(self._gathered) == 1:
+            self._loop.call_soon(self._flush)
+
+    def write_now(self, data: bytes) -> None:
+        """Write, after what has been gathered."""
+        if self._gathered:
+            self._gathered.append(data)
+            self._flush()
+        else:
+            self._transport.write(data)
+
+    def write_eof(self) -> None:
+        """End this side of the connection."""
+        self._flush()
+        self._transport.write_eof()
+
+    def close(self) -> None:
+        """Close the connection once everything is written."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._gathered:
+            data = b"".join(self._gathered)
+            self._gathered.clear()
+            self._transport.write(data)
+
+
 class _ResponseTransport:
     """Transport as a response uses it: closing waits until the client has read."""
 
@@ -85,6 +132,8 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Refuse one connection too many; close one that stays silent."""
         super().connection_made(cast("asyncio.Transport", transport))
+        self.gathering = GatheringTransport(self.transport, self.loop)
+        self.transport = cast("asyncio.Transport", self.gathering)
         self._response_transport = _ResponseTransport(self.transport, self._close_after_response)
         excess = len(self.connections) - self._settings.max_connections
         if excess > MAX_REFUSED_CONNECTIONS:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import TextEncoder
+from openai_bls.api.http.disconnect import unless_gone
 from openai_bls.api.http.stream_connection import EXTENSION, StreamConnection
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import ApiError
@@ -99,22 +101,23 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the end, or until the client goes away."""
         connection = scope.get("extensions", {}).get(EXTENSION)
-        sender = asyncio.ensure_future(self._send(send, connection))
-        gone = asyncio.ensure_future(disconnected(receive))
         try:
-            await asyncio.wait((sender, gone), return_when=asyncio.FIRST_COMPLETED)
-            if sender.done():
-                sender.result()
+            if connection is None:
+                await unless_gone(receive, self._send(send))
+            else:
+                await self._send(send, connection)
+        except ClientDisconnect:
+            pass
         finally:
             # Harmless if the stream is complete.
             self.on_disconnect()
-            sender.cancel()
-            gone.cancel()
 
-    async def _send(self, send: Send, connection: StreamConnection | None) -> None:
+    async def _send(self, send: Send, connection: StreamConnection | None = None) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if connection is not None:
             await self._write_to(connection)
+            if not self._ended:
+                return
         while True:
             if not self._pending and not self._ended:
                 await self._wait()
@@ -128,11 +131,12 @@ class EventStream(Response):
                 return
 
     async def _write_to(self, connection: StreamConnection) -> None:
-        """Let `_flush` write to the connection until the last events, which are left to the caller."""
+        """Let `_flush` write to the connection until the last events, which are left to the caller, or its end."""
         self._loop = asyncio.get_running_loop()
         self._last_events = self._loop.create_future()
         self._connection = connection
         connection.on_writable = self._flush
+        connection.when_lost(self._resume)
         self._written_at = self._loop.time()
         self._timer = self._loop.call_later(self._interval, self._keep_alive)
         try:
@@ -140,6 +144,7 @@ class EventStream(Response):
             await self._last_events
         finally:
             self._connection = connection.on_writable = None
+            connection.when_lost(None)
             self._timer.cancel()
 
     def _flush(self) -> None:
@@ -149,13 +154,16 @@ class EventStream(Response):
         if connection is None:
             return
         if self._ended:
-            if not self._last_events.done():
-                self._last_events.set_result(None)
+            self._resume()
         elif self._pending and connection.writable:
             body = b"".join(self._pending)
             self._pending.clear()
             connection.write_chunk(body)
             self._written_at = self._loop.time()
+
+    def _resume(self) -> None:
+        if not self._last_events.done():
+            self._last_events.set_result(None)
 
     def _keep_alive(self) -> None:
         """Break the silence, if there is one. One timer an interval, not one an event."""
@@ -190,9 +198,3 @@ class EventStream(Response):
 def _expire(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-async def disconnected(receive: Receive) -> None:
-    """Wait until the client has gone; what it sends meanwhile is dropped."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

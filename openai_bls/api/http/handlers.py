@@ -19,7 +19,8 @@ from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.envelope import enveloped
 from openai_bls.api.common.event_sink import Cancellable
 from openai_bls.api.http.body_budget import BodyBudget
-from openai_bls.api.http.event_stream import EventStream, disconnected
+from openai_bls.api.http.disconnect import unless_disconnected
+from openai_bls.api.http.event_stream import EventStream
 from openai_bls.api.http.stream_connection import EXTENSION
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import ApiError, AuthenticationError, InvalidRequestError, TooLargeError
@@ -314,31 +315,3 @@ def _check_origin(request: Request) -> None:
         error = InvalidRequestError("A request of a web page ('Origin') must have the content type 'application/json'.")
         error.status = 415
         raise error
-
-
-async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
-    """The result of `work`; if the client goes away first, `work` is cancelled.
-
-    Raises:
-        ClientDisconnect: the client has gone.
-    """
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(disconnected(request.receive))
-    # What asyncio.wait does for any number of them costs as much as the rest of this.
-    either: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wake(_: object) -> None:
-        if not either.done():
-            either.set_result(None)
-
-    task.add_done_callback(wake)
-    gone.add_done_callback(wake)
-    try:
-        await either
-        if task.done():
-            return task.result()
-        raise ClientDisconnect
-    finally:
-        for future in (task, gone):
-            if not future.done():
-                future.cancel()

@@ -21,6 +21,8 @@ class StreamConnection(BoundedConnection):
 
     on_writable: Callable[[], None] | None = None
     """Called when the client has read enough for `writable` to be true again."""
+    _on_lost: Callable[[], None] | None = None
+    _lost = False
 
     def on_message_begin(self) -> None:
         """Offer this connection to the response."""
@@ -42,7 +44,27 @@ class StreamConnection(BoundedConnection):
 
     def write_chunk(self, body: bytes) -> None:
         """One chunk of the transfer encoding; `body` is not empty."""
-        self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        self.gathering.write_now(b"%x\r\n%b\r\n" % (len(body), body))
+
+    def when_lost(self, callback: Callable[[], None] | None) -> None:
+        """Call `callback` once, if the client goes away; None calls nothing. For a request whose body has been read."""
+        self._on_lost = callback
+        if self._lost:
+            self.loop.call_soon(self._tell_lost)
+        else:
+            # A large body has paused it, and an end that is not read is not seen.
+            self.flow.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone."""
+        super().connection_lost(exc)
+        self._lost = True
+        self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        callback, self._on_lost = self._on_lost, None
+        if callback is not None:
+            callback()
 
     def resume_writing(self) -> None:
         """Called by the transport when its buffer has drained."""

@@ -16,7 +16,8 @@ from openai_bls.api.chat.logprobs import LogprobRenderer
 from openai_bls.api.common.one_shot import prompt_token_ids
 from openai_bls.api.common.queries import NoQuery, page, parse_query
 from openai_bls.api.endpoint import Endpoint, Smoke, expect
-from openai_bls.api.http.handlers import Api, Handler, JsonResponse, unless_disconnected
+from openai_bls.api.http.disconnect import unless_disconnected
+from openai_bls.api.http.handlers import Api, Handler, JsonResponse
 from openai_bls.api.operation import Operation
 from openai_bls.api.responses import answers, parsing, schema
 from openai_bls.api.responses.background import BackgroundStream, Following, Job, Jobs, recording_of

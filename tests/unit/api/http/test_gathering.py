@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from openai_bls.api.http.bounded_connection import GatheringTransport
+
+
+class Recorder:
+    """Transport that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.write = self.told.append
+
+    def close(self) -> None:
+        self.told.append("close")
+
+    def write_eof(self) -> None:
+        self.told.append("eof")
+
+    def is_closing(self) -> bool:
+        return False
+
+    get_extra_info = can_write_eof = abort = is_closing
+
+
+def _gathering() -> tuple[GatheringTransport, list[Any]]:
+    recorder = Recorder()
+    return GatheringTransport(cast("asyncio.Transport", recorder), asyncio.get_running_loop()), recorder.told
+
+
+async def test_what_is_written_in_one_turn_goes_out_together() -> None:
+    transport, told = _gathering()
+    transport.write(b"head")
+    transport.write(b"body")
+    assert told == []
+    await asyncio.sleep(0)
+    assert told == [b"headbody"]
+    transport.write(b"next")
+    await asyncio.sleep(0)
+    assert told == [b"headbody", b"next"]
+
+
+async def test_what_is_written_at_once_comes_after_what_waits() -> None:
+    transport, told = _gathering()
+    transport.write_now(b"first")
+    transport.write(b"head")
+    transport.write_now(b"event")
+    assert told == [b"first", b"headevent"]
+    await asyncio.sleep(0)
+    assert told == [b"first", b"headevent"]
+
+
+async def test_nothing_is_lost_at_an_end() -> None:
+    transport, told = _gathering()
+    transport.write(b"last")
+    transport.write_eof()
+    transport.write(b"more")
+    transport.close()
+    assert told == [b"last", "eof", b"more", "close"]
