@@ -27,10 +27,10 @@ def create_app(service: Service, write_batcher: WriteBatcher) -> Starlette:
     api = Api(service, write_batcher)
     pages = page_routes() if service.settings.http_ui else []
     others = [*_server_routes(service), *description_routes(service), *pages]
-    app = Starlette(
-        routes=[route for endpoint in ENDPOINTS for route in endpoint.routes(api)] + others,
-        exception_handlers={HTTPException: _http_error},
-    )
+    endpoints = [route for endpoint in ENDPOINTS for route in endpoint.routes(api)]
+    app = Starlette(routes=[*endpoints, *others], exception_handlers={HTTPException: _http_error})
+    exact = [route for route in endpoints if not route.param_convertors]
+    app.state.endpoints = {(method, route.path): route.app for route in exact for method in route.methods or ()}
     app.state.unobserved = re.compile("|".join(route.path_regex.pattern for route in others))
     api.app = app
     app.state.background = [partial(e.background, api) for e in ENDPOINTS if e.background is not None]
