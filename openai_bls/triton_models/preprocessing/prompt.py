@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 # Characters up to which a text is never too large.
 _SHORT_TEXT = 1 << 16
 
+# By which two ways of encoding are compared.
+_SAMPLE = " Hello,  World! 1234 don't ÄÖ 你好 🙂\n\n\tx"
+
 # Arguments of apply_chat_template that are this module's to set.
 _RESERVED = {
     "conversation",
@@ -65,6 +68,7 @@ class PromptEncoder:
         self._tokenizer.model_max_length = 10**9
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         self._bound = token_bound(backend.to_str()) if backend is not None else None
+        self._fast = _fast_encoding(self._tokenizer)
         self._max_prompt_bytes = max_prompt_bytes
         self.eos_token_id: int | None = self._tokenizer.eos_token_id
         self.pad_token_id: int | None = self._tokenizer.pad_token_id
@@ -127,6 +131,8 @@ class PromptEncoder:
             text: what to tokenize.
             add_special_tokens: with those that the tokenizer adds by itself (a BOS, say).
         """
+        if self._fast is not None:
+            return self._fast(text, add_special_tokens)
         ids: list[int] = self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
         return ids
 
@@ -135,7 +141,7 @@ class PromptEncoder:
 
         A word may be tokenized differently in context all the same: openai_bls matches stop strings in text instead.
         """
-        encoded = (tuple(self._tokenizer.encode(form, add_special_tokens=False)) for form in word_forms(words))
+        encoded = (tuple(self.encode(form, add_special_tokens=False)) for form in word_forms(words))
         return [ids for ids in dict.fromkeys(encoded) if ids]
 
     @functools.cached_property
@@ -156,8 +162,7 @@ class PromptEncoder:
     def _encode_chat(self, request: PromptRequest) -> list[int]:
         text = self.render(request)
         self.check_length(text, request.max_prompt_tokens, "messages")
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=request.add_special_tokens is True)
-        return ids
+        return self.encode(text, add_special_tokens=request.add_special_tokens is True)
 
     def render(self, request: PromptRequest) -> str:
         """Text of the conversation in `request`, by the chat template.
@@ -199,6 +204,30 @@ class PromptEncoder:
                 f"The model's chat template cannot render the messages: {error}", param="messages"
             ) from None
         return text
+
+
+def _fast_encoding(tokenizer: Any) -> Callable[[str, bool], list[int]] | None:
+    """Encoding without the offsets into the text, a third of the time; None if the tokenizer has no such way.
+
+    The function takes a text and whether special tokens are added, and gives token ids.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    own = (getattr(type(tokenizer), name, None) for name in ("__call__", "encode", "_encode_plus"))
+    plain = (getattr(PreTrainedTokenizerFast, name, None) for name in ("__call__", "encode", "_encode_plus"))
+    if list(own) != list(plain):
+        # A class that does something of its own with the text.
+        return None
+    encode_batch = tokenizer.backend_tokenizer.encode_batch_fast
+
+    def encode(text: str, add_special_tokens: bool) -> list[int]:
+        ids: list[int] = encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+        return ids
+
+    for special in (False, True):
+        if encode(_SAMPLE, special) != tokenizer(_SAMPLE, add_special_tokens=special)["input_ids"]:
+            return None
+    return encode
 
 
 def _template_line(error: Exception) -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
@@ -163,6 +165,28 @@ def test_threads_prepare_side_by_side(tokenizer_dir: Path) -> None:
     assert all(result.error is None for result in found)
 
 
+@given(
+    text=st.text(st.characters(exclude_categories=["Cs"])) | st.text(" \n\tab1.<|im_start|>é中🙂"),
+    special=st.booleans(),
+)
+def test_texts_are_encoded_as_transformers_does(encoder: PromptEncoder, text: str, special: bool) -> None:
+    expected = encoder._tokenizer(text, add_special_tokens=special)["input_ids"]
+    assert encoder.encode(text, add_special_tokens=special) == expected
+
+
+def test_a_tokenizer_with_a_way_of_its_own_is_asked_itself(
+    tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = type(PromptEncoder(tokenizer_dir)._tokenizer)
+    original = kind.__call__
+
+    def shouting(self: Any, text: str, **options: Any) -> Any:
+        return original(self, text.upper(), **options)
+
+    monkeypatch.setattr(kind, "__call__", shouting)
+    assert PromptEncoder(tokenizer_dir).encode("ab") == token_ids("AB")
+
+
 LONG = "ab " * 400_000
 
 
@@ -175,7 +199,6 @@ def test_what_cannot_fit_is_refused_before_it_is_tokenized(
         raise AssertionError
 
     monkeypatch.setattr(encoder, "encode", tokenize)
-    monkeypatch.setattr(encoder._tokenizer, "encode", tokenize)
     long_message = {"role": "user", "content": LONG}
     for request, param in (
         (PromptRequest(prompts=["x", LONG][1:], max_prompt_tokens=1000), "prompt"),
