@@ -104,7 +104,7 @@ def scaled_positions(positions: int, text: dict[str, Any]) -> int:
 
     Args:
         positions: `max_position_embeddings` under whatever name.
-        text: as `text_config` returns it.
+        text: mapping that `text_config` returns.
     """
     rope = text.get("rope_scaling") or text.get("rope_parameters")
     if not isinstance(rope, dict):

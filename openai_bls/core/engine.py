@@ -22,7 +22,7 @@ class PrefixCacheError(Exception):
     """A prefix cache that is not reset; the message is one sentence for the client.
 
     Args:
-        busy: it may be reset later.
+        busy: True if a later reset may succeed.
     """
 
     def __init__(self, message: str, *, busy: bool = False) -> None:
@@ -46,7 +46,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     draft_tokens: int = 0
     """Tokens drafted by speculative decoding since the start."""
     accepted_draft_tokens: int = 0
-    """Those of them that became output."""
+    """Drafted tokens that became output since the start."""
     failed: bool = False
     """Every request is answered with an error until the engine is reloaded."""
     restarts: int = 0

@@ -94,7 +94,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
     """Send `TokenDelta.logprobs` with this many likeliest tokens per position, at most `EngineInfo.max_logprobs`; 0
     sends the sampled tokens' own; None sends none."""
     prompt_logprobs: int | None = None
-    """The same for the prompt, once, in the first delta."""
+    """Number of likeliest tokens per position of the prompt, which the first delta brings; None sends none."""
     grammar: Grammar | None = None
     """A stop token may be sampled only where the grammar may end; where nothing else may follow the sequence ends by
     itself with finish_reason "stop"."""
@@ -154,7 +154,7 @@ class UpdateResult(msgspec.Struct, frozen=True, array_like=True):
     error: str | None
     """Message for the client, if it could not be done."""
     busy: bool = False
-    """It may be done later."""
+    """True if the same request may succeed later."""
 
 
 class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -209,7 +209,7 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     documents: list[dict[str, Any]] | None = None
     """Documents for templates that render them."""
     reasoning_effort: str | None = None
-    """For templates that know it; "none" also turns thinking off where a template knows `enable_thinking`."""
+    """Effort for templates that know it; "none" also turns thinking off where a template knows `enable_thinking`."""
     add_special_tokens: bool | None = None
     """Add the tokenizer's own special tokens (a BOS, say). None: to raw prompts only, since chat templates write their
     own."""

@@ -37,7 +37,7 @@ class ApiError(Exception):
     """An error with an OpenAI error body.
 
     Args:
-        message: for the client: the fault and a remedy.
+        message: text for the client: the fault and a remedy.
         param: the request field at fault, in OpenAI's notation (`messages[0].role`), or None.
         code: OpenAI's machine-readable code, or None.
     """
@@ -79,8 +79,8 @@ class TooLargeError(InvalidRequestError):
     """413: the request has more bytes than the server reads.
 
     Args:
-        limit: in bytes.
-        setting: that gives it.
+        limit: most bytes that a request may have.
+        setting: name of the setting that gives the limit.
     """
 
     status = 413
@@ -114,8 +114,8 @@ class RefusedByGuardError(ApiError):
     """4xx: a guard refuses the request or its answer, in its own words.
 
     Args:
-        message: for the client.
-        status: from 400 to 499.
+        message: text for the client.
+        status: HTTP status, from 400 to 499.
         kind: `type` of OpenAI's error body.
         param: the request field at fault, or None.
         code: None is `refused_by_guard`.
@@ -155,8 +155,8 @@ class RateLimitError(ApiError):
     """429: there is more load than the server takes, of all clients together or of this client's key.
 
     Args:
-        message: for the client.
-        reason: for the metrics.
+        message: text for the client.
+        reason: label of the refusal in the metrics.
         kind: `type` of OpenAI's error body: what there is too much of.
         retry_after_s: seconds after which there may be room.
     """
@@ -213,8 +213,8 @@ class RequestDeadlineError(DeadlineError):
     """504: the request's own timeout has passed.
 
     Args:
-        timeout_s: that it came with.
-        waited: its time passed before the engine had it.
+        timeout_s: timeout of the request, in seconds.
+        waited: True if the timeout passed before the engine had the request.
     """
 
     default_code = "deadline_exceeded"

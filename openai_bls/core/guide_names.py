@@ -88,7 +88,7 @@ def refuse(parser: argparse.ArgumentParser, arguments: Sequence[str], names: Map
     """End the program over an option that has another name here, or none, if `arguments` has one.
 
     Args:
-        parser: it knows the options that there are, and ends the program.
+        parser: parser that knows the program's options and ends the program.
         arguments: the command line.
         names: option → what stands for it.
     """

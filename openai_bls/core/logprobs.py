@@ -35,7 +35,7 @@ class LogprobTrack:
 
         Args:
             token_id: the token.
-            logprobs: of its delta.
+            logprobs: log-probabilities of the token's delta.
             place: index of the token in them.
             offset: characters decoded before it.
         """
@@ -61,7 +61,7 @@ def of_prompt(token_ids: list[int], logprobs: Logprobs, offsets: list[int]) -> l
 
     Args:
         token_ids: shape [n].
-        logprobs: of the tokens from the second on.
+        logprobs: log-probabilities of the prompt's tokens from the second on.
         offsets: shape [n].
     """
     tops = (list(zip(*top, strict=True)) for top in zip(logprobs.top_token_ids, logprobs.top_logprobs, strict=True))

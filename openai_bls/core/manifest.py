@@ -155,7 +155,7 @@ class SelfTestRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str
     """`cpu`, or the GPU's name and compute capability, e.g. `NVIDIA H200 (9.0)`."""
     versions: dict[str, str]
-    """Of torch and transformers."""
+    """Versions of torch and transformers, by package."""
     dtype: str
     """Data type of the loaded weights, e.g. `bfloat16`."""
     runner: str
@@ -173,7 +173,7 @@ class SelfTestRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_cache_dtype: str = "auto"
     """`fp8`, or `auto` for the weights' own type."""
     quant_distance: QuantDistance | None = None
-    """From the checkpoint's own weights, where the build quantized them and could compare."""
+    """Distance from the checkpoint's own weights, where the build quantized them and could compare."""
     fp8_noise: float | None = None
     """Difference of log-probabilities that rounding activations or the KV cache to FP8 makes (median), as a share of
     what sets the likeliest token apart from the mean; None without such rounding. Above 0.1 no answers are recorded."""
@@ -263,7 +263,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine_files: dict[str, FileRecord] = {}
     """Files of the folder `engine/`, by name."""
     self_test: SelfTestRecord | None = None
-    """Of the embedded engine; None if the build left it to the load."""
+    """Record of the embedded engine's self-test; None if the build left it to the load."""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -366,7 +366,7 @@ def checkpoint_dir(version_dir: Path, manifest: Manifest, *, hashes: bool = Fals
 
     Args:
         version_dir: the folder that `manifest` lies in.
-        manifest: of the engine.
+        manifest: manifest of the engine.
         hashes: read large files too.
 
     Raises:

@@ -49,9 +49,9 @@ class Deadline(NamedTuple):
     """Time by which a request must be answered."""
 
     at: float
-    """In seconds of `time.monotonic()`."""
+    """Moment in seconds of `time.monotonic()`."""
     timeout_s: float
-    """As the client said it."""
+    """Seconds that the client gave."""
 
     @property
     def left_s(self) -> float:
@@ -75,7 +75,7 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
     offered: list[dict[str, Any]]
     """All that the prompt shows."""
     callable: list[dict[str, Any]]
-    """Those that `tool_choice` allows."""
+    """Tools that `tool_choice` allows."""
     required: bool = False
     """The output must be calls only."""
     name: str | None = None

@@ -23,7 +23,7 @@ class CompletionTokensDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     accepted_prediction_tokens: int | None = None
     """Tokens of the completion that its `prediction` had in their place; absent without one."""
     rejected_prediction_tokens: int | None = None
-    """Those of the prediction that were none of them; they do not count as new tokens."""
+    """Predicted tokens that the completion does not have; they do not count as new tokens."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -50,8 +50,8 @@ class Usage(msgspec.Struct, frozen=True):
         Args:
             prompt: tokens of the prompts.
             completion: new tokens.
-            cached: those of the prompt that were not computed.
-            reasoning: those of the new ones that are reasoning.
+            cached: prompt tokens that the prefix cache supplied.
+            reasoning: new tokens that are reasoning.
             prediction: tokens of the predictions that were accepted, and rejected; None without a prediction.
         """
         details = CompletionTokensDetails(reasoning, *(prediction or ()))

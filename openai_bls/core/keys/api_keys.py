@@ -48,7 +48,7 @@ class ApiKeys:
     Not safe to use from several threads at once.
 
     Args:
-        key: without a name; empty is none.
+        key: the key that has no name; empty is none.
         file: path of the file with named keys; empty is none.
 
     Raises:
@@ -79,7 +79,7 @@ class ApiKeys:
         """Name of the key `given`; empty if it has none, or no request must have a key.
 
         Args:
-            given: by the client; empty is none.
+            given: key that the client sent; empty is none.
             remedy: end of the sentence for a client without the right key.
 
         Raises:

@@ -18,9 +18,9 @@ class KeyLimits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     max_concurrent_requests: Limit | None = None
     """Requests that wait or run."""
     max_waiting_requests: Limit | None = None
-    """In the place of the setting `max_waiting_requests_per_key`."""
+    """Limit that replaces the setting `max_waiting_requests_per_key`."""
     max_waiting_tokens: Limit | None = None
-    """In the place of the setting `max_waiting_tokens_per_key`."""
+    """Limit that replaces the setting `max_waiting_tokens_per_key`."""
     weight: Annotated[float, msgspec.Meta(ge=0.01, le=100)] = 1.0
     """Share of the engine while several keys wait for it: one with 2 gets twice as many tokens as one with 1."""
 
