@@ -74,7 +74,7 @@ def build(options: BuildOptions, report: Report) -> Manifest:
     """Put the engine into the repository; returns its manifest.
 
     Args:
-        options: what to build.
+        options: options of the build.
         report: called with one line per stage.
 
     Raises:

@@ -44,7 +44,7 @@ def describe(file: Path, folder: Path, dtype: Dtype, report: Callable[[str], Non
     Args:
         file: the GGUF file.
         folder: an empty folder.
-        dtype: of the weights; auto is the smallest that holds each of their values exactly.
+        dtype: data type of the weights; auto is the smallest that holds each of their values exactly.
         report: called with one line per stage.
 
     Raises:

@@ -31,7 +31,7 @@ class NamedModel(NamedTuple):
     member: str
     """The file's path in the wheel."""
     sha256: str
-    """Of the file."""
+    """Digest of the file, in hexadecimal."""
 
 
 NAMED_MODELS = {

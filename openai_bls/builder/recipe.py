@@ -31,7 +31,7 @@ class BuildOptions(msgspec.Struct, frozen=True):
     engine: EngineKind = "transformers"
     dtype: Dtype = "auto"
     quant: Quantization = ""
-    """Of an engine of transformers; those of TensorRT-LLM and vLLM are among their options."""
+    """Quantization of an engine of transformers; TensorRT-LLM and vLLM have theirs among their options."""
     max_model_len: int | None = None
     """Tokens; None takes the checkpoint's own."""
     max_batch_size: int = 64
@@ -42,7 +42,7 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Name on the API; None takes the directory's."""
     trust_remote_code: bool = False
     self_test: bool = True
-    """Of an engine of transformers or vLLM, before it takes the place of the last."""
+    """Test an engine of transformers or vLLM before it replaces the previous one."""
     force: bool = False
     """Build even if nothing changed, or if the estimate says that it does not fit."""
     draft_model: str = ""
@@ -58,7 +58,7 @@ class Recipe(Protocol):
     """An engine to build, with everything about it decided."""
 
     manifest: Manifest
-    """Its manifest, without files."""
+    """Manifest of the engine, without files."""
     configs: dict[str, str]
     """Name of a model → the text of its config.pbtxt."""
     key: str

@@ -114,7 +114,7 @@ class DefaultTarget:
         """Move what was built into place, and the manifest with it.
 
         Args:
-            manifest: of what was built.
+            manifest: manifest of the engine that was built.
             configs: name of a model → the text of its config.pbtxt; a model that is left out keeps what it has.
         """
         for model, move in self._config_moves.items():

@@ -55,9 +55,9 @@ def run(name: str, arguments: Sequence[str], *, prog: str = "", **defaults: Any)
     """Run the command `name`; returns the exit status.
 
     Args:
-        name: of an entry in the table.
-        arguments: its command line.
-        prog: what the program is called; by default `openai-bls <name>`.
+        name: name of an entry in the table.
+        arguments: command line after the command's name.
+        prog: name of the program in messages; by default `openai-bls <name>`.
         defaults: option → value, before those of the command line.
     """
     prog = prog or f"{PROGRAM} {name}"

@@ -21,7 +21,7 @@ TOKENIZER_FILES = (
     "generation_config.json",
 )
 TOKENIZER_SOURCES = ("*.model", "vocab.json", "vocab.txt", "*.tiktoken", "tekken.json")
-"""What a tokenizer.json can be made from."""
+"""Files from which a tokenizer.json can be made."""
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 
 

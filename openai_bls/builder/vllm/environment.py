@@ -77,7 +77,7 @@ def install(options: InstallOptions, report: Callable[[str], None]) -> Path:
     """Make the environment, or complete it; returns the path of its interpreter.
 
     Args:
-        options: what to install where.
+        options: options of the environment.
         report: called with one line per stage.
 
     Raises:

@@ -18,7 +18,7 @@ def survey_arguments(options: BuildOptions, source: Path) -> dict[str, Any]:
     """Fields of AsyncEngineArgs that vLLM's configuration of the model depends on.
 
     Args:
-        options: what to build; `engine_args.check` refuses further arguments of the names that are set here.
+        options: options of the build; `engine_args.check` refuses further arguments of the names that are set here.
         source: folder of the checkpoint.
     """
     own = options.vllm
@@ -48,8 +48,8 @@ def problems(options: BuildOptions, survey: Survey, weight_bytes: int) -> Iterat
     """Reasons why the engine would not start on this machine, a sentence each; none on a CPU.
 
     Args:
-        options: what to build.
-        survey: of the interpreter.
+        options: options of the build.
+        survey: survey of the interpreter.
         weight_bytes: size of the checkpoint's weights.
     """
     if survey.device_type != "cuda":

@@ -18,10 +18,10 @@ def self_test(prepared: Prepared, manifest: Manifest, settings: TensorRtLlmSetti
     """Golden answers of the prepared engine, from a process that is started for them.
 
     Args:
-        prepared: its folders are full.
-        manifest: of the engine, without files; it names the interpreter.
-        settings: of config.pbtxt.
-        survey: of that interpreter.
+        prepared: folders of the engine, which are full.
+        manifest: manifest of the engine, without files; it names the interpreter.
+        settings: settings of config.pbtxt.
+        survey: survey of that interpreter.
 
     Raises:
         EngineLoadError: it does not load, or does not answer; one sentence.

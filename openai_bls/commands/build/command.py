@@ -42,9 +42,9 @@ class DryRun(NamedTuple):
 
     options: BuildOptions
     gpu: str | None
-    """Of the estimate; None is the installed one, else a common one."""
+    """GPU of the estimate; None is the installed one, else a common one."""
     gpu_memory: str | None = None
-    """Of a GPU that may be in no table."""
+    """Memory of a GPU that may be in no table."""
 
 
 class Build(NamedTuple):

@@ -36,7 +36,7 @@ def ensure_engine(
 
     Args:
         repository: the model repository, which is made if there is none.
-        model: as --model takes it; None is whatever is there, or the demo checkpoint.
+        model: model as --model takes it; None is whatever is there, or the demo checkpoint.
         report: called with one line for each step.
         engine: kind of the engine, as --engine takes it; None is the one that is there, or what a build chooses.
 

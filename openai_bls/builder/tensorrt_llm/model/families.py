@@ -53,7 +53,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     int8_cache_texts: int | None = None
     """Texts on which its conversion calibrates an int8 KV cache, 0 for as many as asked for; None if it fails at it."""
     windows: dict[Flow, Windows] = {}
-    """Of the flows in which models of the family with a sliding window are known to run."""
+    """Treatment of a sliding window, by the flows in which models of the family with one are known to run."""
     notes: tuple[str, ...] = ()
 
 
@@ -78,8 +78,8 @@ def refusal(
 
     Args:
         config: contents of the checkpoint's config.json.
-        flow: of TensorRT-LLM.
-        version: of TensorRT-LLM.
+        flow: flow of TensorRT-LLM.
+        version: version of TensorRT-LLM.
         trust_remote_code: whether the operator allows the checkpoint's own Python code.
         installed: architectures that the installed TensorRT-LLM has in each flow; where it was not asked, or does not
             tell, the table decides.

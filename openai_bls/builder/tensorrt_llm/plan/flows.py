@@ -18,8 +18,8 @@ def default_flow(own: TensorRtLlmOptions, version: Version, refusal: Callable[[F
 
     Args:
         own: the options.
-        version: of TensorRT-LLM.
-        refusal: of the model by a flow, if any.
+        version: version of TensorRT-LLM.
+        refusal: gives the reason why a flow refuses the model; None if the flow takes it.
 
     Raises:
         EngineLoadError: an option is for engines, which this version does not build.

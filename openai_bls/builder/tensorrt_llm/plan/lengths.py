@@ -21,7 +21,7 @@ def lengths(
     """Tokens of a prompt, and of prompt and output together.
 
     Args:
-        max_seq_len: what was asked for.
+        max_seq_len: most tokens of prompt and output together, as given on the command line; None if not given.
         own: further options.
         positions: tokens that the model was made for.
         end: tokens at which its sequences end in this flow, if sooner.

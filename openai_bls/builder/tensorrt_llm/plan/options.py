@@ -93,7 +93,7 @@ def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, b
     Args:
         given: names of options, with underscores.
         engine: kind of the engine.
-        flow: of TensorRT-LLM; None while it is not known.
+        flow: flow of TensorRT-LLM; None while it is not known.
         backend: Triton's.
 
     Raises:

@@ -66,7 +66,7 @@ def classify(code: int, tail: Sequence[str], spec: BuildSpec) -> Failure:
     Args:
         code: exit code, as `process.run_worker` returns it.
         tail: last lines of the log.
-        spec: of the engine that it built.
+        spec: specification of the engine that the worker built.
     """
     refused = next((line.removeprefix(REFUSAL) for line in reversed(tail) if line.startswith(REFUSAL)), None)
     if refused is not None:

@@ -46,7 +46,7 @@ def run_worker(arguments: Sequence[str], log: Path, on_line: Callable[[str], Non
 
     Args:
         arguments: the worker's.
-        log: where its output goes, behind what is there.
+        log: file to which the worker's output is appended.
         on_line: called with each line of the output.
         tick: called a few times a second meanwhile.
 
