@@ -146,7 +146,7 @@ def check_ports(ports: Ports, host: str = "127.0.0.1", triton_host: str = "") ->
     """Every port is free, and no two are the same.
 
     Args:
-        ports: of the server.
+        ports: ports of the server.
         host: address of /v1.
         triton_host: address of Triton's own ports; empty is that of /v1.
     """

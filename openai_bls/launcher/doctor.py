@@ -72,7 +72,7 @@ def examine(repository: Path, ports: Ports, host: str, triton_host: str = "") ->
 
     Args:
         repository: the model repository.
-        ports: of a server.
+        ports: ports that a server would take.
         host: address of /v1.
         triton_host: address of Triton's own ports; empty is that of /v1.
     """

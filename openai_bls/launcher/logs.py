@@ -132,7 +132,7 @@ class RankWatcher:
     """Follows what mpirun and the guardian say through the log.
 
     Args:
-        world_size: of the job.
+        world_size: number of ranks in the job.
     """
 
     def __init__(self, world_size: int) -> None:

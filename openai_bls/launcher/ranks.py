@@ -112,11 +112,11 @@ def plan_ranks(
     """MPI job for the ranks of a repository (None for a plain tritonserver), and its environment.
 
     Args:
-        options: of the command line.
+        options: options of the command line.
         repository: the model repository.
         names: the models that rank 0 loads.
         extra: tritonserver flags that the user gave.
-        environment: of the server so far.
+        environment: environment variables that the server has so far.
 
     Raises:
         LaunchError: the options do not fit the engines or each other, or there is no mpirun.

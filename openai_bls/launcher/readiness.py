@@ -92,8 +92,8 @@ def served_models(host: str, ports: Ports, engines: int = 1) -> list[str]:
     /v1 is ready with the default engine, and the others come a moment later: that moment is waited for.
 
     Args:
-        host: that the server is bound to.
-        ports: of the server.
+        host: address that the server is bound to.
+        ports: ports of the server.
         engines: number of models to wait for.
     """
     deadline = time.monotonic() + _LISTING_SECONDS

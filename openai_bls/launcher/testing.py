@@ -37,7 +37,7 @@ _METRICS_INTERVAL = "--metrics-interval-ms=100"
 _ABANDONED = "tritonserver has given up a model whose stub lives"
 _STARVED = ("lock_exception", _ABANDONED)
 _LOOK_SECONDS = 1.0
-"""Between two looks for such stubs."""
+"""Seconds between two looks for such stubs."""
 
 
 class ServerFailedError(LaunchError):

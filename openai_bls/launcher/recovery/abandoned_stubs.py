@@ -51,7 +51,7 @@ class AbandonedStubs:
 
         Args:
             server: process id of the tritonserver.
-            stubs: its live ones, by model.
+            stubs: live stubs of the server, by model.
 
         Returns:
             The model of each that was killed.

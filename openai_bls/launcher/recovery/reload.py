@@ -28,7 +28,7 @@ def reload_models(
         url: host and port of the server's gRPC endpoint.
         names: models of its repository, of which those that are not loaded are only loaded.
         report: called with one line per model.
-        headers: that the server wants from whoever loads models.
+        headers: headers that the server requires of clients that load models.
 
     Raises:
         LaunchError: no server, one that takes no model control, an unknown model, or one that does not load; one
@@ -57,8 +57,8 @@ def recover_model(url: str, name: str, headers: Mapping[str, str]) -> None:
 
     Args:
         url: host and port of the server's gRPC endpoint.
-        name: of the model.
-        headers: that the server wants from whoever loads models.
+        name: name of the model.
+        headers: headers that the server requires of clients that load models.
 
     Raises:
         LaunchError: it does not load, or the server takes no model control; one sentence.

@@ -52,7 +52,7 @@ class StubWatch:
         server: process id of the tritonserver.
         http: host and port of its HTTP front end.
         openai: host and port of /v1, and whether it speaks HTTPS; None where there is none.
-        limit: of restarts of a model within ten minutes.
+        limit: most restarts of a model within ten minutes.
         tell: takes a line for the operator.
         restarted: called with the name of each model that was loaded again.
     """

@@ -25,7 +25,7 @@ class Backoff:
     """Limit on restarts: the first at once, further ones after 1, 2, 4, ... seconds.
 
     Args:
-        limit: of restarts within `WINDOW_SECONDS`.
+        limit: most restarts within `WINDOW_SECONDS`.
     """
 
     def __init__(self, limit: int) -> None:
@@ -51,7 +51,7 @@ class Stub:
     started: float
     """Seconds, on a clock that all stubs share."""
     stopped: bool = False
-    """By a signal."""
+    """True if a signal has stopped the process."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Look:
     ready: Collection[str]
     """Models that Triton calls ready: also those whose process has died, and none that is being loaded or unloaded."""
     stubs: Mapping[str, Sequence[Stub]]
-    """By model."""
+    """Live stubs by model."""
     silent: Collection[str] = ()
     """Models that are asked and give no answer."""
 
@@ -72,7 +72,7 @@ class Recovery:
 
     model: str
     reason: str
-    """What has happened to it, as the end of a sentence."""
+    """Cause of the recovery, as the end of a sentence."""
     wait_seconds: float | None
     """Time until the attempt; None if there were too many, and there is none."""
     kill: Sequence[int] = ()
@@ -83,7 +83,7 @@ class Supervisor:
     """Watch over the models of one server.
 
     Args:
-        limit: of restarts of a model within `WINDOW_SECONDS`.
+        limit: most restarts of a model within `WINDOW_SECONDS`.
     """
 
     def __init__(self, limit: int) -> None:
@@ -128,7 +128,7 @@ class _Model:
         self.left_alone = False
         """There were too many restarts, and nobody has loaded it since."""
         self._pids: set[int] = set()
-        """Of the stubs of its last load."""
+        """Process ids of the stubs of the model's last load."""
         self._missing = False
         self._stopped = 0
         self._silent = 0

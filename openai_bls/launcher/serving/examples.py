@@ -22,8 +22,8 @@ def examples(host: str, ports: Ports, names: Sequence[str], model: str, triton_h
 
     Args:
         host: address of /v1.
-        ports: of the server.
-        names: of the models in the repository.
+        ports: ports of the server.
+        names: names of the models in the repository.
         model: name for OpenAI clients.
         triton_host: address of Triton's own ports; empty is that of /v1.
     """

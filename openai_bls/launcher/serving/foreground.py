@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 POLL_SECONDS = 0.1
-"""Between two looks at the server."""
+"""Seconds between two looks at the server."""
 _REMIND_SECONDS = 15.0
 _LOOK_SECONDS = 1.0
 
@@ -59,9 +59,10 @@ class Foreground:
         self._program = "mpirun" if job is not None else "tritonserver"
         self.ready = False
         self.failed = False
-        """It has ended with an error, and nobody has asked for its end."""
+        """True if the server has ended with an error and without a request to stop."""
         self.gave_up = False
-        """It has given up the process of a model that was loading, and would have waited for its end for ever."""
+        """True if the server has given up the process of a loading model, whose end it would have waited for without
+        limit."""
         self._abandoned = AbandonedStubs()
         self._looked = 0.0
         self._stopping = 0

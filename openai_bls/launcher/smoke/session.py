@@ -51,7 +51,7 @@ class Target:
     client_certfile: Path | None = None
     """Certificate of the client, PEM."""
     client_keyfile: Path | None = None
-    """Its key, PEM; None is in the same file."""
+    """Key of the client's certificate, PEM; None is in the same file."""
 
 
 class Session:

@@ -54,7 +54,7 @@ class Server:
     binary: Path
     version: str
     release: str = "unknown"
-    """Of the NGC container that it comes from, such as `24.10`."""
+    """Release of the NGC container that it comes from, such as `24.10`."""
 
 
 def find_server() -> Server:

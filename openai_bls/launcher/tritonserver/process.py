@@ -36,7 +36,7 @@ def full_command(command: Sequence[str], prefix: str, job: MpiJob | None = None)
     """`command` with what every server is started with.
 
     Args:
-        command: as `openai_bls.launcher.tritonserver.command.prepare` makes it.
+        command: command that `openai_bls.launcher.tritonserver.command.prepare` makes.
         prefix: begins the names of the server's shared-memory regions, unless `command` has one.
         job: starts the command once per rank.
     """

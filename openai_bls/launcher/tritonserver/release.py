@@ -22,7 +22,7 @@ def exposure_warning(release: str, host: str) -> str | None:
     """A sentence for the operator if a server with published vulnerabilities listens on more than loopback.
 
     Args:
-        release: of the NGC container, such as `24.10`; `unknown` counts as an old one.
+        release: release of the NGC container, such as `24.10`; `unknown` counts as an old one.
         host: address of Triton's HTTP and gRPC ports.
     """
     numbers = re.fullmatch(r"(\d+)\.(\d+)", release)
