@@ -35,7 +35,7 @@ _CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
 _RECIPIENT = re.compile(r"(?:^|[\s>])to=([^\s<]+)")
 
 HARMONY_REASONING = Reasoning(f"{CHANNEL}analysis{MESSAGE}", f"{END}{START}assistant", space="")
-"""Its end includes the head of the message that follows."""
+"""Markers of reasoning; the end marker includes the head of the message that follows."""
 HARMONY_FORMAT = ToolFormat(
     "harmony",
     # `HarmonyParser` reads the calls.

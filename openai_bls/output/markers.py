@@ -11,7 +11,7 @@ class Markers:
     So the end of a text can begin a marker only at its last such character.
 
     Args:
-        markers: at least one.
+        markers: markers, at least one.
 
     Raises:
         ValueError: they are not of this form.

@@ -74,7 +74,7 @@ class StopMatcher:
     "x". The result does not depend on how the text is cut into pushes; the cost is linear in the text.
 
     Args:
-        stops: at least one, none empty, in any order.
+        stops: stop strings in any order, at least one, none empty.
         include_stop_str_in_output: leave the matched stop string at the end of the text.
 
     Raises:

@@ -23,7 +23,7 @@ class Connection(NamedTuple):
     """Server that is asked."""
 
     url: str
-    """Of /v1, without a slash at the end."""
+    """URL of /v1, without a slash at the end."""
     api_key: str
     """Empty for none."""
     timeout: float

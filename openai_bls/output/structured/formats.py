@@ -40,7 +40,7 @@ def checked(wanted: Any) -> Format:
     """A format with every `json_schema` in the form of `schema`, every `pattern` checked.
 
     Args:
-        wanted: its nesting is bounded already.
+        wanted: format of the client, whose nesting is bounded already.
 
     Raises:
         FormatError: it is none, or has what cannot be honoured.

@@ -193,7 +193,7 @@ def _json_schema(node: schema_nodes.Schema, style: str | None = None) -> schema_
 
     Args:
         node: the schema.
-        style: of JSON written as XML.
+        style: style of JSON written as XML.
 
     Raises:
         FormatError: a keyword would not be honoured.

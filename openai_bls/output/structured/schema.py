@@ -65,7 +65,7 @@ def checked(schema: Any, *, strict: bool = False) -> Schema:
     """A schema whose nesting is bounded, with all its keywords honoured or refused.
 
     Args:
-        schema: of the client.
+        schema: JSON schema of the client.
         strict: refuse keywords that JSON schema does not know; else they are annotations.
 
     Raises:

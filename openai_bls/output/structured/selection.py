@@ -25,8 +25,8 @@ def grammar(format: Format, info: EngineInfo, *, param: str) -> Grammar:  # noqa
     """The grammar for a format. Takes milliseconds, for a large schema more; next to nothing for a recent one.
 
     Args:
-        format: of the output.
-        info: of the engine.
+        format: format of the output.
+        info: facts of the engine.
         param: the request's field that it comes from.
 
     Raises:

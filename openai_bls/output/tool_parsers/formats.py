@@ -11,7 +11,7 @@ from openai_bls.output.tool_parsers.json_array import array_schema, json_array, 
 from openai_bls.output.tool_parsers.parser import Syntax, ToolCallParser, new_call_id
 
 NAME = "{name}"
-"""In a format's texts, the place of a function's name."""
+"""Place of a function's name in a format's texts."""
 # OpenAI's meaning of a function without any.
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -31,7 +31,7 @@ class ToolFormat(NamedTuple):
     excludes: tuple[str, ...] = ()
     """Other beginnings of a call, excluded from free text where calls are checked."""
     separator: str = "\n"
-    """Between two calls."""
+    """Text between two calls."""
     open: str = ""
     """Before the first call,"""
     close: str = ""
@@ -40,7 +40,7 @@ class ToolFormat(NamedTuple):
     """Markers that may be special tokens."""
     new_id: Callable[[], str] = new_call_id
     call_id: tuple[str, str] | None = None
-    """Between `begin` and the arguments: a regular expression of an id, and the text after it."""
+    """Regular expression of an id between `begin` and the arguments, and the text after it."""
     style: str = "json"
     """Style of the arguments in a `Format`; "array": the calls are one JSON array, whose schema is the constraint."""
     only_at_start: tuple[str, ...] = ()

@@ -85,9 +85,9 @@ class XmlReader(CallReader):
         """Read the arguments and the end of a call.
 
         Args:
-            name: of the function.
+            name: name of the function.
             argument: beginning of an argument's tag.
-            end: of the call.
+            end: end of the call.
             read: the first character of the next tag, if it is read.
         """
         schema = self._schemas.get(name, {})

@@ -60,10 +60,10 @@ class Load:
     """Sends the requests of one level after the other.
 
     Args:
-        server: where to.
-        body: of each request, without its prompt.
+        server: server that gets the requests.
+        body: body of each request, without its prompt.
         prompt: makes a prompt.
-        seed: of the arrivals in an open loop.
+        seed: seed of the arrivals in an open loop.
     """
 
     def __init__(self, server: Connection, body: dict[str, Any], prompt: Callable[[], str], seed: int = 0) -> None:

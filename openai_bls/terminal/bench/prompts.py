@@ -23,8 +23,8 @@ class Prompts:
     """Random words, as many as make `tokens` tokens with what the chat template adds.
 
     Args:
-        tokens: of a prompt.
-        seed: of the words.
+        tokens: tokens of a prompt.
+        seed: seed of the words.
     """
 
     def __init__(self, tokens: int, seed: int) -> None:
