@@ -37,7 +37,7 @@ class ModelCalls(Protocol):
         """The one response of a model that answers once. Cancelling this stops waiting, not the model.
 
         Args:
-            model: its name; the version is the one that Triton's policy chooses.
+            model: name of the model; Triton's version policy chooses the version.
             inputs: tensors by name.
             outputs: names of the tensors wanted.
             timeout_s: seconds until the deadline.
@@ -53,7 +53,7 @@ class ModelCalls(Protocol):
         """The responses of a decoupled model, in order. Closing the iterator cancels the request.
 
         Args:
-            model: its name.
+            model: name of the model.
             inputs: tensors by name.
             outputs: names of the tensors wanted.
             timeout_s: seconds until the last response.

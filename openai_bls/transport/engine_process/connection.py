@@ -27,7 +27,7 @@ class EngineConnection:
     """A connection to an engine's process that is ready.
 
     Args:
-        connection: belongs to this from now on.
+        connection: socket that this object owns from now on.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -39,7 +39,7 @@ class EngineConnection:
         self._poll.register(connection.fileno(), select.POLLIN)
         self._changed = threading.Condition()
         self._unsent = b""
-        """What did not fit into the socket, for the writing thread."""
+        """Bytes that did not fit into the socket, left to the writing thread."""
         self._closed = False
         self.orderly = False
         """The process has said goodbye."""

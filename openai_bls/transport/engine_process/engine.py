@@ -45,7 +45,7 @@ class ProcessEngine:
     A request that is submitted while the process is not there is answered with an error from the caller's thread.
 
     Args:
-        source: of the process.
+        source: starts the process or connects to it.
         on_step: the listener.
         silence_s: seconds without any sign of life after which the process is taken for hung.
 

@@ -157,7 +157,7 @@ def read_status(connection: socket.socket, timeout_s: float = _FRAME_TIMEOUT_S) 
 
     Args:
         connection: the engine's process.
-        timeout_s: for each of its two parts, in seconds.
+        timeout_s: seconds for each of the two parts of the status: its length and its text.
 
     Raises:
         HandshakeError: the peer is no engine's process.

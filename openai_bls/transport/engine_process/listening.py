@@ -59,8 +59,8 @@ class EngineListener:
     """Accepts connections to an engine's process, each on a thread of its own.
 
     Args:
-        address: where to listen.
-        state: of the engine.
+        address: address of the listening socket.
+        state: state of the engine.
         serve: takes a connection of a peer that was let in, once the engine is ready; runs on the connection's thread.
         mode: permissions of the socket's file.
         tls: context for an address of the kind tls.

@@ -94,7 +94,7 @@ def shared_key(key: str, file: str) -> str:
     """The key of connections over TLS.
 
     Args:
-        key: from the environment; empty is none.
+        key: key from the environment; empty is none.
         file: file with the key; empty is none.
 
     Raises:

@@ -44,8 +44,8 @@ class EngineProcess:
     """An engine's process and its guardian.
 
     Args:
-        python: its interpreter: an absolute path, or a command on PATH.
-        arguments: of the process.
+        python: interpreter of the process: an absolute path, or a command on PATH.
+        arguments: command-line arguments of the process.
         environ: this process's environment, or another to begin with.
 
     Raises:

@@ -93,8 +93,8 @@ class StartedProcess:
     """Process that is started here.
 
     Args:
-        python: its interpreter.
-        arguments: of the process, without its socket.
+        python: interpreter of the process.
+        arguments: command-line arguments of the process, without its socket.
         limit: starts in a row that may fail.
         environ: environment to begin with.
     """
@@ -207,7 +207,7 @@ class RemoteProcess:
     """Process that somebody else has started, at an address.
 
     Args:
-        address: its own.
+        address: address of the process.
         timeout_s: seconds that the first `open` waits for it to be there.
         tls: context, for an address of the kind tls.
         key: key, for an address of the kind tls.

@@ -17,9 +17,9 @@ def ask(address: EngineAddress, key: str = "", timeout_s: float = TIMEOUT_S) -> 
     """How the engine is.
 
     Args:
-        address: of its process. Over TLS the certificate is not verified: this machine asks itself.
-        key: that peers over TLS must have.
-        timeout_s: for each step, in seconds.
+        address: address of the engine's process. Over TLS the certificate is not verified: this machine asks itself.
+        key: key that peers over TLS must have.
+        timeout_s: seconds for each step.
 
     Raises:
         HandshakeError: it is of another release, or hangs up, or no process listens there in time; one sentence.

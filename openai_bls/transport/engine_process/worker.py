@@ -57,7 +57,7 @@ class Worker:
     """One engine and its listener.
 
     Args:
-        options: of the command line.
+        options: options of the command line.
     """
 
     def __init__(self, options: Namespace) -> None:

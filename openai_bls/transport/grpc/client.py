@@ -83,7 +83,7 @@ class GrpcEngineClient:
 
     Args:
         model: name of the Triton model.
-        model_dir: its folder in the repository, with its manifest and config.pbtxt.
+        model_dir: folder of the model in the repository, with the manifest and config.pbtxt.
         address: host and port of this server's gRPC front end.
         on_engine: called with the engine's info whenever it has been found.
     """

@@ -33,7 +33,7 @@ class Decoder:
     """Makes deltas of one request's responses, which come in order.
 
     Args:
-        request: as it was encoded.
+        request: request that was sent.
     """
 
     def __init__(self, request: GenerationRequest) -> None:
@@ -52,7 +52,7 @@ class Decoder:
 
         Args:
             token_ids: the new ones.
-            log_probs: of all tokens so far; None if the response has none.
+            log_probs: log-probabilities of all tokens so far; None if the response has none.
             final: whether no further response comes.
         """
         if self.ended:

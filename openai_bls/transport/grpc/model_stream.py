@@ -54,7 +54,7 @@ class GrpcModelStreams:
         """The responses of a model, in order; an end without tensors is none. Closing the iterator cancels the request.
 
         Args:
-            model: its name; decoupled, or one that answers once.
+            model: name of a model that is decoupled, or answers once.
             inputs: tensors by name.
             outputs: names of the tensors wanted.
             timeout_s: seconds until the last response.

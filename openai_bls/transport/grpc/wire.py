@@ -64,7 +64,7 @@ def infer_request(model: str, arrays: Mapping[str, Array], outputs: Iterable[str
     """A `ModelInferRequest`.
 
     Args:
-        model: to ask.
+        model: name of the model that gets the request.
         arrays: the input tensors by name.
         outputs: names of the output tensors wanted.
         request_id: Triton's, by which a stop request finds it.

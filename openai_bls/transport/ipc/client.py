@@ -25,7 +25,7 @@ class ExchangeClient:
     client goes on trying, so that a reloaded engine is found again.
 
     Args:
-        address: of the engine, as `frames.address` gives it.
+        address: address of the engine, which `frames.address` gives.
         on_engine: called with the engine's info whenever a connection has been made, or adapters have changed.
     """
 

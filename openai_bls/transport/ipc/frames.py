@@ -55,15 +55,15 @@ class ServerFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
     """Message of `tensorrt_llm` to `openai_bls`."""
 
     deltas: list[TokenDelta] = []
-    """In the order in which the engine produced them."""
+    """Deltas in the order in which the engine produced them."""
     info: EngineInfo | None = None
-    """In the first frame of a connection, and whenever adapters were loaded or unloaded."""
+    """Facts of the engine, in the first frame of a connection and after adapters were loaded or unloaded."""
     id_base: int = 0
-    """In the first frame of a connection only."""
+    """Number to which the client adds a counter for its request ids, in the first frame of a connection only."""
     stats: EngineStats | None = None
-    """In a frame of its own, once a second while they change."""
+    """Load of the engine, in a separate frame, once a second while it changes."""
     update: UpdateResult | None = None
-    """In a frame of its own, for adapters after the one with the new `info`."""
+    """Answer to an update, in a separate frame; for an adapter after the frame with the new `info`."""
     lora: LoraUpdate | None = None
     """The adapter that was loaded or unloaded, beside the new `info`."""
 

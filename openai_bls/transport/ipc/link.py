@@ -54,8 +54,8 @@ class Link(Generic[MessageT]):
     """A connection to another model, made again whenever it is lost. Belongs to the event loop's thread.
 
     Args:
-        name: of the other end, for messages.
-        address: of the other end, as `frames.address` gives it.
+        name: name of the other end, for messages.
+        address: address of the other end, which `frames.address` gives.
         message: the type of what it sends.
         take: called with each message, and with the transport it came on; its first one marks the link as open with
             `opened`.
@@ -82,7 +82,7 @@ class Link(Generic[MessageT]):
         self._died = False
         """The last connection ended without a goodbye."""
         self._waiting: PartState | None = None
-        """What the other end says while it has no engine to connect this one with."""
+        """State that the other end reports while it has no engine to connect this end with."""
         self._pongs: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
         self.closed = False

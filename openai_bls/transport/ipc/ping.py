@@ -24,8 +24,8 @@ class PingClient:
     """Asks a model whether it answers. Belongs to the event loop's thread.
 
     Args:
-        name: of the model.
-        address: of the model, as `frames.address` gives it.
+        name: name of the model.
+        address: address of the model, which `frames.address` gives.
     """
 
     def __init__(self, name: str, address: str) -> None:
@@ -48,8 +48,8 @@ class PingServer:
     """Answers every `openai_bls` instance.
 
     Args:
-        name: of the model.
-        address: to listen on, as `frames.address` gives it.
+        name: name of the model.
+        address: address of the listening socket, which `frames.address` gives.
         work: a little of the model's work, done before each answer; raises if it fails.
     """
 

@@ -39,9 +39,9 @@ class PromptExchangeServer:
     """Prepares prompts for every `openai_bls` instance.
 
     Args:
-        address: to listen on, as `frames.address` gives it.
-        prepare: from any thread, several at the same time.
-        threads: that prepare prompts beside those that read them.
+        address: address of the listening socket, which `frames.address` gives.
+        prepare: prepares a prompt; any thread calls it, several at the same time.
+        threads: number of threads that prepare prompts, without those that read them.
     """
 
     def __init__(self, address: str, prepare: Prepare, threads: int) -> None:
@@ -114,7 +114,7 @@ class _PromptConnection:
         self._prepare = prepare
         self._lanes = lanes
         self._waiting: dict[int, Future[None]] = {}
-        """By call_id; of the reading thread, and popped by others."""
+        """Prompts in progress by call_id; the reading thread adds them, others take them out."""
         self._sending = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="prompt-read", daemon=True)
 

@@ -54,7 +54,7 @@ class PromptExchangeClient:
     """Has prompts prepared. Belongs to the event loop's thread.
 
     Args:
-        address: of preprocessing, as `frames.address` gives it.
+        address: address of preprocessing, which `frames.address` gives.
     """
 
     def __init__(self, address: str) -> None:

@@ -218,7 +218,8 @@ class ExchangeServer:
     """Routes between one engine and its clients.
 
     Args:
-        address: to listen on, as `frames.address` gives it; None listens nowhere, and `connect` brings the clients.
+        address: address of the listening socket, which `frames.address` gives; None listens nowhere, and `connect`
+            brings the clients.
         restarts: number of restarts of this process, for the engine's stats.
     """
 
