@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
-"""By the tensors' names."""
+"""Arrays by the names of their tensors."""
 
 
 def is_true(arrays: Arrays, name: str) -> bool:

@@ -98,7 +98,7 @@ def engine_model(
         manifest: the engine's.
         settings: `CppSettings` if its backend is the C++ one.
         queue: Triton's queue before it.
-        name: of the model.
+        name: name of the model.
 
     Raises:
         EngineLoadError: the settings do not suit the engine.
@@ -127,7 +127,7 @@ def cpp_model(
         settings: the backend's.
         max_batch_size: requests that Triton may hand over together; the engine's own batch may be larger.
         queue: Triton's queue before it.
-        name: of the model.
+        name: name of the model.
 
     Raises:
         EngineLoadError: the settings contradict each other.
@@ -175,7 +175,7 @@ def render_configs(
         manifest: the engine's.
         settings: see `engine_model`.
         queue: see `engine_model`.
-        suffix: of a further engine; empty for the default one.
+        suffix: suffix of a further engine; empty for the default one.
 
     Raises:
         EngineLoadError: the settings do not suit the engine.
@@ -192,7 +192,7 @@ def cpp_settings(
 
     Args:
         manifest: the engine's.
-        settings: what was asked for of those that both backends have.
+        settings: settings that both backends have.
         version_dir: absolute, as the server will see it.
         given: further parameters by their official names.
 

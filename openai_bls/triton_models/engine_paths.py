@@ -34,7 +34,7 @@ def strayed(model: Path, parameters: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         model: the folder of a model that the C++ backend runs.
-        parameters: of its config.pbtxt.
+        parameters: parameters of the model's config.pbtxt.
     """
     engine = model.absolute() / _VERSION / ENGINE_FOLDER
     own = {"gpt_model_path": engine, "xgrammar_tokenizer_info_path": engine / GRAMMAR_VOCABULARY}

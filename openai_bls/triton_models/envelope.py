@@ -17,9 +17,9 @@ def triton_context(observer: Observer, model: str, parameters: Mapping[str, Any]
     """Context of a request that arrives now.
 
     Args:
-        observer: told of its end.
+        observer: observer that learns of the request's end.
         model: name of the Triton model.
-        parameters: of the request; `traceparent` and its like belong to a trace.
+        parameters: parameters of the request; `traceparent` and its like belong to a trace.
     """
     trace_headers = None
     if observer.headers:
@@ -41,7 +41,7 @@ async def answer_on_triton(
     """Answer a request by `work`, and end its context once that and what it began have ended.
 
     Args:
-        context: of the request.
+        context: context of the request.
         work: raises ApiError for the client's errors.
         refuse: answers with an error.
         fail: sends an error, if the client is still there.

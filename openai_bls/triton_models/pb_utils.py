@@ -313,8 +313,8 @@ def call_model(model: str, arrays: Mapping[str, np.ndarray[Any, Any]], outputs: 
     """The one response of another model of this server, by a plain BLS call; blocks until it is there.
 
     Args:
-        model: its name; the version is the one that Triton's policy chooses.
-        arrays: its inputs by name.
+        model: name of the model; Triton's version policy chooses the version.
+        arrays: inputs by name.
         outputs: names of the tensors wanted; no other is copied out of the server.
 
     Raises:

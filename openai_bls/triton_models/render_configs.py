@@ -62,9 +62,9 @@ class _Chosen(msgspec.Struct, frozen=True):
     backend: str = "python"
     parameters: dict[str, str] = {}
     numbers: dict[str, int] = {}
-    """By the names of `_NUMBERS`."""
+    """Numbers by the names in `_NUMBERS`."""
     decoupled: bool | None = None
-    """As in `Model`; None is the table's."""
+    """Value of `Model.decoupled`; None keeps the table's."""
 
 
 def configure(repository: Path, changes: Iterable[str] = ()) -> list[Path]:

@@ -22,7 +22,7 @@ def check_start(repository: Path, tables: Mapping[str, Model], models: Mapping[s
     Args:
         repository: the model repository.
         tables: declarations of this release, by name.
-        models: the same with what was chosen.
+        models: declarations with the choices of the operator, by name.
 
     Raises:
         SettingsError: the next start would refuse one, or leave it unready; one sentence.

@@ -41,8 +41,8 @@ class BlsPromptClient:
     """Has prompts prepared whole, by a `preprocessing` that takes a `PromptRequest` as ours does.
 
     Args:
-        model: its declaration.
-        calls: by BLS.
+        model: declaration of the model.
+        calls: calls of models by BLS.
         timeout_s: seconds until a call must be answered.
     """
 
@@ -110,11 +110,11 @@ class OfficialPromptClient(BlsPromptClient):
     """Has texts tokenized by a `preprocessing` with the official tensors; chat templates are rendered here.
 
     Args:
-        model: its declaration.
-        calls: by BLS.
+        model: declaration of the model.
+        calls: calls of models by BLS.
         timeout_s: seconds until a call must be answered.
         tokenizer_dir: the engine's tokenizer, with its chat template.
-        vocab_size: of the engine, once that is there.
+        vocab_size: size of the engine's vocabulary, known once the engine is there.
     """
 
     def __init__(
@@ -161,8 +161,8 @@ class OfficialPromptClient(BlsPromptClient):
         """Token ids of a text.
 
         Args:
-            text: what to tokenize.
-            special: with the tokenizer's own special tokens around it, or without; None: as preprocessing has it.
+            text: text to tokenize.
+            special: whether the tokenizer's own special tokens are around the text; None leaves it to preprocessing.
             encoder: tells these tokens.
         """
         length = "REQUEST_INPUT_LEN"

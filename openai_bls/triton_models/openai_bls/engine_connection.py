@@ -35,8 +35,8 @@ class EngineConnection:
     """One of the engines behind an `openai_bls` instance.
 
     Args:
-        backend: its models.
-        settings: of the model `openai_bls`.
+        backend: models of the engine.
+        settings: settings of the model `openai_bls`.
         is_default: whether `model_aliases` are its names too.
     """
 
@@ -147,9 +147,9 @@ def prompt_client(
         backend: the engine's models.
         model: the preprocessing as it is called by BLS; None where it serves the exchange.
         owner: process id of the tritonserver.
-        model_calls: for BLS.
+        model_calls: calls of models by BLS.
         timeout_s: seconds until a BLS call must be answered.
-        vocab_size: of the engine, once that is there.
+        vocab_size: size of the engine's vocabulary, known once the engine is there.
     """
     if model is None:
         return PromptExchangeClient(address(backend.preprocessing, owner))

@@ -43,8 +43,8 @@ class MetricsExporter:
     """Copy of one instance's metrics on Triton's metrics port.
 
     Args:
-        metrics: of the instance.
-        port: of the server.
+        metrics: metrics of the instance.
+        port: metrics port of the server.
     """
 
     def __init__(self, metrics: Metrics, port: MetricsPort) -> None:
@@ -53,7 +53,7 @@ class MetricsExporter:
         self._leadership = Leadership()
         self._series: dict[_Key, _Series] = {}
         self._shared: set[_Key] = set()
-        """Of `_series`, what this instance shows for all of them."""
+        """Keys of `_series` that this instance shows for all instances."""
         self._warned: set[str] = set()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics-exporter", daemon=True)
@@ -93,8 +93,9 @@ class MetricsExporter:
         """Bring a family up to date; the keys of its series.
 
         Args:
-            family: with its values.
-            shared: what the port shows already counts: a leader whose process was killed has left it.
+            family: family with its values.
+            shared: counts that the port already shows are part of the values: a leader whose process was killed has
+                left them.
         """
         keys = []
         kind = "gauge" if family.type == "gauge" else "counter"

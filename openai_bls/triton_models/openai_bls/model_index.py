@@ -86,9 +86,9 @@ class HttpModelIndex(_BlockingIndex):
     """Index over HTTP. No connection stays open: a server that stops waits for them.
 
     Args:
-        host: of Triton's HTTP front end.
-        port: of it.
-        headers: with which it shows the index.
+        host: host of Triton's HTTP front end.
+        port: port of Triton's HTTP front end.
+        headers: headers that the front end requires of such requests.
     """
 
     def __init__(self, host: str, port: int, headers: Mapping[str, str] | None = None) -> None:
@@ -131,7 +131,7 @@ class GrpcModelIndex(_BlockingIndex):
 
     Args:
         address: host and port of Triton's gRPC front end.
-        headers: with which it shows the index.
+        headers: headers that the front end requires of such requests.
     """
 
     def __init__(self, address: str, headers: Mapping[str, str] | None = None) -> None:

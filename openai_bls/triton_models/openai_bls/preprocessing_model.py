@@ -34,7 +34,7 @@ class PreprocessingModel:
     """Tensors of a `preprocessing`, by the official names.
 
     Args:
-        folder: its model folder.
+        folder: folder of the model.
 
     Raises:
         ValueError: it cannot be called as a preprocessing; one sentence.

@@ -258,7 +258,7 @@ class SenderThread:
     """Thread that sends the responses of some of the requests, one after the other.
 
     Args:
-        name: of the thread.
+        name: name of the thread.
         throttle: all senders'.
     """
 

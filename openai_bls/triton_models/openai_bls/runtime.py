@@ -65,11 +65,12 @@ class Runtime:
 
     Args:
         settings: the model's.
-        backends: of the engines to serve, the default one first.
+        backends: models of each engine to serve, the default engine's first.
         owner: process id of the tritonserver.
         call_model: makes one BLS call.
-        metrics_port: where the metrics are shown beside /v1's page, unless the settings or the server say otherwise.
-        instances: of the model in this server.
+        metrics_port: Triton's metrics port, which shows the metrics as /v1's page does, unless the settings or the
+            server say otherwise.
+        instances: number of `openai_bls` instances in this server.
 
     Raises:
         PortInUseError: /v1 cannot have its port.
@@ -131,7 +132,7 @@ class Runtime:
         Args:
             tensors: the BYTES inputs by name, flattened.
             parameters: the request parameters.
-            reply: of the request.
+            reply: reply to the request.
             timeout_s: Triton's own timeout of the request, in seconds; None if it has none.
         """
         # A server without any front end of its own (in-process use) shows by its first request that it is up.

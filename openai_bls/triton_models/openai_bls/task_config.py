@@ -63,7 +63,7 @@ def task_model(config: Mapping[str, Any], created: int) -> TaskModel | None:
     """The task model that a model's configuration declares; None if it declares none.
 
     Args:
-        config: as `GET /v2/models/<name>/config` has it.
+        config: configuration that `GET /v2/models/<name>/config` returns.
         created: Unix time.
     """
     parameters = {key: str(value.get("string_value", "")) for key, value in config.get("parameters", {}).items()}

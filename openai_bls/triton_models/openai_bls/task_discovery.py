@@ -30,8 +30,8 @@ class TaskDiscovery:
     """Keeps the task models as the server has them; belongs to the event loop's thread.
 
     Args:
-        index: of the server.
-        models: whose task models to keep.
+        index: index of the server's models.
+        models: registry whose task models are kept.
         interval_s: seconds between two looks.
     """
 

@@ -29,7 +29,7 @@ class Preprocessing:
 
     Args:
         tokenizer_dir: a tokenizer as `save_pretrained` writes it.
-        settings: of the model.
+        settings: settings of the model.
         engine_dir: version folder of the engine that the prompts are for; without its manifest no context is known.
     """
 

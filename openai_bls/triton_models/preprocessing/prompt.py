@@ -128,8 +128,8 @@ class PromptEncoder:
         """Token ids of raw text.
 
         Args:
-            text: what to tokenize.
-            add_special_tokens: with those that the tokenizer adds by itself (a BOS, say).
+            text: text to tokenize.
+            add_special_tokens: whether the tokenizer adds its own special tokens, such as a BOS.
         """
         if self._fast is not None:
             return self._fast(text, add_special_tokens)

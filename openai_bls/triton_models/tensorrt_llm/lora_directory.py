@@ -32,7 +32,7 @@ class LoraDirectory:
     Adapters that came another way are left alone, and one that somebody unloads stays so until its folder changes.
 
     Args:
-        directory: to watch; it need not be there yet.
+        directory: directory to watch; it need not be there yet.
         update: loads the adapter in a folder under a name, or unloads it where the path is empty; raises LoraError.
     """
 

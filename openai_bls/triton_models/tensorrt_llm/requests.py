@@ -80,8 +80,8 @@ def parse(
     Args:
         arrays: the tensors by name.
         info: the engine's.
-        exclude_input_default: of requests that do not say.
-        prompts: of each row; None reads them from `input_ids`.
+        exclude_input_default: value of `exclude_input_in_output` for requests that do not give it.
+        prompts: prompts in token ids, one per row; None reads them from `input_ids`.
 
     Raises:
         InvalidRequestError: a missing or bad tensor, or one that asks for what this engine does not do.

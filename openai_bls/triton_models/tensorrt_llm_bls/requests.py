@@ -60,7 +60,7 @@ async def parse(arrays: Arrays, info: EngineInfo, prompts: PromptClient, exclude
         arrays: the tensors by name.
         info: the engine's.
         prompts: client of preprocessing.
-        exclude_input_default: of requests that do not say.
+        exclude_input_default: value of `exclude_input_in_output` for requests that do not give it.
 
     Raises:
         ApiError: a missing or bad tensor, one that asks for what the engine does not do, or preprocessing cannot be

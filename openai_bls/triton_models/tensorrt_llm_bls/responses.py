@@ -48,8 +48,8 @@ class TensorWriter:
     of all tokens so far are in each response; what else was asked for is in the last one of each sequence.
 
     Args:
-        request: as it came.
-        sender: of its responses.
+        request: request of the client.
+        sender: sends the request's responses.
     """
 
     def __init__(self, request: TextRequest, sender: ResponseSender[Outputs]) -> None:

@@ -59,15 +59,15 @@ class Runtime:
     """One `tensorrt_llm_bls` instance.
 
     Args:
-        backend: of the default engine.
+        backend: models of the default engine.
         owner: process id of the tritonserver.
         call_model: makes a BLS call, for a `preprocessing` that is not ours.
         exclude_input_default: leave the prompt out of whole answers to requests that do not say.
         decoupled: a request may have any number of responses, else one.
         limits: settings of `openai_bls`, whose limits hold here too.
-        api_keys: for the limits of each.
-        instances: of the model in this server.
-        observer: told of each request, and closed in the end; None is nobody.
+        api_keys: API keys, for their limits.
+        instances: number of `tensorrt_llm_bls` instances in this server.
+        observer: observer that learns of each request and is closed in the end; None is none.
 
     Raises:
         OSError: the tokenizer cannot be read.
@@ -126,8 +126,8 @@ class Runtime:
 
         Args:
             arrays: the input tensors by name, which need not live longer than this call.
-            reply: of the request.
-            parameters: of the request.
+            reply: reply to the request.
+            parameters: parameters of the request.
             key: name of the API key that it came with.
             timeout: seconds in which it must be answered, as they were given; None if they were not.
         """
