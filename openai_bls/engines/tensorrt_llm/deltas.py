@@ -95,7 +95,7 @@ class Cursor:
 
         Args:
             completion: the output as it is now.
-            finished: it will not change any more.
+            finished: True if the output will not change any more.
             cached_tokens: prompt tokens that the KV cache held already.
 
         Raises:
@@ -180,7 +180,7 @@ def _logprobs(token_ids: Sequence[int], places: Sequence[Any], count: int) -> Lo
 
     Args:
         token_ids: the tokens.
-        places: for each its log-probability alone, or a mapping from token id to an object with `logprob`.
+        places: log-probability of each token, or a mapping from token id to an object with `logprob`.
         count: likeliest tokens to tell.
 
     Raises:

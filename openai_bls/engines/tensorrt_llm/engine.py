@@ -67,7 +67,7 @@ class TrtLlmEngine:
         Args:
             api: the installed TensorRT-LLM.
             llm: loaded by it; the engine's from now on.
-            manifest: of the engine.
+            manifest: manifest of the engine.
             info: capabilities and limits.
             on_step: the listener.
             lora: adapters that are there from the beginning.

@@ -29,14 +29,14 @@ def engine_info(
     """The engine of `manifest`, which is of the kind `tensorrt_llm`.
 
     Args:
-        manifest: what the builder left.
-        facts: of its checkpoint.
-        version: of TensorRT-LLM.
+        manifest: manifest that the builder left.
+        facts: facts of the engine's checkpoint.
+        version: version of TensorRT-LLM.
         supported: fields that requests may use, named as in `capabilities`. `grammar` and `lora_name` depend on
             `grammar_backend` and the manifest's adapters alone.
         max_logprobs: the most likeliest tokens per place.
         grammar_backend: library that holds outputs to a grammar; empty is none.
-        grammar_kinds: of `Grammar.kind`, those it takes; empty is all.
+        grammar_kinds: values of `Grammar.kind` that it takes; empty is all.
     """
     names = set(supported) - {"grammar", "lora_name"}
     if grammar_backend:

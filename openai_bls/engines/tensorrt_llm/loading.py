@@ -67,7 +67,7 @@ def load(
 
     Args:
         version_dir: the folder that the manifest lies in.
-        manifest: of the kind `tensorrt_llm`.
+        manifest: manifest of the kind `tensorrt_llm`.
         settings: the Triton model's.
         on_step: the listener.
         api: TensorRT-LLM; by default the installed one.

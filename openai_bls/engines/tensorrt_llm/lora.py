@@ -39,7 +39,7 @@ def target_modules(adapters: Mapping[str, Adapter], *, room: bool = False) -> tu
     and values go together, which it sees to only where it has a single directory.
 
     Args:
-        adapters: by name.
+        adapters: adapters by name.
         room: others are to be loaded later.
 
     Raises:
@@ -68,8 +68,8 @@ def read(folder: Path, checkpoint: Path, modules: tuple[str, ...], max_rank: int
     """The adapter in `folder`, for an engine that is loaded.
 
     Args:
-        folder: of the adapter.
-        checkpoint: with the model's config.json.
+        folder: folder of the adapter.
+        checkpoint: folder with the model's config.json.
         modules: TensorRT-LLM's names of those that the engine was set up for.
         max_rank: largest rank that it was set up for.
 

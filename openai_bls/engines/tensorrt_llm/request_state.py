@@ -29,11 +29,11 @@ class RequestState:
         self.task: asyncio.Task[None] | None = None
         """Iterates over the output."""
         self.marked = False
-        """Its output may hold something new."""
+        """True if the output may hold something new."""
         self.finished = False
-        """Its output will not change any more."""
+        """True if the output will not change any more."""
         self.ended = False
-        """Its last delta was given."""
+        """True once the request's last delta was given."""
 
     def advance(self) -> TokenDelta | None:
         """Delta of what is new in the output, if anything is; whatever goes wrong ends this request alone."""

@@ -37,7 +37,7 @@ def end_token(request: GenerationRequest, info: EngineInfo, grammar_end_id: int 
 
     Args:
         request: the request.
-        info: of the engine.
+        info: facts of the engine.
         grammar_end_id: the token that ends a grammar.
     """
     stops = request.stop_token_ids

@@ -12,14 +12,14 @@ class AdapterTable:
     """Changed under the engine's lock, one call at a time; `by_name` may be read by any thread.
 
     Args:
-        adapters: those that are there from the beginning.
+        adapters: adapters that are there from the beginning.
         room: adapters that vLLM may hold at a time.
     """
 
     def __init__(self, adapters: Sequence[LoraAdapter], room: int) -> None:
         self.by_name = {adapter.name: adapter for adapter in adapters}
         self.retired: dict[int, LoraAdapter] = {}
-        """By number, adapters that were unloaded and that live requests still use."""
+        """Adapters, by number, that were unloaded and that live requests still use."""
         self._room = room
 
     @property

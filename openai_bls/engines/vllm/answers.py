@@ -120,10 +120,10 @@ def record(engine: Engine, switch: Switch, *, device: str, dtype: str) -> Answer
     """Golden answers of a loaded engine.
 
     Args:
-        engine: its listener is `switch`.
+        engine: engine whose listener is `switch`.
         switch: the engine's listener.
         device: `cpu`, or the GPU's name and compute capability (`module.Vllm.device`).
-        dtype: of the loaded weights.
+        dtype: data type of the loaded weights.
 
     Raises:
         EngineLoadError: the engine does not answer, or with something that is no number.

@@ -29,9 +29,9 @@ def engine_info(
     """The engine of `manifest`, which is of the kind `vllm`.
 
     Args:
-        manifest: what the builder left.
-        facts: of its checkpoint.
-        version: of vLLM.
+        manifest: manifest that the builder left.
+        facts: facts of the engine's checkpoint.
+        version: version of vLLM.
         supported: fields that requests may use; `grammar` and `lora_name` depend on the other arguments alone.
         grammar_backend: library that holds outputs to a grammar; empty is none.
         grammar_kinds: values of `Grammar.kind` that it takes.

@@ -74,7 +74,7 @@ class Client(Protocol):
     finish their work later, in the order of the calls."""
 
     name: str
-    """For the log."""
+    """Name of the client in the log."""
 
     def start(self, on_outputs: OnOutputs, on_refused: OnRefused, on_death: OnDeath) -> None:
         """Begin to read outputs."""

@@ -268,8 +268,8 @@ def _failure(error: Exception, cause: str, values: dict[str, Any], *, on_cpu: bo
     """One sentence about a start that failed.
 
     Args:
-        error: what was raised here.
-        cause: what the engine core logged last; empty if nothing.
+        error: exception that was raised here.
+        cause: last line that the engine core logged; empty if there is none.
         values: arguments of `AsyncEngineArgs`.
         on_cpu: vLLM computes on the CPU.
     """

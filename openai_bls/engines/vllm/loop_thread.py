@@ -20,7 +20,7 @@ class LoopThread:
     """An event loop on a thread of its own.
 
     Args:
-        name: of the thread.
+        name: name of the thread.
     """
 
     def __init__(self, name: str) -> None:

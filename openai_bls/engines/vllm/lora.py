@@ -31,7 +31,7 @@ def read(name: str, folder: Path, checkpoint: Path, max_rank: int, taken: Iterab
     """The adapter in `folder`, for a loaded engine. Reads its weights once, for their hash.
 
     Args:
-        name: for requests.
+        name: name that requests use.
         folder: a PEFT directory.
         checkpoint: folder of the model's config.json.
         max_rank: largest rank that the engine takes.

@@ -87,8 +87,8 @@ def refusal(name: str, value: Any) -> str | None:
     """Why an argument may not be given, or what to give instead; None if it may.
 
     Args:
-        name: of a field, in underscores.
-        value: its value.
+        name: name of a field, in underscores.
+        value: value of the field.
     """
     if name in _OPTIONS:
         return f"give {_OPTIONS[name]} to the build"

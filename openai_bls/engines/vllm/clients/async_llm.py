@@ -166,8 +166,8 @@ def plain_output(request_id: str, output: Any, generation: Generation) -> PlainO
     """A `RequestOutput` of the kind DELTA in the form of an engine core's output.
 
     Args:
-        request_id: of the request.
-        output: what `generate` gave.
+        request_id: id of the request.
+        output: output of `AsyncLLM.generate`.
         generation: the request.
     """
     completion = output.outputs[0]
@@ -194,7 +194,7 @@ def rows(places: Sequence[Any], token_ids: Sequence[int], k: int) -> tuple[Any, 
     """Token ids and log-probabilities, each of shape [places, 1 + k], from vLLM's mappings.
 
     Args:
-        places: for each token a mapping from token id to an object with `logprob` and `rank`.
+        places: mapping for each token, from token id to an object with `logprob` and `rank`.
         token_ids: the tokens themselves.
         k: likeliest tokens asked for.
     """

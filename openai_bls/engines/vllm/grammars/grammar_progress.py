@@ -76,8 +76,8 @@ class GrammarProgress:
     """Grammars of one model's vocabulary, as vLLM's core compiles them. Thread-safe.
 
     Args:
-        folder: of the tokenizer that vLLM is given.
-        vocab_size: of the model.
+        folder: folder of the tokenizer that vLLM is given.
+        vocab_size: size of the model's vocabulary.
     """
 
     def __init__(self, folder: Path, vocab_size: int) -> None:

@@ -31,10 +31,10 @@ class Grammars:
 
     Args:
         backend: `EngineInfo.grammar_backend`.
-        version: of vLLM.
-        folder: of the tokenizer that vLLM's grammars read.
-        vocab_size: of the model.
-        eos_token_ids: of the model.
+        version: version of vLLM.
+        folder: folder of the tokenizer that vLLM's grammars read.
+        vocab_size: size of the model's vocabulary.
+        eos_token_ids: ids of the model's end tokens.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class Grammars:
         """Grammars with the installed llguidance; None, with a line in the log, where they are not known to be exact.
 
         Args:
-            version: of vLLM.
-            folder: with tokenizer.json.
-            vocab_size: of the model.
-            eos_token_ids: of the model.
+            version: version of vLLM.
+            folder: folder with tokenizer.json.
+            vocab_size: size of the model's vocabulary.
+            eos_token_ids: ids of the model's end tokens.
         """
         llguidance = structured_outputs.installed_llguidance()
         backend = structured_outputs.grammar_backend(version, llguidance)

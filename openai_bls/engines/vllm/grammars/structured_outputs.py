@@ -56,7 +56,7 @@ def grammar_kinds(backend: str, version: str) -> tuple[str, ...]:
     """`EngineInfo.grammar_kinds` of a backend.
 
     Args:
-        backend: of `grammar_backend`.
+        backend: backend that `grammar_backend` names.
         version: version of vLLM; all that have the backend read the same kinds.
     """
     return KINDS if backend and _numbers(version) >= OLDEST_VLLM else ()
@@ -84,8 +84,8 @@ def params(grammar: Grammar, backend: str, stop_token_ids: Collection[int] = ())
     """Fields of vLLM's `StructuredOutputsParams` for a grammar.
 
     Args:
-        grammar: of one of `grammar_kinds`.
-        backend: of `grammar_backend`.
+        grammar: grammar of one of `grammar_kinds`.
+        backend: backend that `grammar_backend` names.
         stop_token_ids: the request's stop tokens in the model's vocabulary, without the tokenizer's own end token.
 
     Raises:
@@ -120,7 +120,7 @@ def sampling(request: GenerationRequest, eos_token_id: int | None) -> dict[str, 
     the sequence. Where the request does not stop at it, it is sampled only if nothing else is allowed.
 
     Args:
-        request: with a grammar.
+        request: request with a grammar.
         eos_token_id: id of the tokenizer's end token; None where it has none.
 
     Returns:
@@ -138,7 +138,7 @@ def refusal(request: GenerationRequest, text_token_ids: Collection[int]) -> str 
 
     Args:
         request: any request.
-        text_token_ids: those of the request's stop tokens that are text to the tokenizer, not special.
+        text_token_ids: ids among the request's stop tokens that are text to the tokenizer, not special.
     """
     if request.grammar is None:
         return None

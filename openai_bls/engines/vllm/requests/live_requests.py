@@ -51,7 +51,7 @@ class LiveRequests:
 
     def __init__(self) -> None:
         self._live: dict[str, RequestState] = {}
-        """By their ids in vLLM."""
+        """Live requests by their ids in vLLM."""
         self._keys: dict[int, str] = {}
         """Id of a live request → its id in vLLM."""
         self._numbers = itertools.count()
@@ -69,10 +69,10 @@ class LiveRequests:
         """Check a request.
 
         Args:
-            request: that was submitted.
-            info: of the engine.
-            runner: that runs the model.
-            adapter: that the request names.
+            request: request that was submitted.
+            info: facts of the engine.
+            runner: model runner of vLLM.
+            adapter: adapter that the request names.
 
         Returns:
             What vLLM is to generate, without the request's grammar, or the only delta of a request that it does not

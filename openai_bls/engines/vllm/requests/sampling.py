@@ -18,7 +18,7 @@ MAX_BAD_WORDS = 128
 MAX_BAD_WORD_TOKENS = 1024
 """Sizes of the buffers of vLLM's second model runner, which fails whole when one is exceeded."""
 _NO_SEED = (1 << 64) - 1
-"""In 64 bits it is -1, which vLLM takes for none."""
+"""Seed that is -1 in 64 bits, which vLLM takes for none."""
 
 FIELDS = (
     "temperature",

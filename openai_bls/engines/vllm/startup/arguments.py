@@ -36,10 +36,10 @@ def engine_args(
 
     Args:
         checkpoint: folder with config.json and weights.
-        manifest: of the engine.
-        settings: of config.pbtxt.
+        manifest: manifest of the engine.
+        settings: settings of config.pbtxt.
         fields: name → type of the fields of the installed `AsyncEngineArgs`.
-        version: of vLLM.
+        version: version of vLLM.
         on_cpu: vLLM computes on the CPU.
         tokenizer: folder of the tokenizer, for grammars; None if there is none.
 

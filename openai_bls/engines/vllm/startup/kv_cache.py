@@ -8,7 +8,7 @@ GIB = 1 << 30
 LEAST = GIB
 MOST = 8 * GIB
 _SHARE = 0.4
-"""Of the memory that is free, the most that the cache takes."""
+"""Largest share of the free memory that the cache takes."""
 _SLACK = 1.1
 """Blocks are not filled."""
 
@@ -17,8 +17,8 @@ def cpu_kv_cache_bytes(kv_bytes_per_token: int, tokens: int, available: int | No
     """Bytes of a KV cache for `tokens` tokens, within bounds; a whole number of GiB.
 
     Args:
-        kv_bytes_per_token: at float32; 0 if unknown.
-        tokens: of all sequences together at their longest.
+        kv_bytes_per_token: bytes per token at float32; 0 if unknown.
+        tokens: number of tokens of all sequences together at their longest.
         available: free memory in bytes; None asks the system.
     """
     if available is None:

@@ -74,9 +74,9 @@ def find_interpreter(named: str, environ: Mapping[str, str], folders: Iterable[P
     """Path of an interpreter with vLLM.
 
     Args:
-        named: as --engine-python has it: a path, or a command on PATH; empty if it was not given.
+        named: value of --engine-python: a path, or a command on PATH; empty if it was not given.
         environ: environment variables; `VARIABLE` comes next.
-        folders: where the environment of `install-engine` may lie; last comes the interpreter that runs this.
+        folders: folders where the environment of `install-engine` may lie; last comes the interpreter that runs this.
 
     Returns:
         An absolute path, with its symbolic links: those of an environment lead out of it.

@@ -13,7 +13,7 @@ def check_start(manifest: Manifest, python: str, gpus: Sequence[str]) -> str:
     """What will run the engine, e.g. `vLLM 0.32.0 of /srv/.venv-vllm/bin/python`.
 
     Args:
-        manifest: of the engine.
+        manifest: manifest of the engine.
         python: interpreter of the engine's process; empty is the Triton model's own.
         gpus: names of the GPUs that this machine shows; nothing is checked where it shows none.
 
