@@ -62,7 +62,7 @@ class Endpoint:
     handler: Callable[[Api], Handler]
     """Maker of the handler of an application."""
     operation: Operation
-    """Its description."""
+    """Description of the endpoint for /openapi.json."""
     method: str = "POST"
     triton: TritonEntry | None = None
     """None: not served on Triton's ports."""
@@ -103,12 +103,12 @@ def one_shot(
     """An endpoint that answers at once and generates nothing, on /v1 and on Triton's ports.
 
     Args:
-        name: of the endpoint.
+        name: name of the endpoint.
         answer: makes the answer to a body; its annotation says of which type.
         body: type of the body.
-        summary: of the endpoint, in a few words.
+        summary: description of the endpoint in a few words.
         paths: None is `/v1/<name>`.
-        smoke: its check.
+        smoke: smoke check of the endpoint.
         has_guards: see `Endpoint`.
     """
 

@@ -66,7 +66,7 @@ class BatchRecord(msgspec.Struct, omit_defaults=True):
     metadata: dict[str, str] | None = None
     output_expires_s: int | None = None
     ran_out: bool = False
-    """It expired before all its requests were answered."""
+    """True if the batch expired before all its requests were answered."""
     owner: str = ""
     model: str | None = None
     total: int = 0

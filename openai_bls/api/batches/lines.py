@@ -25,7 +25,7 @@ class LineError(Exception):
 
     Args:
         code: machine-readable.
-        message: for the client.
+        message: text for the client.
         param: the field at fault, or None.
     """
 
@@ -53,8 +53,8 @@ def parse(text: bytes, url: str | None = None) -> Line:
     """The request on a line.
 
     Args:
-        text: of the line.
-        url: that it must have; None is any of `URLS`.
+        text: text of the line.
+        url: URL that the line must have; None is any of `URLS`.
 
     Raises:
         LineError: it is none, or one that cannot be in a batch.
@@ -78,8 +78,8 @@ def texts(path: Path, max_bytes: int) -> Iterator[tuple[int, bytes]]:
     """The numbers, from 1 on, and the texts of the lines that are not empty; one that is too long comes cut.
 
     Args:
-        path: of the file.
-        max_bytes: of a request's body.
+        path: path of the file.
+        max_bytes: most bytes of a request's body.
     """
     most = max_bytes + _OVERHEAD_BYTES
     with path.open("rb") as file:
@@ -194,7 +194,7 @@ def resume(path: Path, tally: Tally) -> set[str]:
     """The `custom_id`s that a file of results has; a last line that was not written to its end is cut off.
 
     Args:
-        path: of the file, which need not exist.
+        path: path of the file, which need not exist.
         tally: counts them.
     """
     done: set[str] = set()

@@ -51,7 +51,7 @@ class Runner:
     """Works on the batches of a folder until it is cancelled.
 
     Args:
-        api: of this instance.
+        api: handlers of this instance.
         folder: has the batches.
     """
 

@@ -32,7 +32,7 @@ class UploadForm(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     purpose: Literal["batch"]
     """Files are for batches only."""
     anchor: Literal["created_at"] | None = msgspec.field(default=None, name="expires_after[anchor]")
-    """With `expires_after[seconds]`."""
+    """Moment from which `expires_after[seconds]` counts; given together with it."""
     seconds: _Seconds | None = msgspec.field(default=None, name="expires_after[seconds]")
     """Seconds until the file is deleted; 30 days unless given."""
 
@@ -43,19 +43,19 @@ class BatchBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     input_file_id: str
     """An uploaded file."""
     endpoint: Url
-    """Of all requests in the file."""
+    """Endpoint of all requests in the file."""
     completion_window: Literal["24h"]
     metadata: Metadata | None = None
     """Kept with the batch."""
     output_expires_after: ExpiresAfter | None = None
-    """Of the files that the batch writes; 30 days unless given."""
+    """Expiry of the files that the batch writes; 30 days unless given."""
 
 
 class FilesQuery(msgspec.Struct):
     """Query of GET /v1/files."""
 
     purpose: str | None = None
-    """Those of this purpose only."""
+    """Purpose of the files to list."""
     limit: Annotated[int, Meta(ge=1, le=MAX_FILES)] = MAX_FILES
     """Files of the page."""
     order: Literal["asc", "desc"] = "desc"

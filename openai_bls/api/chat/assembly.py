@@ -16,7 +16,7 @@ def assemble(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """The whole answer: texts of a choice are joined, everything else is as it was said last.
 
     Args:
-        chunks: whose `choices` are lists; all else in them may be anything.
+        chunks: chunks whose `choices` are lists; all else in them may be anything.
     """
     answer: dict[str, Any] = {}
     choices: dict[str, dict[str, Any]] = {}

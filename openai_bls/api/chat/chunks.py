@@ -38,7 +38,7 @@ class AnswerMessage(msgspec.Struct, frozen=True):
     refusal: None = None
     reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
     reasoning: str | msgspec.UnsetType = msgspec.UNSET
-    """The same under its newer name: clients know one or the other."""
+    """Text of `reasoning_content` under its newer name: clients know one or the other."""
     tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -93,7 +93,7 @@ class Delta(msgspec.Struct, frozen=True):
     """Piece of a message."""
 
     role: Literal["assistant"] | msgspec.UnsetType = msgspec.UNSET
-    """In a choice's first delta."""
+    """Role of the message, in a choice's first delta."""
     content: str | msgspec.UnsetType = msgspec.UNSET
     reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
     reasoning: str | msgspec.UnsetType = msgspec.UNSET
@@ -128,7 +128,7 @@ class Chunk(msgspec.Struct, Generic[ChoiceT], frozen=True):
     system_fingerprint: str
     choices: list[ChoiceT]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
-    """With `stream_options`; null in every chunk but the last."""
+    """Token counts, with `stream_options`; null in every chunk but the last."""
 
 
 class Envelope(msgspec.Struct, frozen=True):
@@ -149,7 +149,7 @@ class ChunkEncoder:
     A text chunk, one per token, is two joins around one encoded string.
 
     Args:
-        envelope: of the request.
+        envelope: envelope of the request.
         usage_null: every chunk but the usage chunk has `"usage": null` (stream_options.include_usage).
         sse: frame as `data: ...` and two line feeds.
     """

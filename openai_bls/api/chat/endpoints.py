@@ -80,10 +80,10 @@ async def _checked(
     """A request to an engine, or to a chat model, which may have any fields.
 
     Args:
-        service: that takes it.
-        name: of the endpoint.
+        service: service that takes the request.
+        name: name of the endpoint.
         parse: makes the request to an engine.
-        body: its body.
+        body: gives the body of the request.
 
     Raises:
         ApiError: it is neither.

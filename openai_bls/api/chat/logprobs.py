@@ -17,7 +17,7 @@ class LogprobRenderer:
     """Writes the log-probabilities of one request. A long prompt that is echoed has many, and all at once.
 
     Args:
-        detokenizers: of the request's model.
+        detokenizers: detokenizers of the request's model.
         chat: chat completions' form, else completions'.
     """
 

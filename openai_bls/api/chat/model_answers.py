@@ -76,8 +76,8 @@ def checked(model: str, text: bytes) -> dict[str, Any]:
     """A model's answer or chunk.
 
     Args:
-        model: its name.
-        text: what it sent.
+        model: name of the model.
+        text: text that the model sent.
 
     Raises:
         ChatModelError: it is an error.
@@ -125,7 +125,7 @@ def chunks(model: str, answer: dict[str, Any], *, include_usage: bool) -> Iterat
     """The chunks of a stream that says what a whole answer says, whatever further fields it has.
 
     Args:
-        model: its name.
+        model: name of the model.
         answer: whole.
         include_usage: end with a chunk that carries the usage.
 

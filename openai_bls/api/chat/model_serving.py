@@ -52,8 +52,8 @@ class ChatModelRequest:
     """A request to a chat model.
 
     Args:
-        model: without a fault.
-        body: of the request.
+        model: chat model without a fault.
+        body: body of the request.
 
     Raises:
         InvalidRequestError: it is no chat request.
@@ -106,8 +106,8 @@ class StreamedAnswer:
 
     Args:
         service: takes the request.
-        context: of the request.
-        request: with `stream`.
+        context: context of the request.
+        request: request for a stream.
         sink: gets the chunks, or the error.
     """
 

@@ -111,7 +111,7 @@ class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
     reasoning_content: str | None = None
     """Earlier reasoning, which some chat templates render again."""
     reasoning: str | None = None
-    """The same under its newer name."""
+    """Text of `reasoning_content` under its newer name."""
     # unsupported: null only, see `tools`
     function_call: Any = None
     audio: Any = None
@@ -246,16 +246,16 @@ class Generation(StructuredOutput, kw_only=True):
     stream: bool | None = None
     """Server-sent events instead of one answer."""
     stream_options: StreamOptions | None = None
-    """With `stream`: `include_usage`, and with it `continuous_usage_stats` (counts in every chunk, from 0 on; else
-    nothing); `include_obfuscation` is harmless."""
+    """Options of a stream: `include_usage`, and with it `continuous_usage_stats` (counts in every chunk, from 0 on;
+    else nothing); `include_obfuscation` is harmless."""
     temperature: Temperature | None = None
     """Without it the checkpoint's generation_config.json counts."""
     top_p: TopP | None = None
     """Without it the checkpoint's generation_config.json counts."""
     seed: Annotated[int, limits(minimum=-(2**63), maximum=2**64 - 1)] | None = None
-    """The same seed and request give the same text, whatever else is in the batch. Each of `n` choices has its own.
-    On a GPU in half precision scores differ in their last bits with the size of the batch, which can turn a near
-    tie."""
+    """Seed of the sampling: an equal request with it gives the same text, whatever else is in the batch. Each of `n`
+    choices has its own. On a GPU in half precision scores differ in their last bits with the size of the batch, which
+    can turn a near tie."""
     # Checked in `validation`: msgspec's bounds end at 2^63.
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
@@ -332,7 +332,7 @@ class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True
     continue_final_message: bool | None = None
     """The answer goes on from the last message, the assistant's."""
     documents: list[dict[str, Any]] | None = None
-    """For templates that show them."""
+    """Documents for templates that show them."""
     include_reasoning: bool | None = None
     """False leaves thoughts out of the answer."""
     prediction: Prediction | None = None

@@ -34,7 +34,7 @@ class StreamWriter:
     Args:
         encoder: writes the chunks.
         sink: receiver of the chunks.
-        envelope: of the request.
+        envelope: envelope of the request.
         include_usage: end with a chunk that carries the usage.
         renderer: writes log-probabilities, for requests that want them.
     """
@@ -166,7 +166,7 @@ class AnswerWriter(AnswerFuture[Answer[Any]]):
     """Collects everything and resolves `answer` at the end.
 
     Args:
-        envelope: of the request.
+        envelope: envelope of the request.
         candidates: sequences for each prompt.
         n: number of them that are answered, the likeliest.
         renderer: writes log-probabilities, for requests that want them.

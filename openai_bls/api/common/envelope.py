@@ -21,7 +21,7 @@ async def enveloped(context: RequestContext, work: Awaitable[T], refuse: Callabl
     """Result of `work`, or what `refuse` makes of the error that it raises.
 
     Args:
-        context: of the request.
+        context: context of the request.
         work: the answer; of an exception that is no `ApiError` the log has the traceback, and the client a sentence.
         refuse: counts the error and answers with it.
     """

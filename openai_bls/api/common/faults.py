@@ -64,7 +64,7 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes, tell: Tell, param: st
     """Decode JSON text.
 
     Args:
-        decoder: of the expected type.
+        decoder: decoder of the expected type.
         body: JSON text.
         tell: makes the error of a fault.
         param: the field that holds the text; None if it is the whole body.

@@ -48,8 +48,8 @@ def admitted(service: Service, context: RequestContext, model: str) -> Iterator[
 
     Args:
         service: takes the request.
-        context: of the request.
-        model: that it is for, as the metrics call it.
+        context: context of the request.
+        model: name of the request's model in the metrics.
 
     Raises:
         OverloadedError: the server takes no more.
@@ -88,8 +88,8 @@ async def prompt_token_ids(service: Service, context: RequestContext, request: V
 
     Args:
         service: takes the request.
-        context: of the request.
-        request: with one prompt as text.
+        context: context of the request.
+        request: request with one prompt as text.
 
     Raises:
         ApiError: the request is bad, or preprocessing cannot be reached.

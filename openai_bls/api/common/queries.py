@@ -45,7 +45,7 @@ def page(
     Args:
         records: all of them, the oldest first.
         shown: a record as the client sees it, with its `id`.
-        newest_first: in this order, else the oldest first.
+        newest_first: whether the newest record comes first, else the oldest.
         limit: records of the page.
         after: id of the record after which the page begins; None begins with the first.
 

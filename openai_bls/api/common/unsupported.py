@@ -37,7 +37,7 @@ def refuse_unsupported(values: Mapping[str, Any], fields: Mapping[str, Unsupport
     """Refuse a field that is neither left out, nor null, nor at a value that changes nothing.
 
     Args:
-        values: by the field's name.
+        values: values by the names of their fields.
         fields: the unsupported ones, by name.
         at: path of the object that has them, e.g. `tools[0].`.
 

@@ -120,7 +120,7 @@ class BoundedConnection(HttpToolsProtocol):
         """Since the timer was set."""
         self._dropped_bytes = 0
         self._content_bytes = 0
-        """Of the data that is being fed, bytes of bodies and of plain chunk frames."""
+        """Bytes of bodies and of plain chunk frames in the data that is being fed."""
         self._framing_bytes = 0
         """Bytes of the body that are neither."""
         self._deaf = False

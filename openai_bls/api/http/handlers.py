@@ -73,7 +73,7 @@ class Api:
 
     Args:
         service: answers.
-        write_batcher: belongs to the event loop that everything runs on.
+        write_batcher: batcher of the event loop that everything runs on.
     """
 
     def __init__(self, service: Service, write_batcher: WriteBatcher) -> None:
@@ -91,9 +91,9 @@ class Api:
         """The response to a request that the server makes itself.
 
         Args:
-            path: of an endpoint.
+            path: path of an endpoint.
             body: JSON text.
-            request_id: of the request.
+            request_id: id of the request.
             key: name of the key for which it is made; it is not asked for one.
         """
         assert self.app is not None
@@ -135,11 +135,11 @@ class Api:
 
         Args:
             handler: raises ApiError for the client's errors.
-            endpoint: its name in the metrics.
-            has_guards: its requests are shown to the guards (`pipeline.guards`), if there are any.
+            endpoint: name of the endpoint in the metrics.
+            has_guards: whether the guards see the endpoint's requests (`pipeline.guards`), if there are any.
             answer_error: makes the answer to a request that failed.
-            id_header: of the response, beside `x-request-id`.
-            uploads: its bodies go to disk as they come, and are bounded by the handler.
+            id_header: header of the response that carries the request id, in addition to `x-request-id`.
+            uploads: whether bodies go to disk as they come; the handler bounds them.
         """
         service = self.service
 

@@ -14,8 +14,8 @@ class ObservedRequests:
     """Middleware that begins each request's context, which an observer is told of at its end.
 
     Args:
-        app: that answers.
-        observer: told of the requests.
+        app: application that answers.
+        observer: observer that learns of the requests.
         unobserved: pattern of the paths of probes, scrapes and pages.
     """
 

@@ -34,10 +34,10 @@ class TlsAcceptor:
 
     Args:
         listener: the socket; stays the caller's.
-        files: of the certificate.
+        files: files of the certificate.
         make_protocol: makes the protocol of a connection, in clear text.
         has_room: whether, with so many handshakes under way, one more connection may come.
-        handshake_timeout_s: from the connection to the end of the handshake.
+        handshake_timeout_s: most seconds from the connection to the end of the handshake.
     """
 
     def __init__(

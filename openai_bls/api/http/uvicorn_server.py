@@ -36,8 +36,8 @@ class HttpServer:
 
     Args:
         app: application of `service`, as `create_app` makes it.
-        service: of the requests.
-        listener: of the socket.
+        service: service that answers the requests.
+        listener: listener on the socket.
         tls: files for HTTPS; None serves HTTP.
     """
 

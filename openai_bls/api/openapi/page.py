@@ -18,7 +18,7 @@ def page(document: dict[str, Any]) -> bytes:
     """The page.
 
     Args:
-        document: what `document` makes.
+        document: description that `openapi.document` makes.
     """
     html = _TEMPLATE.format(
         title=escape(document["info"]["title"]),

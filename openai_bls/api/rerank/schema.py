@@ -31,7 +31,7 @@ class RerankBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/rerank."""
 
     query: str
-    """What the documents are to answer."""
+    """Question that the documents are to answer."""
     documents: Annotated[list[str | DocumentObject], limits(minItems=1, maxItems=MAX_DOCUMENTS)]
     """Up to 2,048 strings or objects with `text` alone."""
     model: str | None = None

@@ -17,7 +17,7 @@ class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
     annotations: list[Any]
     """Always empty."""
     logprobs: list[dict[str, Any]]
-    """With `include`."""
+    """Log-probabilities of the tokens, with `include`."""
 
 
 class MessageItem(msgspec.Struct, tag_field="type", tag="message"):
@@ -38,7 +38,7 @@ class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
     """Always empty in an output."""
     content: list[ReasoningText]
     encrypted_content: str | msgspec.UnsetType = msgspec.UNSET
-    """With `include`."""
+    """Reasoning in a sealed form, with `include`."""
 
 
 class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):

@@ -48,11 +48,11 @@ class Job:
     """One response that is being made in the background.
 
     Args:
-        wanted: its request.
-        draft: of the response.
-        writer: of the answer.
+        wanted: request for the response.
+        draft: draft of the response.
+        writer: writer of the answer.
         generation: has begun.
-        recording: of its events, if it streams.
+        recording: recording of the response's events, if it streams.
         guarded: guards of the whole answer; None if there are none.
     """
 

@@ -37,7 +37,7 @@ class Conversation:
         """Add items.
 
         Args:
-            items: in the form of `items`.
+            items: items that `items` has checked.
             param: the field they come from; None is `input`, item by item.
 
         Raises:

@@ -41,8 +41,8 @@ def translate(error: ApiError, origins: list[Origin]) -> None:
     Alters it in place, since `metrics` knows it by identity; idempotent.
 
     Args:
-        error: its `param` is chat completions'.
-        origins: of the chat's messages, in order.
+        error: error whose `param` names a field of chat completions.
+        origins: origins of the chat's messages, in order.
     """
     param = error.param
     if param is None:

@@ -37,9 +37,9 @@ class EventWriter:
         There is one of these events per token, so all but the text is encoded once.
 
         Args:
-            kind: of the events.
+            kind: type of the events.
             logprobs: give the events log-probabilities.
-            fields: that all the events share.
+            fields: fields that all the events share.
         """
         write = self._write
         if write is None:

@@ -23,7 +23,7 @@ class Draft:
     Args:
         body: the request's.
         tools: the request's, checked.
-        model: its name as the client knows it.
+        model: name of the model that the client knows.
         defaults: sampling parameters where the request sets none.
 
     Raises:

@@ -116,7 +116,7 @@ class CountRequest(PromptExtras, kw_only=True, forbid_unknown_fields=True):
     `item_reference` (each id once, together at most `max_request_bytes`). Images, files, audio and items of built-in
     tools are refused."""
     instructions: str | None = None
-    """Those of an earlier response are not carried over."""
+    """Instructions to the model; the instructions of an earlier response are not carried over."""
     previous_response_id: str | None = None
     """A response to continue: the last 1,000 responses, 64 MiB, are kept in the memory of each `openai_bls` instance,
     each for its API key. An id that is not there, or of another key, is a 400 `previous_response_not_found`."""
@@ -143,7 +143,7 @@ class CompactRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model: str | None = None
     """A served name; absent is the default model."""
     input: Annotated[str | list[dict[str, Any]] | None, documented(str | list[InputItem] | None)] = None
-    """As in a request for a response."""
+    """Input of a request for a response."""
     instructions: str | None = None
     previous_response_id: str | None = None
     """A response to continue."""
@@ -233,7 +233,7 @@ class RetrieveQuery(msgspec.Struct):
     stream: bool | None = None
     """The events of a response in the background, those to come too."""
     starting_after: Annotated[int, Meta(ge=0, le=999_999_999)] | None = None
-    """With `stream`: number of the last event that is known."""
+    """Number of the last event that the client knows, with `stream`."""
     include_obfuscation: bool | None = None
     """Harmless."""
 
@@ -283,4 +283,4 @@ UNSUPPORTED_IN_TOOLS: dict[str, Unsupported] = {
     "defer_loading": Unsupported((False,), "there is no tool search here"),
     "output_schema": Unsupported((), "a tool's results are not looked into"),
 }
-"""The same for the fields of a tool."""
+"""Field of a tool → the values at which it may be given; null always may."""

@@ -58,10 +58,10 @@ class Stored:
 
     Args:
         response: the `response` object, complete, as JSON text.
-        inputs: its request's own input items.
+        inputs: input items of the response's request, without earlier ones.
         previous: the response that it continues.
-        recording: of its events, if it was streamed in the background.
-        included: what its request's `include` had.
+        recording: recording of the response's events, if it was streamed in the background.
+        included: values of `include` in the response's request.
         key: name of the API key that may see it.
 
     Raises:
@@ -125,8 +125,8 @@ class ResponseStore:
     """LRU store of responses. Belongs to the event loop's thread.
 
     Args:
-        max_responses: that can be asked for.
-        max_bytes: of text kept for them, about.
+        max_responses: most responses that can be asked for.
+        max_bytes: approximate limit on the bytes of text kept for them.
     """
 
     def __init__(self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:
@@ -134,7 +134,7 @@ class ResponseStore:
         self._max_bytes = max_bytes
         self._responses: OrderedDict[str, Stored] = OrderedDict()
         self._owners: dict[tuple[str, str], Stored] = {}
-        """By the name of the API key, and the id of an item, which clients may choose."""
+        """Responses by the name of the API key and the id of an item, which clients may choose."""
         self.size = 0
         """Bytes of text kept, about."""
 
@@ -195,7 +195,7 @@ class References:
 
     Args:
         store: has the items.
-        max_bytes: of all items that are referred to.
+        max_bytes: most bytes of all items that are referred to.
         key: name of the request's API key.
     """
 

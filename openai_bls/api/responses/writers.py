@@ -25,7 +25,7 @@ class WholeResponse(Output, AnswerFuture[Raw]):
     """Resolves `answer` with the `response` object, as JSON text, at the end.
 
     Args:
-        draft: of the response.
+        draft: draft of the response.
         renderer: writes log-probabilities, for requests that want them.
         sealed: reasoning items have `encrypted_content`.
     """
@@ -47,7 +47,7 @@ class StreamedResponse(Output):
         sink: receiver of the events.
         translated: an error of the chat completion with this API's names.
         keep: is given the response at its end.
-        draft: of the response.
+        draft: draft of the response.
         renderer: writes log-probabilities, for requests that want them.
         sealed: reasoning items have `encrypted_content`.
     """
