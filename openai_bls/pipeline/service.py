@@ -78,13 +78,13 @@ class Service:
     """Answers requests. One for each `openai_bls` instance; every method belongs to the event loop's thread.
 
     Args:
-        models: that are served.
-        settings: of the model `openai_bls`.
+        models: models that are served.
+        settings: settings of the model `openai_bls`.
         model_calls: calls of other models of this server.
         on_busy: called with the number of requests in progress whenever it changes.
-        api_keys: of which requests must have one; None is those of the settings.
-        instances: of this model that share the engines.
-        observer: told of each request; None is nobody.
+        api_keys: keys of which requests must have one; None takes those of the settings.
+        instances: number of `openai_bls` instances that share the engines.
+        observer: observer that learns of each request; None is none.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Service:
         self.model_calls = model_calls
         self.api_keys = ApiKeys.of(settings) if api_keys is None else api_keys
         self.budgets = KeyBudgets(self.api_keys.limits)
-        """What the requests of each API key may still take."""
+        """Budgets that the requests of each API key may still take."""
         self._admissions: dict[ServedModel, Admission] = {}
         self._instances = instances
         self.observer = observer or Observer()
@@ -231,7 +231,7 @@ class Service:
         """A request that is in progress from now on.
 
         Args:
-            context: of the request.
+            context: context of the request.
             began_at: see `Life`.
 
         Raises:
@@ -266,7 +266,7 @@ class Service:
         """The body of a request as the guard leaves it, noted in its context.
 
         Args:
-            context: of the request.
+            context: context of the request.
             body: JSON text of an object.
 
         Raises:

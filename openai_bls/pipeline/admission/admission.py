@@ -48,11 +48,11 @@ class Ticket:
     """One request's place in the admission; `Admission.ticket` makes it.
 
     Args:
-        admission: that it is of.
+        admission: admission to the engine.
         key: name of its API key.
-        prompt_tokens: of all its prompts.
+        prompt_tokens: tokens of all prompts of the request.
         cost_tokens: tokens of the prompts and those expected of the answer.
-        max_tokens: that each sequence may generate.
+        max_tokens: most tokens that each sequence may generate.
         sequences: number of them.
         deadline: None if it has none.
     """
@@ -109,9 +109,9 @@ class Ticket:
         """It has ended, wherever it was.
 
         Args:
-            output_tokens: that it has generated.
+            output_tokens: tokens that the request has generated.
             first_token_at: `time.monotonic()` of the first of them.
-            done: it has been answered in full.
+            done: whether the request was answered in full.
         """
         self._admission.leave(self, output_tokens, first_token_at, done=done)
 
@@ -121,10 +121,10 @@ class Admission:
 
     Args:
         capacity: sequences that the engine runs at once.
-        settings: with the limits of the queue.
-        limits: of a key.
+        settings: settings with the limits of the queue.
+        limits: gives the limits of a key.
         stats: the engine's load, if it is known.
-        instances: of this model that share the engine.
+        instances: number of `openai_bls` instances that share the engine.
         on_waiting: called with the change of requests and prompt tokens that wait.
         clock: seconds, as `time.monotonic`.
     """
@@ -173,7 +173,7 @@ class Admission:
         Args:
             key: name of its API key.
             deadline: None if it has none.
-            max_tokens: that each of its sequences may generate.
+            max_tokens: most tokens that each sequence of the request may generate.
             prompt_tokens: 0 before they are known.
 
         Raises:
@@ -207,8 +207,8 @@ class Admission:
 
         Args:
             key: name of its API key.
-            prompt_tokens: of all its prompts.
-            max_tokens: that each sequence may generate.
+            prompt_tokens: tokens of all prompts of the request.
+            max_tokens: most tokens that each sequence may generate.
             sequences: number of them.
             deadline: None if it has none.
 

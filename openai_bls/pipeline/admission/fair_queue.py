@@ -45,9 +45,9 @@ class KeyQueue(Generic[ItemT]):
     def __init__(self) -> None:
         self.items: OrderedDict[ItemT, None] = OrderedDict()
         self.prompt_tokens = 0
-        """Of all items."""
+        """Prompt tokens of all items."""
         self.cost_tokens = 0
-        """Of all items."""
+        """Cost in tokens of all items."""
         self.deficit = 0.0
         """Tokens that it may still have in this round; below 0 it has had too many."""
         self.weight = 1.0
@@ -57,13 +57,13 @@ class FairQueue(Generic[ItemT]):
     """Items of several keys in the order in which they are due.
 
     Args:
-        weight: of a key's share, above 0; asked when the key begins to wait.
+        weight: gives a key's share, above 0, when the key begins to wait.
     """
 
     def __init__(self, weight: Callable[[str], float] = lambda key: 1.0) -> None:
         self._weight = weight
         self._queues: dict[str, KeyQueue[ItemT]] = {}
-        """Of keys that are in one of the rounds."""
+        """Queues of the keys that are in one of the rounds."""
         self._new: deque[str] = deque()
         self._old: deque[str] = deque()
         self.count = 0

@@ -21,8 +21,8 @@ class Bucket:
     """Token bucket of one kind of budget.
 
     Args:
-        per_minute: that it holds at the most, and gets in a minute.
-        now: in seconds.
+        per_minute: capacity of the bucket, and the amount that flows in per minute.
+        now: current time in seconds.
     """
 
     def __init__(self, per_minute: int, now: float) -> None:
@@ -60,7 +60,7 @@ class KeyBudget:
         self.tokens: Bucket | None = None
         self.in_progress = 0
         self.seconds = Mean()
-        """That a request is in progress."""
+        """Mean seconds that a request is in progress."""
 
     def use(self, limits: KeyLimits, now: float) -> None:
         """Have these limits from now on."""
@@ -75,7 +75,7 @@ class Lease:
 
     Args:
         budget: None if its key has no limits.
-        clock: as `time.monotonic`.
+        clock: gives the time in seconds, like `time.monotonic`.
     """
 
     __slots__ = ("_began_at", "_budget", "_clock", "_ended", "_taken")
@@ -93,8 +93,8 @@ class Lease:
         """Take the tokens that a request is expected to need.
 
         Args:
-            count: of them.
-            prompt_tokens: those among them that it needs for certain.
+            count: number of tokens.
+            prompt_tokens: part of `count` that the request needs for certain.
 
         Raises:
             RateLimitError: there are not enough.
@@ -134,7 +134,7 @@ class KeyBudgets:
     """Budgets of all keys of one instance. Belongs to the event loop's thread.
 
     Args:
-        limits: of a key's name, as they are now.
+        limits: gives the limits of a key's name, as they are now.
         clock: seconds, as `time.monotonic`.
     """
 

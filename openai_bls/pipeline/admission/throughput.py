@@ -65,7 +65,7 @@ class Quantile:
     """Running estimate of a quantile of positive values, which moves by steps in proportion to itself.
 
     Args:
-        share: of the values that are below it.
+        share: share of the values that lie below the estimate, 0 to 1.
     """
 
     def __init__(self, share: float) -> None:
@@ -135,10 +135,10 @@ class ServiceTime:
         Args:
             key: name of its API key.
             running: sequences that the engine had meanwhile.
-            first_s: to the first token; None if there was none.
-            seconds: that the engine had it.
-            tokens: per sequence.
-            done: it was answered in full.
+            first_s: seconds from submission to the first token; None if there was none.
+            seconds: seconds from submission to the end.
+            tokens: generated tokens per sequence.
+            done: whether the request was answered in full.
         """
         self._seconds.add(seconds, whole=done)
         for first in self._first_s:

@@ -27,11 +27,11 @@ class Generation:
 
     Args:
         engine: client of the engine.
-        sequences: of the request.
-        writer: theirs.
-        prompt_tokens: of each prompt; the sequences of a prompt follow each other.
+        sequences: sequences of the request.
+        writer: writer of the sequences.
+        prompt_tokens: number of tokens of each prompt; the sequences of a prompt follow each other.
         on_end: called once, however it ends, with the outcome and the progress up to then.
-        ticket: its place in the admission to the engine; None submits at once.
+        ticket: place in the admission to the engine; None submits at once.
     """
 
     def __init__(
@@ -207,12 +207,12 @@ def admitted_generation(
     """A generation with its place in the admission, still to be started. It ends the life of its request.
 
     Args:
-        life: of the request.
-        admission: to the engine.
+        life: life of the request.
+        admission: admission to the engine.
         model: name in the metrics.
         engine: client of the engine.
-        sequences: of the request.
-        writer: theirs.
+        sequences: sequences of the request.
+        writer: writer of the sequences.
         prompt_tokens: number of tokens of each prompt.
         deadline: None if it has none.
 

@@ -91,7 +91,7 @@ class Echo:
 
     Args:
         text: the prompt.
-        offsets: for log-probabilities, the characters before each of the prompt's tokens.
+        offsets: number of characters before each of the prompt's tokens, for log-probabilities.
     """
 
     def __init__(self, text: str, offsets: list[int] | None = None) -> None:
@@ -120,11 +120,11 @@ class Sequence:
 
     Args:
         index: the choice's.
-        request: for the engine.
-        detokenizer: for the new tokens.
+        request: request to the engine.
+        detokenizer: detokenizer of the new tokens.
         writer: receiver of the events.
         stops: matcher of stop strings.
-        parser: of reasoning and tool calls; None if the text has neither.
+        parser: parser of reasoning and tool calls; None if the text has neither.
         reasoning_open: the text begins within reasoning.
         include_reasoning: pass reasoning on to the writer.
         parallel_tool_calls: allow more than one tool call; else the sequence ends before the second.

@@ -48,7 +48,7 @@ def read_answer(hook: Hook, texts: list[Any]) -> tuple[bytes | None, RefusedByGu
     """The guard's change as JSON text, or its refusal, or neither.
 
     Args:
-        hook: at which it was asked.
+        hook: hook at which the guard was asked.
         texts: elements of its output.
 
     Raises:

@@ -70,7 +70,7 @@ class Guards:
     requests.
 
     Args:
-        service: whose requests are guarded; it has at least one guard.
+        service: service whose requests are guarded; it has at least one guard.
     """
 
     def __init__(self, service: GuardedService) -> None:
@@ -92,7 +92,7 @@ class Guards:
         """A request that the guard, if there is one, lets through, with the body to go on with.
 
         Args:
-            endpoint: its name in the metrics.
+            endpoint: name of the endpoint in the metrics.
             body: JSON text of an object.
             request_id: the client's, or one made for it.
             key: name of the API key that it came with.
@@ -189,8 +189,8 @@ class GuardedRequest:
     """One request and its guards, from its body to its answer or its end.
 
     Args:
-        guards: of the server.
-        endpoint: its name in the metrics.
+        guards: guards of the server.
+        endpoint: name of the endpoint in the metrics.
         body: JSON text.
         request_id: the client's, or one made for it.
         key: name of the API key that it came with.

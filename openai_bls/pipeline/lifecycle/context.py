@@ -13,7 +13,8 @@ from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.pipeline.guards.guards import GuardedRequest
 
 TRITON = "TRITON"
-"""In the place of an HTTP method: the request came on Triton's endpoints, `generate`, `generate_stream` or gRPC."""
+"""Method of a request that came on Triton's endpoints, `generate`, `generate_stream` or gRPC, instead of an HTTP
+method."""
 CLIENT_GONE = 499
 """Status of a request whose client went away before its end."""
 
@@ -27,10 +28,10 @@ class RequestContext:
     endpoints goes on when the API is done with it.
 
     Args:
-        method: of HTTP, or `TRITON`.
-        path: of HTTP, or the name of the Triton model.
+        method: method of HTTP, or `TRITON`.
+        path: path of HTTP, or the name of the Triton model.
         trace_headers: headers of a trace that it belongs to, in small letters.
-        observer: told of the end; None is nobody.
+        observer: observer that learns of the end; None is none.
     """
 
     __slots__ = (
@@ -67,7 +68,7 @@ class RequestContext:
         self._parts = 1
         self.began_at = self.ended_at = time.monotonic()
         self.began_at_ns = time.time_ns()
-        """The same moment in nanoseconds since 1970."""
+        """Time of `began_at` in nanoseconds since 1970."""
         self.method = method
         self.path = path
         self.trace_headers = trace_headers
@@ -76,7 +77,7 @@ class RequestContext:
         self.endpoint = ""
         """Name in the metrics; empty if the request named no endpoint."""
         self.model = ""
-        """As the metrics call it; as the client does where it was refused."""
+        """Name of the model in the metrics; the client's name for it if the request was refused."""
         self.key = ""
         """Name of the API key that it came with; empty if that has none."""
         self.timeout_s: float | None = None
@@ -84,9 +85,9 @@ class RequestContext:
         self.body_bytes = 0
         """Bytes that are reserved for its body."""
         self.has_guards = False
-        """Its body and answer are shown to the guards, if there are any."""
+        """True if guards, where there are any, see the body and the answer."""
         self.guarded: GuardedRequest | None = None
-        """Its guards, if it has some and they let it through."""
+        """Guards of the request, if it has some and they let it through."""
         self.request: ValidRequest | None = None
         self.records: list[RequestRecord] = []
         self.http_status = 0

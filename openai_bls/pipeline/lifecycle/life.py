@@ -26,8 +26,8 @@ class Life:
     end is recorded if a model has taken the request.
 
     Args:
-        context: of the request.
-        lease: its part of the key's budget.
+        context: context of the request.
+        lease: part of the key's budget that the request holds.
         count: called with the change of the number of requests in progress.
         on_end: called with the record.
         began_at: `time.monotonic()` of its begin; None is `context.work_began_at()`.

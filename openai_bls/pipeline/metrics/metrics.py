@@ -99,7 +99,7 @@ class Metrics(Collector):
     """Metrics of one `openai_bls` instance, in files that the others read if `metrics_directory.share` was called.
 
     Args:
-        service: whose engines' load is reported.
+        service: service whose engines' load is reported.
     """
 
     def __init__(self, service: ServiceLoad) -> None:
@@ -214,8 +214,8 @@ class Metrics(Collector):
         """Count a request that was answered with an error.
 
         Args:
-            endpoint: its name; empty if the request named none.
-            error: of the answer; one that ended an admitted request is counted already.
+            endpoint: name of the endpoint; empty if the request named none.
+            error: error of the answer; one that ended an admitted request is counted already.
             key: name of the API key that it came with.
         """
         if error in self._counted:

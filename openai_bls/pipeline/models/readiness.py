@@ -37,7 +37,7 @@ class Readiness:
         self._checking: asyncio.Task[None] | None = None
         self._checked_at = float("-inf")
         self.states: dict[str, PartState] = {}
-        """By the name of the Triton model, as of the last check."""
+        """States by the name of the Triton model, as of the last check."""
 
     def add(self, name: str, part: Part) -> None:
         """Ask `part` too, which is the Triton model `name`."""

@@ -75,7 +75,7 @@ class ServedModel:
         info: the engine's.
         engine: client of the engine.
         prompts: client of preprocessing.
-        detokenizers: for the engine's tokenizer.
+        detokenizers: detokenizers for the engine's tokenizer.
         formats: tool-call and reasoning formats.
         aliases: further names.
         tokenizer_dir: folder with the tokenizer's files.
@@ -128,7 +128,7 @@ class ServedModel:
         """Token ids for `request`.
 
         Args:
-            request: for preprocessing.
+            request: request to preprocessing.
             param: the field at fault if something is, where preprocessing cannot know it.
             any_length: tokenize what is too long for the context, too, which takes a while.
 

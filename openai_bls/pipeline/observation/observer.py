@@ -46,9 +46,9 @@ class Observer:
         """A request that arrives now.
 
         Args:
-            method: of HTTP, or `TRITON`.
-            path: of HTTP, or the name of the Triton model.
-            trace_headers: its `headers`.
+            method: method of HTTP, or `TRITON`.
+            path: path of HTTP, or the name of the Triton model.
+            trace_headers: request headers that `headers` names.
         """
         return RequestContext(method, path, trace_headers or {}, self)
 

@@ -115,7 +115,7 @@ class RequestLog:
 
     Args:
         form: `text` or `json`.
-        descriptor: of an open file; 1 is standard output.
+        descriptor: descriptor of an open file; 1 is standard output.
     """
 
     def __init__(self, form: str, descriptor: int = 1) -> None:

@@ -34,8 +34,8 @@ def wanted(request: ValidRequest, model: ServedModel, tail: str) -> Requested | 
 
     Args:
         request: the request.
-        model: that it names.
-        tail: of the rendered prompt.
+        model: model that the request names.
+        tail: tail of the rendered prompt.
     """
     found = _wanted(request, model)
     reasoning = model.formats.reasoning

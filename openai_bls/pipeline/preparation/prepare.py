@@ -36,7 +36,7 @@ class Prompts(NamedTuple):
     bad_words: list[list[int]]
     """One list per token sequence that must not be generated."""
     prediction: list[int]
-    """What the output is likely to be."""
+    """Token ids that the output is likely to be."""
     tail: str
     """End of the (first) rendered prompt; see `prompt_tail`."""
 
@@ -47,7 +47,7 @@ async def prepare(
     """Everything between a valid request and its submission to the engine.
 
     Args:
-        request: from an API.
+        request: valid request of an API.
         target: the model that it names.
         settings: limits of the server.
         make_writer: called once the request is known to be acceptable, before anything is made per sequence.

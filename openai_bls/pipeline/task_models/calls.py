@@ -44,8 +44,8 @@ class TaskCall:
     """One request's calls of a task model.
 
     Args:
-        calls: of models.
-        model: without a fault.
+        calls: calls of other models of this server.
+        model: task model without a fault.
         timeout_s: seconds for all calls together, unless the model sets them itself.
     """
 

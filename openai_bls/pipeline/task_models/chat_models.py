@@ -29,7 +29,7 @@ class ChatModels:
     """Calls of chat models; belongs to the event loop's thread.
 
     Args:
-        calls: of models by name.
+        calls: calls of other models of this server.
         timeout_s: deadline of a request in seconds, for models that have none of their own.
     """
 
@@ -44,7 +44,7 @@ class ChatModels:
         """The one response of a model. Cancelling this cancels the request if it went over gRPC.
 
         Args:
-            model: without a fault.
+            model: chat model without a fault.
             request: JSON text.
             beside_s: timeout in seconds that came outside the request's body; None if none did.
 
@@ -68,7 +68,7 @@ class ChatModels:
         """The responses of a decoupled model, in order, at least one. Closing the iterator cancels the request.
 
         Args:
-            model: without a fault.
+            model: chat model without a fault.
             request: JSON text.
             beside_s: timeout in seconds that came outside the request's body; None if none did.
 

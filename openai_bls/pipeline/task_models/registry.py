@@ -27,7 +27,7 @@ class TensorSpec:
 
     name: str
     data_type: str
-    """As in config.pbtxt, such as TYPE_STRING."""
+    """Data type in config.pbtxt, such as TYPE_STRING."""
     dims: tuple[int, ...]
     """Without the batch; -1 is any size."""
     optional: bool = False
@@ -38,7 +38,7 @@ class TaskModel:
     """A Triton model that is loaded and declares an `openai_task`."""
 
     name: str
-    """Of the Triton model; clients call it the same."""
+    """Name of the Triton model, which clients use too."""
     task: str
     """A `Task`, unless that is the fault."""
     created: int
@@ -48,14 +48,15 @@ class TaskModel:
     max_batch_size: int = 0
     """0 is a model without a batch dimension."""
     decoupled: bool = False
-    """It answers a request with any number of responses."""
+    """True if the model answers a request with any number of responses."""
     inputs: Mapping[str, TensorSpec] = field(default_factory=dict)
-    """By role (`text`, `query`), which is also the default name; optional ones that it lacks are absent."""
+    """Inputs by role (`text`, `query`), which is also the default name; optional ones that the model lacks are
+    absent."""
     outputs: Mapping[str, TensorSpec] = field(default_factory=dict)
     timeout_s: float | None = None
     """Deadline of a request to it in seconds; None is the setting of `openai_bls`."""
     matryoshka: bool = False
-    """Its embeddings may be cut: the first numbers, normalised again, are embeddings too."""
+    """True if embeddings may be cut: the first numbers, normalised again, are embeddings too."""
     labels: tuple[str, ...] = ()
     """Names of its classes; empty if it has an output for them."""
     threshold: float = 0.5
@@ -86,7 +87,7 @@ class TaskModels:
 
         Args:
             name: None looks for the only model of these tasks.
-            tasks: that will do.
+            tasks: tasks that the model may have.
             served: names that belong to engines.
 
         Raises:
