@@ -107,7 +107,7 @@ def one_shot(
         answer: makes the answer to a body; its annotation says of which type.
         body: type of the body.
         summary: description of the endpoint in a few words.
-        paths: None is `/v1/<name>`.
+        paths: paths on /v1; None is `/v1/<name>`.
         smoke: smoke check of the endpoint.
         has_guards: see `Endpoint`.
     """

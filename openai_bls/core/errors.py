@@ -118,7 +118,7 @@ class RefusedByGuardError(ApiError):
         status: HTTP status, from 400 to 499.
         kind: `type` of OpenAI's error body.
         param: the request field at fault, or None.
-        code: None is `refused_by_guard`.
+        code: OpenAI's error code; None is `refused_by_guard`.
     """
 
     default_code = "refused_by_guard"

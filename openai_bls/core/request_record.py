@@ -20,9 +20,9 @@ class Progress(NamedTuple):
     first_token_at: float | None = None
     """None if there was no token."""
     queued_at: float | None = None
-    """When it was ready for an engine; None if it never was."""
+    """Time at which it was ready for an engine; None if it never was."""
     submitted_at: float | None = None
-    """When the engine was given it; None if no engine was."""
+    """Time at which the engine was given it; None if no engine was."""
     queue_s: float | None = None
     """Seconds from `queued_at` that it waited for a place in the batch: for its turn, and in the engine if it tells."""
 
@@ -44,8 +44,8 @@ class RequestRecord(NamedTuple):
     key: str = ""
     """Name of the API key that it came with; empty if it has none."""
     queued_at: float | None = None
-    """When it was ready for an engine; None if it never was."""
+    """Time at which it was ready for an engine; None if it never was."""
     submitted_at: float | None = None
-    """When the engine was given it; None if no engine was."""
+    """Time at which the engine was given it; None if no engine was."""
     queue_s: float | None = None
     """Seconds from `queued_at` that it waited for a place in the batch: for its turn, and in the engine if it tells."""

@@ -13,7 +13,7 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     """Prompt tokens by kind."""
 
     cached_tokens: int
-    """Taken from the cache instead of being computed."""
+    """Tokens taken from the cache instead of being computed."""
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -39,7 +39,7 @@ _NOT_SUPPORTED = {
     "prediction",
 }
 SUPPORTED = tuple(field for field in ALL_FIELDS if field not in _NOT_SUPPORTED)
-"""Without adapters; with some, also `lora_name`, which shifts the tokens by one."""
+"""Fields that requests may use without adapters; with some, also `lora_name`, which shifts the tokens by one."""
 
 
 def next_due(due: float, now: float, delay: float) -> float:

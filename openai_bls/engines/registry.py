@@ -84,7 +84,7 @@ def create_engine(
         version_dir: a version folder of the model `tensorrt_llm`, with `engine.json`.
         on_step: the listener.
         overrides: `engine` and fields of the engines' options, as strings.
-        settings: the model's.
+        settings: settings of the model.
 
     Raises:
         EngineLoadError: one sentence that says what is missing and what to do.

@@ -212,7 +212,7 @@ def copy_models(source: Path, target: Path, *, tokenizers: bool = False) -> None
 
     Args:
         source: a model repository.
-        target: must not exist.
+        target: folder to create; it must not exist.
         tokenizers: copy them, too.
     """
     left_out = [MANIFEST_NAME, "checkpoint", "tokenizer_*", "__pycache__", ".*-*"]

@@ -20,9 +20,9 @@ class _Automaton:
         self.fail = [0]
         self.depth = [0]
         self.match: list[str | None] = [None]
-        """Per state: the longest stop string that the text ends with."""
+        """Longest stop string that the text ends with, per state."""
         self.held: list[str] = [""]
-        """Per state: a stop string that begins with the state's string."""
+        """Stop string that begins with the state's string, per state."""
         for stop in stops:
             self._insert(stop)
         self._link()

@@ -95,7 +95,7 @@ def engine_model(
     """Declaration of the model that runs the engine of `manifest`.
 
     Args:
-        manifest: the engine's.
+        manifest: manifest of the engine.
         settings: `CppSettings` if its backend is the C++ one.
         queue: Triton's queue before it.
         name: name of the model.
@@ -124,7 +124,7 @@ def cpp_model(
     """Declaration of a model that the C++ backend runs.
 
     Args:
-        settings: the backend's.
+        settings: settings of the backend.
         max_batch_size: requests that Triton may hand over together; the engine's own batch may be larger.
         queue: Triton's queue before it.
         name: name of the model.
@@ -172,7 +172,7 @@ def render_configs(
     """Name of a model → the text of its config.pbtxt: of the engine and, for the default one, of `text_models`.
 
     Args:
-        manifest: the engine's.
+        manifest: manifest of the engine.
         settings: see `engine_model`.
         queue: see `engine_model`.
         suffix: suffix of a further engine; empty for the default one.
@@ -191,7 +191,7 @@ def cpp_settings(
     """The C++ backend's settings for the engine in `version_dir`.
 
     Args:
-        manifest: the engine's.
+        manifest: manifest of the engine.
         settings: settings that both backends have.
         version_dir: absolute, as the server will see it.
         given: further parameters by their official names.

@@ -15,7 +15,7 @@ class Tensor(msgspec.Struct, frozen=True):
     name: str
     data_type: DataType
     dims: tuple[int, ...]
-    """Without the batch dimension; -1 is any length."""
+    """Dimensions without the batch; -1 is any length."""
     optional: bool = False
     scalar: bool = False
     """Declared with dims [1] and reshape to [], as the official config has its scalars."""

@@ -220,7 +220,7 @@ class ResponseStream:
     Sending after the end, and asking for cancellation after it, crash some servers: both are harmless here.
 
     Args:
-        request: Triton's.
+        request: request of Triton.
         decoupled: any number of responses may be sent; otherwise it must be one, and is an empty one if there is none.
     """
 

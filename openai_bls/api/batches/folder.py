@@ -114,7 +114,7 @@ class Folder:
     """The folder's files. Every method but `locked` and `cancelling_at` may take a while: they are for threads.
 
     Args:
-        root: is made if it is not there.
+        root: folder that holds everything; created if it is missing.
     """
 
     def __init__(self, root: Path) -> None:

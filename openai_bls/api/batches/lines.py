@@ -195,7 +195,7 @@ def resume(path: Path, tally: Tally) -> set[str]:
 
     Args:
         path: path of the file, which need not exist.
-        tally: counts them.
+        tally: counter of the results.
     """
     done: set[str] = set()
     if not path.exists():

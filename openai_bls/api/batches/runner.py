@@ -52,7 +52,7 @@ class Runner:
 
     Args:
         api: handlers of this instance.
-        folder: has the batches.
+        folder: folder with the batches.
     """
 
     def __init__(self, api: Api, folder: Folder) -> None:

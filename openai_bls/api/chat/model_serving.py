@@ -108,7 +108,7 @@ class StreamedAnswer:
         service: takes the request.
         context: context of the request.
         request: request for a stream.
-        sink: gets the chunks, or the error.
+        sink: receiver of the chunks, or of the error.
     """
 
     def __init__(self, service: Service, context: RequestContext, request: ChatModelRequest, sink: ChunkSink) -> None:

@@ -249,9 +249,9 @@ class Generation(StructuredOutput, kw_only=True):
     """Options of a stream: `include_usage`, and with it `continuous_usage_stats` (counts in every chunk, from 0 on;
     else nothing); `include_obfuscation` is harmless."""
     temperature: Temperature | None = None
-    """Without it the checkpoint's generation_config.json counts."""
+    """Sampling parameter; without it the checkpoint's generation_config.json counts."""
     top_p: TopP | None = None
-    """Without it the checkpoint's generation_config.json counts."""
+    """Sampling parameter; without it the checkpoint's generation_config.json counts."""
     seed: Annotated[int, limits(minimum=-(2**63), maximum=2**64 - 1)] | None = None
     """Seed of the sampling: an equal request with it gives the same text, whatever else is in the batch. Each of `n`
     choices has its own. On a GPU in half precision scores differ in their last bits with the size of the batch, which
@@ -268,12 +268,12 @@ class Generation(StructuredOutput, kw_only=True):
     """Token id, as a string, to the bias that is added to its score."""
     # vLLM's additions
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    """Without it the checkpoint's generation_config.json counts."""
+    """Sampling parameter; without it the checkpoint's generation_config.json counts."""
     min_p: Probability | None = None
-    """Without it the checkpoint's generation_config.json counts."""
+    """Sampling parameter; without it the checkpoint's generation_config.json counts."""
     repetition_penalty: Annotated[float, Meta(gt=0.0, le=100.0)] | None = None
     min_tokens: NonNegativeInt | None = None
-    """No end token before so many tokens; at most `max_tokens`."""
+    """Tokens before which no end token is sampled; at most `max_tokens`."""
     bad_words: Annotated[list[StopString], limits(maxItems=MAX_BAD_WORDS)] | None = None
     """Up to 256 strings, forbidden as the tokens that they are as a word of their own and inside a text."""
     stop_token_ids: list[TokenId] | None = None
@@ -319,8 +319,8 @@ class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True
     parallel_tool_calls: bool | None = None
     """False ends the answer after one call."""
     reasoning_effort: Annotated[str, Meta(max_length=32)] | None = None
-    """Where the chat template knows it; `"none"` also sets `enable_thinking` to false where a template knows that. Else
-    only `"none"` and `"medium"`, which change nothing, are taken."""
+    """Effort of the reasoning where the chat template knows it; `"none"` also sets `enable_thinking` to false where a
+    template knows that. Else only `"none"` and `"medium"`, which change nothing, are taken."""
     # vLLM's additions
     chat_template: str | None = None
     """Template instead of the model's own, if the operator set `trust_chat_template`, since a template is a program;

@@ -12,8 +12,8 @@ class Tee:
     """Writer that passes every event of a sequence on to two.
 
     Args:
-        stream: gets the end of the request too.
-        collector: does not; whoever wants the whole answer asks it.
+        stream: writer that gets the end of the request too.
+        collector: writer that does not; the API asks it for the whole answer.
     """
 
     def __init__(self, stream: Writer, collector: Writer) -> None:

@@ -117,7 +117,7 @@ class BoundedConnection(HttpToolsProtocol):
         """A message has begun with the data that is being fed."""
         self._head_bytes = 0
         self._body_bytes = 0
-        """Since the timer was set."""
+        """Bytes of the body since the timer was set."""
         self._dropped_bytes = 0
         self._content_bytes = 0
         """Bytes of bodies and of plain chunk frames in the data that is being fed."""

@@ -72,7 +72,7 @@ class Api:
     """Context of the /v1 handlers: service, authentication, streams.
 
     Args:
-        service: answers.
+        service: service that answers the requests.
         write_batcher: batcher of the event loop that everything runs on.
     """
 

@@ -190,8 +190,8 @@ class PromptRequest(Harmless, kw_only=True, forbid_unknown_fields=True):
     tool_choice: ToolChoice | None = None
     """Auto, any, tool, none; `disable_parallel_tool_use`."""
     thinking: Thinking | None = None
-    """Where the model thinks: enabled and adaptive turn it on through the chat template, disabled off, `display:
-    "omitted"` leaves the text out. The budget is told to the template; it cuts nothing."""
+    """Reasoning of a model that has it: enabled and adaptive turn it on through the chat template, disabled off,
+    `display: "omitted"` leaves the text out. The budget is told to the template; it cuts nothing."""
     output_config: OutputConfig | None = None
     """`format` json_schema, and `effort` where the template knows it (`"medium"` and `"high"` always)."""
     output_format: JsonFormat | None = None
@@ -219,7 +219,7 @@ class MessagesRequest(HarmlessInGeneration, kw_only=True, forbid_unknown_fields=
     stream: bool | None = None
     """Server-sent events instead of one message."""
     temperature: Fraction | None = None
-    """Without it the checkpoint's default counts."""
+    """Sampling temperature; without it the checkpoint's default counts."""
     top_p: Fraction | None = None
     top_k: Count | None = None
     # ours

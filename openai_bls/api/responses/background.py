@@ -51,7 +51,7 @@ class Job:
         wanted: request for the response.
         draft: draft of the response.
         writer: writer of the answer.
-        generation: has begun.
+        generation: generation that has begun.
         recording: recording of the response's events, if it streams.
         guarded: guards of the whole answer; None if there are none.
     """
@@ -129,7 +129,7 @@ class Jobs:
     """Background responses that are being made. Belongs to the event loop's thread.
 
     Args:
-        keeper: has the store that each response is put into at its end.
+        keeper: owner of the store that each response is put into at its end.
     """
 
     def __init__(self, keeper: Keeper) -> None:

@@ -21,8 +21,8 @@ class Draft:
     """Builder of one request's `response` object in each of its states.
 
     Args:
-        body: the request's.
-        tools: the request's, checked.
+        body: body of the request.
+        tools: tools of the request, checked.
         model: name of the model that the client knows.
         defaults: sampling parameters where the request sets none.
 

@@ -80,7 +80,7 @@ class Reasoning(msgspec.Struct, forbid_unknown_fields=True):
     """Options of the reasoning."""
 
     effort: str | None = None
-    """Where the chat template knows it."""
+    """Effort of the reasoning where the chat template knows it."""
     # unsupported: see UNSUPPORTED
     summary: Any = UNSET
     generate_summary: Any = UNSET
@@ -209,7 +209,8 @@ class CreateRequest(Harmless, kw_only=True, forbid_unknown_fields=True):
     store: bool | None = None
     """False keeps no response."""
     background: bool | None = None
-    """Made whether or not its client waits; asked for by its id. See "Background responses"."""
+    """True makes the response whether or not its client waits; the client asks for it by its id. See "Background
+    responses"."""
     stream: bool | None = None
     """Typed server-sent events with `sequence_number` instead of one response."""
     stream_options: StreamOptions | None = None

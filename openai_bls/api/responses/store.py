@@ -194,7 +194,7 @@ class References:
     """Stored items that one request refers to: each once, and no more bytes than it could have sent itself.
 
     Args:
-        store: has the items.
+        store: store with the items.
         max_bytes: most bytes of all items that are referred to.
         key: name of the request's API key.
     """

@@ -46,7 +46,7 @@ class StreamedResponse(Output):
     Args:
         sink: receiver of the events.
         translated: an error of the chat completion with this API's names.
-        keep: is given the response at its end.
+        keep: called with the response at its end.
         draft: draft of the response.
         renderer: writes log-probabilities, for requests that want them.
         sealed: reasoning items have `encrypted_content`.

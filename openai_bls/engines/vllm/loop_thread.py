@@ -38,7 +38,7 @@ class LoopThread:
         """Run the loop until `stop`.
 
         Args:
-            opening: runs first, on the loop.
+            opening: makes the coroutine that runs first, on the loop.
             closing: called on the loop's thread after `stop`, with what `opening` returned.
 
         Returns:

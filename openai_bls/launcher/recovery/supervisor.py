@@ -126,7 +126,7 @@ class _Model:
         self.recovering = False
         self._failure: str | None = None
         self.left_alone = False
-        """There were too many restarts, and nobody has loaded it since."""
+        """True after too many restarts, until somebody loads the model."""
         self._pids: set[int] = set()
         """Process ids of the stubs of the model's last load."""
         self._missing = False

@@ -25,7 +25,7 @@ def forwarded_headers(repository: Path, extra: Sequence[str], environ: Mapping[s
     Args:
         repository: the model repository.
         extra: flags of the user, whose own pattern counts.
-        environ: the server's.
+        environ: environment variables of the server.
     """
     try:
         settings = openai_bls_settings(repository / OPENAI_MODEL, environ)

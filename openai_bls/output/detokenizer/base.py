@@ -81,7 +81,7 @@ class DetokenizerFactory(ABC):
         Args:
             context: the ids generated just before `new`, at least 16 or all there are.
             new: the chunk's ids.
-            final: no chunk follows.
+            final: whether this is the last chunk.
             skip_special_tokens: leave special tokens out of the text.
 
         Returns:

@@ -130,13 +130,13 @@ class _Group:
         self.skipped = 0
         """Parts that may be left out, counted where they are repeated."""
         self.empty = True
-        """This branch may be empty so far,"""
+        """True if this branch may be empty so far."""
         self.any_empty = False
-        """or a branch before it may."""
+        """True if a branch before it may be empty."""
         self.item_skipped = 0
         self.item_empty = False
         self.before_item = True
-        """`empty` without the item."""
+        """Value of `empty` without the item."""
 
     def leave_branch(self) -> None:
         self.any_empty |= self.empty

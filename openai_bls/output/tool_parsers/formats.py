@@ -33,9 +33,9 @@ class ToolFormat(NamedTuple):
     separator: str = "\n"
     """Text between two calls."""
     open: str = ""
-    """Before the first call,"""
+    """Text before the first call."""
     close: str = ""
-    """and after the last."""
+    """Text after the last call."""
     special: frozenset[str] = frozenset()
     """Markers that may be special tokens."""
     new_id: Callable[[], str] = new_call_id
@@ -59,7 +59,7 @@ class ToolFormat(NamedTuple):
         Args:
             tools: OpenAI's tools, at least one.
             at_least_one: nothing but calls; else calls are checked wherever the model begins one in a text.
-            name: only this tool, and only one call.
+            name: name of the only tool that may be called, once; None allows all.
             parallel: allow several calls.
 
         Raises:

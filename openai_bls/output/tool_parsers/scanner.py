@@ -39,9 +39,9 @@ class CallReader(ABC):
         self.broken = False
         """The text is malformed from here on."""
         self.put_back = ""
-        """When broken: the last characters read, which do not belong to the call."""
+        """Last characters read, if the call is broken: they do not belong to it."""
         self.idle = False
-        """Only text between calls has been read."""
+        """True if only text between calls has been read."""
         self._begun = False
         self._arguments: list[str] = []
         self._reader = self._block()
@@ -261,7 +261,7 @@ def string(add: Callable[[str], None], quote: str = '"', codes: Mapping[str, int
 
     Args:
         add: called with each character.
-        quote: ends the string.
+        quote: character that ends the string.
         codes: the number of hexadecimal digits of escapes by their first character.
     """
     high = 0

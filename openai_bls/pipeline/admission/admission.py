@@ -54,7 +54,7 @@ class Ticket:
         cost_tokens: tokens of the prompts and those expected of the answer.
         max_tokens: most tokens that each sequence may generate.
         sequences: number of them.
-        deadline: None if it has none.
+        deadline: time by which the request must be answered; None if it has none.
     """
 
     __slots__ = (
@@ -172,7 +172,7 @@ class Admission:
 
         Args:
             key: name of its API key.
-            deadline: None if it has none.
+            deadline: time by which the request must be answered; None if it has none.
             max_tokens: most tokens that each sequence of the request may generate.
             prompt_tokens: 0 before they are known.
 
@@ -210,7 +210,7 @@ class Admission:
             prompt_tokens: tokens of all prompts of the request.
             max_tokens: most tokens that each sequence may generate.
             sequences: number of them.
-            deadline: None if it has none.
+            deadline: time by which the request must be answered; None if it has none.
 
         Raises:
             RateLimitError: it is refused, as by `check`.

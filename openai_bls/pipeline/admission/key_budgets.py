@@ -74,7 +74,7 @@ class Lease:
     """Part of a key's budget that one request holds.
 
     Args:
-        budget: None if its key has no limits.
+        budget: budget of the request's key; None if the key has no limits.
         clock: gives the time in seconds, like `time.monotonic`.
     """
 

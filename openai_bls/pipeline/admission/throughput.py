@@ -125,7 +125,7 @@ class ServiceTime:
         self._tokens: defaultdict[str, tuple[Quantile, Quantile]] = defaultdict(
             lambda: (Quantile(_USUAL), Quantile(_MOST))
         )
-        """Per sequence, by the name of the API key: how long answers are is a matter of who asks."""
+        """Quantiles of tokens per sequence, by the name of the API key: how long answers are depends on the client."""
 
     def add(
         self, key: str, running: float, first_s: float | None, seconds: float, tokens: float, *, done: bool

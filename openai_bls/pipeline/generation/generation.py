@@ -214,7 +214,7 @@ def admitted_generation(
         sequences: sequences of the request.
         writer: writer of the sequences.
         prompt_tokens: number of tokens of each prompt.
-        deadline: None if it has none.
+        deadline: time by which the request must be answered; None if it has none.
 
     Raises:
         RateLimitError: it would wait too long, or its key has not enough tokens left.

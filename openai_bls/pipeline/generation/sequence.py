@@ -119,7 +119,7 @@ class Sequence:
     """One sequence of a request: one prompt's one choice.
 
     Args:
-        index: the choice's.
+        index: index of the choice.
         request: request to the engine.
         detokenizer: detokenizer of the new tokens.
         writer: receiver of the events.

@@ -94,7 +94,7 @@ class Guards:
         Args:
             endpoint: name of the endpoint in the metrics.
             body: JSON text of an object.
-            request_id: the client's, or one made for it.
+            request_id: id of the request, from the client or made for it.
             key: name of the API key that it came with.
 
         Raises:
@@ -192,7 +192,7 @@ class GuardedRequest:
         guards: guards of the server.
         endpoint: name of the endpoint in the metrics.
         body: JSON text.
-        request_id: the client's, or one made for it.
+        request_id: id of the request, from the client or made for it.
         key: name of the API key that it came with.
     """
 
@@ -200,7 +200,7 @@ class GuardedRequest:
         self.body = body
         """JSON text of the body to go on with."""
         self.began_at = time.monotonic()
-        """When the request arrived, before any guard has seen it."""
+        """Time at which the request arrived, before any guard has seen it."""
         self._guards = guards
         self._endpoint = endpoint
         self._request_id = request_id

@@ -72,7 +72,7 @@ class ServedModel:
     """An engine with its tokenizer, clients and formats.
 
     Args:
-        info: the engine's.
+        info: facts of the engine.
         engine: client of the engine.
         prompts: client of preprocessing.
         detokenizers: detokenizers for the engine's tokenizer.

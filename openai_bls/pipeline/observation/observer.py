@@ -17,8 +17,8 @@ class Observer:
     """Observer of one process's requests. All but `close` belongs to the event loop's thread.
 
     Args:
-        log: None is none.
-        tracer: None is none.
+        log: log of the requests; None is none.
+        tracer: tracer of the requests; None is none.
     """
 
     def __init__(self, log: RequestLog | None = None, tracer: Tracer | None = None) -> None:

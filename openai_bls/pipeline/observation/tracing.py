@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME = "openai_bls"
-"""Where neither OTEL_SERVICE_NAME nor OTEL_RESOURCE_ATTRIBUTES says another."""
+"""Name of the service where neither OTEL_SERVICE_NAME nor OTEL_RESOURCE_ATTRIBUTES gives another."""
 
 _PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 

@@ -29,7 +29,7 @@ class TensorSpec:
     data_type: str
     """Data type in config.pbtxt, such as TYPE_STRING."""
     dims: tuple[int, ...]
-    """Without the batch; -1 is any size."""
+    """Dimensions without the batch; -1 is any size."""
     optional: bool = False
 
 

@@ -84,7 +84,7 @@ def read_preface(connection: socket.socket, timeout_s: float, key: str = "") -> 
     """The preface that a peer sends.
 
     Args:
-        connection: the peer's; it has no timeout afterwards.
+        connection: connection to the peer; it has no timeout afterwards.
         timeout_s: seconds until the whole preface must be there.
         key: key that the peer must have; compared in constant time.
 

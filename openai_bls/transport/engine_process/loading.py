@@ -35,7 +35,7 @@ def load_engine(
         version_dir: a version folder of the model `tensorrt_llm`.
         on_step: the listener.
         overrides: options of the engine from the environment, as strings.
-        settings: the model's.
+        settings: settings of the model.
 
     Raises:
         EngineLoadError: one sentence that says what is missing and what to do.

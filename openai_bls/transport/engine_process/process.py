@@ -46,7 +46,7 @@ class EngineProcess:
     Args:
         python: interpreter of the process: an absolute path, or a command on PATH.
         arguments: command-line arguments of the process.
-        environ: this process's environment, or another to begin with.
+        environ: environment variables of this process, or others to begin with.
 
     Raises:
         EngineLoadError: the interpreter cannot be run.

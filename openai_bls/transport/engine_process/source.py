@@ -95,7 +95,7 @@ class StartedProcess:
     Args:
         python: interpreter of the process.
         arguments: command-line arguments of the process, without its socket.
-        limit: starts in a row that may fail.
+        limit: number of starts in a row that may fail.
         environ: environment to begin with.
     """
 
@@ -178,7 +178,7 @@ class _Patience:
     """Wait for a process that starts: it ends when the process does, or says nothing for too long.
 
     Args:
-        process: the engine's.
+        process: process of the engine.
         closing: set if the engine is not wanted any more.
     """
 

@@ -51,7 +51,7 @@ REQUIRED_INPUTS = (
     "streaming",
     "stop",
 )
-"""Without these a model cannot be used at all."""
+"""Inputs without which a model cannot be used at all."""
 
 _NEUTRAL = SamplingParams()
 _CHANGE_LOGPROBS = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")

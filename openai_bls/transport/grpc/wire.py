@@ -67,7 +67,7 @@ def infer_request(model: str, arrays: Mapping[str, Array], outputs: Iterable[str
         model: name of the model that gets the request.
         arrays: the input tensors by name.
         outputs: names of the output tensors wanted.
-        request_id: Triton's, by which a stop request finds it.
+        request_id: Triton's id of the request, by which a stop request finds it.
     """
     inputs, contents = [], []
     for name, array in arrays.items():

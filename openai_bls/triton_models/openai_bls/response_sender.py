@@ -259,7 +259,7 @@ class SenderThread:
 
     Args:
         name: name of the thread.
-        throttle: all senders'.
+        throttle: throttle that all senders share.
     """
 
     def __init__(self, name: str, throttle: Throttle) -> None:

@@ -64,7 +64,7 @@ class Runtime:
     """One `openai_bls` instance.
 
     Args:
-        settings: the model's.
+        settings: settings of the model.
         backends: models of each engine to serve, the default engine's first.
         owner: process id of the tritonserver.
         call_model: makes one BLS call.

@@ -19,7 +19,7 @@ class Postprocessing:
     what this piece adds, so that characters which several responses share come out whole.
 
     Args:
-        tokenizer_dir: holds tokenizer.json.
+        tokenizer_dir: folder with tokenizer.json.
     """
 
     def __init__(self, tokenizer_dir: Path) -> None:

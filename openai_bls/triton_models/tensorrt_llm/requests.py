@@ -79,7 +79,7 @@ def parse(
 
     Args:
         arrays: the tensors by name.
-        info: the engine's.
+        info: facts of the engine.
         exclude_input_default: value of `exclude_input_in_output` for requests that do not give it.
         prompts: prompts in token ids, one per row; None reads them from `input_ids`.
 

@@ -58,7 +58,7 @@ async def parse(arrays: Arrays, info: EngineInfo, prompts: PromptClient, exclude
 
     Args:
         arrays: the tensors by name.
-        info: the engine's.
+        info: facts of the engine.
         prompts: client of preprocessing.
         exclude_input_default: value of `exclude_input_in_output` for requests that do not give it.
 

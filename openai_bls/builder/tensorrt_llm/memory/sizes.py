@@ -101,11 +101,11 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes per token of the model, without the copies that ranks keep of the same head."""
     kv_per_token_per_rank: int
     activations: int
-    """Per rank: the execution context, with the logits that it puts out."""
+    """Bytes per rank of the execution context, with the logits that it puts out."""
     decoder: int
-    """Per rank: what sampling works on, and logits that are kept."""
+    """Bytes per rank of what sampling works on, and of logits that are kept."""
     runtime: int
-    """Per rank: CUDA context, kernels, communication."""
+    """Bytes per rank of CUDA context, kernels and communication."""
     engine_on_disk: int
     """Bytes of all ranks; 0 where nothing is built (flow `pytorch`)."""
     checkpoint: int
@@ -116,7 +116,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     build_gpu_memory: int
     """Bytes of each GPU at the build's peak."""
     kv_pool: int | None = None
-    """Per rank, for the KV cache. None without a GPU, as are the next four."""
+    """Bytes per rank for the KV cache. None without a GPU, as are the next four."""
     kv_tokens: int | None = None
     """Tokens that fit in the KV cache, whole blocks."""
     kv_tokens_per_sequence: int | None = None
@@ -126,14 +126,14 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     batch_half: int | None = None
     """Sequences of half that length."""
     fits: tuple[str, ...] | None = None
-    """Without a GPU: names of the known ones that it would run on."""
+    """Names of the known GPUs that it would run on, if no GPU is given."""
     problems: tuple[str, ...] = ()
     """Problems that keep it from working, a sentence each."""
     notes: tuple[str, ...] = ()
 
     @property
     def gpu_memory(self) -> int:
-        """Per rank, without any KV cache."""
+        """Bytes per rank, without any KV cache."""
         return self.weights_per_rank + self.activations + self.decoder + self.runtime
 
 

@@ -94,7 +94,7 @@ def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, b
         given: names of options, with underscores.
         engine: kind of the engine.
         flow: flow of TensorRT-LLM; None while it is not known.
-        backend: Triton's.
+        backend: backend of Triton.
 
     Raises:
         EngineLoadError: the first such option, and what it is for.

@@ -41,7 +41,7 @@ DEFAULT_NUM_TOKENS = 8192
 DEFAULT_GPU = "H100"
 """Estimated for where there is none."""
 NEWEST = Version(1, 2, 1)
-"""Taken for granted where none is installed: that of the newest Triton image."""
+"""Version that is assumed where none is installed: that of the newest Triton image."""
 _MIB = 1 << 20
 _DEFAULT_FREE_FRACTION = 0.9
 

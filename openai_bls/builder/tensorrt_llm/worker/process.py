@@ -45,7 +45,7 @@ def run_worker(arguments: Sequence[str], log: Path, on_line: Callable[[str], Non
     """Run `python -m openai_bls.builder.tensorrt_llm.worker.main` to its end, or to ours.
 
     Args:
-        arguments: the worker's.
+        arguments: command-line arguments of the worker.
         log: file to which the worker's output is appended.
         on_line: called with each line of the output.
         tick: called a few times a second meanwhile.

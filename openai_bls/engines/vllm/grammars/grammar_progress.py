@@ -138,8 +138,8 @@ def marker_token_ids(folder: Path, eos_token_ids: Collection[int]) -> dict[str, 
     """`EngineInfo.marker_token_ids` of a tokenizer: its added tokens that llguidance takes for no text.
 
     Args:
-        folder: holds the tokenizer.json.
-        eos_token_ids: never part of an output.
+        folder: folder with tokenizer.json.
+        eos_token_ids: ids of end tokens, which are never part of an output.
     """
     added = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8")).get("added_tokens") or ()
     found = {

@@ -49,7 +49,7 @@ class WatchedClient:
     """A `Client` over several machines.
 
     Args:
-        client: vLLM's, loaded.
+        client: client of vLLM, loaded.
         gathering: the other machines.
     """
 

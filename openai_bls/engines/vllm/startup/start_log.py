@@ -15,7 +15,7 @@ from openai_bls.engines.vllm.module import Vllm
 
 _VARIABLE = "VLLM_LOGGING_CONFIG_PATH"
 _CONFIG = "DEFAULT_LOGGING_CONFIG"
-"""Not in every version; without it the log alone tells."""
+"""Name of the configuration, which not every version has; without it the log alone tells."""
 _RAISED = re.compile(r"(?:^|\s)((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)): (\S.*)$")
 _PYDANTIC = re.compile(r"Value error, (.*?)(?: \[type=|$)", re.DOTALL)
 """pydantic's report of what a configuration class of vLLM raised."""
