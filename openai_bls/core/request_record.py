@@ -18,7 +18,7 @@ class Progress(NamedTuple):
     """One per finished sequence."""
     usage: Usage
     first_token_at: float | None = None
-    """None if there was no token."""
+    """Time of the first token; None if there was none."""
     queued_at: float | None = None
     """Time at which it was ready for an engine; None if it never was."""
     submitted_at: float | None = None
@@ -39,7 +39,7 @@ class RequestRecord(NamedTuple):
     usage: Usage
     began_at: float
     first_token_at: float | None
-    """None if there was no token."""
+    """Time of the first token; None if there was none."""
     ended_at: float
     key: str = ""
     """Name of the API key that it came with; empty if it has none."""

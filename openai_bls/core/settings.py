@@ -134,7 +134,7 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     api_keys_file: str = ""
     """File with further keys, each with a name (`core.api_keys`); read again when it changes. Empty is none."""
     triton_requires_key: bool = True
-    """Where there are keys, `openai_bls` and `tensorrt_llm_bls` ask for one on Triton's endpoints too."""
+    """Ask for a key on the Triton endpoints of `openai_bls` and `tensorrt_llm_bls` too, where there are keys."""
 
     @property
     def aliases(self) -> tuple[str, ...]:

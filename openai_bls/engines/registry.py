@@ -24,12 +24,13 @@ class EngineEntry(NamedTuple):
     """One engine."""
 
     module: str
-    """Holds `load(version_dir, manifest, settings, on_step, options)`; without `options` if it has none."""
+    """Module with `load(version_dir, manifest, settings, on_step, options)`; without `options` if it has none."""
     options_name: str = ""
     """`module:Struct` of start-up options, which the environment may set over the manifest. Empty: its settings stand
     in config.pbtxt."""
     needs_manifest: bool = True
-    """Without one in its version folder, an engine that was asked for by name is an error; else `load` gets None."""
+    """An engine that was asked for by name is an error without a manifest in its version folder; else `load` gets
+    None."""
 
     @property
     def options(self) -> type[msgspec.Struct] | None:

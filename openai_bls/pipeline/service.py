@@ -118,7 +118,7 @@ class Service:
         self._in_progress = 0
         self.draining = False
         self.guards = Guards(self) if settings.guard_before or settings.guard_after else None
-        """None if requests are not guarded."""
+        """Guards of the requests; None if requests are not guarded."""
 
     @property
     def in_progress(self) -> int:

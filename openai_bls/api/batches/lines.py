@@ -40,7 +40,7 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One request of a batch."""
 
     custom_id: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
-    """The client's, unique in the file."""
+    """Id of the request that the client chose, unique in the file."""
     method: str
     url: str
     body: dict[str, Any]

@@ -46,7 +46,7 @@ class Opened(msgspec.Struct):
     info: EngineInfo
     runner: Runner = Runner()
     grammars: Grammars | None = None
-    """None if they are not supported."""
+    """Grammars of the model; None if they are not supported."""
 
 
 class VllmEngine:

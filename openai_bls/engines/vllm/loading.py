@@ -121,7 +121,7 @@ class _Start(NamedTuple):
     checkpoint: Path
     facts: CheckpointFacts
     grammars: Grammars | None
-    """None if structured output is refused."""
+    """Grammars of the model; None if structured output is refused."""
     nodes: Nodes
     client: ClientChoice
 

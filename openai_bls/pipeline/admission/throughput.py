@@ -54,7 +54,7 @@ class Mean:
 
     def __init__(self) -> None:
         self.value: float | None = None
-        """None if there is none yet."""
+        """Mean of the values; None if there is none yet."""
 
     def add(self, value: float) -> None:
         """Count a value."""

@@ -73,7 +73,7 @@ class RequestContext:
         self.path = path
         self.trace_headers = trace_headers
         self.request_id = ""
-        """The client's, or one made for it."""
+        """Id of the request, from the client or made for it."""
         self.endpoint = ""
         """Name in the metrics; empty if the request named no endpoint."""
         self.model = ""

@@ -36,7 +36,7 @@ class _Question:
     def __init__(self) -> None:
         self.answered = threading.Event()
         self.result: UpdateResult | None = None
-        """None if the process was lost meanwhile."""
+        """Answer to the update; None if the process was lost meanwhile."""
 
 
 class ProcessEngine:

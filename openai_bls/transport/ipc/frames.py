@@ -41,7 +41,7 @@ class ClientFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
     """Message of `openai_bls` to `tensorrt_llm`."""
 
     submissions: list[GenerationRequest] = []
-    """Their `request_id` is the connection's `id_base` + a counter."""
+    """Requests to generate. Their `request_id` is the connection's `id_base` + a counter."""
     cancels: list[int] = []
     loras: list[LoraUpdate] = []
     """Adapters to load or unload, each answered by an `UpdateResult`."""

@@ -33,7 +33,7 @@ class Gpu(msgspec.Struct, frozen=True):
     memory_mib: int
     """nvidia-smi's memory.total."""
     compute_capability: tuple[int, int] | None
-    """None if it is not known: then nothing is said about number formats."""
+    """Compute capability, major and minor; None if it is not known: then nothing is said about number formats."""
 
     @property
     def memory_bytes(self) -> int:

@@ -43,7 +43,7 @@ class Calibration(msgspec.Struct, frozen=True):
     """What is asked for of one checkpoint, in the flow `tensorrt`."""
 
     family: Family | None
-    """None if the table has none: then what families differ in is not known."""
+    """Family of the model; None if the table has none: then what families differ in is not known."""
     quant: Quant | None
     kv_cache_dtype: KvCacheDtype
     dataset: str = ""

@@ -60,7 +60,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     own: TensorRtLlmOptions
     lora: LoraOptions = LoraOptions()
     folder: Path | None = None
-    """The checkpoint's, where it is on this machine."""
+    """Folder of the checkpoint, where it is on this machine."""
     checkpoint_bytes: int | None = None
     """Bytes of its weights; None where they are not on this machine."""
     architectures: Mapping[Flow, frozenset[str]] | None = None
@@ -84,7 +84,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     settings: TensorRtLlmSettings
     """Serving settings to write: what was asked for, and what follows from the model."""
     shape: ModelShape | None
-    """None if the model's size cannot be worked out."""
+    """Shape of the model; None if its size cannot be worked out."""
     estimate: Estimate | None
     estimated_with: EstimateOptions
     problems: tuple[str, ...]
