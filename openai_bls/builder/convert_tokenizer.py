@@ -1,4 +1,4 @@
-"""Converter of tokenizers that come as Python code: a tokenizer.json from the data beside the code, which never runs.
+"""Converter of tokenizers that come as Python code: a tokenizer.json from the data next to the code, which never runs.
 
 Baichuan, ChatGLM 2 and 3, GLM-4 in its first form and the first Qwen bring a class of their own, which reads a
 SentencePiece model or a list of byte pairs ranked as for tiktoken. Everything here works from a tokenizer.json, so one

@@ -68,7 +68,7 @@ class KvCacheSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_tokens_in_kv_cache: NotNegative = 0
     """Tokens of all sequences together; 0 lets the engine choose."""
     free_memory_fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.8
-    """Share of the memory left beside the weights that a cache of the engine's choosing may take."""
+    """Largest share of the memory that the weights leave for a cache of the engine's choosing."""
 
 
 class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

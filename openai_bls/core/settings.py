@@ -192,7 +192,7 @@ class OfficialSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exclude_input_in_output: bool = True
     """Leave the prompt's ids out of a whole (not streamed) answer; a request may override it."""
     kv_cache_free_gpu_mem_fraction: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
-    """Share of the GPU memory left beside the weights that the KV cache takes."""
+    """Share that the KV cache takes of the GPU memory that the weights leave."""
     max_tokens_in_paged_kv_cache: Positive | None = None
     """Tokens of all sequences together in the KV cache; with TensorRT-LLM the smaller of this and the
     fraction counts."""

@@ -34,8 +34,8 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_num_tokens: NotNegative = 0
     """Tokens of one forward pass, prompts and new tokens together; 0 lets the engine choose."""
     max_step_ms: NotNegative = 8
-    """Milliseconds that a step may take on a GPU with paged attention while sequences decode: prompts beside them are
-    taken in by pieces that fit. Three times as many for a short prompt or where several wait, twice for one of up to
+    """Milliseconds that a step may take on a GPU with paged attention while sequences decode: it takes prompts
+    in by pieces that fit. Three times as many for a short prompt or where several wait, twice for one of up to
     0.2 s, six times where several would wait for longer than that. 0 is no limit but `max_num_tokens`, and takes
     prompts in as they come."""
     max_tokens_in_kv_cache: NotNegative = 0

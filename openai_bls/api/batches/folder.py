@@ -1,4 +1,4 @@
-"""Folder of files and batches: one JSON object beside each file's bytes, and one for each batch.
+"""Folder of files and batches: one JSON object next to each file's bytes, and one for each batch.
 
 Several instances and servers may share it. Whatever is written replaces what was there as a whole. A batch's object is
 written by whoever holds its lock; a client that cancels leaves a mark beside it.

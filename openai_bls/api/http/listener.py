@@ -1,4 +1,4 @@
-"""Listening socket of /v1, shared by the instances of one server and by nobody else."""
+"""Listening socket of /v1, shared only by the instances of one server."""
 
 from __future__ import annotations
 

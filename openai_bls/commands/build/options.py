@@ -231,7 +231,7 @@ def _add_serving(group: argparse._ArgumentGroup) -> None:
         "--kv-cache-free-gpu-mem-fraction",
         type=float,
         metavar="X",
-        help="share of the GPU memory left beside the weights that the KV cache takes (default: 0.9)",
+        help="share that the KV cache takes of the GPU memory that the weights leave (default: 0.9)",
     )
     group.add_argument("--kv-cache-host-memory-bytes", type=int, metavar="N", help="that cached prompts may move to")
     group.add_argument(

@@ -1,4 +1,4 @@
-"""Token budget of the steps that take prompts in beside sequences that decode, and the order of prompts.
+"""Token budget of the steps that take prompts in while sequences decode, and the order of prompts.
 
 A step lasts the longer, the more tokens it has, and every sequence that decodes waits for it. So the prompts of such a
 step are cut to what fits into `max_step_ms`, by times that were measured when the engine started.

@@ -1,4 +1,4 @@
-"""Compilation of grammars beside the engine's thread."""
+"""Compilation of grammars in parallel with the engine's thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loader of speculative decoding: its settings, and the draft model beside an engine's own, tried out first."""
+"""Loader of speculative decoding: its settings, and the draft model of an engine, tried out first."""
 
 from __future__ import annotations
 

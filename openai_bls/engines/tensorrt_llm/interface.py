@@ -94,7 +94,7 @@ class LlmOptions(msgspec.Struct, frozen=True):
     trust_remote_code: bool = False
     kv_cache_dtype: KvCacheDtype = "auto"
     kv_cache_free_gpu_mem_fraction: float | None = None
-    """Share of the GPU memory left beside the weights, above 0 and below 1."""
+    """Share of the GPU memory that the weights leave, above 0 and below 1."""
     max_tokens_in_paged_kv_cache: NotNegative = 0
     """Tokens at most; 0 leaves it to `kv_cache_free_gpu_mem_fraction`, which else counts if it is less."""
     kv_cache_host_memory_bytes: NotNegative = 0

@@ -1,4 +1,4 @@
-"""Checks of /v1 and of the pages /health, /version and /metrics beside it."""
+"""Checks of /v1 and of the pages /health, /version and /metrics on its port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Config.json of a Hugging Face checkpoint, with what ModelOpt writes beside it."""
+"""Config.json of a Hugging Face checkpoint, with what ModelOpt writes next to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress of sequences in their grammars, followed by the engine beside vLLM.
+"""Progress of sequences in their grammars, which the engine follows in parallel with vLLM.
 
 vLLM's core compiles a grammar and masks with it, and is not asked what came of it. Here the same library, with the same
 vocabulary, says it: a grammar that does not compile is refused before vLLM sees it; a sequence ends with the token
