@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _OTHER_FEATURES = ("position_bias", "softcap", "s_aux", "output_attentions")
-"""What a model may ask of attention beside the softmax of masked products."""
+"""Arguments by which a model asks attention for more than the softmax of masked products."""
 LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 """Rotary embeddings of which all sequences of a pass get the one of the longest."""
 

@@ -28,7 +28,7 @@ def tensor_problem(folder: Path, tensors: Mapping[str, tuple[str, tuple[int, ...
     """Problem of a checkpoint that has these tensors, as its file headers tell them; None if the model is whole.
 
     Args:
-        folder: with the checkpoint's config.json, whose model_type transformers knows. Its own code is not run.
+        folder: folder with the checkpoint's config.json, whose model_type transformers knows. Its own code is not run.
         tensors: name → type in safetensors' words, and shape.
 
     Raises:

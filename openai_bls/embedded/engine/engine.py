@@ -57,8 +57,8 @@ class TransformersEngine:
 
         Args:
             version_dir: the folder that `manifest` lies in.
-            manifest: what to load.
-            options: what overrides the manifest.
+            manifest: manifest of the engine.
+            options: start-up options, which override the manifest.
             on_step: the listener.
 
         Raises:
@@ -77,7 +77,7 @@ class TransformersEngine:
         self._tried = threading.Event()
         """The trial of the runner is over."""
         self._discarded = False
-        """It did not pass."""
+        """True if the runner did not pass its trial."""
         device = model_loader.find_device(options.device)
         self._factory = factory = load_factory(version_dir, facts.vocab_size, facts.eos_token_ids)
         compiler = None if factory is None else GrammarCompiler(factory, self._commands.put)

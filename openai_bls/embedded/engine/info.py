@@ -23,11 +23,11 @@ def engine_info(
     """Identity, limits and capabilities of the engine.
 
     Args:
-        facts: of the checkpoint.
-        manifest: what the builder left.
-        options: what overrides it.
+        facts: facts of the checkpoint.
+        manifest: manifest that the builder left.
+        options: start-up options, which override the manifest.
         grammars: compiler of grammars; None: there are none.
-        adapters: those that are loaded; None: there is no room for any.
+        adapters: loaded adapters; None: there is no room for any.
     """
     absent = {
         "lora_name": adapters is None,

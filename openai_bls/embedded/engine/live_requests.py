@@ -16,13 +16,13 @@ class LiveRequests:
     """Requests that have no end yet; used by the engine's thread, but for `waiting`."""
 
     def __init__(self, adapters: Adapters | None) -> None:
-        """Args: adapters: held while requests with them live; None if there are none."""
+        """Args: adapters: adapters, held while requests with them live; None if there are none."""
         self._adapters = adapters
         self._states: dict[int, RequestState] = {}
         self._ids: dict[str, int] = {}
         self._next_key = 0
         self.waiting = 0
-        """Those that the batcher does not have yet."""
+        """Requests that the batcher does not have yet."""
 
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._states

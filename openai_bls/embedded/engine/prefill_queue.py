@@ -33,7 +33,8 @@ class PrefillQueue:
 
         Args:
             model: a transformers causal language model.
-            compiler: of grammars, closed by `close`; its results come back through `compiled`. None: no grammars.
+            compiler: compiler of grammars, closed by `close`; its results come back through `compiled`. None: no
+                grammars.
             wake: makes the engine call `examine` soon.
         """
         self._model = model

@@ -50,7 +50,7 @@ class RequestState:
     )
 
     def __init__(self, key: str, request: GenerationRequest, adapter: LoadedAdapter | None = None) -> None:
-        """Args: key: of its sequence in the batcher."""
+        """Args: key: key of the sequence in the batcher."""
         self.key = key
         self.request = request
         self.adapter = adapter

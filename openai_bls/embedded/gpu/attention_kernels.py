@@ -57,8 +57,8 @@ def _splits(programs: int, processors: int) -> int:
     """Shares into which the keys of a sequence are cut, a power of two.
 
     Args:
-        programs: for one share of each sequence.
-        processors: of the device.
+        programs: number of programs for one share of each sequence.
+        processors: number of multiprocessors of the device.
     """
     wanted = 1
     while wanted < _MAX_SPLITS and programs * wanted < 2 * processors:
@@ -86,14 +86,14 @@ def decode_attention(
     Args:
         query: [sequences, heads, size].
         new_key: [sequences, key heads, size].
-        new_value: the same.
+        new_value: [sequences, key heads, size].
         key_cache: [slots, key heads, size], rows contiguous; in the type of `query` or in FP8.
-        value_cache: the same.
+        value_cache: [slots, key heads, size], rows contiguous; in the type of `key_cache`.
         pages: int32 [sequences, most pages], in units of `page_size` slots.
         key_ends: int32 [sequences + 1], running total of tokens with the new one; a sequence of none is padding.
         page_size: tokens of a page.
-        scale: of the scores.
-        processors: of the device.
+        scale: factor of the scores.
+        processors: number of multiprocessors of the device.
         angles: cosine and sine [sequences, size] of the position, if `query` and `new_key` are to be rotated by them.
 
     Returns:
@@ -180,12 +180,12 @@ def mixed_attention(
     Args:
         query: [queries, heads, size].
         key: the cache, [slots, key heads, size]; in the type of `query` or in FP8.
-        value: the same.
+        value: the cache, [slots, key heads, size]; in the type of `key`.
         slots: int64, the slot of each key of each sequence, end to end.
         query_ends: int32 [sequences + 1], running total of queries; sequences of none may follow the others.
         key_ends: int32 [sequences + 1], running total of keys.
-        scale: of the scores.
-        most_queries: of a sequence; those with more are left out, their rows are zero.
+        scale: factor of the scores.
+        most_queries: most queries of a sequence; longer sequences are left out, their rows are zero.
         split_keys: several programs share the keys of a query, which pays where contexts are long.
 
     Returns:

@@ -45,10 +45,10 @@ def rotated(x, opposite, cos, sin, in_first_half):
 
     Args:
         x: rows of one half and the other.
-        opposite: the same with the halves exchanged.
-        cos: of the angles, float32.
-        sin: the same.
-        in_first_half: which numbers of a row are.
+        opposite: rows of the other half and the one: `x` with the halves exchanged.
+        cos: cosine of the angles, float32.
+        sin: sine of the angles, float32.
+        in_first_half: mask of a row's numbers that lie in the first half.
     """
     turned = tl.where(in_first_half, -opposite.to(tl.float32), opposite.to(tl.float32))
     along = (x.to(tl.float32) * cos).to(x.dtype).to(tl.float32)

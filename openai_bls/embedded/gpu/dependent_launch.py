@@ -40,7 +40,7 @@ def options(device: torch.device, *, early: bool = True) -> dict[str, Any]:
     """Arguments of a launch: the kernel's `DEPENDENT`, and what tells the GPU.
 
     Args:
-        device: on which the kernel runs.
+        device: device that runs the kernel.
         early: the kernel may start early; else only the next one. Not for a few programs that each do much: they are
             packed onto the multiprocessors that the kernel before leaves first.
     """

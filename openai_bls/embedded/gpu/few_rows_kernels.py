@@ -200,7 +200,8 @@ def linear(
         x: [..., size], for which `takes` is true.
         weight: [outputs, size], contiguous.
         bias: [outputs].
-        scale: of a weight in FP8: float32 with a number for each output, which its row of `weight` is multiplied by.
+        scale: scale of a weight in FP8: float32 with a number for each output, which its row of `weight` is multiplied
+            by.
 
     Returns:
         [..., outputs].

@@ -283,10 +283,10 @@ def rotary_to_cache(
     Args:
         q: [tokens, heads, size].
         k: [tokens, key heads, size].
-        v: the same.
+        v: [tokens, key heads, size].
         angles: cosine and sine, [tokens, size].
         key_cache: [slots, key heads, size], rows contiguous; in the type of `k` or in FP8.
-        value_cache: the same.
+        value_cache: [slots, key heads, size], rows contiguous; in the type of `key_cache`.
         slots: int64, the slot of each token.
 
     Returns:
@@ -347,8 +347,8 @@ def angles(
     Args:
         positions: integers, contiguous.
         frequencies: float32 [frequencies].
-        scaling: of the result.
-        dtype: of the result.
+        scaling: factor of cosine and sine.
+        dtype: data type of cosine and sine.
     """
     half = len(frequencies)
     shape = (*positions.shape, 2 * half)

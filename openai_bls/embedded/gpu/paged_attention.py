@@ -105,7 +105,7 @@ def refusal(model: Any, kind: str, kv_cache: str = "auto") -> str | None:
     """Reason why `model` cannot attend by `kind` here, tried on random numbers; None if it can.
 
     Args:
-        model: on its device.
+        model: model on its device.
         kind: "paged" or "varlen".
         kv_cache: "fp8", or "auto" for the model's own type.
     """
@@ -199,10 +199,10 @@ def attend(
         module: the layer's attention.
         query: [1, queries, heads, size].
         key: [1, queries, key heads, size].
-        value: the same.
+        value: [1, queries, key heads, size].
         angles: cosine and sine [1, queries, size] by which `query` and `key` are to be rotated; None: they have been.
-        scaling: of the scores.
-        kwargs: what continuous batching passes along; with `kept_rows`, int32 [rows], no other row need be computed.
+        scaling: factor of the scores; None is size ** -0.5.
+        kwargs: further arguments of continuous batching; with `kept_rows`, int32 [rows], no other row need be computed.
 
     Returns:
         [1, queries, heads, size], as transformers' attention functions do.

@@ -87,9 +87,9 @@ def prompt_attention(
     Args:
         query: [queries, heads, size], a row's numbers contiguous.
         key: [keys, key heads, size], contiguous.
-        value: the same.
+        value: [keys, key heads, size], contiguous.
         out: [queries, heads, size], contiguous; written.
-        scale: of the scores.
+        scale: factor of the scores.
     """
     queries, heads, size = query.shape
     length, kv_heads, _ = key.shape

@@ -116,7 +116,7 @@ def quantize(model: Any, device: torch.device) -> int:
 
     Args:
         model: a transformers causal language model.
-        device: of the weights in FP8.
+        device: device for the weights in FP8.
 
     Raises:
         EngineLoadError: most of its weights are in no linear layer.

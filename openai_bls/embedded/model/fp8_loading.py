@@ -55,10 +55,10 @@ def finish(model: Any, folder: Path, manifest: Manifest, device: torch.device, *
     """Give `model` its weights in FP8, on `device`, if it is to have any.
 
     Args:
-        model: as transformers loaded it, on the CPU.
-        folder: of the checkpoint.
+        model: model that transformers loaded on the CPU.
+        folder: folder of the checkpoint.
         manifest: says whether it is to be quantized.
-        device: it will run on.
+        device: device that the model will run on.
         stored: the checkpoint is in FP8.
 
     Raises:

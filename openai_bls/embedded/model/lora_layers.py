@@ -48,10 +48,10 @@ class LoraLayers:
         self._others = slots != slot_of_column
         """Shape [slots, columns]: the columns of other slots."""
         self._blocked: torch.Tensor | None = None
-        """The same of the pass that is running: [tokens, columns] or [sequences, 1, columns]; None if no token has an
-        adapter."""
+        """Columns of other slots for the tokens of the running pass: [tokens, columns] or [sequences, 1, columns]; None
+        if no token has an adapter."""
         self._kept_blocked: torch.Tensor | None = None
-        """Those rows of it that the last layer keeps, [rows, columns]; None if it keeps all."""
+        """Rows of `_blocked` that the last layer keeps, [rows, columns]; None if it keeps all."""
         # A captured graph runs all of its operations, whatever the tokens of a step are.
         self._always = model.device.type == "cuda"
         self._any = False

@@ -41,7 +41,7 @@ def logprobs(model: Any, ids: list[int], cache: Any = None) -> torch.Tensor:
 
     Args:
         model: a transformers causal language model.
-        ids: of a text.
+        ids: token ids of a text.
         cache: an empty KV cache of transformers', for a pass with one.
     """
     named = {} if cache is None else {"past_key_values": cache}

@@ -104,7 +104,7 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
             graphs: capture steps that have one new token per sequence and page tables.
             paged: attention is `gpu.paged_attention`'s, which takes lengths from the device alone, so that steps with
                 prompts are captured too, and has a kernel for long prompts, whose place it must be told.
-            kwargs: of `ModelRunner`.
+            kwargs: arguments of `ModelRunner`.
         """
         super().__init__(**kwargs)
         self._sampler = sampler

@@ -49,9 +49,9 @@ def set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, load
     """Settle attention and operations of a model.
 
     Args:
-        model: on its device.
+        model: model on its device.
         choice: says which.
-        options: of the engine.
+        options: start-up options of the engine.
         loaded: the attention that the model was loaded with.
 
     Returns:

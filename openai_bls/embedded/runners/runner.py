@@ -52,7 +52,7 @@ class BatchingConfig:
     paged: bool = False
     """The model's attention reads the cache by page tables and slot lists (`gpu.paged_attention`)."""
     max_step_seconds: float = 0.0
-    """Of a step with prompts beside sequences that decode, where steps are measured; 0 is no limit."""
+    """Most seconds of a step that takes in prompts while sequences decode, where steps are measured; 0 is no limit."""
     cuda_graphs: bool = False
     async_batching: bool = False
     """Prepare a step while the one before it runs; on a GPU only."""

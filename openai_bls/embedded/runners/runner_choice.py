@@ -61,8 +61,8 @@ def candidates(
 
     Args:
         model_class: transformers' class of the causal language model.
-        config: its configuration.
-        max_model_len: in tokens.
+        config: configuration of the model.
+        max_model_len: most tokens of prompt and output together.
         options: `runner` and `attention` leave out all others where they name one.
         on_gpu: the model runs on a GPU.
         flash_installed: transformers finds the package flash-attn.
@@ -121,7 +121,7 @@ def batching_problem(model_class: Any, config: Any, max_model_len: int) -> str |
     Args:
         model_class: transformers' class.
         config: the configuration of its language model.
-        max_model_len: in tokens, of the engine.
+        max_model_len: most tokens of prompt and output together.
     """
     # Such a rotary embedding takes its frequencies from the longest sequence of a pass, for all of them.
     unscaled = _unscaled_length(config) if rope_types(config) & LENGTH_DEPENDENT_ROPE else max_model_len

@@ -37,7 +37,7 @@ class Sampler:
         Args:
             on_gpu: never look at the device's values from the host, which would wait for all steps in flight.
             lora: layers that take the slots of a step's tokens from a row of the argument storage.
-            speculator: its drafts make several rows of a sequence.
+            speculator: speculator whose drafts make several rows of a sequence; None without drafts.
         """
         self._speculator = speculator
         self._on_gpu = on_gpu

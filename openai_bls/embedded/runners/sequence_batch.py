@@ -114,9 +114,9 @@ class StepModel:
         """Output of a pass over `ids`.
 
         Args:
-            ids: of the tokens.
-            arguments: of the pass, with the cache of what came before.
-            states: what modules of the model keep between passes of one batch, changed in place.
+            ids: token ids of the pass.
+            arguments: arguments of the pass, with the cache of earlier tokens.
+            states: states that modules of the model keep between passes of one batch, changed in place.
             more: arguments of the model's `prepare_inputs_for_generation`.
         """
         for (module, name), state in zip(self._stateful, states, strict=False):

@@ -23,7 +23,8 @@ _LONG_WAIT_S = 0.2
 _PATIENCE = 3
 """Times the seconds that a prompt takes by which later ones may overtake it."""
 _LONG_PATIENCE = 300
-"""The same while prompts take more than `_LONG_WAIT_S` together: most are in time, at the cost of the longest."""
+"""Value of `_PATIENCE` while prompts take more than `_LONG_WAIT_S` together: most are in time, at the cost of the
+longest."""
 _MOST_OVERTAKEN_S = 10.0
 
 
@@ -60,7 +61,7 @@ class StepBudget:
         Args:
             decoding: sequences with one new token each.
             prompts: sequences that wait for their first token.
-            prompt_tokens: what they have to be taken in still.
+            prompt_tokens: prompt tokens that are still to be taken in.
             past: tokens that the first prompt has in the cache.
 
         Returns:

@@ -28,7 +28,7 @@ class StepSize(NamedTuple):
     decoding: bool
     """One new token for each sequence."""
     tokens: int
-    """In units of `_ROUNDING`."""
+    """Tokens of the step in units of `_ROUNDING`."""
 
 
 class StepClock:
@@ -56,7 +56,7 @@ class StepClock:
         self._preparing = 0.0
         """Seconds from the wait to the launch, the longest of late."""
         self._over_at: float | None = None
-        """When the running step was seen to be over, before its results were asked for."""
+        """Moment at which the running step was seen to be over, before its results were asked for."""
 
     def wait(self) -> None:
         """Let time pass until the next step must be prepared."""

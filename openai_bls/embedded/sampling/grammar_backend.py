@@ -46,8 +46,8 @@ def load(tokenizer_dir: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> 
     """The factory for the tokenizer in a folder; reads nothing yet.
 
     Args:
-        tokenizer_dir: holds the tokenizer.json.
-        vocab_size: the model's, which may be larger than the tokenizer's.
+        tokenizer_dir: folder with tokenizer.json.
+        vocab_size: size of the model's vocabulary, which may be larger than the tokenizer's.
         eos_token_ids: never text, whatever the tokenizer says.
 
     Returns:
@@ -205,7 +205,7 @@ class LlguidanceConstraint:
         Args:
             matcher: an `LLMatcher`.
             is_text: tokens that are text to its grammar.
-            stop: the request's.
+            stop: stop tokens of the request.
             spell: the longest tokens that spell a text.
         """
         self.matcher = matcher

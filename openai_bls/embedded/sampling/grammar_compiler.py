@@ -25,9 +25,9 @@ class CompiledGrammar(msgspec.Struct, frozen=True):
     """Result of a compilation."""
 
     key: str
-    """The request's, as given to `GrammarCompiler.start`."""
+    """Key of the request, which `GrammarCompiler.start` was given."""
     constraint: Constraint | None = None
-    """None if there is an error."""
+    """Constraint of the request; None if there is an error."""
     error: str = ""
     """Message to the client."""
     invalid: bool = False

@@ -72,7 +72,7 @@ class Penalties:
     """Counts of the tokens of one sequence, its last token left out."""
 
     def __init__(self, prompt_length: int, repetition: float, presence: float, frequency: float) -> None:
-        """Args: prompt_length: in tokens; the output comes after. The others are of `SamplingParams`."""
+        """Args: prompt_length: tokens before the output. The others are fields of `SamplingParams`."""
         self.repetition = repetition
         self.presence = presence
         self.frequency = frequency
@@ -128,7 +128,7 @@ class HostLogitsProcessors:
     """Logits processors of one sequence; used by the engine's thread alone."""
 
     def __init__(self, request: GenerationRequest, constraint: Constraint | None = None) -> None:
-        """Args: constraint: of the request's grammar, at its beginning."""
+        """Args: constraint: constraint of the request's grammar, at its beginning."""
         params = request.sampling
         self.constraint = constraint
         self.logprobs = request.logprobs

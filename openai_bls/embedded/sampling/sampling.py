@@ -80,7 +80,7 @@ def choose(
         top_k: int32 [n]; 0 is off.
         min_p: float32 [n]; 0 is off.
         bits: int32 [n], of `random_bits`.
-        plan: what the rows need; must cover them.
+        plan: plan that covers what all rows need.
     """
     best, greedy = scores.max(dim=-1, keepdim=True)
     if not plan.sampled:

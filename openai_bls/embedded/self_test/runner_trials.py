@@ -46,8 +46,8 @@ class RunnerTrials:
         """Start the first runner that is right.
 
         Args:
-            facts: of the checkpoint.
-            speculation: of the engine.
+            facts: facts of the checkpoint.
+            speculation: speculative decoding of the engine.
             start: lets a choice run the model and tests it; returns why it does not do, if so.
 
         Raises:

@@ -56,7 +56,7 @@ _REPLAY_TOLERANCES = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0
 _NOISE_FACTOR = 2.0
 """Times the noise of rounding to FP8 (`Noise.deviations`) that the median of all tokens may be."""
 _PROMPT_NOISE_FACTOR = 3.0
-"""The same for the median of one prompt's."""
+"""Times the noise of rounding to FP8 that the median of one prompt's tokens may be."""
 _MOST_REPLAYED_NOISE = 0.1
 """`Noise.share` beyond which answers are not recorded: they would come out otherwise each time."""
 _REPLAY_FACTOR = 2.0
@@ -171,7 +171,7 @@ class Findings(NamedTuple):
     samples: list[Sample]
     """Answers to a batch of prompts."""
     problem: str | None
-    """What is wrong with the answers, in words."""
+    """Fault of the answers, in words; None if there is none."""
     noise: Noise | None = None
     """None without rounding to FP8."""
 
@@ -187,10 +187,10 @@ def find(model: Any, info: EngineInfo, page_size: int, generate: Generate, round
 
     Args:
         model: the one that the engine runs.
-        info: the engine's.
+        info: facts of the engine.
         page_size: tokens per page of the KV cache.
         generate: runs requests on the engine.
-        rounding: the engine's, to FP8.
+        rounding: rounding of the engine to FP8.
 
     Raises:
         EngineLoadError: no runner could answer rightly.
@@ -224,8 +224,8 @@ def difference(
 
     Args:
         samples: each with its plain pass.
-        dtype: the model's.
-        noise: of rounding to FP8; None without such rounding.
+        dtype: data type of the model's weights.
+        noise: noise of rounding to FP8; None without such rounding.
     """
     exact = dtype == torch.float32 and noise is None
     tolerance = _TOLERANCES.get(dtype, _TOLERANCES[torch.bfloat16])

@@ -15,9 +15,10 @@ _SHARE = 0.01
 _MOST_GIVEN = 3.0
 """Steps without drafts whose time drafts of one kind have at first, and up to which that share is saved."""
 _MOST_SAVED = 8.0
-"""Those whose time is kept at most of what such drafts have brought."""
+"""Most time that drafts of one kind may save up, in steps without drafts."""
 _MOST_LOST = 16.0
-"""Those whose time one step loses at most: what takes longer has been held up by something else."""
+"""Most time that one step may take from an account, in steps without drafts: a longer step was held up by something
+else."""
 _FIRST_STEP = 1.35
 """Time of a step with drafts in steps without, before it is measured."""
 _NEWEST = 0.1
@@ -44,9 +45,9 @@ class Account:
         """Add seconds.
 
         Args:
-            given: as a share of time.
-            brought: by drafts; negative if they have cost more.
-            plain: those of a step without drafts.
+            given: seconds that the share of all time adds.
+            brought: seconds that drafts have saved; negative if they have cost more.
+            plain: seconds of a step without drafts.
         """
         saved = _MOST_GIVEN * plain if self._saved is None else self._saved
         saved = max(saved, min(_MOST_GIVEN * plain, saved + given))
@@ -62,21 +63,21 @@ class DraftBudget:
     takes_prompts: bool = False
     """Some sequence waits for its first token: what a draft costs and brings cannot be told."""
     copying: Account = dataclasses.field(default_factory=Account)
-    """Of drafts that cost no more than a wider step: copies, and what a grammar forces."""
+    """Account of drafts that cost no more than a wider step: copies, and what a grammar forces."""
     guessing: Account = dataclasses.field(default_factory=Account)
-    """Of those of a draft model."""
+    """Account of a draft model's guesses."""
     _plain: dict[int, float] = dataclasses.field(default_factory=dict)
     """Sequences → average seconds of a step in which each gets one token."""
     _drafting: float = 0.0
     """Average seconds of a step with drafts, the draft model's passes left out."""
     _began: float = 0.0
     _sequences: int = 0
-    """Of the step being prepared, if all of them decode; else 0."""
+    """Sequences of the step being prepared, if all of them decode; else 0."""
     _tokens: int = 0
     _tried: Account | None = None
-    """Whose drafts the step has, or was to have."""
+    """Account of the drafts that the step has, or was to have."""
     _resumes: Account | None = None
-    """Whose drafts the step before had: steps do not overlap again before the next one."""
+    """Account of the drafts that the step before had: steps do not overlap again before the next one."""
     _drafted: bool = False
     _guessing: float = 0.0
 
@@ -96,9 +97,9 @@ class DraftBudget:
         """Note that a step is being prepared, and book the one before.
 
         Args:
-            now: in seconds.
-            sequences: that wait or are in progress.
-            decoding: those of them that have had a token.
+            now: current time in seconds.
+            sequences: sequences that wait or are in progress.
+            decoding: sequences among them that have had a token.
         """
         if self._sequences and decoding:  # nobody has waited for a request meanwhile
             self._book(now - self._began, sequences)

@@ -36,10 +36,10 @@ def speculation_config(
 
     Args:
         version_dir: the folder that `manifest` lies in.
-        manifest: of the engine.
-        options: what overrides it.
-        device: of the engine's model.
-        vocab_size: of that.
+        manifest: manifest of the engine.
+        options: start-up options, which override the manifest.
+        device: device of the engine's model.
+        vocab_size: size of the engine's vocabulary.
 
     Raises:
         EngineLoadError: settings exclude each other, or the draft model does not load or cannot be run.

@@ -29,7 +29,7 @@ _MOST_ROWS = MOST_SLOTS = _SIZES[-1]
 _READ_AT_ONCE = 512
 """Rows of a pass that only reads, of which there is one between two steps; a longer prompt is read beside several."""
 _Kind = Literal["guess", "guess alone", "read"]
-"""Of a pass: it guesses after each row, does so with rows of as many sequences, or does not guess."""
+"""Kind of a pass: it guesses after each row, does so with rows of as many sequences, or does not guess."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Wanted:
 
     key: str
     token_ids: Sequence[int]
-    """Its tokens, always from the same one on."""
+    """Tokens of the sequence, always from the same one on."""
     count: int
     """Most guesses; fewer where others want less."""
 
@@ -49,7 +49,7 @@ class _Slot:
 
     index: int
     read: list[int] = dataclasses.field(default_factory=list)
-    """Its tokens in the cache, guesses included."""
+    """Tokens of the sequence in the cache, guesses included."""
     agreed: int = 0
     """How many of them are sure to be the sequence's."""
 
@@ -72,10 +72,10 @@ class DraftModel:
 
         Args:
             model: a transformers causal language model, on its device, that attends by `draft_cache`.
-            vocab_size: of the model that it guesses for.
+            vocab_size: size of the vocabulary of the model that it guesses for.
             slots: sequences at a time.
             max_length: tokens of the longest sequence.
-            most_guesses: for a sequence at a time.
+            most_guesses: most guesses for a sequence at a time.
             graphs: attend by the kernel for a GPU, and replay CUDA graphs.
         """
         self._model = model

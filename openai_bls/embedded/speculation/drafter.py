@@ -55,7 +55,7 @@ class SpeculationConfig:
     draft_model: DraftModel | None = None
     """Guesses where nothing is found."""
     budget: DraftBudget = dataclasses.field(default_factory=DraftBudget)
-    """Of the engine's drafts."""
+    """Time budget of the engine's drafts."""
 
     def lookup(self, tokens: Sequence[int] = ()) -> NgramLookup:
         """A lookup in `tokens`."""
@@ -70,7 +70,7 @@ class _Source:
     """
 
     def __init__(self, lookup: NgramLookup, *, follows: bool = False) -> None:
-        """Args: lookup: in the text; follows: the output is expected to begin as the text does."""
+        """Args: lookup: n-grams of the text; follows: the output is expected to begin as the text does."""
         self.lookup = lookup
         self._at = 0
         self._follows = follows
@@ -118,7 +118,7 @@ class _Pace:
     """Length of drafts of one kind, and pauses between them."""
 
     def __init__(self, first: int, most: int, account: Account) -> None:
-        """Args: first: tokens of the first draft; most: of any; account: of their kind."""
+        """Args: first: tokens of the first draft; most: tokens of any draft; account: account of the kind."""
         self._most = most
         self._account = account
         self._length = min(first, most)
@@ -150,7 +150,7 @@ class ModelPace(_Pace):
     """Pace of a draft model's guesses, each of which takes time: as many as bring the most tokens per second."""
 
     def __init__(self, model: DraftModel, most: int, budget: DraftBudget, first: int) -> None:
-        """Args: model: guesses; most: tokens of a draft; budget: of the engine; first: index of what it reads."""
+        """Args: model: draft model; most: tokens of a draft; budget: drafts' time; first: first index that it reads."""
         super().__init__(most, most, budget.guessing)
         self._model = model
         self._longest = first + model.max_length
@@ -206,16 +206,16 @@ class Drafter:
         """Start before the first new token.
 
         Args:
-            config: of the engine.
-            prompt_token_ids: of the request.
-            prediction: of the request.
-            processors: of the sequence, whose grammar a draft has to follow.
-            max_tokens: of the request.
+            config: settings of the engine's speculative decoding.
+            prompt_token_ids: prompt of the request in token ids.
+            prediction: predicted output of the request in token ids.
+            processors: processors of the sequence, whose grammar a draft has to follow.
+            max_tokens: most tokens that the request may generate.
         """
         self.draft: list[int] = []
         """Tokens that go along in the step that is being prepared, or runs."""
         self.masks: list[Bitmask] = []
-        """What the sequence's grammar allows after each of them; empty without one."""
+        """Tokens that the sequence's grammar allows after each token of the draft; empty without a grammar."""
         self._config = config
         self._history = _Source(config.lookup())
         self._tokens = list(prompt_token_ids)
@@ -230,7 +230,7 @@ class Drafter:
         self._copying, self._spelling = (_Pace(_FIRST_LENGTH, most, config.budget.copying) for _ in range(2))
         self._modelling = None if model is None else ModelPace(model, most, config.budget, self._read_from)
         self._pace = self._copying
-        """Of the draft."""
+        """Pace of the current draft."""
 
     def __deepcopy__(self, memo: object) -> Drafter:
         """Itself: a sequence that is preempted and started again keeps its state."""
@@ -285,7 +285,7 @@ class Drafter:
         Args:
             guess: tokens; empty if there is none.
             most: tokens of a draft.
-            stop_token_ids: of the sequence.
+            stop_token_ids: stop tokens of the sequence.
             by_model: the draft model has made the guess.
         """
         self._pace = self._modelling if by_model and self._modelling is not None else self._copying

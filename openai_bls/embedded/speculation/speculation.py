@@ -35,7 +35,7 @@ def refusal(config: Any, runner: str) -> str | None:
     """Reason why a model cannot be run with drafts.
 
     Args:
-        config: of the model.
+        config: configuration of the model.
         runner: `RunnerChoice.runner`.
 
     Returns:
@@ -53,7 +53,7 @@ def full_attention_problem(config: Any) -> str | None:
     """Reason why keys and values of a rejected draft cannot be taken back; None if they can.
 
     Args:
-        config: of a model, that which is served or the one that drafts.
+        config: configuration of the served model, or of the draft model.
     """
     text = config.get_text_config(decoder=True)
     layers = getattr(text, "layer_types", None) or []
@@ -91,7 +91,7 @@ class DraftRow:
     drafted: int
     """Tokens of the draft before the token that is sampled here."""
     mask: Bitmask | None
-    """What the sequence's grammar allows here, after a token of the draft."""
+    """Tokens that the sequence's grammar allows here, after a token of the draft."""
 
     def fill_bitmask(self, mask: npt.NDArray[np.int32]) -> bool:
         """Write the tokens that the grammar allows here."""
@@ -126,12 +126,12 @@ class Speculator:
     """Drafts of a step's sequences, the step's inputs for them, and their verification."""
 
     def __init__(self, config: SpeculationConfig) -> None:
-        """Args: config: of the engine."""
+        """Args: config: settings of the engine's speculative decoding."""
         self.config = config
         self.draft_tokens = 0
         """Tokens drafted since the start."""
         self.accepted_tokens = 0
-        """Those of them that were right."""
+        """Drafted tokens that were right."""
         self._drafted: list[Drafter] = []
         """Drafters with a draft in the step that is being prepared, or runs."""
         self.step_in_flight = False

@@ -30,7 +30,7 @@ class RequestState:
     __slots__ = ("adapter", "client_id", "cursor", "key")
 
     def __init__(self, request: GenerationRequest, key: str, adapter: LoraAdapter | None) -> None:
-        """Args: key: its id in vLLM, which no other request ever has; adapter: the LoRA adapter that it names."""
+        """Args: key: id in vLLM, which no other request ever has; adapter: LoRA adapter that the request names."""
         self.client_id = request.request_id
         self.key = key
         self.adapter = adapter
