@@ -28,7 +28,7 @@ from openai_bls.engines import capabilities
 from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.command_queue import CommandQueue, emit
-from openai_bls.engines.tensorrt_llm import info as limits
+from openai_bls.engines.tensorrt_llm import limits
 from openai_bls.engines.tensorrt_llm import lora as adapters
 from openai_bls.engines.tensorrt_llm.api import Api
 from openai_bls.engines.tensorrt_llm.health_watch import HealthWatch

@@ -26,10 +26,10 @@ from openai_bls.core.manifest import (
 )
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.capabilities import ALL_FIELDS, MAX_LOGPROBS
+from openai_bls.engines.engine_info import engine_info
 from openai_bls.engines.tensorrt_llm import versions
 from openai_bls.engines.tensorrt_llm.api import Api
 from openai_bls.engines.tensorrt_llm.engine import TrtLlmEngine
-from openai_bls.engines.tensorrt_llm.info import engine_info
 from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype, LlmOptions, LoraAdapter
 from openai_bls.engines.tensorrt_llm.module import IMAGES
 from openai_bls.engines.tensorrt_llm.sampling import grammar_end

@@ -17,6 +17,8 @@ from openai_bls.core.manifest import (
     short,
 )
 from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.capabilities import MAX_LOGPROBS
+from openai_bls.engines.engine_info import engine_info
 from openai_bls.engines.vllm import answers, lora
 from openai_bls.engines.vllm.arguments import engine_args
 from openai_bls.engines.vllm.clients import core_client
@@ -24,7 +26,6 @@ from openai_bls.engines.vllm.clients.async_llm import AsyncLlmClient
 from openai_bls.engines.vllm.engine import Opened, VllmEngine
 from openai_bls.engines.vllm.grammars import structured_outputs
 from openai_bls.engines.vllm.grammars.grammars import Grammars
-from openai_bls.engines.vllm.info import engine_info
 from openai_bls.engines.vllm.interface import Client, LoraAdapter
 from openai_bls.engines.vllm.module import Vllm
 from openai_bls.engines.vllm.multi_node import headless
@@ -185,6 +186,7 @@ def _open(start: _Start, manifest: Manifest, gathering: Gathering | None) -> Ope
         start.facts,
         version=vllm.version_text,
         supported=names,
+        max_logprobs=min(MAX_LOGPROBS, start.facts.vocab_size) if "logprobs" in names else 0,
         grammar_backend="" if grammars is None else grammars.backend,
         grammar_kinds=() if grammars is None else grammars.kinds,
         marker_token_ids=None if grammars is None else grammars.marker_token_ids,

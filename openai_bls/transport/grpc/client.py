@@ -25,7 +25,7 @@ from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDel
 from openai_bls.core.errors import InvalidRequestError, OverloadedError
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines import capabilities
-from openai_bls.engines.tensorrt_llm import info as trtllm_info
+from openai_bls.engines.tensorrt_llm import limits
 from openai_bls.transport.grpc import encoding, wire
 from openai_bls.transport.grpc.decoding import UNAVAILABLE, Decoder
 from openai_bls.transport.grpc.description import Description, describe, signature
@@ -236,7 +236,7 @@ class GrpcEngineClient:
         request, info = state.request, description.info
         refusal = (
             capabilities.refusal(request, info)
-            or trtllm_info.refusal(request, description.manifest, info, chunked_context=description.chunked_context)
+            or limits.refusal(request, description.manifest, info, chunked_context=description.chunked_context)
             or encoding.refusal(request)
         )
         if refusal is not None:

@@ -19,7 +19,7 @@ from openai_bls.core.manifest import (
     load_manifest,
     short,
 )
-from openai_bls.engines.tensorrt_llm.info import engine_info
+from openai_bls.engines.engine_info import engine_info
 from openai_bls.transport.grpc import encoding, wire
 
 logger = logging.getLogger(__name__)

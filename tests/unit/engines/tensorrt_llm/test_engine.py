@@ -21,10 +21,10 @@ from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingPar
 from openai_bls.core.manifest import load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.engine_info import engine_info
 from openai_bls.engines.tensorrt_llm import engine as engine_module
 from openai_bls.engines.tensorrt_llm import health_watch
 from openai_bls.engines.tensorrt_llm.engine import TrtLlmEngine
-from openai_bls.engines.tensorrt_llm.info import engine_info
 from openai_bls.engines.tensorrt_llm.interface import Flow, LlmOptions, LoraAdapter
 from openai_bls.engines.tensorrt_llm.loading import load, supported_fields
 from tests.unit.builder.tensorrt_llm.build_support import make_adapter

@@ -1,4 +1,4 @@
-"""EngineInfo of a vLLM engine."""
+"""`EngineInfo` of an engine that is a package of others, from its manifest and what the package can do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine_types import EngineInfo, SamplingParams
 from openai_bls.core.manifest import Manifest
-from openai_bls.engines.capabilities import ALL_FIELDS, MAX_LOGPROBS
+from openai_bls.engines.capabilities import ALL_FIELDS
 
 logger = logging.getLogger(__name__)
 
@@ -22,19 +22,21 @@ def engine_info(
     *,
     version: str,
     supported: Iterable[str],
+    max_logprobs: int,
     grammar_backend: Literal["", "llguidance", "xgrammar"] = "",
     grammar_kinds: tuple[str, ...] = (),
     marker_token_ids: dict[str, int] | None = None,
 ) -> EngineInfo:
-    """The engine of `manifest`, which is of the kind `vllm`.
+    """Identity, limits and capabilities of the engine of `manifest`.
 
     Args:
-        manifest: manifest that the builder left.
+        manifest: manifest that the builder left; its adapters decide on `lora_name`.
         facts: facts of the engine's checkpoint.
-        version: version of vLLM.
-        supported: fields that requests may use; `grammar` and `lora_name` depend on the other arguments alone.
+        version: version of the engine's package.
+        supported: fields that requests may use, named as in `capabilities`, apart from `grammar` and `lora_name`.
+        max_logprobs: largest number of likeliest tokens per position.
         grammar_backend: library that holds outputs to a grammar; empty is none.
-        grammar_kinds: values of `Grammar.kind` that it takes.
+        grammar_kinds: values of `Grammar.kind` that it takes; empty is all.
         marker_token_ids: see `EngineInfo`.
     """
     names = set(supported) - {"grammar", "lora_name"}
@@ -44,7 +46,7 @@ def engine_info(
         names.add("lora_name")
     fields = tuple(field for field in ALL_FIELDS if field in names)
     return EngineInfo(
-        engine="vllm",
+        engine=manifest.engine,
         model_name=manifest.model_name,
         max_model_len=manifest.max_model_len,
         max_batch_size=manifest.max_batch_size,
@@ -53,9 +55,9 @@ def engine_info(
         pad_token_id=facts.pad_token_id,
         sampling_defaults=_honoured(facts.sampling_defaults, fields),
         supported=fields,
-        version=f"vllm {version}",
+        version=f"{manifest.engine} {version}",
         created=manifest.created,
-        max_logprobs=min(MAX_LOGPROBS, facts.vocab_size) if "logprobs" in names else 0,
+        max_logprobs=max_logprobs,
         grammar_backend=grammar_backend,
         grammar_kinds=grammar_kinds if grammar_backend else (),
         marker_token_ids=marker_token_ids or {},

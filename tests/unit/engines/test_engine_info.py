@@ -1,4 +1,4 @@
-"""What a TensorRT-LLM engine says of itself, and what it refuses beyond admission."""
+"""What an engine says of itself, from its manifest and its checkpoint."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from openai_bls.core.engine_types import EngineInfo, GenerationRequest, Grammar, SamplingParams
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams
 from openai_bls.engines.capabilities import ALL_FIELDS, refusal
-from openai_bls.engines.tensorrt_llm import info as limits
-from openai_bls.engines.tensorrt_llm.info import engine_info
-from openai_bls.engines.tensorrt_llm.interface import Flow
+from openai_bls.engines.engine_info import engine_info
 from tests.unit.engines.tensorrt_llm.scripted_api import FACTS, TUNED, manifest
 
 
@@ -67,44 +65,3 @@ def test_defaults_that_it_does_not_honour_are_not_its_own(caplog: pytest.LogCapt
     assert "min_p, repetition_penalty" in caplog.text
     request = GenerationRequest(request_id=1, prompt_token_ids=[1], max_tokens=1, sampling=info.sampling_defaults)
     assert refusal(request, info) is None
-
-
-def asked(**fields: Any) -> GenerationRequest:
-    given: dict[str, Any] = {"request_id": 1, "prompt_token_ids": [1, 2], "max_tokens": 4} | fields
-    return GenerationRequest(**given)
-
-
-REFUSED = {
-    "max-input-len": asked(prompt_token_ids=[1] * 49),
-    "can hold back one": asked(min_tokens=1, stop_token_ids=(90, 91)),
-}
-FINE = [
-    asked(prompt_token_ids=[1] * 48),
-    asked(min_tokens=1, stop_token_ids=(90,)),
-    asked(stop_token_ids=(90, 91)),
-    asked(grammar=Grammar(kind="regex", text="a")),
-]
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_refused(what: str) -> None:
-    problem = limits.refusal(REFUSED[what], manifest(), described())
-    assert problem is not None
-    assert what in problem
-
-
-@pytest.mark.parametrize("request_", FINE)
-def test_not_refused(request_: GenerationRequest) -> None:
-    assert limits.refusal(request_, manifest(), described()) is None
-
-
-@pytest.mark.parametrize("flow", ["tensorrt", "pytorch"])
-def test_a_prompt_that_one_step_does_not_hold(flow: Flow) -> None:
-    request = msgspec.structs.replace(asked(), prompt_token_ids=[1, 2, 3])
-    built = manifest(flow=flow, max_input_len=3, max_num_tokens=2)
-    assert limits.refusal(request, built, described(), chunked_context=True) is None
-    says = "prompt_token_ids has 3 tokens: this engine takes prompts of at most 2 (enable_chunked_context is off)"
-    assert limits.refusal(request, built, described(), chunked_context=False) == says
-    # Where it is not known how much a step holds, TensorRT-LLM itself refuses.
-    unknown = manifest(flow=flow, max_input_len=3, max_num_tokens=0)
-    assert limits.refusal(request, unknown, described(), chunked_context=False) is None
