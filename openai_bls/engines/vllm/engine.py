@@ -27,7 +27,7 @@ from openai_bls.engines.grammar_errors import GrammarError
 from openai_bls.engines.vllm import lora as adapters
 from openai_bls.engines.vllm.adapter_table import AdapterTable
 from openai_bls.engines.vllm.grammars.grammars import Constrained, Grammars
-from openai_bls.engines.vllm.interface import Client, Generation, LoraAdapter
+from openai_bls.engines.vllm.interface import Client, Generation, Listeners, LoraAdapter
 from openai_bls.engines.vllm.loop_thread import LoopThread, OverError
 from openai_bls.engines.vllm.requests.live_requests import LiveRequests
 from openai_bls.engines.vllm.requests.load import Load
@@ -178,7 +178,7 @@ class VllmEngine:
 
     async def _open(self, open_client: Callable[[], Opened], lora: Sequence[LoraAdapter]) -> Opened:
         opened = open_client()
-        opened.client.start(self._on_outputs, self._on_refused, self._on_death)
+        opened.client.start(Listeners(self._on_outputs, self._on_refused, self._on_death))
         try:
             for adapter in lora:
                 if not await opened.client.add_lora(adapter):

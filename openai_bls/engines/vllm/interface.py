@@ -6,7 +6,7 @@ Nothing here imports vllm. `async_llm` and `core_client` are the two clients; th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -61,12 +61,15 @@ class SchedulerLoad(msgspec.Struct, frozen=True):
     accepted_draft_tokens: int = 0
 
 
-OnOutputs = Callable[[Sequence[Any], Any], None]
-"""Called on the event loop with the outputs (`Output`) of a step and vLLM's `SchedulerStats`, or None."""
-OnDeath = Callable[[BaseException], None]
-"""Called on the event loop, once, when vLLM's engine core has died."""
-OnRefused = Callable[[str, str], None]
-"""Called on the event loop with a request id and one sentence, when vLLM refuses a request."""
+class Listeners(NamedTuple):
+    """What a client calls, on the event loop."""
+
+    outputs: Callable[[Sequence[Any], Any], None]
+    """Takes the outputs (`Output`) of a step and vLLM's `SchedulerStats`, or None."""
+    refused: Callable[[str, str], None]
+    """Takes a request id and one sentence when vLLM refuses the request."""
+    death: Callable[[BaseException], None]
+    """Takes the reason when vLLM's engine core has died; further calls are ignored."""
 
 
 class Client(Protocol):
@@ -76,7 +79,7 @@ class Client(Protocol):
     name: str
     """Name of the client in the log."""
 
-    def start(self, on_outputs: OnOutputs, on_refused: OnRefused, on_death: OnDeath) -> None:
+    def start(self, listeners: Listeners) -> None:
         """Begin to read outputs."""
         ...
 

@@ -17,7 +17,7 @@ from openai_bls.core.manifest import EngineLoadError
 from openai_bls.transport.engine_process import handshake, tls_relay
 from openai_bls.transport.engine_process.address import EngineAddress
 from openai_bls.transport.engine_process.handshake import HandshakeError, Role, Status
-from openai_bls.transport.ipc.listener import is_ours
+from openai_bls.transport.ipc.listener import Acceptor, is_ours
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,6 @@ _GREETING_S = 10.0
 """Seconds that a peer has for TLS, and again for its preface."""
 _MOST_GREETINGS = 64
 """Connections that are not served yet; one more is closed at once."""
-_RETRY_S = 0.1
 
 Serve = Callable[[Role, socket.socket], None]
 
@@ -55,7 +54,7 @@ class EngineState:
             return self._status
 
 
-class EngineListener:
+class EngineListener(Acceptor):
     """Accepts connections to an engine's process, each on a thread of its own.
 
     Args:
@@ -85,41 +84,23 @@ class EngineListener:
         self._serve = serve
         self._tls = tls
         self._key = key
-        self._socket = _tcp_socket(address) if address.kind == "tls" else unix_socket(address, mode)
+        listening = _tcp_socket(address) if address.kind == "tls" else unix_socket(address, mode)
+        super().__init__("engine", listening, self._accepted)
         self._file = _identity(address)
         self._greetings = threading.BoundedSemaphore(_MOST_GREETINGS)
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="engine-accept", daemon=True)
-
-    def start(self) -> None:
-        """Begin to accept."""
-        self._thread.start()
 
     def close(self) -> None:
         """Accept no more, and remove the socket's file."""
-        self._closing.set()
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        if self._thread.is_alive():
-            self._thread.join()
-        self._socket.close()
+        super().close()
         if self._file is not None and _identity(self._address) == self._file:
             Path(self._address.path).unlink(missing_ok=True)
 
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            try:
-                accepted, _ = self._socket.accept()
-            except OSError as error:
-                if not self._closing.is_set():
-                    logger.warning("a connection could not be accepted: %s", error)
-                    self._closing.wait(_RETRY_S)
-                continue
-            if not self._greetings.acquire(blocking=False):
-                logger.warning("more than %d peers connect at once; one more is turned away", _MOST_GREETINGS)
-                accepted.close()
-                continue
-            threading.Thread(target=self._greet, args=(accepted,), name="engine-peer", daemon=True).start()
+    def _accepted(self, accepted: socket.socket) -> None:
+        if not self._greetings.acquire(blocking=False):
+            logger.warning("more than %d peers connect at once; one more is turned away", _MOST_GREETINGS)
+            accepted.close()
+            return
+        threading.Thread(target=self._greet, args=(accepted,), name="engine-peer", daemon=True).start()
 
     def _greet(self, accepted: socket.socket) -> None:
         connection: socket.socket | None = accepted

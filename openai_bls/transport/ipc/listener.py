@@ -18,21 +18,19 @@ logger = logging.getLogger(__name__)
 _RETRY_S = 0.1  # between two attempts to listen
 
 
-class Listener:
-    """Accepts connections on a thread of its own, from processes of this user.
+class Acceptor:
+    """Accepts connections on a thread of its own.
 
     Args:
         name: name of this end, for messages.
-        address: address that `frames.address` gives. When a model is reloaded, the old one still has the address while
-            the new one starts: the new one takes it over as soon as it is free.
+        listening: listening socket, which is closed with the acceptor.
         on_connection: called with each connection, on the thread.
     """
 
-    def __init__(self, name: str, address: str, on_connection: Callable[[socket.socket], None]) -> None:
+    def __init__(self, name: str, listening: socket.socket, on_connection: Callable[[socket.socket], None]) -> None:
         self._name = name
-        self._address = address
         self._on_connection = on_connection
-        self._socket = new_socket()
+        self._socket = listening
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{name}-accept", daemon=True)
 
@@ -51,7 +49,7 @@ class Listener:
         self._socket.close()
 
     def _run(self) -> None:
-        if not self._bind():
+        if not self._listens():
             return
         while not self._closing.is_set():
             try:
@@ -59,16 +57,38 @@ class Listener:
             except OSError as error:
                 if not self._closing.is_set():
                     # Too many open files, say, which may pass.
-                    logger.warning("an openai_bls instance could not connect to the %s: %s", self._name, error)
+                    logger.warning("a connection to the %s could not be accepted: %s", self._name, error)
                     self._closing.wait(_RETRY_S)
-                continue
-            if not is_ours(accepted):
-                logger.warning("a process of another user was turned away from the %s", self._name)
-                accepted.close()
                 continue
             self._on_connection(accepted)
 
-    def _bind(self) -> bool:
+    def _listens(self) -> bool:
+        """True once the socket listens; False if it never will. Called on the thread, first."""
+        return True
+
+
+class Listener(Acceptor):
+    """Acceptor for processes of this user, on an abstract address.
+
+    Args:
+        name: name of this end, for messages.
+        address: as `frames.address` gives it. When a model is reloaded, the old one still has the address while the
+            new one starts: it is taken over as soon as it is free.
+        on_connection: called with each connection, on the thread.
+    """
+
+    def __init__(self, name: str, address: str, on_connection: Callable[[socket.socket], None]) -> None:
+        def let_in(accepted: socket.socket) -> None:
+            if is_ours(accepted):
+                on_connection(accepted)
+            else:
+                logger.warning("a process of another user was turned away from the %s", name)
+                accepted.close()
+
+        super().__init__(name, new_socket(), let_in)
+        self._address = address
+
+    def _listens(self) -> bool:
         while not self._closing.is_set():
             try:
                 self._socket.bind(self._address)

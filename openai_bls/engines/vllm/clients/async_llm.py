@@ -15,7 +15,7 @@ import numpy as np
 
 from openai_bls.core.manifest import first_line
 from openai_bls.engines.vllm.clients.objects import Objects
-from openai_bls.engines.vllm.interface import Generation, LoraAdapter, OnDeath, OnOutputs, OnRefused
+from openai_bls.engines.vllm.interface import Generation, Listeners, LoraAdapter
 from openai_bls.engines.vllm.module import Vllm
 
 logger = logging.getLogger(__name__)
@@ -59,9 +59,7 @@ class AsyncLlmClient:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._outputs: list[PlainOutput] = []
         self._flush_due = False
-        self._on_outputs: OnOutputs | None = None
-        self._on_refused: OnRefused | None = None
-        self._on_death: OnDeath | None = None
+        self._listeners: Listeners
 
     def _stat_logger(self, vllm: Vllm) -> Any:
         """A factory of stat loggers that keep the scheduler's statistics for the next flush."""
@@ -81,13 +79,13 @@ class AsyncLlmClient:
 
         return Keeper
 
-    def start(self, on_outputs: OnOutputs, on_refused: OnRefused, on_death: OnDeath) -> None:
+    def start(self, listeners: Listeners) -> None:
         """Begin to give outputs on."""
-        self._on_outputs, self._on_refused, self._on_death = on_outputs, on_refused, on_death
+        self._listeners = listeners
         handler = getattr(self._llm, "output_handler", None)
         if handler is not None:
             # It ends with the engine core, also while no request would hear of that.
-            handler.add_done_callback(lambda _: self._died(self._dead_error()))
+            handler.add_done_callback(lambda _: listeners.death(self._dead_error()))
 
     def add(self, generations: Sequence[Generation]) -> None:
         """Start requests."""
@@ -103,13 +101,12 @@ class AsyncLlmClient:
             async for output in self._llm.generate(prompt, params, request_id, lora_request=lora):
                 self._take(plain_output(request_id, output, generation))
         except self._dead_error as error:
-            self._died(error)
+            self._listeners.death(error)
         except ValueError as error:
-            assert self._on_refused is not None
-            self._on_refused(request_id, first_line(error))
+            self._listeners.refused(request_id, first_line(error))
         except Exception as error:
             if self._llm.errored:
-                self._died(error)
+                self._listeners.death(error)
                 return
             logger.exception("vLLM failed a request")
             self._take(PlainOutput(request_id, [], finish_reason="error"))
@@ -128,15 +125,9 @@ class AsyncLlmClient:
         outputs, self._outputs = self._outputs, []
         loads = self._loads[:]
         self._loads.clear()
-        assert self._on_outputs is not None
         for load in loads[:-1]:
-            self._on_outputs((), load)
-        self._on_outputs(outputs, loads[-1] if loads else None)
-
-    def _died(self, error: BaseException) -> None:
-        on_death, self._on_death = self._on_death, None
-        if on_death is not None:
-            on_death(error)
+            self._listeners.outputs((), load)
+        self._listeners.outputs(outputs, loads[-1] if loads else None)
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Stop requests: `generate` aborts what its task is cancelled in."""

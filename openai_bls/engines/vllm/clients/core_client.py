@@ -16,7 +16,7 @@ from typing import Any
 
 from openai_bls.core.manifest import EngineLoadError, first_line
 from openai_bls.engines.vllm.clients.objects import Objects
-from openai_bls.engines.vllm.interface import Generation, LoraAdapter, OnDeath, OnOutputs, OnRefused
+from openai_bls.engines.vllm.interface import Generation, Listeners, LoraAdapter
 from openai_bls.engines.vllm.module import Vllm
 
 logger = logging.getLogger(__name__)
@@ -95,16 +95,15 @@ class CoreClient:
         """Messages to send, in order."""
         self._sender: asyncio.Task[None] | None = None
         self._receiver: asyncio.Task[None] | None = None
-        self._on_refused: OnRefused | None = None
-        self._on_death: OnDeath | None = None
+        self._listeners: Listeners
 
-    def start(self, on_outputs: OnOutputs, on_refused: OnRefused, on_death: OnDeath) -> None:
+    def start(self, listeners: Listeners) -> None:
         """Begin to read outputs."""
-        self._on_refused = on_refused
-        self._on_death = on_death
-        self._receiver = asyncio.get_running_loop().create_task(self._receive(on_outputs))
+        self._listeners = listeners
+        self._receiver = asyncio.get_running_loop().create_task(self._receive())
 
-    async def _receive(self, on_outputs: OnOutputs) -> None:
+    async def _receive(self) -> None:
+        on_outputs = self._listeners.outputs
         take = self._client.get_output_async
         try:
             while True:
@@ -116,10 +115,8 @@ class CoreClient:
             self._died(error)
 
     def _died(self, error: BaseException) -> None:
-        on_death, self._on_death = self._on_death, None
         self._calls.clear()
-        if on_death is not None:
-            on_death(error)
+        self._listeners.death(error)
 
     def add(self, generations: Sequence[Generation]) -> None:
         """Start requests."""
@@ -127,8 +124,7 @@ class CoreClient:
             try:
                 request = self._engine_core_request(generation)
             except ValueError as error:
-                assert self._on_refused is not None
-                self._on_refused(generation.request_id, first_line(error))
+                self._listeners.refused(generation.request_id, first_line(error))
                 continue
             self._calls.append(lambda request=request: self._client.add_request_async(request))  # type: ignore[misc]
         self._send_soon()

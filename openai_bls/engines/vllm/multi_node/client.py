@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.vllm.interface import Client, Generation, LoraAdapter, OnDeath, OnOutputs, OnRefused
+from openai_bls.engines.vllm.interface import Client, Generation, Listeners, LoraAdapter
 from openai_bls.engines.vllm.multi_node.nodes import Nodes
 from openai_bls.engines.vllm.multi_node.watch import Gathering
 
@@ -59,20 +59,20 @@ class WatchedClient:
         self._gathering = gathering
         self._orderly = True
 
-    def start(self, on_outputs: OnOutputs, on_refused: OnRefused, on_death: OnDeath) -> None:
+    def start(self, listeners: Listeners) -> None:
         """Begin to read outputs."""
         loop = asyncio.get_running_loop()
 
         def die(error: BaseException) -> None:
             self._orderly = False
-            on_death(error)
+            listeners.death(error)
 
         def lose(sentence: str) -> None:
             # Closed is the loop once the engine is.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(die, EngineLoadError(sentence))
 
-        self._client.start(on_outputs, on_refused, die)
+        self._client.start(listeners._replace(death=die))
         self._gathering.watch(lose)
 
     def add(self, generations: Sequence[Generation]) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest
 from openai_bls.core.manifest import Manifest, VllmRecord
 from openai_bls.engines.capabilities import ALL_FIELDS
-from openai_bls.engines.vllm.interface import Generation, LoraAdapter, OnDeath, OnOutputs, OnRefused
+from openai_bls.engines.vllm.interface import Generation, Listeners, LoraAdapter
 
 INFO = EngineInfo(
     engine="vllm",
@@ -95,10 +95,10 @@ class ScriptedClient:
         """What `reset_prefix_cache` answers."""
         self.pending: asyncio.Event | None = None
         """Calls of `add_lora` wait for it, if there is one."""
-        self._calls: tuple[OnOutputs, OnRefused, OnDeath] | None = None
+        self._listeners: Listeners
 
-    def start(self, on_outputs: OnOutputs, on_refused: OnRefused, on_death: OnDeath) -> None:
-        self._calls = (on_outputs, on_refused, on_death)
+    def start(self, listeners: Listeners) -> None:
+        self._listeners = listeners
 
     def add(self, generations: Sequence[Generation]) -> None:
         with self.changed:
@@ -142,15 +142,12 @@ class ScriptedClient:
 
     def step(self, *outputs: CoreOutput, stats: Stats | None = None) -> None:
         """Give a step's outputs to the engine."""
-        assert self._calls is not None
-        self.loop.call_soon_threadsafe(self._calls[0], outputs, stats)
+        self.loop.call_soon_threadsafe(self._listeners.outputs, outputs, stats)
 
     def refuse(self, request_id: str, problem: str) -> None:
         """Refuse a request as vLLM would."""
-        assert self._calls is not None
-        self.loop.call_soon_threadsafe(self._calls[1], request_id, problem)
+        self.loop.call_soon_threadsafe(self._listeners.refused, request_id, problem)
 
     def die(self) -> None:
         """Let the engine core die."""
-        assert self._calls is not None
-        self.loop.call_soon_threadsafe(self._calls[2], RuntimeError("the engine core has died"))
+        self.loop.call_soon_threadsafe(self._listeners.death, RuntimeError("the engine core has died"))
