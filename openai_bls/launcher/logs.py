@@ -6,6 +6,8 @@ import re
 from collections import deque
 from typing import TYPE_CHECKING
 
+from openai_bls.engines.vllm.startup.load_steps import load_step
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -16,6 +18,7 @@ _LOADING = re.compile(r"^loading: ([^:]+):\S+$")
 _LOADED = re.compile(r"^successfully loaded '([^']+)'")
 _FAILED = re.compile(r"^failed to load '([^']+)' version \d+: (.*)$")
 _POLL_FAILED = re.compile(r"^Poll failed for model directory '([^']+)': (.*)$")
+_ENGINE = re.compile(r"^engine: (.*)$")
 _FATAL = re.compile(r"^(?:error: |tritonserver: |\S*tritonserver: )(.*)$")
 _STATUS_CODE = re.compile(r"^(?:(?:Internal|Invalid argument|Unavailable|Not found|Unknown)(?:: | - ))+")
 
@@ -87,6 +90,9 @@ class LoadWatcher:
         self.failed: dict[str, str] = {}
         self.fatal: str | None = None
         self.in_usage = False
+        self.engine_step = ""
+        """What an engine in a process of its own does at the moment; empty if it has not said so."""
+        self._step_number = -1
 
     def feed(self, line: str) -> str | None:
         """Take one line in; a short message if it is news about a model."""
@@ -104,6 +110,8 @@ class LoadWatcher:
             if match.group(1) not in self.failed:
                 self.failed[match.group(1)] = first_line(match.group(2))
                 return f"{match.group(1)} failed to load"
+        elif prefixed and (match := _ENGINE.match(text)):
+            return self._engine_line(match.group(1))
         elif not prefixed and (match := _FATAL.match(line)):
             self.fatal = self.fatal or first_line(match.group(1))
         elif _TOO_MANY_FILES in line:
@@ -112,6 +120,17 @@ class LoadWatcher:
             # After a bad flag the server prints some 400 lines of help.
             self.in_usage = True
         return None
+
+    def _engine_line(self, line: str) -> str | None:
+        step = load_step(line)
+        # Each of its processes tells of itself, and one may be behind another.
+        if step is None or 0 < step.number < self._step_number:
+            return None
+        is_news = step.number != self._step_number
+        self._step_number = step.number
+        if is_news or step.parts:
+            self.engine_step = ", ".join(part for part in (step.name, step.parts) if part)
+        return f"engine: {step.name}" if is_news else None
 
     @property
     def waiting(self) -> list[str]:

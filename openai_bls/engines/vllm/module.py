@@ -10,6 +10,7 @@ from typing import Any
 from openai_bls.core.manifest import EngineLoadError, first_line
 from openai_bls.engines.vllm.arguments.engine_args import installed
 from openai_bls.engines.vllm.startup.environment import set_environment
+from openai_bls.engines.vllm.startup.load_steps import IMPORTING
 from openai_bls.engines.vllm.versions import NEWEST, OLDEST, Version, require_version
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class Vllm:
                 "install-engine vllm`, or let engine_python name an interpreter that has it"
             )
         set_environment()
+        logger.info(IMPORTING)
         try:
             return cls(importlib.import_module("vllm"))
         except EngineLoadError:

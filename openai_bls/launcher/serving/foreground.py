@@ -130,8 +130,8 @@ class Foreground:
                     self._counts.add,
                 )
         elif self._console.elapsed - self._last_news > _REMIND_SECONDS:
-            waiting = self._watcher.waiting or missing
-            self._news(f"still waiting for {', '.join(waiting)}")
+            waiting, step = self._watcher.waiting or missing, self._watcher.engine_step
+            self._news(f"still waiting for {', '.join(waiting)}{f' ({step})' if step else ''}")
 
     def _look_for_abandoned_stubs(self) -> None:
         if self._console.elapsed - self._looked < _LOOK_SECONDS:

@@ -25,6 +25,27 @@ def test_progress_is_followed() -> None:
     assert watcher.reason() is None
 
 
+def test_the_steps_of_an_engine_in_a_process_of_its_own() -> None:
+    """As vLLM 0.32's processes log them, two workers among them."""
+    watcher = watch()
+
+    def told(line: str) -> tuple[str | None, str]:
+        return watcher.feed(f'I{PREFIX} "engine: {line}"'), watcher.engine_step
+
+    shards = "Loading safetensors checkpoint shards:  50% Completed | 2/4 [00:01<00:01,  1.9it/s]"
+    loading = "(Worker_TP0 pid=3) INFO 11-24 04:38:16 [gpu_model_runner.py:5040] Starting to load model /m..."
+    assert told("importing vLLM") == ("engine: importing vLLM", "importing vLLM")
+    assert told(loading) == ("engine: loading weights", "loading weights")
+    assert told(shards) == (None, "loading weights, 2/4")
+    graphs = "Capturing CUDA graphs (decode, FULL):  35%|███▌      | 18/51 [00:01<00:02, 12.9it/s]"
+    assert told(graphs) == ("engine: capturing CUDA graphs", "capturing CUDA graphs, 18/51")
+    assert told(loading.replace("TP0", "TP1")) == (None, "capturing CUDA graphs, 18/51")
+    assert told("(EngineCore pid=2) INFO 11-24 04:38:17 [utils.py:347] Using LBHNC KV cache layout.")[0] is None
+    # A second engine, or the same one again.
+    assert told("importing vLLM")[0] == "engine: importing vLLM"
+    assert watch("engine: importing vLLM").engine_step == "", "what a client had logged is no news"
+
+
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
