@@ -21,6 +21,7 @@ from typing import NoReturn
 from openai_bls.commands.main import parse
 from openai_bls.commands.options import repository
 from openai_bls.commands.table import COMMANDS
+from openai_bls.launcher.checks import engine_address
 
 _COMMANDS = tuple(command.name for command in COMMANDS)
 
@@ -30,7 +31,8 @@ def _missing_engine(arguments: list[str]) -> str:
     options = parse("serve", arguments)
     folder = repository(options)
     manifest = folder / "tensorrt_llm" / "1" / "engine.json"
-    if manifest.is_file() or options.dry_run or options.model:
+    # Without an engine of its own the folder needs a tokenizer, which `serve` looks for.
+    if manifest.is_file() or options.dry_run or options.model or engine_address(folder):
         return ""
     return (
         f"there is no engine at {folder} ({manifest} is missing): mount a model repository that has one (docker run -v"

@@ -31,7 +31,13 @@ from openai_bls.launcher.tritonserver.command import (
 )
 from openai_bls.launcher.tritonserver.ports import is_free
 from openai_bls.triton_models.engine_paths import cpp_parameters, strayed
-from openai_bls.triton_models.repository import engine_settings, openai_bls_settings
+from openai_bls.triton_models.repository import (
+    POSTPROCESSING,
+    PREPROCESSING,
+    engine_settings,
+    openai_bls_settings,
+    prompt_transport,
+)
 from openai_bls.triton_models.tensors import MODELS
 
 if TYPE_CHECKING:
@@ -42,6 +48,8 @@ if TYPE_CHECKING:
 
 ENGINE_MODEL = "tensorrt_llm"
 OPENAI_MODEL = "openai_bls"
+TOKENIZER_MODELS = (PREPROCESSING, POSTPROCESSING, OPENAI_MODEL)
+"""Models that have a copy of the default engine's tokenizer."""
 
 # Each Python model starts with 1 MB and grows by 1 MB; Docker gives a container 64 MB unless told
 # otherwise.
@@ -235,12 +243,15 @@ def check_further_repository(repository: Path) -> None:
 
 
 def check_engine(repository: Path) -> str | None:
-    """Every engine has been built, where the repository has models that run one."""
+    """Every engine has been built, here or where it runs, if the repository has models that run one."""
     if not (repository / ENGINE_MODEL).is_dir():
         return None
     manifest = repository / ENGINE_MODEL / "1" / "engine.json"
     if not manifest.is_file():
-        raise LaunchError(f"there is no engine ({manifest} is missing): {BUILD_HINT}")
+        place = engine_address(repository)
+        if not place:
+            raise LaunchError(f"there is no engine ({manifest} is missing): {BUILD_HINT}")
+        _check_tokenizers(repository, place)
     further = _further_engines(repository)
     for folder, name in further.items():
         if not any(folder.glob("*/engine.json")):
@@ -258,7 +269,13 @@ def check_engine(repository: Path) -> str | None:
     shown = {folder: _check_packages(folder) for folder in (repository / ENGINE_MODEL, *further)}
     named = {folder: f" ({about})" if about else "" for folder, about in shown.items()}
     first, *others = named
-    return ", ".join([f"engine {manifest}{named[first]}", *(f"{folder}{named[folder]}" for folder in others)])
+    here = f" {manifest}" if manifest.is_file() else ""
+    return ", ".join([f"engine{here}{named[first]}", *(f"{folder}{named[folder]}" for folder in others)])
+
+
+def engine_address(repository: Path) -> str:
+    """Address of the process that runs the default engine, if somebody else starts it; else empty."""
+    return _settings(repository / ENGINE_MODEL).engine_address
 
 
 def engine_models(names: Sequence[str]) -> list[str]:
@@ -266,6 +283,23 @@ def engine_models(names: Sequence[str]) -> list[str]:
     further = [name.removeprefix(ENGINE_MODEL) for name in names if name.startswith(f"{ENGINE_MODEL}_")]
     suffixes = ["", *(suffix for suffix in further if f"preprocessing{suffix}" in names)]
     return [f"{ENGINE_MODEL}{suffix}" for suffix in suffixes if f"{ENGINE_MODEL}{suffix}" in names]
+
+
+def _check_tokenizers(repository: Path, place: str) -> None:
+    """Without the engine's files its tokenizer is all that Triton's side needs."""
+    tokenizers = [
+        f"{name}/1/tokenizer"
+        for name in TOKENIZER_MODELS
+        if (repository / name / "1" / "model.py").is_file()
+        # Another's has a tokenizer of its own.
+        and (name != PREPROCESSING or prompt_transport(repository / name) == "exchange")
+    ]
+    missing = [folder for folder in tokenizers if not (repository / folder / "tokenizer.json").is_file()]
+    if missing:
+        raise LaunchError(
+            f"the engine runs at {place}, and {repository} lacks its tokenizer: copy {', '.join(missing)} from the"
+            " model repository that the engine was built in"
+        )
 
 
 def _further_engines(repository: Path) -> dict[Path, str]:
@@ -289,17 +323,15 @@ def _check_paths(model: Path, repository: Path) -> None:
 
 def _check_packages(model: Path) -> str:
     """The engine of the model has the packages and GPUs that it needs; what runs it, if that is another interpreter."""
-    try:
-        manifest = load_manifest(model / "1")
-        settings = TensorRtLlmSettings()
-        if (model / "config.pbtxt").is_file() and cpp_parameters(model) is None:
-            settings = engine_settings(model, os.environ)
-    except (EngineLoadError, OSError, ValueError, SettingsError):
-        # The load says what is wrong with it.
-        return ""
+    settings = _settings(model)
     if settings.engine_address:
         # Whoever started it there has looked after its packages.
         return f"at {settings.engine_address}"
+    try:
+        manifest = load_manifest(model / "1")
+    except EngineLoadError:
+        # The load says what is wrong with it.
+        return ""
     python = settings.engine_python or manifest.engine_python
     if manifest.engine == "vllm":
         try:
@@ -315,6 +347,16 @@ def _check_packages(model: Path) -> str:
             " install 'openai_bls[engine]'`"
         )
     return ""
+
+
+def _settings(model: Path) -> TensorRtLlmSettings:
+    """Settings of an engine's model; the defaults where they cannot be read, for the load says what is wrong."""
+    try:
+        if cpp_parameters(model) is None:
+            return engine_settings(model, os.environ)
+    except (OSError, ValueError, SettingsError):
+        pass
+    return TensorRtLlmSettings()
 
 
 def _unfit_character(path: str, *, decoded: bool = True) -> str | None:

@@ -145,7 +145,7 @@ def torch_finding(torch: TorchBuild | None, gpus: list[str]) -> Finding:
 
 def _repository(repository: Path) -> list[Finding]:
     engine = repository / checks.ENGINE_MODEL / "1" / MANIFEST_NAME
-    if is_own(repository) and not engine.is_file():
+    if is_own(repository) and not engine.is_file() and not checks.engine_address(repository):
         note = f"there is no engine in {repository} yet: `openai-bls serve` makes one, --model says of what"
         return [Finding("engine", "note", note)]
     return [

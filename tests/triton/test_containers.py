@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from openai_bls.launcher import checks, workspace
 from openai_bls.launcher.tritonserver.ports import Ports, lease_ports
 from tests.triton.conftest import ANSWERED
 
@@ -106,6 +107,16 @@ def volume(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def triton_repository(repository: Path, tmp_path: Path) -> Path:
+    """What Triton's side needs: this release's models and the tokenizer, without engine.json or weights."""
+    made = tmp_path / "model_repository"
+    workspace.update(made, print)
+    for model in checks.TOKENIZER_MODELS:
+        shutil.copytree(repository / model / "1" / "tokenizer", made / model / "1" / "tokenizer")
+    return made
+
+
 @contextmanager
 def engine(repository: Path, volume: Path) -> Iterator[Container]:
     """The engine's container, without any network."""
@@ -160,9 +171,9 @@ def status(volume: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(not possible(), reason="this machine lets its user make no namespaces")
-def test_two_containers(repository: Path, volume: Path) -> None:
+def test_two_containers(repository: Path, triton_repository: Path, volume: Path) -> None:
     """The server comes first and waits; the engine's container is killed, comes back, and is stopped."""
-    with lease_ports() as ports, triton(repository, volume, ports) as server:
+    with lease_ports() as ports, triton(triton_repository, volume, ports) as server:
         with engine(repository, volume) as first:
             server.read_until("Listening:")
             assert answer(ports) == ANSWERED.answer

@@ -13,6 +13,7 @@ from types import FrameType
 from openai_bls.builder.hub import SOURCE, default_name, source_of
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
 from openai_bls.launcher import workspace
+from openai_bls.launcher.checks import engine_address
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.triton_models.repository import ENGINE
 
@@ -55,7 +56,7 @@ def ensure_engine(
                 f"the engine in {repository} is {present.model_name} on {present.engine}, and not on {engine}: say "
                 "with --model what to build"
             )
-        if present is not None:
+        if present is not None or engine_address(repository):
             return
         report(DEMO_NOTE)
         model = str(workspace.demo_checkpoint())

@@ -57,6 +57,15 @@ def test_without_an_engine(repository: Path, built: list[str]) -> None:
     assert built == [str(workspace.demo_checkpoint()), "someone/first"]
 
 
+def test_an_engine_elsewhere_is_not_the_demo(
+    repository: Path, built: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BLS_ENGINE_ADDRESS", "unix:/run/engine")
+    assert "demo" not in ensure(repository, None)
+    assert workspace.is_current(repository)
+    assert not built
+
+
 def test_with_the_engine(repository: Path, built: list[str]) -> None:
     put(repository)
     assert ensure(repository, None) == ""

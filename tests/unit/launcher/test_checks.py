@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +11,13 @@ import msgspec
 import pytest
 
 from openai_bls.core.manifest import Manifest, VllmRecord, write_manifest
-from openai_bls.launcher import checks
+from openai_bls.launcher import checks, workspace
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.tritonserver import command as server
 from openai_bls.launcher.tritonserver.command import Server
 from openai_bls.launcher.tritonserver.ports import Ports, is_free, lease_ports, local_host
 from tests.unit.builder.vllm.vllm_support import make_interpreter
+from tests.unit.core_support import write_tokenizer
 
 WHEEL = Server("wheel", Path("/w/tritonserver"), "1")
 IMAGE = Server("image", Path("/i/tritonserver"), "1")
@@ -250,6 +252,22 @@ def test_missing_engine(tmp_path: Path) -> None:
         checks.check_engine(tmp_path)
     (tmp_path / "preprocessing_small").mkdir()
     assert checks.check_engine(tmp_path) == f"{alone}, {version.parent}"
+
+
+def test_an_engine_elsewhere_needs_its_tokenizer_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace.update(tmp_path, print)
+    assert "there is no engine" in failure(lambda: checks.check_engine(tmp_path))
+    monkeypatch.setenv("OPENAI_BLS_ENGINE_ADDRESS", "unix:/run/engine")
+    folders = [f"{model}/1/tokenizer" for model in checks.TOKENIZER_MODELS]
+    assert f"copy {', '.join(folders)} from" in failure(lambda: checks.check_engine(tmp_path))
+    for folder in folders:
+        write_tokenizer(tmp_path / folder)
+    assert checks.check_engine(tmp_path) == "engine (at unix:/run/engine)"
+    # Another's preprocessing has a tokenizer of its own.
+    shutil.rmtree(tmp_path / "preprocessing" / "1" / "tokenizer")
+    assert "copy preprocessing/1/tokenizer from" in failure(lambda: checks.check_engine(tmp_path))
+    (tmp_path / "preprocessing" / "1" / "model.py").write_text("class TritonPythonModel: ...")
+    assert checks.check_engine(tmp_path)
 
 
 def test_engine_models() -> None:
