@@ -13,7 +13,7 @@ from openai_bls.builder.recipe import BuildOptions, Report
 from openai_bls.builder.target import Prepared
 from openai_bls.builder.vllm.plan import nodes_of, problems, survey_arguments
 from openai_bls.builder.vllm.self_test import self_test
-from openai_bls.builder.weights import find_weights, place_as_it_is
+from openai_bls.builder.weights import find_weights, place, place_as_it_is
 from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, VllmRecord
 from openai_bls.engines.vllm.arguments.engine_args import check, named
 from openai_bls.engines.vllm.survey.interpreter import Survey, ask, find_interpreter
@@ -71,6 +71,9 @@ class VllmRecipe:
             write_weights(self._source, prepared.checkpoint, self._report)
         else:
             place_as_it_is(self._source, prepared.checkpoint, self._report, trust_remote_code=trust)
+        # vLLM reads the tokenizer's folder as a model's: without these it logs an error and waits 2 s at each start.
+        for path in (prepared.checkpoint / "config.json", *prepared.checkpoint.glob("*.py")):
+            place(path, prepared.tokenizers[0] / path.name)
         if self._options.self_test and (nodes := nodes_of(self._options)) > 1:
             self._report(f"no self-test: the engine runs on {nodes} machines, and the build on one")
         elif self._options.self_test:

@@ -57,7 +57,10 @@ def test_an_engine(repository: Path, model: Path, tmp_path: Path) -> None:
     assert record.extra_engine_args == {"gpu_memory_utilization": 0.5}
     # The file as it is: vLLM reads PyTorch's own, too.
     assert (folder / "checkpoint" / "pytorch_model.bin").read_bytes() == b"weights"
-    assert (folder / "tokenizer" / "tokenizer.json").is_file()
+    # vLLM looks for the model's configuration there.
+    names = {path.name for path in (folder / "tokenizer").iterdir()}
+    assert {"tokenizer.json", "config.json"} <= names
+    assert "config.json" not in {path.name for path in (repository / "openai_bls" / "1" / "tokenizer").iterdir()}
     assert "vLLM 0.32.0 on cpu" in said
     assert "is up to date" in built(repository, model, python, **_same(manifest))[1][-1]
     # Another version is another engine.
