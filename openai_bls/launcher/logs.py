@@ -91,7 +91,7 @@ class LoadWatcher:
         self.fatal: str | None = None
         self.in_usage = False
         self.engine_step = ""
-        """What an engine in a process of its own does at the moment; empty if it has not said so."""
+        """Step of the start of an engine in a process of its own; empty if it has not said so."""
         self._step_number = -1
 
     def feed(self, line: str) -> str | None:

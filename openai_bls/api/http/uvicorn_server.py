@@ -93,7 +93,7 @@ class EndpointsFirst:
     A look into a table in the place of starlette's middleware and its search by patterns: a fifth of the way in.
 
     Args:
-        app: for all other paths and methods.
+        app: application for all other paths and methods.
         endpoints: applications by method and path.
     """
 

@@ -72,8 +72,8 @@ class Listener(Acceptor):
 
     Args:
         name: name of this end, for messages.
-        address: as `frames.address` gives it. When a model is reloaded, the old one still has the address while the
-            new one starts: it is taken over as soon as it is free.
+        address: address that `frames.address` gives. When a model is reloaded, the old one still has the address while
+            the new one starts: the new one takes it over as soon as it is free.
         on_connection: called with each connection, on the thread.
     """
 
