@@ -367,7 +367,7 @@ def checkpoint_dir(version_dir: Path, manifest: Manifest, *, hashes: bool = Fals
     Args:
         version_dir: the folder that `manifest` lies in.
         manifest: manifest of the engine.
-        hashes: read large files too.
+        hashes: whether large files are read and compared too.
 
     Raises:
         EngineLoadError: the folder or a file of it is missing or has changed, or a build was cut short.

@@ -39,7 +39,7 @@ def guarded(
         prefix: name prefix of shared-memory regions that the guardian removes at the end; empty removes none.
         ranks: number of ranks that an mpirun as the command starts; 0 for any other command.
         follow: seconds that the other ranks, or the command's own children, have to leave.
-        own_session: give the command a session; else a process group in this one.
+        own_session: whether the command gets a session; else it gets a process group in this one.
     """
     options = [str(lifeline), str(grace_s), prefix, str(ranks), str(follow), str(int(own_session))]
     return [interpreter(), "-I", "-S", str(GUARDIAN), *options, *command]

@@ -75,7 +75,7 @@ class StopMatcher:
 
     Args:
         stops: stop strings in any order, at least one, none empty.
-        include_stop_str_in_output: leave the matched stop string at the end of the text.
+        include_stop_str_in_output: whether the matched stop string stays at the end of the text.
 
     Raises:
         ValueError: there is no stop string, or an empty one.

@@ -193,7 +193,7 @@ def cpp_settings(
     Args:
         manifest: manifest of the engine.
         settings: settings that both backends have.
-        version_dir: absolute, as the server will see it.
+        version_dir: absolute path of the version folder, as the server will see it.
         given: further parameters by their official names.
 
     Raises:

@@ -42,7 +42,7 @@ async def answer_on_triton(
 
     Args:
         context: context of the request.
-        work: raises ApiError for the client's errors.
+        work: answer to the request; raises ApiError for the client's errors.
         refuse: answers with an error.
         fail: sends an error, if the client is still there.
         closing: true if the model is being unloaded.

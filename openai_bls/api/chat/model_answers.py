@@ -126,8 +126,8 @@ def chunks(model: str, answer: dict[str, Any], *, include_usage: bool) -> Iterat
 
     Args:
         model: name of the model.
-        answer: whole.
-        include_usage: end with a chunk that carries the usage.
+        answer: whole answer of the model.
+        include_usage: whether the last chunk carries the usage.
 
     Raises:
         EngineError: a choice has no message.

@@ -105,7 +105,7 @@ class StreamedAnswer:
     """A streamed answer on its way into a sink.
 
     Args:
-        service: takes the request.
+        service: service that takes the request.
         context: context of the request.
         request: request for a stream.
         sink: receiver of the chunks, or of the error.

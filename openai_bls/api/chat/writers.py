@@ -32,11 +32,11 @@ class StreamWriter:
     """Writes chunks to a sink as the text comes.
 
     Args:
-        encoder: writes the chunks.
+        encoder: encoder of the chunks.
         sink: receiver of the chunks.
         envelope: envelope of the request.
-        include_usage: end with a chunk that carries the usage.
-        renderer: writes log-probabilities, for requests that want them.
+        include_usage: whether a last chunk carries the usage.
+        renderer: renderer of log-probabilities, for requests that want them.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class AnswerWriter(AnswerFuture[Answer[Any]]):
         envelope: envelope of the request.
         candidates: sequences for each prompt.
         n: number of them that are answered, the likeliest.
-        renderer: writes log-probabilities, for requests that want them.
+        renderer: renderer of log-probabilities, for requests that want them.
     """
 
     def __init__(self, envelope: Envelope, *, candidates: int, n: int, renderer: LogprobRenderer | None = None) -> None:

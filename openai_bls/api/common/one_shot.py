@@ -47,7 +47,7 @@ def admitted(service: Service, context: RequestContext, model: str) -> Iterator[
     """One request in progress for as long as the block lasts.
 
     Args:
-        service: takes the request.
+        service: service that takes the request.
         context: context of the request.
         model: name of the request's model in the metrics.
 
@@ -87,7 +87,7 @@ async def prompt_token_ids(service: Service, context: RequestContext, request: V
     """Token ids of the prompt of `request`, as in its generation, without a limit on the length.
 
     Args:
-        service: takes the request.
+        service: service that takes the request.
         context: context of the request.
         request: request with one prompt as text.
 

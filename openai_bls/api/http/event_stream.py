@@ -30,7 +30,7 @@ class EventStream(Response):
     Args:
         keep_alive_interval_s: seconds of silence after which a comment is sent.
         write_batcher: schedules the writes.
-        ending: written after the last event.
+        ending: bytes to write after the last event.
     """
 
     sse = True

@@ -38,7 +38,7 @@ class EventWriter:
 
         Args:
             kind: type of the events.
-            logprobs: give the events log-probabilities.
+            logprobs: whether the events have log-probabilities.
             fields: fields that all the events share.
         """
         write = self._write

@@ -159,7 +159,7 @@ class Output:
 
     Args:
         events: writer of the events.
-        renderer: writes the log-probabilities of messages, if they are wanted.
+        renderer: renderer of the log-probabilities of messages, if they are wanted.
         sealed: reasoning items have `encrypted_content`.
         on_begin: called once, before the first event.
     """

@@ -26,7 +26,7 @@ class WholeResponse(Output, AnswerFuture[Raw]):
 
     Args:
         draft: draft of the response.
-        renderer: writes log-probabilities, for requests that want them.
+        renderer: renderer of log-probabilities, for requests that want them.
         sealed: reasoning items have `encrypted_content`.
     """
 
@@ -48,7 +48,7 @@ class StreamedResponse(Output):
         translated: an error of the chat completion with this API's names.
         keep: called with the response at its end.
         draft: draft of the response.
-        renderer: writes log-probabilities, for requests that want them.
+        renderer: renderer of log-probabilities, for requests that want them.
         sealed: reasoning items have `encrypted_content`.
     """
 

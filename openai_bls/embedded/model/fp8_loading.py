@@ -57,7 +57,7 @@ def finish(model: Any, folder: Path, manifest: Manifest, device: torch.device, *
     Args:
         model: model that transformers loaded on the CPU.
         folder: folder of the checkpoint.
-        manifest: says whether it is to be quantized.
+        manifest: manifest, which says whether the model is to be quantized.
         device: device that the model will run on.
         stored: the checkpoint is in FP8.
 

@@ -50,7 +50,7 @@ def set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, load
 
     Args:
         model: model on its device.
-        choice: says which.
+        choice: choice of runner and attention.
         options: start-up options of the engine.
         loaded: the attention that the model was loaded with.
 

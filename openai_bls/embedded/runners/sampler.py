@@ -35,7 +35,8 @@ class Sampler:
         """Start with a step of nothing.
 
         Args:
-            on_gpu: never look at the device's values from the host, which would wait for all steps in flight.
+            on_gpu: whether the model runs on a GPU: the host then never looks at the device's values, which would wait
+                for all steps in flight.
             lora: layers that take the slots of a step's tokens from a row of the argument storage.
             speculator: speculator whose drafts make several rows of a sequence; None without drafts.
         """

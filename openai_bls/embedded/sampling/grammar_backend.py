@@ -48,7 +48,7 @@ def load(tokenizer_dir: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> 
     Args:
         tokenizer_dir: folder with tokenizer.json.
         vocab_size: size of the model's vocabulary, which may be larger than the tokenizer's.
-        eos_token_ids: never text, whatever the tokenizer says.
+        eos_token_ids: ids that are never text, whatever the tokenizer says.
 
     Returns:
         None if the file or llguidance is missing.

@@ -103,7 +103,7 @@ class _Source:
 
         Args:
             tail: tokens.
-            near: look first not far from where the output was last.
+            near: whether the search begins close to where the output was last.
         """
         if self.place is None:
             found = self.lookup.nearest(tail, self._at) if near else None

@@ -66,7 +66,7 @@ class TrtLlmEngine:
 
         Args:
             api: the installed TensorRT-LLM.
-            llm: loaded by it; the engine's from now on.
+            llm: model that `api` has loaded; it belongs to the engine from now on.
             manifest: manifest of the engine.
             info: capabilities and limits.
             on_step: the listener.

@@ -63,7 +63,7 @@ class MpiJob:
 
         Args:
             server: the command of rank 0, less what differs from rank to rank.
-            prefix: begins the name of every shared-memory region.
+            prefix: beginning of the names of all shared-memory regions.
         """
         words = [self.mpirun, "--allow-run-as-root", *self.options]
         # Open MPI 4 takes -x for one segment, 5 for all of them.

@@ -37,8 +37,8 @@ def full_command(command: Sequence[str], prefix: str, job: MpiJob | None = None)
 
     Args:
         command: command that `openai_bls.launcher.tritonserver.command.prepare` makes.
-        prefix: begins the names of the server's shared-memory regions, unless `command` has one.
-        job: starts the command once per rank.
+        prefix: beginning of the names of the server's shared-memory regions, unless `command` has one.
+        job: job that starts the command once per rank.
     """
     whole = list(command)
     if not flag_values(whole, "--exit-timeout-secs"):
@@ -57,7 +57,7 @@ class ServerProcess:
         command: the full command, as `openai_bls.launcher.tritonserver.command.prepare` makes it.
         environment: the environment to run it in.
         log_path: the file for everything that the server and its models print.
-        job: starts the command once per rank.
+        job: job that starts the command once per rank.
 
     Raises:
         LaunchError: it could not be run.

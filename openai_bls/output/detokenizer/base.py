@@ -60,7 +60,7 @@ class DetokenizerFactory(ABC):
         """Start a sequence.
 
         Args:
-            skip_special_tokens: leave special tokens out of the text.
+            skip_special_tokens: whether special tokens are left out of the text.
             prompt_token_ids: ids before the sequence. Their text is not returned; for sentencepiece-like tokenizers
                 they decide whether the space that begins the first word is text (it is, unless there is no prompt).
             keep_special: contents of special tokens that stay in the text. The invariant then holds for the ids without
@@ -82,7 +82,7 @@ class DetokenizerFactory(ABC):
             context: the ids generated just before `new`, at least 16 or all there are.
             new: the chunk's ids.
             final: whether this is the last chunk.
-            skip_special_tokens: leave special tokens out of the text.
+            skip_special_tokens: whether special tokens are left out of the text.
 
         Returns:
             Text such that the chunks' texts, joined, are the whole decode, within the limits that each factory states.

@@ -60,7 +60,7 @@ class ToolFormat(NamedTuple):
             tools: OpenAI's tools, at least one.
             at_least_one: nothing but calls; else calls are checked wherever the model begins one in a text.
             name: name of the only tool that may be called, once; None allows all.
-            parallel: allow several calls.
+            parallel: whether several calls are allowed.
 
         Raises:
             ValueError: there is no tool, or none of this name.

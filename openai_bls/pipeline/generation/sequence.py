@@ -126,8 +126,8 @@ class Sequence:
         stops: matcher of stop strings.
         parser: parser of reasoning and tool calls; None if the text has neither.
         reasoning_open: the text begins within reasoning.
-        include_reasoning: pass reasoning on to the writer.
-        parallel_tool_calls: allow more than one tool call; else the sequence ends before the second.
+        include_reasoning: whether reasoning is passed on to the writer.
+        parallel_tool_calls: whether more than one tool call is allowed; else the sequence ends before the second.
         named_tool: the client has named the function: the end is a "stop", as OpenAI has it.
         echo: answer this before everything else.
     """

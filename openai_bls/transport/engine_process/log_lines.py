@@ -31,7 +31,7 @@ class LogPump:
 
     Args:
         descriptor: reading end of a pipe; closed at the end.
-        logger: takes the lines.
+        logger: logger that takes the lines.
     """
 
     def __init__(self, descriptor: int, logger: logging.Logger) -> None:

@@ -65,7 +65,7 @@ class EngineSource(Protocol):
         """Connections to a process that is ready; waits while the engine loads.
 
         Args:
-            closing: set if the engine is not wanted any more.
+            closing: event that is set if the engine is not wanted any more.
             restarts: number of restarts so far; 0 is the first start.
 
         Raises:
@@ -179,7 +179,7 @@ class _Patience:
 
     Args:
         process: process of the engine.
-        closing: set if the engine is not wanted any more.
+        closing: event that is set if the engine is not wanted any more.
     """
 
     def __init__(self, process: EngineProcess, closing: threading.Event) -> None:

@@ -163,7 +163,7 @@ class OfficialPromptClient(BlsPromptClient):
         Args:
             text: text to tokenize.
             special: whether the tokenizer's own special tokens are around the text; None leaves it to preprocessing.
-            encoder: tells these tokens.
+            encoder: encoder that knows these tokens.
         """
         length = "REQUEST_INPUT_LEN"
         outputs = ["INPUT_ID", length] if self._model.declares(length) else ["INPUT_ID"]

@@ -94,8 +94,8 @@ class MetricsExporter:
 
         Args:
             family: family with its values.
-            shared: counts that the port already shows are part of the values: a leader whose process was killed has
-                left them.
+            shared: whether counts that the port already shows are part of the values: a leader whose process was killed
+                has left them.
         """
         keys = []
         kind = "gauge" if family.type == "gauge" else "counter"

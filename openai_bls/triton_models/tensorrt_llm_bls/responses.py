@@ -49,7 +49,7 @@ class TensorWriter:
 
     Args:
         request: request of the client.
-        sender: sends the request's responses.
+        sender: sender of the request's responses.
     """
 
     def __init__(self, request: TextRequest, sender: ResponseSender[Outputs]) -> None:

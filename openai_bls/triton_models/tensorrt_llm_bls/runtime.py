@@ -62,7 +62,7 @@ class Runtime:
         backend: models of the default engine.
         owner: process id of the tritonserver.
         call_model: makes a BLS call, for a `preprocessing` that is not ours.
-        exclude_input_default: leave the prompt out of whole answers to requests that do not say.
+        exclude_input_default: whether whole answers leave the prompt out, for requests that do not say.
         decoupled: a request may have any number of responses, else one.
         limits: settings of `openai_bls`, whose limits hold here too.
         api_keys: API keys, for their limits.
