@@ -10,8 +10,8 @@ from tests.unit.docs.pages import PAGES, text
 
 _EVERYWHERE = r"beside|nobody|whoever"
 _PLAIN = re.compile(
-    r"README|SECURITY|docs/(adapters|batches|guides/|limits|multi-gpu|observability|operations|other-models|playground|"
-    r"restarts|security|serving|settings\.md|speculative-decoding|terminal)"
+    r"README|SECURITY|docs/(adapters|batches|guides/|kubernetes|limits|multi-gpu|observability|operations|other-models|"
+    r"playground|restarts|security|serving|settings\.md|speculative-decoding|terminal)"
 )
 _IN_PLAIN = rf"{_EVERYWHERE}|alone|of (its|their) own|(of|by|with|from) (which|whom)|some \d"
 
