@@ -82,17 +82,22 @@ def as_json(fields: dict[str, Any]) -> str:
 
 def as_text(fields: dict[str, Any]) -> str:
     """One line of ASCII: time, method, path and status, then `name=value` for all else."""
-    words = [f"{name}={_word(value)}" for name, value in fields.items()]
+    words = [f"{name}={_word(value)}" for name, value in islice(fields.items(), 4, None)]
     # The first four without their names.
-    words[:4] = [_word(value) for value in islice(fields.values(), 4)]
-    return " ".join(words)
+    return " ".join([*map(_word, islice(fields.values(), 4)), *words])
 
 
 def _word(value: Any) -> str:
     """A value without spaces, quotes and control characters, or quoted as in JSON; numbers and booleans as there."""
-    if isinstance(value, str):
-        return value if _PLAIN.fullmatch(value) else json.dumps(value)
-    return str(value).lower()
+    kind = type(value)
+    if kind is int or kind is float:
+        return repr(value)
+    return _quoted(value) if kind is str else str(value).lower()
+
+
+@lru_cache(maxsize=1024)
+def _quoted(value: str) -> str:
+    return value if _PLAIN.fullmatch(value) else json.dumps(value)
 
 
 def _time(seconds: float) -> str:
