@@ -389,5 +389,6 @@ class ExchangeServer:
             # Those whose clients have gone are forgotten here.
             self._connections = {n: c for n, c in self._connections.items() if c.alive}
             self._connections[number] = connection
-        connection.start()
+            # `close` waits for the threads of each connection that it finds.
+            connection.start()
         return connection
