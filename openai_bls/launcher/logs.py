@@ -20,7 +20,9 @@ _FAILED = re.compile(r"^failed to load '([^']+)' version \d+: (.*)$")
 _POLL_FAILED = re.compile(r"^Poll failed for model directory '([^']+)': (.*)$")
 _ENGINE = re.compile(r"^engine: (.*)$")
 _FATAL = re.compile(r"^(?:error: |tritonserver: |\S*tritonserver: )(.*)$")
-_STATUS_CODE = re.compile(r"^(?:(?:Internal|Invalid argument|Unavailable|Not found|Unknown)(?:: | - ))+")
+_STATUS_CODE = re.compile(
+    r"^(?:(?:Internal|Invalid argument|Unavailable|Not found|Unknown|TritonModelException)(?:: | - ))+"
+)
 
 # What every start prints on a machine without a GPU.
 _NOISE = (
@@ -33,6 +35,7 @@ _NOISE = (
     "Signal (2) received",
     # A failure to load is reported in our own words.
     "failed to load",
+    "which has no loaded version",
     "Failed to create instance",
     "Poll failed for model directory",
     "error: creating server",

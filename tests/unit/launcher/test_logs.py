@@ -92,6 +92,10 @@ def test_bad_flag_is_fatal_and_its_help_is_recognised() -> None:
         (f'I{PREFIX} "loading: a:1"', False),
         (f'W{PREFIX} "slow"', True),
         (f'E{PREFIX} "CudaDriverHelper has not been initialized."', False),
+        (
+            f"E{PREFIX} \"Invalid argument: ensemble 'e' depends on 'a' which has no loaded version. Model 'a' ...\"",
+            False,
+        ),
         ("| Model | Version |", False),
         ("+-------+---------+", False),
         ("", False),
@@ -111,6 +115,7 @@ def test_models_that_hang_up_are_news_unless_the_server_stops() -> None:
 
 def test_first_line_loses_the_status_code() -> None:
     assert first_line("Internal: Unavailable: x\\ny") == "x"
+    assert first_line("Internal: TritonModelException: no engine\\n\\nAt:\\n  model.py(33)") == "no engine"
 
 
 def test_follower_waits_for_whole_lines(tmp_path: Path) -> None:

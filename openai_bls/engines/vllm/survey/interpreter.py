@@ -25,7 +25,7 @@ VARIABLE = f"{ENV_PREFIX}ENGINE_PYTHON"
 """Environment variable that names the interpreter."""
 ENVIRONMENT = ".venv-vllm"
 """Folder in which `openai-bls install-engine vllm` makes the environment, unless told otherwise."""
-INSTALL_HINT = "run `openai-bls install-engine vllm`, or name an interpreter that has it with --engine-python"
+INSTALL_HINT = f"run `openai-bls install-engine vllm`, or name an interpreter that has it (--engine-python, {VARIABLE})"
 
 _SCRIPT = Path(__file__).with_name("script.py")
 _FIND_SECONDS = 60.0

@@ -67,6 +67,13 @@ def test_the_real_one() -> None:
     assert {"speculative_config", "tensor_parallel_size", "max_num_batched_tokens"} <= set(found.fields)
 
 
+def test_a_model_that_the_real_one_does_not_know(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "no_such", "architectures": ["NoSuchForCausalLM"]}')
+    refused = interpreter.ask(vllm_python(), {"model": str(tmp_path), "skip_tokenizer_init": True}).refusal
+    assert "no_such" in refused
+    assert "\n" not in refused
+
+
 def test_the_check_of_a_start(tmp_path: Path) -> None:
     python = str(make_interpreter(tmp_path))
     manifest = Manifest("vllm", "m", 9, 1, 1, vllm=VllmRecord("0.32.0", tensor_parallel_size=2))
