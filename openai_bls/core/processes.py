@@ -1,4 +1,4 @@
-"""Processes that must not outlive their starter: the guardian's command line, the interpreter, marked processes."""
+"""Processes that must not outlive their starter: the guardian's command line, the interpreter, marks, descendants."""
 
 from __future__ import annotations
 
@@ -66,4 +66,14 @@ def marked_processes(mark: str, variable: str = MARK_VARIABLE) -> list[int]:
             with contextlib.suppress(OSError):
                 if wanted in (entry / "environ").read_bytes().split(b"\0"):
                     found.append(int(entry.name))
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Process ids of the processes below a process, parents first; none of a process that has gone."""
+    found = []
+    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, tasks.read_text(encoding="utf-8").split()):
+                found += [child, *descendants(child)]
     return found

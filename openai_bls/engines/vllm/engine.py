@@ -32,6 +32,7 @@ from openai_bls.engines.vllm.loop_thread import LoopThread, OverError
 from openai_bls.engines.vllm.requests.live_requests import LiveRequests
 from openai_bls.engines.vllm.requests.load import Load
 from openai_bls.engines.vllm.requests.sampling import Runner
+from openai_bls.engines.vllm.worker_watch import WorkerWatch
 
 logger = logging.getLogger(__name__)
 
@@ -186,9 +187,11 @@ class VllmEngine:
         except BaseException:
             _shut_down(opened.client)
             raise
+        self._watch = WorkerWatch(lambda sentence: self._on_death(RuntimeError(sentence)))
         return opened
 
     def _close(self, opened: Opened) -> None:
+        self._watch.close()
         self._compiler.shutdown(wait=False, cancel_futures=True)
         _shut_down(opened.client)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +114,23 @@ def test_a_death_ends_all_requests_at_once_and_refuses_later_ones(started: Start
     assert len(client.started) == 5
     with pytest.raises(PrefixCacheError):
         engine.reset_prefix_cache()
+
+
+def test_a_workers_end_is_the_engines_death(request: pytest.FixtureRequest) -> None:
+    """At once, though vLLM has said nothing of it yet; other processes may come and go."""
+    commands = (["VLLM::Worker_TP1", "-c", "input()"], ["VLLM::Helper", "-c", "input()"])
+    worker, other = (subprocess.Popen(words, executable=sys.executable, stdin=subprocess.PIPE) for words in commands)
+    with worker, other:
+        engine, recorder, client = request.getfixturevalue("started")
+        other.kill()
+        other.wait()
+        engine.submit(asked(request_id=1))
+        client.wait_started(1)
+        assert not engine.stats().failed
+        worker.kill()
+        recorder.wait_end(1)
+    assert recorder.reason(1) == "error"
+    assert engine.stats().failed
 
 
 def test_a_death_ends_calls_that_wait_for_vllm(started: Started, checkpoint: Path, tmp_path: Path) -> None:
