@@ -17,7 +17,7 @@ from pathlib import Path
 
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.mpi import names_a_rank
-from openai_bls.core.processes import OUTER_LIBRARY_PATH_VARIABLE, guarded, interpreter, marked_processes
+from openai_bls.core.processes import OUTER_LIBRARY_PATH_VARIABLE, descendants, guarded, interpreter, marked_processes
 from openai_bls.core.settings import ENV_PREFIX, TensorRtLlmSettings
 from openai_bls.transport.engine_process.log_lines import LogPump
 
@@ -94,11 +94,8 @@ class EngineProcess:
         self._signal(signal.SIGQUIT)
 
     def stopped(self) -> bool:
-        """True while the process is stopped by a signal."""
-        try:
-            return Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
-        except (OSError, IndexError):
-            return False
+        """True while the process, or one that it has started, is stopped by a signal."""
+        return any(map(_is_stopped, [self.pid, *descendants(self.pid)]))
 
     def wait_or_kill(self) -> None:
         """Wait until the process, which is lost, has gone with all that it has started; kill it if it lives."""
@@ -183,6 +180,13 @@ def environment(program: str, base: Mapping[str, str]) -> dict[str, str]:
     found["PATH"] = os.pathsep.join([str(Path(program).parent), base.get("PATH", os.defpath)])
     found["PYTHONUNBUFFERED"] = "1"
     return found
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
+    except (OSError, IndexError):
+        return False
 
 
 def _stays(name: str) -> bool:

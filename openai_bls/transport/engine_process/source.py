@@ -24,7 +24,7 @@ HELLO_S = 120.0
 _RETRY_S = 0.05  # between two attempts to connect to a process that is starting
 _CONNECT_S = 10.0  # for a connection over a network
 _STOPPED_S = 10.0
-"""Seconds after which a process that is stopped by a signal while it loads counts as lost."""
+"""Seconds after which an engine counts as lost, one of whose processes is stopped by a signal while it loads."""
 
 
 _SocketT = TypeVar("_SocketT", bound=socket.socket)
@@ -198,7 +198,7 @@ class _Patience:
         if not self._process.stopped():
             self._runs_at = now
         if now > self._runs_at + _STOPPED_S:
-            raise HandshakeError("the engine's process was stopped (SIGSTOP) while it loaded")
+            raise HandshakeError("a process of the engine was stopped (SIGSTOP) while it loaded")
         if not heard and now > self._deadline:
             raise HandshakeError(f"the engine's process has not answered within {HELLO_S:g} s of its start")
 

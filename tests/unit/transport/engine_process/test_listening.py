@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import platform
 import socket
 import stat
 import threading
@@ -13,9 +15,10 @@ import pytest
 
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.transport.engine_process import handshake, listening
-from openai_bls.transport.engine_process.address import parse
+from openai_bls.transport.engine_process.address import EngineAddress, parse
 from openai_bls.transport.engine_process.handshake import HandshakeError, Status
 from openai_bls.transport.engine_process.listening import EngineListener, EngineState, unix_socket
+from openai_bls.transport.engine_process.source import RemoteProcess
 from openai_bls.transport.engine_process.status import ask
 from tests.unit.core_support import WAIT_S
 
@@ -165,3 +168,21 @@ def test_places_that_are_not_fit(tmp_path: Path) -> None:
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(EngineLoadError, match="every user may replace the files in"):
         unix_socket(parse(f"unix:{tmp_path / 'open' / 'engine.sock'}"), 0o600)
+
+
+@pytest.mark.skipif(os.getuid() != 0 or platform.machine() != "x86_64", reason="only root may become another user")
+def test_a_process_of_another_user_is_not_believed() -> None:
+    name = f"@openai_bls-test/{os.getpid()}"
+    listeners: list[socket.socket] = []
+
+    def listen() -> None:
+        # By the system call, which changes this thread alone.
+        assert ctypes.CDLL(None).syscall(117, -1, 1234, -1) == 0  # setresuid on x86-64
+        listeners.append(unix_socket(EngineAddress("unix", path=name), 0o600))
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    thread.join()
+    source = RemoteProcess(EngineAddress("unix", path=name), WAIT_S)
+    with listeners[0], pytest.raises(EngineLoadError, match="cannot be used: it runs as user 1234 and this server as"):
+        source.open(threading.Event(), 0)

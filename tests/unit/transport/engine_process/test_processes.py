@@ -22,6 +22,7 @@ from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.processes import MARK_VARIABLE, marked_processes
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.transport.engine_process import loading
+from openai_bls.transport.engine_process import source as sources
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.process import BOOTSTRAP, environment
 from openai_bls.transport.engine_process.source import ClosedError, StartedProcess
@@ -233,6 +234,17 @@ def test_a_start_can_be_given_up(world: World, tmp_path: Path) -> None:
     with pytest.raises(ClosedError):
         world.source(odd).open(closing, 0)
     assert world.processes() == []
+
+
+@pytest.mark.parametrize("stop", ["kill -STOP $$", "sleep 1000 & kill -STOP $!; wait"], ids=["itself", "its own"])
+def test_a_process_that_is_stopped_while_it_loads(
+    world: World, tmp_path: Path, stop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_STOPPED_S", 0.1)
+    odd = tmp_path / "python"
+    odd.write_text(f"#!/bin/sh\n{stop}\n")
+    odd.chmod(0o755)
+    assert refused(world, odd) == "a process of the engine was stopped (SIGSTOP) while it loaded"
 
 
 def test_environment_of_the_process() -> None:
