@@ -7,6 +7,7 @@ import socket
 import sys
 from argparse import ArgumentParser, Namespace
 
+from openai_bls.core import process_folder
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.processes import guarded
 from openai_bls.core.settings import ENV_PREFIX
@@ -43,6 +44,7 @@ def run(options: Namespace) -> int:
             worker_options.listen_address(options)
         named = options.engine_python or os.environ.get(f"{ENV_PREFIX}ENGINE_PYTHON", "")
         python = find_interpreter(named, os.environ) if named else sys.executable
+        folder, environ = process_folder.make(os.environ)
     except EngineLoadError as error:
         raise LaunchError(str(error)) from None
     # Both ends stay in the guardian: it ends by signals alone.
@@ -52,8 +54,8 @@ def run(options: Namespace) -> int:
     command = [python, str(BOOTSTRAP), *options.words]
     sys.stdout.flush()
     grace_s = _HEADLESS_GRACE_S if options.headless else _GRACE_S
-    words = guarded(command, theirs.fileno(), grace_s, follow=_FOLLOW_S, own_session=False)
-    os.execv(words[0], words)
+    words = guarded(command, theirs.fileno(), grace_s, folder=folder, follow=_FOLLOW_S, own_session=False)
+    os.execve(words[0], words, environ)
 
 
 def _status(options: Namespace) -> int:

@@ -4,7 +4,7 @@ The server is a tritonserver of the launcher's or an engine's process. This is r
 (`openai_bls.core.processes`), never imported, with the standard library only (it starts in a few
 hundredths of a second)::
 
-    python -I -S guardian.py <lifeline fd> <grace> <shm prefix> <ranks> <follow> <session> <command> ...
+    python -I -S guardian.py <lifeline fd> <grace> <shm prefix> <folder> <ranks> <follow> <session> <command> ...
 
 `<grace>` is the seconds from an order to end to a kill, `<ranks>` the number of ranks that an mpirun
 as the command starts, 0 for any other command; `<follow>` is the seconds the other ranks have to
@@ -22,7 +22,8 @@ machine an engine that is in another group than its reader has half the throughp
   stubs mostly leave by themselves when their server is gone.
 - SIGTERM drains: tritonserver gets a SIGTERM. A second SIGTERM, SIGQUIT, or the grace period's end
   kills.
-- At the end the server's shared-memory regions are removed; a killed server cannot do that.
+- At the end the server's shared-memory regions are removed, and the `<folder>` of an engine's process with the regions
+  that are noted in it (`process_folder.py`); what was killed cannot do that.
 
 An mpirun does not drain: told to end by SIGTERM it kills its ranks within a second (measured with Open MPI 4.1.8 and
 5.0.11). So the orders go to the ranks on this machine, past it:
@@ -59,6 +60,8 @@ _ORPHAN_GRACE_SECONDS = 5.0
 
 # From one kill to the next, stronger one.
 _KILL_SECONDS = 1.0
+# An engine's guardian gives what the engine has started a second to leave.
+_KILL_GUARDIANS_SECONDS = 5.0
 # mpirun gives its other ranks up to a second, and then reports.
 _MPIRUN_KILL_SECONDS = 5.0
 
@@ -113,15 +116,28 @@ def _let_leave(seconds: float) -> None:
 
 
 def _kill_everything() -> None:
-    """Kill and reap until no child is left; grandchildren become children as their parents die."""
-    while True:
-        for pid in _children(os.getpid()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
+    """Kill and reap until no child is left; grandchildren become children as their parents die.
+
+    Guardians among them, of engines' processes, are told to kill theirs: they have to clear up behind them.
+    """
+    deadline = time.monotonic() + _KILL_GUARDIANS_SECONDS
+    told: set[int] = set()
+    while children := _children(os.getpid()):
+        for pid in children:
+            with contextlib.suppress(OSError):
+                if pid not in told and _is_guardian(pid):
+                    os.kill(pid, signal.SIGQUIT)
+                    told.add(pid)
+                elif pid not in told or time.monotonic() >= deadline:
+                    os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(_LEAVE_POLL_SECONDS)
+
+
+def _is_guardian(pid: int) -> bool:
+    return sys.argv[0].encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
 
 
 def _remove_regions(prefix: str) -> None:
@@ -129,6 +145,16 @@ def _remove_regions(prefix: str) -> None:
         for region in Path("/dev/shm").glob(f"{prefix}*"):
             with contextlib.suppress(OSError):
                 region.unlink()
+
+
+def _remove_folder(folder: str) -> None:
+    if folder:
+        import shutil
+
+        with contextlib.suppress(OSError):
+            for note in Path(folder, "shared_memory").iterdir():
+                Path("/dev/shm", note.name).unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Server:
@@ -329,32 +355,34 @@ def main() -> int:
     """Run the command of the arguments and outlive it."""
     lifeline = socket.socket(fileno=int(sys.argv[1]))
     lifeline.set_inheritable(False)
-    grace, prefix, ranks, follow = float(sys.argv[2]), sys.argv[3], int(sys.argv[4]), float(sys.argv[5])
+    grace, prefix, folder = float(sys.argv[2]), sys.argv[3], sys.argv[4]
+    ranks, follow = int(sys.argv[5]), float(sys.argv[6])
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     me = os.getpid()
     at_my_death = signal.SIGTERM if ranks else signal.SIGKILL
-    own_session = sys.argv[6] == "1"
+    own_session = sys.argv[7] == "1"
 
     def prepare() -> None:
         if not own_session:
             os.setpgid(0, 0)
         _die_with_parent(me, at_my_death)
 
-    # Not in this process group: a Ctrl-C at the terminal reaches the launcher only, which then asks
-    # for a drain. preexec_fn is unsafe beside threads, of which there are none here.
-    server = subprocess.Popen(
-        sys.argv[7:],
-        stdin=subprocess.DEVNULL,
-        start_new_session=own_session,
-        preexec_fn=prepare,  # noqa: PLW1509
-    )
     try:
+        # Not in this process group: a Ctrl-C at the terminal reaches the launcher only, which then asks
+        # for a drain. preexec_fn is unsafe beside threads, of which there are none here.
+        server = subprocess.Popen(
+            sys.argv[8:],
+            stdin=subprocess.DEVNULL,
+            start_new_session=own_session,
+            preexec_fn=prepare,  # noqa: PLW1509
+        )
         return _watch(_Job(server.pid, ranks, follow) if ranks else _Server(server.pid), lifeline, grace)
     finally:
         if not ranks and follow:
             _let_leave(follow)
         _kill_everything()
         _remove_regions(prefix)
+        _remove_folder(folder)
 
 
 if __name__ == "__main__":

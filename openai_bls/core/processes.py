@@ -25,6 +25,7 @@ def guarded(
     grace_s: float,
     *,
     prefix: str = "",
+    folder: str = "",
     ranks: int = 0,
     follow: float = 0.0,
     own_session: bool = True,
@@ -37,11 +38,12 @@ def guarded(
             closes.
         grace_s: seconds from an order to end to SIGKILL.
         prefix: name prefix of shared-memory regions that the guardian removes at the end; empty removes none.
+        folder: temporary folder of the command, which the guardian removes at the end; empty if it has none.
         ranks: number of ranks that an mpirun as the command starts; 0 for any other command.
         follow: seconds that the other ranks, or the command's own children, have to leave.
         own_session: whether the command gets a session; else it gets a process group in this one.
     """
-    options = [str(lifeline), str(grace_s), prefix, str(ranks), str(follow), str(int(own_session))]
+    options = [str(lifeline), str(grace_s), prefix, folder, str(ranks), str(follow), str(int(own_session))]
     return [interpreter(), "-I", "-S", str(GUARDIAN), *options, *command]
 
 

@@ -74,7 +74,6 @@ class ServerProcess:
         self.exit_timeout = float(flag_values(whole, "--exit-timeout-secs")[-1])
         prefix = "" if has_backend_setting(command, "shm-region-prefix-name") else self.mark
         ranks, follow = (job.world_size, FOLLOW_SECONDS) if job is not None else (0, 0.0)
-        self._is_job = job is not None
         self._lifeline, theirs = socket.socketpair()
         grace = self.exit_timeout + _GRACE_SECONDS
         with theirs, log_path.open("ab") as log:
@@ -134,8 +133,8 @@ class ServerProcess:
 
     def _clean_up_after_the_guardian(self) -> None:
         # It was killed, and its server with it. Stubs mostly see that and leave, but not always. An mpirun got a
-        # signal, and takes a moment to end its ranks and to remove its files.
-        deadline = time.monotonic() + (_GRACE_SECONDS if self._is_job else 0)
+        # signal, and takes a moment to end its ranks and to remove its files, as the guardian of an engine does.
+        deadline = time.monotonic() + _GRACE_SECONDS
         while self.leftovers() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         for pid in self.leftovers():

@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from openai_bls.core import process_folder
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.mpi import names_a_rank
 from openai_bls.core.processes import OUTER_LIBRARY_PATH_VARIABLE, descendants, guarded, interpreter, marked_processes
@@ -55,14 +56,17 @@ class EngineProcess:
     def __init__(self, python: str, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
         program = find_interpreter(python, environ)
         self._mark = secrets.token_hex(8)
+        self._folder, found = process_folder.make(environment(program, environ))
         self._lifeline, theirs = socket.socketpair()
         reader, writer = os.pipe()
         command = [program, str(BOOTSTRAP), *arguments]
         try:
             with theirs:
                 self._guardian = subprocess.Popen(
-                    guarded(command, theirs.fileno(), _GRACE_S, follow=_FOLLOW_S, own_session=False),
-                    env=environment(program, environ) | {_MARK_VARIABLE: self._mark},
+                    guarded(
+                        command, theirs.fileno(), _GRACE_S, folder=self._folder, follow=_FOLLOW_S, own_session=False
+                    ),
+                    env=found | {_MARK_VARIABLE: self._mark},
                     stdin=subprocess.DEVNULL,
                     stdout=writer,
                     stderr=writer,
@@ -73,6 +77,7 @@ class EngineProcess:
         except OSError as error:
             os.close(reader)
             self._lifeline.close()
+            process_folder.remove(self._folder)
             raise EngineLoadError(f"the engine's process cannot be started: {error.strerror}") from None
         finally:
             os.close(writer)
@@ -140,6 +145,7 @@ class EngineProcess:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_POLL_S)
+        process_folder.remove(self._folder)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
 from openai_bls.core.manifest import EngineLoadError, first_line
+from openai_bls.core.process_folder import note_shared_memory
 from openai_bls.engines.vllm.multi_node.nodes import Nodes
 from openai_bls.engines.vllm.multi_node.watch import Link
 
@@ -74,6 +75,7 @@ def run(nodes: Nodes, start: Callable[[], Workers]) -> NoReturn:
     _handle_signals()
     try:
         workers = start()
+        note_shared_memory()
         logger.info("the workers of machine %d of %d are ready", nodes.node_rank, nodes.nnodes)
         # vLLM's own monitor takes seconds to end the other workers before it tells.
         connection.wait(workers.sentinels)

@@ -12,6 +12,8 @@ ALWAYS = {
     "DO_NOT_TRACK": "1",
     # A process with threads must not be forked.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    # Its processes' titles must not overwrite their environments, by which they are found.
+    "SPT_NOENV": "1",
 }
 DEFAULTS = {
     # All files of a model lie in its folder.

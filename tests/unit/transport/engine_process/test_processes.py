@@ -31,11 +31,15 @@ from tests.unit.transport.engine_process.local_source import Taken, request
 
 ROOT = Path(__file__).parents[4]
 NULL = {"engine": "null", "null_step_delay_ms": "5"}
-# A process of the engine's own, in a session of its own.
+# A process of the engine's own, in a session of its own, and shared memory.
 CHILD = """
-import os, subprocess, sys
-if os.environ.get("WITH_CHILD") and "bootstrap.py" in " ".join(sys.orig_argv):
+import mmap, os, subprocess, sys
+region = os.environ.get("WITH_CHILD")
+if region and "bootstrap.py" in " ".join(sys.orig_argv):
     subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    with open(f"{region}-{os.getpid()}", "w+b") as file:
+        file.truncate(1)
+        mapped = mmap.mmap(file.fileno(), 1)
 """
 IMPORTS = """
 import json, runpy, sys
@@ -76,9 +80,12 @@ class World:
 
     def __init__(self) -> None:
         self.mark = secrets.token_hex(8)
-        self.environ = dict(os.environ) | {MARK_VARIABLE: self.mark, "WITH_CHILD": "1"}
+        self.region = Path(f"/dev/shm/openai_bls-{self.mark}")
+        self.environ = dict(os.environ) | {MARK_VARIABLE: self.mark, "WITH_CHILD": str(self.region)}
         self.taken = Taken()
         self.engines: list[ProcessEngine] = []
+        self.leavings: list[Path] = []
+        """Temporary folder and shared memory of each first process."""
 
     def source(self, python: Path | str, version_dir: Path = Path("/nowhere"), limit: int = 2) -> StartedProcess:
         words = loading.arguments(version_dir, NULL if version_dir == Path("/nowhere") else {}, TensorRtLlmSettings())
@@ -88,6 +95,10 @@ class World:
         source = self.source(python)
         engine = ProcessEngine(source, self.taken, silence_s)
         self.engines.append(engine)
+        variables = Path(f"/proc/{source.pid}/environ").read_text(encoding="utf-8").split("\0")
+        (folder,) = [Path(one.partition("=")[2]) for one in variables if one.startswith("TMPDIR=")]
+        self.leavings = [folder, Path(f"{self.region}-{source.pid}")]
+        assert all(path.exists() for path in self.leavings)
         return engine, source
 
     def processes(self) -> list[int]:
@@ -101,6 +112,10 @@ def world() -> Iterator[World]:
     for engine in made.engines:
         engine.close()
     assert made.processes() == []
+    assert not [path for path in made.leavings if path.exists()]
+    # Of processes that were killed while they loaded.
+    for path in made.region.parent.glob(f"{made.region.name}-*"):
+        path.unlink()
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -177,18 +192,18 @@ import sys, time
 from pathlib import Path
 from tests.unit.transport.engine_process.test_processes import World
 world = World()
-world.mark = sys.argv[2]
-world.environ["OPENAI_BLS_LAUNCH_MARK"] = world.mark
+world.environ["OPENAI_BLS_LAUNCH_MARK"] = sys.argv[2]
 world.start(sys.argv[1])
-print("ready", flush=True)
+print(*world.leavings, flush=True)
 time.sleep(1000)
 """
 
 
 def test_nothing_outlives_a_starter_that_is_killed(world: World, bare: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", STUB, bare, world.mark], cwd=ROOT, stdout=subprocess.PIPE) as starter:
+    command = [sys.executable, "-c", STUB, str(bare), world.mark]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as starter:
         assert starter.stdout is not None
-        assert starter.stdout.readline() == b"ready\n"
+        world.leavings = [Path(line) for line in starter.stdout.readline().split()]
         assert len(world.processes()) >= 2
         starter.kill()
     until(lambda: not world.processes())
