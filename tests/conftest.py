@@ -27,7 +27,7 @@ ssl.create_default_context = functools.cache(ssl.create_default_context)  # type
 
 TRITON = Path(__file__).parent / "triton"
 # Files of tests/vllm that share no engine with the others.
-OWN_VLLM = ("tests/vllm/test_guidance.py", "tests/vllm/test_two_machines.py")
+OWN_VLLM = tuple(f"tests/vllm/test_{name}.py" for name in ("guidance", "two_machines", "two_workers"))
 
 
 class Scheduling(LoadFileScheduling):  # type: ignore[misc]

@@ -2,39 +2,76 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from benchmarks.asking import Answer, Asker
-from openai_bls.core.engine_types import GenerationRequest
+from openai_bls.core.engine import PrefixCacheError
+from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 from openai_bls.core.manifest import LoraSettings, Manifest, VllmRecord, write_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.registry import create_engine
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.loading import arguments
 from openai_bls.transport.engine_process.source import StartedProcess
+from tests.vllm import cases
+from tests.vllm.processes import Family, parent
 from tests.vllm_python import vllm_python
 
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "checkpoint"
 LIMIT_S = 600.0
 """Seconds for all answers of a test: a busy machine has room for little else."""
-_SILENCE_S = 600.0
+SILENCE_S = 600.0
 
 
 class Served:
     """An engine and its listener."""
 
-    def __init__(self, engine: ProcessEngine, asker: Asker) -> None:
+    def __init__(self, engine: ProcessEngine, asker: Asker, source: StartedProcess | None = None) -> None:
         self.engine = engine
         self.asker = asker
+        self._source = source
 
     def ask(self, requests: Sequence[GenerationRequest], at_once: int | None = None) -> list[Answer]:
         """The answers to requests, in their order; the engine's listener is the asker from now on."""
         self.engine._on_step = self.asker.on_step
         return self.asker.ask(requests, LIMIT_S, at_once)
+
+    def streams(self, count: int) -> list[Answer]:
+        """Answers of 1,900 tokens, the first of which have come."""
+        begun = threading.Event()
+
+        def listen(deltas: Sequence[TokenDelta]) -> None:
+            self.asker.on_step(deltas)
+            begun.set()
+
+        self.engine._on_step = listen
+        live = [self.asker.submit(cases.asked(cases.prompt(i), 1900)) for i in range(count)]
+        assert begun.wait(LIMIT_S)
+        return live
+
+    def family(self) -> Family:
+        """Processes of the engine."""
+        assert self._source is not None
+        assert self._source.pid
+        return Family(parent(self._source.pid))
+
+    def wait_attached(self) -> None:
+        """Wait until the engine's process, which was lost, is back."""
+        deadline, pause = time.monotonic() + LIMIT_S, threading.Event()
+        while True:
+            with contextlib.suppress(PrefixCacheError):
+                return self.engine.reset_prefix_cache()
+            assert time.monotonic() < deadline
+            pause.wait(0.1)
 
 
 @pytest.fixture(scope="session")
@@ -54,10 +91,20 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     write_manifest(folder, manifest)
     asker = Asker()
     source = StartedProcess(vllm_python(), arguments(folder, {}, TensorRtLlmSettings()), 0)
-    engine = ProcessEngine(source, asker.on_step, _SILENCE_S)
+    engine = ProcessEngine(source, asker.on_step, SILENCE_S)
     asker.engine = engine
-    yield Served(engine, asker)
+    yield Served(engine, asker, source)
     engine.close()
+
+
+@pytest.fixture(scope="session")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of an engine: the demo, built for vLLM in two ranks."""
+    repository = tmp_path_factory.mktemp("two_ranks") / "models"
+    options = ("--engine", "vllm", "--model", str(DEMO), "--engine-python", vllm_python(), "--tp-size", "2")
+    command = ["build", "--model-repository", str(repository), *options, "--no-self-test"]
+    subprocess.run([sys.executable, "-m", "openai_bls", *command], check=True, timeout=LIMIT_S)
+    return repository / "tensorrt_llm" / "1"
 
 
 @pytest.fixture(scope="session")
