@@ -11,7 +11,7 @@ import msgspec
 from openai_bls import __version__
 from openai_bls.api.endpoint import Endpoint
 from openai_bls.api.openapi.json_schema import Schema, SchemaBuilder
-from openai_bls.core.errors import ApiError, AuthenticationError
+from openai_bls.core.errors import ApiError, AuthenticationError, StorageFullError
 
 OPENAPI = "3.1.0"
 DEFAULT_MODEL = "openai_bls"
@@ -31,6 +31,8 @@ _TAGS = {
     "server": "Server",
 }
 """Folder of an API → its title."""
+_ON_DISK = _TAGS["batches"]
+"""The API whose requests are written to disk."""
 
 
 class ErrorText(msgspec.Struct):
@@ -101,8 +103,7 @@ def document(by_folder: Mapping[str, Sequence[Endpoint]], *, has_keys: bool, has
     paths: dict[str, dict[str, Any]] = {}
     for folder, endpoints in by_folder.items():
         for endpoint, path in ((known, path) for known in endpoints for path in known.paths):
-            operation = _operation(endpoint, path, schemas, has_keys=has_keys, has_guards=has_guards)
-            operation["tags"] = [_TAGS[folder]]
+            operation = _operation(endpoint, path, schemas, _TAGS[folder], has_keys=has_keys, has_guards=has_guards)
             paths.setdefault(_template(path), {})[endpoint.method.lower()] = operation
     for path, (summary, kind) in _SERVER.items():
         paths[path] = {"get": _probe(path, summary, kind, schemas)}
@@ -159,13 +160,14 @@ def _template(path: str) -> str:
 
 
 def _operation(
-    endpoint: Endpoint, path: str, schemas: SchemaBuilder, *, has_keys: bool, has_guards: bool
+    endpoint: Endpoint, path: str, schemas: SchemaBuilder, tag: str, *, has_keys: bool, has_guards: bool
 ) -> dict[str, Any]:
     known = endpoint.operation
     number = endpoint.paths.index(path)
     found: dict[str, Any] = {
         "operationId": endpoint.name + f".{number + 1}" * bool(number),
         "summary": known.summary,
+        "tags": [tag],
     }
     if number:
         found["description"] = f"The same as `{_template(endpoint.paths[0])}`."
@@ -200,7 +202,7 @@ def _operation(
         responses["200"] = {"description": "The answer; events with `stream`." if known.events else "The answer."}
         responses["200"]["content"] = answer
     error = {_JSON: {"schema": schemas.schema(known.error or ErrorBody)}}
-    for status, description in _errors(has_body=endpoint.method == "POST", has_keys=has_keys):
+    for status, description in _errors(endpoint.method == "POST", has_keys, tag == _ON_DISK):
         here = known.statuses.get(status, status)
         responses[str(here)] = {"description": description, "content": error}
     if has_guards and endpoint.has_guards:
@@ -218,7 +220,7 @@ def _probe(path: str, summary: str, kind: Any, schemas: SchemaBuilder) -> dict[s
     return {"operationId": name, "tags": ["Server"], "summary": summary, "security": [], "responses": responses}
 
 
-def _errors(*, has_body: bool, has_keys: bool) -> Iterator[tuple[int, str]]:
+def _errors(has_body: bool, has_keys: bool, is_stored: bool) -> Iterator[tuple[int, str]]:
     """Statuses of errors and what they mean, as `core.errors` has them."""
     found = {500: "The server failed; the client did nothing wrong."}
     for cls in _subclasses(ApiError):
@@ -227,10 +229,12 @@ def _errors(*, has_body: bool, has_keys: bool) -> Iterator[tuple[int, str]]:
             found[int(known[1])] = known[2][0].upper() + known[2][1:]
     found[404] = "A model, a response or a path that is not there."
     found[415] = "A request of a web page whose content type is not `application/json`."
-    if not has_keys:
-        del found[AuthenticationError.status]
-    of_bodies = () if has_body else (413, 415)
-    yield from ((status, found[status]) for status in sorted(found) if status not in of_bodies)
+    absent = set() if has_keys else {AuthenticationError.status}
+    if not has_body:
+        absent |= {413, 415}
+    if not (has_body and is_stored):
+        absent.add(StorageFullError.status)
+    yield from ((status, found[status]) for status in sorted(found.keys() - absent))
 
 
 def _subclasses(cls: type[ApiError]) -> Iterator[type[ApiError]]:

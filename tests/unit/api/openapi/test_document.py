@@ -128,3 +128,9 @@ def test_keys_and_guards() -> None:
     assert "4XX" in guarded["/v1/chat/completions"]["post"]["responses"]
     assert "529" in operation("/v1/messages")["responses"]
     assert "503" not in operation("/v1/messages")["responses"]
+
+
+def test_only_what_is_written_to_disk_finds_it_full() -> None:
+    paths = made()["paths"]
+    full = {(path, method) for path in paths for method, one in paths[path].items() if "507" in one["responses"]}
+    assert full == {("/v1/files", "post"), ("/v1/batches", "post"), ("/v1/batches/{batch_id}/cancel", "post")}
