@@ -117,7 +117,7 @@ def one_shot(
 
     def handler(api: Api) -> Handler:
         async def handle(request: Request, context: RequestContext) -> Response:
-            body = json_object(await api.body(request, context))
+            body = await api.parsed(request, context, json_object)
             return await api.answered(request, context, in_time(api.service, context, body))
 
         return handle

@@ -59,6 +59,9 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Prompt tokens of the waiting requests of one named API key in each instance; one more request is answered 429."""
     max_request_bytes: Positive = 32 * 1024 * 1024
     """The largest request, in bytes: a body on /v1, tensors and parameters on Triton's endpoints."""
+    max_request_values: Positive = 320 * 1024
+    """The most values of a JSON body: items of arrays, token ids too, and values of objects. To decode so many holds up
+    other requests for up to a tenth of a second."""
     max_body_bytes_in_flight: Positive = 256 * 1024 * 1024
     """Bytes of the bodies of all requests that /v1 is reading or preparing; further ones are answered 503, except
     small ones (16 KiB)."""

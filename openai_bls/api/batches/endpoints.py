@@ -186,7 +186,7 @@ class BatchHandlers:
     async def create(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/batches."""
         folder = self.folder
-        body = convert(json_object(await self._api.body(request, context)), BatchBody)
+        body = convert(await self._api.parsed(request, context, json_object), BatchBody)
         owner, now = context.key, int(time.time())
         source = await asyncio.to_thread(folder.file, body.input_file_id)
         if source is None or source.owner != owner or source.purpose != "batch":

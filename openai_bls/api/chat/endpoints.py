@@ -17,6 +17,7 @@ from openai_bls.api.chat.validation import Body, parse_json, parse_object
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import Cancellable, ChunkSink
+from openai_bls.api.common.large_bodies import is_large, parsed
 from openai_bls.api.endpoint import Endpoint, Respond, Smoke, expect
 from openai_bls.api.http.handlers import Api, Handler
 from openai_bls.api.operation import Operation
@@ -30,7 +31,14 @@ def _endpoint(name: Body, path: str, prompt: dict[str, Any], operation: Operatio
     def handler(api: Api) -> Handler:
         async def generate(request: Request, context: RequestContext) -> Response:
             body = await api.body(request, context)
-            checked = await _checked(api.service, name, lambda: parse_json(name, body), lambda: json_object(body))
+            max_items = api.service.models.longest_context
+            checked = await _checked(
+                api.service,
+                name,
+                lambda: parse_json(name, body, max_items),
+                lambda: json_object(body),
+                large=is_large(body),
+            )
             if not checked.stream:
                 return await api.answered(request, context, _answer(api.service, context, checked))
             stream = api.event_stream()
@@ -40,18 +48,18 @@ def _endpoint(name: Body, path: str, prompt: dict[str, Any], operation: Operatio
         return generate
 
     def triton(body: dict[str, Any]) -> Respond:
-        def parse() -> ValidRequest:
-            return parse_object(name, body)
-
         async def respond(service: Service, context: RequestContext, sink: ChunkSink) -> bytes | Cancellable:
-            checked = await _checked(service, name, parse, lambda: body)
+            max_items = service.models.longest_context
+            checked = await _checked(
+                service, name, lambda: parse_object(name, body, max_items), lambda: body, large=is_large(body)
+            )
             if checked.stream:
                 return await _stream(service, context, checked, sink)
             return encode(await _answer(service, context, checked))
 
-        if not isinstance(body.get("model"), str):
+        if not isinstance(body.get("model"), str) and not is_large(body):
             # It is for an engine, so what is wrong can be said before there is one.
-            parse()
+            parse_object(name, body)
         return respond
 
     smoke = Smoke(body={**prompt, "max_tokens": 8, "temperature": 0}, check=_check)
@@ -75,7 +83,7 @@ async def _stream(
 
 
 async def _checked(
-    service: Service, name: Body, parse: Callable[[], ValidRequest], body: Callable[[], dict[str, Any]]
+    service: Service, name: Body, parse: Callable[[], ValidRequest], body: Callable[[], dict[str, Any]], *, large: bool
 ) -> ValidRequest | ChatModelRequest:
     """A request to an engine, or to a chat model, which may have any fields.
 
@@ -84,14 +92,17 @@ async def _checked(
         name: name of the endpoint.
         parse: makes the request to an engine.
         body: gives the body of the request.
+        large: both take a while.
 
     Raises:
         ApiError: it is neither.
     """
     try:
-        request = parse()
+        request = await parsed(parse, large=large)
     except InvalidRequestError:
-        model = await model_serving.find(service, body().get("model")) if name == model_serving.ENDPOINT else None
+        if name != model_serving.ENDPOINT:
+            raise
+        model = await model_serving.find(service, (await parsed(body, large=large)).get("model"))
         if model is None:
             raise
     else:
@@ -101,7 +112,7 @@ async def _checked(
         model = await model_serving.find(service, request.model)
         if model is None:
             return request
-    return ChatModelRequest(model, body())
+    return ChatModelRequest(model, await parsed(body, large=large))
 
 
 def _check(answer: Any) -> str:

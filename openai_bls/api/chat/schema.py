@@ -24,7 +24,7 @@ from openai_bls.api.chat.formats import (
     StructuredOutputs,
     TextFormat,
 )
-from openai_bls.api.common.documented import documented, limits
+from openai_bls.api.common.documented import PER_TOKEN, documented, limits
 from openai_bls.api.common.unsupported import Unsupported
 from openai_bls.core.request import Timeout
 
@@ -32,6 +32,8 @@ from openai_bls.core.request import Timeout
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1000
 MAX_BAD_WORDS = 256
+MAX_STOP_TOKEN_IDS = 1024
+MAX_TEMPLATE_VARIABLES = 256
 
 # The OpenAI SDKs leave unset fields out, other clients send null: both mean the default.
 NonNegativeInt = Annotated[int, Meta(ge=0)]
@@ -276,8 +278,8 @@ class Generation(StructuredOutput, kw_only=True):
     """Tokens before which no end token is sampled; at most `max_tokens`."""
     bad_words: Annotated[list[StopString], limits(maxItems=MAX_BAD_WORDS)] | None = None
     """Up to 256 strings, forbidden as the tokens that they are as a word of their own and inside a text."""
-    stop_token_ids: list[TokenId] | None = None
-    """Token ids that end the output, besides the model's own."""
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKEN_IDS)] | None = None
+    """Up to 1,024 token ids that end the output, besides the model's own."""
     ignore_eos: bool | None = None
     """Generation goes on after the model's end token."""
     include_stop_str_in_output: bool | None = None
@@ -300,7 +302,7 @@ class Generation(StructuredOutput, kw_only=True):
 class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Meta(min_length=1)]
+    messages: Annotated[list[Message], Meta(min_length=1), PER_TOKEN]
     """Roles system, developer (which templates see as system), user, assistant, tool; content a string or text parts;
     `name`; `tool_calls`, `tool_call_id`; `refusal`; `reasoning_content` or `reasoning`, for templates that show it.
     Images, audio and files are refused."""
@@ -312,7 +314,7 @@ class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True
     """The probability of each token. See "Log-probabilities"."""
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     """0 to 20, with `logprobs`."""
-    tools: list[Tool] | None = None
+    tools: Annotated[list[Tool] | None, PER_TOKEN] = None
     """See "Tools"."""
     tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | AllowedToolsChoice | None = None
     """See "Tools"."""
@@ -325,13 +327,13 @@ class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True
     chat_template: str | None = None
     """Template instead of the model's own, if the operator set `trust_chat_template`, since a template is a program;
     else refused."""
-    chat_template_kwargs: dict[str, Any] | None = None
-    """`{"enable_thinking": false}` and whatever else the template takes."""
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=MAX_TEMPLATE_VARIABLES)] | None = None
+    """`{"enable_thinking": false}` and whatever else the template takes, up to 256 variables."""
     add_generation_prompt: bool | None = None
     """The prompt ends with the opening of the answer, unless false."""
     continue_final_message: bool | None = None
     """The answer goes on from the last message, the assistant's."""
-    documents: list[dict[str, Any]] | None = None
+    documents: Annotated[list[dict[str, Any]] | None, PER_TOKEN] = None
     """Documents for templates that show them."""
     include_reasoning: bool | None = None
     """False leaves thoughts out of the answer."""

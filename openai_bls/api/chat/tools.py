@@ -8,8 +8,12 @@ from typing import Any
 import msgspec
 
 from openai_bls.api.chat import schema
+from openai_bls.api.common.large_bodies import check_values
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ToolUse
+
+# JSON text inside of the body, whose values are not counted with those of the body.
+_MAX_ARGUMENT_VALUES = 64 * 1024
 
 
 def tool_use(request: schema.ChatCompletionRequest) -> ToolUse | None:
@@ -96,6 +100,8 @@ def template_message(message: schema.Message, index: int) -> dict[str, Any]:
 
 
 def _tool_call(call: schema.ToolCall, param: str) -> dict[str, Any]:
+    if len(call.function.arguments) > _MAX_ARGUMENT_VALUES:
+        check_values(call.function.arguments.encode(), _MAX_ARGUMENT_VALUES, f"{param}.function.arguments")
     try:
         arguments = json.loads(call.function.arguments or "{}")
     except (ValueError, RecursionError):

@@ -12,6 +12,7 @@ from openai_bls.api.chat import schema
 from openai_bls.api.chat.tools import template_message, tool_use
 from openai_bls.api.common.bodies import convert, fault, texts_or_token_ids
 from openai_bls.api.common.faults import TOO_DEEP, decoded
+from openai_bls.api.common.large_bodies import check_count
 from openai_bls.api.common.unsupported import refuse_unsupported
 from openai_bls.core.engine_types import PromptRequest
 from openai_bls.core.errors import InvalidRequestError
@@ -32,27 +33,41 @@ _SCHEMAS: dict[str, type[schema.ChatCompletionRequest | schema.CompletionRequest
 _DECODERS = {name: msgspec.json.Decoder(cls) for name, cls in _SCHEMAS.items()}
 
 
-def parse_json(endpoint: Body, body: bytes) -> ValidRequest:
+def parse_json(endpoint: Body, body: bytes, max_items: int | None = None) -> ValidRequest:
     """A `ValidRequest` from a request body.
+
+    Args:
+        endpoint: that it is for.
+        body: JSON text.
+        max_items: see `check_count`.
 
     Raises:
         InvalidRequestError: the body is not JSON, or a field is unknown, of the wrong type, out of range or not
             honoured; `param` names the field.
     """
-    return _checked(decoded(_DECODERS[endpoint], body, fault))
+    return _checked(decoded(_DECODERS[endpoint], body, fault), max_items)
 
 
-def parse_object(endpoint: Body, body: dict[str, Any]) -> ValidRequest:
+def parse_object(endpoint: Body, body: dict[str, Any], max_items: int | None = None) -> ValidRequest:
     """A `ValidRequest` from a parsed body; raises as `parse_json` does."""
-    return _checked(convert(body, _SCHEMAS[endpoint]))
+    return _checked(convert(body, _SCHEMAS[endpoint]), max_items)
 
 
-def _checked(request: schema.ChatCompletionRequest | schema.CompletionRequest) -> ValidRequest:
+def _checked(request: schema.ChatCompletionRequest | schema.CompletionRequest, max_items: int | None) -> ValidRequest:
+    if isinstance(request, schema.ChatCompletionRequest) and max_items is not None:
+        check_count(sum(map(_parts, request.messages)), "messages", max_items)
+        check_count(len(request.tools or ()), "tools", max_items)
+        check_count(len(request.documents or ()), "documents", max_items)
     try:
         return _validate(request)
     except RecursionError:
         # A schema within msgspec's bounds may be beyond those of what walks through it.
         raise InvalidRequestError(TOO_DEEP) from None
+
+
+def _parts(message: schema.Message) -> int:
+    calls = message.tool_calls if isinstance(message, schema.AssistantMessage) else None
+    return max(1, len(calls or ()) + (len(message.content) if isinstance(message.content, list) else 0))
 
 
 def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) -> ValidRequest:

@@ -18,6 +18,7 @@ from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.envelope import enveloped
 from openai_bls.api.common.event_sink import Cancellable
+from openai_bls.api.common.large_bodies import check_values, is_large, parsed
 from openai_bls.api.http.body_budget import BodyBudget
 from openai_bls.api.http.disconnect import unless_disconnected
 from openai_bls.api.http.event_stream import EventStream
@@ -226,16 +227,30 @@ class Api:
         Raises:
             TooLargeError: it is too large.
             OverloadedError: there is no room for it.
-            InvalidRequestError: it is no JSON object for the guard.
+            InvalidRequestError: it has too many values, or is no JSON object for the guard.
             ApiError: the guard refuses the request, or has failed.
             ClientDisconnect: the client has gone.
         """
         body = await self._received(request, context)
-        if self.service.guards is None or not context.has_guards:
+        is_guarded = self.service.guards is not None and context.has_guards
+        limit = self.service.settings.max_request_values
+
+        def check() -> None:
+            check_values(body, limit)
+            if is_guarded:
+                json_object(body)
+
+        if is_guarded or is_large(body):
+            await parsed(check, large=is_large(body))
+        if not is_guarded:
             return body
-        json_object(body)
         guarded: bytes = await unless_disconnected(request, self.service.guarded_body(context, body))
         return guarded
+
+    async def parsed(self, request: Request, context: RequestContext, parse: Callable[[bytes], T]) -> T:
+        """What `parse` makes of the request's body, of a large one in a thread; raises as `body` and `parse` do."""
+        body = await self.body(request, context)
+        return await parsed(lambda: parse(body), large=is_large(body))
 
     async def answered(self, request: Request, context: RequestContext, work: Coroutine[Any, Any, Any]) -> Response:
         """The response with the whole answer, which `work` makes, as the guard leaves it.

@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.common.faults import converted, decoded
+from openai_bls.api.common.large_bodies import check_count
 from openai_bls.api.common.unsupported import first_unsupported
 from openai_bls.api.messages.errors import fault, fault_at, refused
 from openai_bls.api.messages.schema import (
@@ -58,16 +59,20 @@ def decode(body: bytes, kind: type[RequestT]) -> RequestT:
     return request
 
 
-def convert(request: PromptRequest, *, thinks: bool) -> Converted:
+def convert(request: PromptRequest, *, thinks: bool, max_items: int | None = None) -> Converted:
     """The chat completion that asks for the same.
 
     Args:
         request: the body.
         thinks: the model's reasoning can be parsed out of its answer.
+        max_items: see `check_count`.
 
     Raises:
         InvalidRequestError: a field is out of range or not supported as it stands.
     """
+    check_count(_blocks(request.system), "system", max_items)
+    check_count(sum(_blocks(message.content) for message in request.messages), "messages", max_items)
+    check_count(len(request.tools or ()), "tools", max_items)
     turns = chat_messages(request.system, request.messages)
     body: dict[str, Any] = {"model": request.model, "messages": turns.messages}
     structured = _format(request)
@@ -97,6 +102,14 @@ def convert(request: PromptRequest, *, thinks: bool) -> Converted:
     thinking = request.thinking
     shown = not isinstance(thinking, (ThinkingEnabled, ThinkingAdaptive)) or thinking.display != "omitted"
     return Converted(valid, omit_thinking=not shown)
+
+
+def _blocks(content: str | list[dict[str, Any]] | None) -> int:
+    """Blocks of a content, those inside of tools' results included."""
+    if not isinstance(content, list):
+        return 1
+    inner = (found for block in content if isinstance(found := block.get("content"), list))
+    return max(1, len(content) + sum(map(len, inner)))
 
 
 def _generation(request: MessagesRequest) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,6 +20,8 @@ from openai_bls.api.operation import Operation
 from openai_bls.core.errors import ApiError, OverloadedError
 from openai_bls.pipeline.lifecycle.context import RequestContext
 
+RequestT = TypeVar("RequestT", bound=PromptRequest)
+
 
 def _answer_error(error: ApiError, context: RequestContext) -> Response:
     body = {**error_body(error), "request_id": context.request_id}
@@ -27,17 +29,24 @@ def _answer_error(error: ApiError, context: RequestContext) -> Response:
     return JsonResponse(body, status_code=status, headers=error.headers)
 
 
-def _converted(api: Api, context: RequestContext, request: PromptRequest) -> Converted:
-    model = api.service.find(context, request.model).model
-    return convert(request, thinks=model.formats.reasoning is not None)
+async def _parsed(
+    api: Api, request: Request, context: RequestContext, kind: type[RequestT]
+) -> tuple[RequestT, Converted]:
+    """The request's body, and the chat completion that it becomes."""
+
+    def parse(body: bytes) -> tuple[RequestT, Converted]:
+        given = decode(body, kind)
+        model = api.service.find(context, given.model).model
+        return given, convert(given, thinks=model.formats.reasoning is not None, max_items=model.info.max_model_len)
+
+    return await api.parsed(request, context, parse)
 
 
 def _create(api: Api) -> Handler:
     service = api.service
 
     async def create(request: Request, context: RequestContext) -> Response:
-        body = decode(await api.body(request, context), MessagesRequest)
-        valid, omit_thinking = _converted(api, context, body)
+        body, (valid, omit_thinking) = await _parsed(api, request, context, MessagesRequest)
         if not valid.stream:
             completing = service.complete(
                 context, valid, lambda _: WholeMessage(body.model, omit_thinking=omit_thinking)
@@ -54,8 +63,7 @@ def _create(api: Api) -> Handler:
 
 def _count_tokens(api: Api) -> Handler:
     async def count(request: Request, context: RequestContext) -> Response:
-        body = decode(await api.body(request, context), PromptRequest)
-        valid = _converted(api, context, body).valid
+        _, (valid, _) = await _parsed(api, request, context, PromptRequest)
 
         async def counted() -> dict[str, int]:
             return {"input_tokens": len(await prompt_token_ids(api.service, context, valid))}

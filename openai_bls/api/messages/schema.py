@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from openai_bls.api.chat.schema import FunctionName
-from openai_bls.api.common.documented import documented
+from openai_bls.api.common.documented import PER_TOKEN, documented
 from openai_bls.api.common.unsupported import Unsupported
 from openai_bls.core.request import Timeout
 
@@ -180,12 +180,14 @@ class PromptRequest(Harmless, kw_only=True, forbid_unknown_fields=True):
 
     model: Name
     """A served name."""
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=100_000)]
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=100_000), PER_TOKEN]
     """Blocks text, tool_use, tool_result (also `is_error`), thinking; a last assistant turn is continued. Images,
     documents, search results, redacted thinking and the blocks of server tools are refused."""
-    system: Annotated[str | list[dict[str, Any]] | None, documented(str | list[TextBlock] | None)] = None
+    system: Annotated[str | list[dict[str, Any]] | None, documented(str | list[TextBlock] | None, per_token=True)] = (
+        None
+    )
     """A string or text blocks."""
-    tools: Annotated[list[dict[str, Any]] | None, documented(list[Tool] | None)] = None
+    tools: Annotated[list[dict[str, Any]] | None, documented(list[Tool] | None, per_token=True)] = None
     """Custom tools. Server tools are refused by name."""
     tool_choice: ToolChoice | None = None
     """Auto, any, tool, none; `disable_parallel_tool_use`."""

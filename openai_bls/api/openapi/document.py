@@ -87,19 +87,24 @@ _SERVER: dict[str, tuple[str, Any]] = {
 }
 
 
-def document(by_folder: Mapping[str, Sequence[Endpoint]], *, has_keys: bool, has_guards: bool) -> dict[str, Any]:
+def document(
+    by_folder: Mapping[str, Sequence[Endpoint]], *, has_keys: bool, has_guards: bool, max_items: int | None = None
+) -> dict[str, Any]:
     """The document, as JSON has it.
 
     Args:
         by_folder: endpoints of the registry.
         has_keys: requests need an API key.
         has_guards: requests and answers are shown to guards, which may refuse them.
+        max_items: tokens of the longest context, and so the most messages, for instance; None is not known.
     """
     operations = [endpoint.operation for endpoints in by_folder.values() for endpoint in endpoints]
     types = [kind for o in operations for kind in (*o.bodies, o.answer, o.events, o.query, o.error) if kind is not None]
     optional_tags = frozenset[Any]().union(*(operation.optional_tags for operation in operations))
     refusals = {cls: fields for operation in operations for cls, fields in operation.unsupported.items()}
-    schemas = SchemaBuilder([*types, ErrorBody, *(kind for _, kind in _SERVER.values())], refusals, optional_tags)
+    schemas = SchemaBuilder(
+        [*types, ErrorBody, *(kind for _, kind in _SERVER.values())], refusals, optional_tags, max_items
+    )
     paths: dict[str, dict[str, Any]] = {}
     for folder, endpoints in by_folder.items():
         for endpoint, path in ((known, path) for known in endpoints for path in known.paths):

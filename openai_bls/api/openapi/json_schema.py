@@ -14,7 +14,7 @@ import msgspec.inspect as mi
 from msgspec import NODEFAULT, UNSET, Struct, StructMeta
 
 from openai_bls.api.chat.schema import ENGINE_FIELDS, ChatCompletionRequest, Generation
-from openai_bls.api.common.documented import DOCUMENTED
+from openai_bls.api.common.documented import DOCUMENTED, is_per_token
 from openai_bls.api.common.unsupported import Unsupported
 from openai_bls.api.openapi.field_docs import field_docs
 
@@ -60,9 +60,17 @@ class SchemaBuilder:
         types: every type that will be asked for.
         refusals: unsupported fields of structs.
         optional_tags: structs whose tag may be left out.
+        max_items: of arrays with the mark `PER_TOKEN`; None says nothing of it.
     """
 
-    def __init__(self, types: Iterable[Any], refusals: Refusals, optional_tags: Collection[Any] = ()) -> None:
+    def __init__(
+        self,
+        types: Iterable[Any],
+        refusals: Refusals,
+        optional_tags: Collection[Any] = (),
+        max_items: int | None = None,
+    ) -> None:
+        self._max_items = max_items
         self._refusals = refusals
         self._optional_tags = optional_tags
         self._structs: dict[Any, mi.StructType] = {}
@@ -107,7 +115,8 @@ class SchemaBuilder:
             case mi.Metadata():
                 documented = (kind.extra or {}).get(DOCUMENTED, UNSET)
                 inner = kind.type if documented is UNSET else mi.type_info(documented)
-                return {**self._schema(inner), **_portable(kind.extra_json_schema or {})}
+                schema = {**self._schema(inner), **_portable(kind.extra_json_schema or {})}
+                return self._bounded(schema) if is_per_token(kind.extra) else schema
             case mi.StructType():
                 return {"$ref": REF + self._names[kind.cls]}
             case mi.UnionType():
@@ -136,6 +145,14 @@ class SchemaBuilder:
             case mi.BytesType():
                 return {"type": "string", "format": "binary"}
         return {}
+
+    def _bounded(self, schema: Schema) -> Schema:
+        """A schema whose arrays have at most `max_items`."""
+        if "anyOf" in schema:
+            return {**schema, "anyOf": [self._bounded(member) for member in schema["anyOf"]]}
+        if self._max_items is None or "items" not in schema:
+            return schema
+        return {**schema, "maxItems": min(self._max_items, schema.get("maxItems", self._max_items))}
 
     def _union(self, union: mi.UnionType) -> Schema:
         schemas = [self._schema(member) for member in union.types]

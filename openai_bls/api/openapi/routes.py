@@ -18,24 +18,26 @@ from openai_bls.pipeline.service import Service
 
 
 def description_routes(service: Service) -> list[Route]:
-    """The routes, which need no key. What they show is made once, when somebody first asks, beside the event loop."""
+    """The routes, which need no key. What they show is made in a thread, once for each longest context."""
 
     @functools.cache
-    def description() -> bytes:
-        return encode(make())
+    def description(context: int) -> bytes:
+        return encode(make(context))
 
     @functools.cache
-    def reference() -> StaticFile:
-        return StaticFile(page(make()), MEDIA_TYPES[".html"])
+    def reference(context: int) -> StaticFile:
+        return StaticFile(page(make(context)), MEDIA_TYPES[".html"])
 
-    def make() -> dict[str, object]:
-        return document(BY_FOLDER, has_keys=service.api_keys.required, has_guards=service.guards is not None)
+    def make(context: int) -> dict[str, object]:
+        has_guards = service.guards is not None
+        return document(BY_FOLDER, has_keys=service.api_keys.required, has_guards=has_guards, max_items=context)
 
     async def openapi(request: Request) -> Response:
-        return Response(await asyncio.to_thread(description), media_type="application/json")
+        text = await asyncio.to_thread(description, service.models.longest_context)
+        return Response(text, media_type="application/json")
 
     async def docs(request: Request) -> Response:
-        return (await asyncio.to_thread(reference)).response(request)
+        return (await asyncio.to_thread(reference, service.models.longest_context)).response(request)
 
     routes = [Route("/openapi.json", openapi, methods=["GET"])]
     return [*routes, Route("/docs", docs, methods=["GET"])] if service.settings.http_ui else routes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -35,6 +35,8 @@ from openai_bls.pipeline.models.registry import Target
 
 logger = logging.getLogger(__name__)
 
+RequestT = TypeVar("RequestT", bound=parsing.Request)
+
 
 class ResponsesHandlers:
     """Handlers of one application, which share a store."""
@@ -47,7 +49,7 @@ class ResponsesHandlers:
 
     async def create(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/responses."""
-        wanted = parsing.parse_create(await self._api.body(request, context), self._references(context))
+        wanted = await self._parsed(request, context, parsing.parse_create)
         try:
             if wanted.body.background:
                 return await self._begin(request, context, wanted)
@@ -137,7 +139,7 @@ class ResponsesHandlers:
 
     async def count(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/responses/input_tokens."""
-        wanted = parsing.parse_count(await self._api.body(request, context), self._references(context))
+        wanted = await self._parsed(request, context, parsing.parse_count)
         try:
             return await self._api.answered(request, context, self._counted(context, wanted))
         except ApiError as error:
@@ -149,7 +151,7 @@ class ResponsesHandlers:
 
     async def compact(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/responses/compact."""
-        wanted = parsing.parse_compact(await self._api.body(request, context), self._references(context), QUESTION)
+        wanted = await self._parsed(request, context, functools.partial(parsing.parse_compact, question=QUESTION))
         try:
             writing = self._service.complete(context, summary_request(wanted), lambda _: CompactedResponse(wanted))
             return await self._api.answered(request, context, writing)
@@ -197,9 +199,13 @@ class ResponsesHandlers:
             )
         return JsonResponse(Raw(stored.response))
 
-    def _references(self, context: RequestContext) -> References:
-        """References of one request, with the same limit as its body."""
-        return References(self.store, self._service.settings.max_request_bytes, context.key)
+    async def _parsed(
+        self, request: Request, context: RequestContext, parse: Callable[[bytes, References, int], RequestT]
+    ) -> RequestT:
+        """What `parse` makes of the body; what it refers to has the same limit as the body itself."""
+        references = References(self.store, self._service.settings.max_request_bytes, context.key)
+        max_items = self._service.models.longest_context
+        return await self._api.parsed(request, context, lambda body: parse(body, references, max_items))
 
     def _stored(self, request: Request, context: RequestContext) -> Stored:
         response_id, key = request.path_params["response_id"], context.key

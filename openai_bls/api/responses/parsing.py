@@ -11,6 +11,7 @@ from msgspec import UNSET
 from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.common.bodies import fault, fault_at
 from openai_bls.api.common.faults import converted, decoded
+from openai_bls.api.common.large_bodies import check_count
 from openai_bls.api.common.unsupported import refuse_unsupported
 from openai_bls.api.responses import schema
 from openai_bls.api.responses.conversation import Conversation
@@ -55,12 +56,13 @@ class CreateRequest(Request, frozen=True, kw_only=True):
     body: schema.CreateRequest
 
 
-def parse_create(body: bytes, references: References) -> CreateRequest:
+def parse_create(body: bytes, references: References, max_items: int | None = None) -> CreateRequest:
     """The request in a body of /v1/responses.
 
     Args:
         body: JSON text.
         references: stored items that it may refer to.
+        max_items: see `check_count`.
 
     Raises:
         InvalidRequestError: the body is not JSON, or a field is unknown, of the wrong type, out of range or not
@@ -68,20 +70,20 @@ def parse_create(body: bytes, references: References) -> CreateRequest:
     """
     given = _decode(body, schema.CreateRequest)
     chat = _generation(given)
-    return _request(given, chat, references, CreateRequest, body=given)
+    return _request(given, chat, references, CreateRequest, max_items, body=given)
 
 
-def parse_count(body: bytes, references: References) -> Request:
+def parse_count(body: bytes, references: References, max_items: int | None = None) -> Request:
     """The request in a body of /v1/responses/input_tokens; see `parse_create`."""
-    return _request(_decode(body, schema.CountRequest), {}, references, Request)
+    return _request(_decode(body, schema.CountRequest), {}, references, Request, max_items)
 
 
-def parse_compact(body: bytes, references: References, question: str) -> Request:
+def parse_compact(body: bytes, references: References, max_items: int | None = None, *, question: str) -> Request:
     """The request in a body of /v1/responses/compact, which `question` ends; see `parse_create`."""
     given = decoded(_COMPACT, body, fault)
     refuse_unsupported({name: getattr(given, name) for name in ("prompt_cache_options", "image")}, schema.UNSUPPORTED)
     same = {name: getattr(given, name) for name in ("model", "input", "instructions", "previous_response_id")}
-    return _request(schema.CountRequest(**same), {}, references, Request, question)
+    return _request(schema.CountRequest(**same), {}, references, Request, max_items, question)
 
 
 def _decode(body: bytes, cls: type[BodyT]) -> BodyT:
@@ -101,6 +103,7 @@ def _request(
     chat: dict[str, Any],
     references: References,
     cls: type[RequestT],
+    max_items: int | None,
     question: str | None = None,
     **more: Any,
 ) -> RequestT:
@@ -111,6 +114,9 @@ def _request(
             param="input",
             code="missing_required_parameter",
         )
+    if isinstance(given.input, list):
+        check_count(sum(map(_parts, given.input)), "input", max_items)
+    check_count(len(given.tools or ()), "tools", max_items)
     inputs = read_input(given.input, references.take)
     conversation = Conversation()
     if given.instructions is not None:
@@ -139,6 +145,11 @@ def _request(
         key=references.key,
         **more,
     )
+
+
+def _parts(item: dict[str, Any]) -> int:
+    lists = (parts for name in ("content", "output", "summary") if isinstance(parts := item.get(name), list))
+    return max(1, sum(map(len, lists)))
 
 
 def _previous(given: schema.CountRequest, references: References) -> Stored | None:

@@ -110,7 +110,7 @@ class CountRequest(PromptExtras, kw_only=True, forbid_unknown_fields=True):
     model: str | None = None
     """A served name; absent is the default model; unknown is a 404 `model_not_found`."""
     # Read by `items`.
-    input: Annotated[str | list[dict[str, Any]] | None, documented(str | list[InputItem] | None)] = None
+    input: Annotated[str | list[dict[str, Any]] | None, documented(str | list[InputItem] | None, per_token=True)] = None
     """A string, or items: messages (`input_text`, `output_text`, `refusal` parts), `function_call`,
     `function_call_output`, `reasoning` (also with `encrypted_content` alone, if it is of this server), `compaction`,
     `item_reference` (each id once, together at most `max_request_bytes`). Images, files, audio and items of built-in
@@ -121,7 +121,7 @@ class CountRequest(PromptExtras, kw_only=True, forbid_unknown_fields=True):
     """A response to continue: the last 1,000 responses, 64 MiB, are kept in the memory of each `openai_bls` instance,
     each for its API key. An id that is not there, or of another key, is a 400 `previous_response_not_found`."""
     # Read by `parsing`, which names a tool that is no function.
-    tools: Annotated[list[dict[str, Any]] | None, documented(list[FunctionTool] | None)] = None
+    tools: Annotated[list[dict[str, Any]] | None, documented(list[FunctionTool] | None, per_token=True)] = None
     """Functions; other kinds are refused by name. A missing `strict` is false."""
     tool_choice: Literal["none", "auto", "required"] | FunctionChoice | AllowedToolsChoice | None = None
     """auto, required, none, a function, or `allowed_tools`. See "Tools"."""
@@ -142,7 +142,7 @@ class CompactRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     model: str | None = None
     """A served name; absent is the default model."""
-    input: Annotated[str | list[dict[str, Any]] | None, documented(str | list[InputItem] | None)] = None
+    input: Annotated[str | list[dict[str, Any]] | None, documented(str | list[InputItem] | None, per_token=True)] = None
     """Input of a request for a response."""
     instructions: str | None = None
     previous_response_id: str | None = None

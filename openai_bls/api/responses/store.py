@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -122,7 +123,7 @@ class Stored:
 
 
 class ResponseStore:
-    """LRU store of responses. Belongs to the event loop's thread.
+    """LRU store of responses. Belongs to the event loop's thread; others may look things up.
 
     Args:
         max_responses: most responses that can be asked for.
@@ -155,7 +156,9 @@ class ResponseStore:
         stored = self._responses.get(response_id)
         if stored is None or stored.key != key:
             return None
-        self._responses.move_to_end(response_id)
+        # A large body is parsed in a thread, and the event loop may just have forgotten this one.
+        with suppress(KeyError):
+            self._responses.move_to_end(response_id)
         return stored
 
     def owner(self, item_id: str, key: str = "") -> Stored | None:

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta
 from openai_bls.api.chat.schema import Message, TokenId
 from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.common.bodies import convert
-from openai_bls.api.common.documented import documented
+from openai_bls.api.common.documented import PER_TOKEN, documented
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ValidRequest
 
@@ -30,7 +30,7 @@ class ChatBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A conversation to tokenize: the fields of a chat completion that its prompt depends on, checked as there."""
 
     model: Any = UNSET
-    messages: Annotated[Any, documented(Annotated[list[Message], Meta(min_length=1)])]
+    messages: Annotated[Any, documented(Annotated[list[Message], Meta(min_length=1), PER_TOKEN])]
     tools: Any = UNSET
     tool_choice: Any = UNSET
     documents: Any = UNSET
@@ -67,8 +67,12 @@ class DetokenizeAnswer(msgspec.Struct, frozen=True):
     prompt: str
 
 
-def parse_tokenize(body: dict[str, Any]) -> tuple[ValidRequest, bool]:
+def parse_tokenize(body: dict[str, Any], max_items: int | None = None) -> tuple[ValidRequest, bool]:
     """The generation whose prompt is to be tokenized, and whether the text of each token is wanted.
+
+    Args:
+        body: of the request.
+        max_items: see `check_count`.
 
     Raises:
         InvalidRequestError: `param` names the field at fault.
@@ -82,4 +86,4 @@ def parse_tokenize(body: dict[str, Any]) -> tuple[ValidRequest, bool]:
     chat = convert(body, ChatBody)
     given = {name: value for name, value in msgspec.structs.asdict(chat).items() if value is not UNSET}
     wants_strings = bool(given.pop("return_token_strs"))
-    return parse_object("chat.completions", given), wants_strings
+    return parse_object("chat.completions", given, max_items), wants_strings

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from openai_bls.api.common.bodies import convert
+from openai_bls.api.common.large_bodies import is_large, parsed
 from openai_bls.api.common.one_shot import admitted, prompt_token_ids
 from openai_bls.api.tokenize.schema import DetokenizeAnswer, DetokenizeBody, TokenizeAnswer, parse_tokenize
 from openai_bls.pipeline.lifecycle.context import RequestContext
@@ -19,7 +20,8 @@ async def tokenize(service: Service, context: RequestContext, body: dict[str, An
     Raises:
         ApiError: the request is bad, or preprocessing cannot be reached.
     """
-    request, wants_strings = parse_tokenize(body)
+    max_items = service.models.longest_context
+    request, wants_strings = await parsed(lambda: parse_tokenize(body, max_items), large=is_large(body))
     tokens = await prompt_token_ids(service, context, request)
     model = service.models.find(request.model).model
     strings = None

@@ -174,6 +174,11 @@ class Models:
         """The model of requests without `model`."""
         return self._models[0]
 
+    @property
+    def longest_context(self) -> int:
+        """Tokens of the longest context of the engines."""
+        return max(model.info.max_model_len for model in self._models)
+
     def add(self, model: ServedModel) -> None:
         """Add a model."""
         self._models.append(model)

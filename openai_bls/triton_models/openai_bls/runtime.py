@@ -19,6 +19,7 @@ import uvloop
 from openai_bls.api.app import create_app
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
+from openai_bls.api.common.large_bodies import check_values, is_large, parsed
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.tls_files import TlsFiles
 from openai_bls.api.http.uvicorn_server import HttpServer
@@ -299,9 +300,16 @@ class Runtime:
             context.timeout_s = min(seconds, context.timeout_s or seconds)
         limit = self._settings.max_request_bytes
         texts = [value for value in parameters.values() if isinstance(value, str)]
-        if sum(map(len, texts)) + sum(len(item) for values in tensors.values() for item in values) > limit:
+        items = [item for values in tensors.values() for item in values]
+        if sum(map(len, texts)) + sum(map(len, items)) > limit:
             raise TooLargeError(limit)
-        context.endpoint, body = assemble(tensors, parameters)
+
+        def assembled() -> tuple[str, dict[str, Any]]:
+            for item in items:
+                check_values(item, self._settings.max_request_values)
+            return assemble(tensors, parameters)
+
+        context.endpoint, body = await parsed(assembled, large=any(map(is_large, items)))
         if context.endpoint in self._guarded:
             body = json_object(await (await self._ready_service()).guarded_body(context, encode(body)))
         respond = TRITON_ENTRIES[context.endpoint](body)

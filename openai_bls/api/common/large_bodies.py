@@ -1,0 +1,92 @@
+"""Large request bodies: counted before they are decoded, and parsed in threads, so that other requests do not wait.
+
+A decoder of JSON holds the GIL from the first byte to the last. What that takes goes by the number of values, and
+not by bytes: a body of long texts is decoded in milliseconds, one of 20 MB of numbers in seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from openai_bls.core.errors import InvalidRequestError
+
+T = TypeVar("T")
+
+_LARGE_BYTES = 64 * 1024
+_MANY_ITEMS = 256
+# Bytes that are counted at once, in less than a millisecond: between two slices other threads get the GIL.
+_SLICE = 64 * 1024
+_NOT_STRUCTURAL = bytes(set(range(256)) - set(b'"[{,'))
+
+# Two, so that one huge body does not hold up all others.
+_THREADS = ThreadPoolExecutor(2, "parse")
+
+
+def is_large(body: bytes | Mapping[str, Any]) -> bool:
+    """True if parsing takes about a millisecond or more."""
+    if isinstance(body, Mapping):
+        return sum(len(value) for value in body.values() if isinstance(value, (list, dict))) > _MANY_ITEMS
+    return len(body) > _LARGE_BYTES or (len(body) > 16 * _MANY_ITEMS and body.count(b"{") > _MANY_ITEMS)
+
+
+async def parsed(parse: Callable[[], T], *, large: bool) -> T:
+    """Result of `parse`, which runs in a thread if it is `large`; raises as `parse` does."""
+    if not large:
+        return parse()
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, parse)
+
+
+def check_values(text: bytes, limit: int, param: str | None = None) -> None:
+    """Refuse JSON text that has more values than the server decodes.
+
+    Args:
+        text: JSON text; of any other the count means nothing.
+        limit: most values: items of arrays, values of objects.
+        param: the field that holds the text; None if it is the whole body, whose limit is `max_request_values`.
+
+    Raises:
+        InvalidRequestError: it has more.
+    """
+    count = 1
+    inside = False
+    escape = b""
+    for start in range(0, len(text), _SLICE):
+        piece = escape + text[start : start + _SLICE]
+        escape = b""
+        if b"\\" in piece:
+            piece = piece.replace(b"\\\\", b"")
+            if piece.endswith(b"\\"):
+                piece, escape = piece[:-1], b"\\"
+            piece = piece.replace(b'\\"', b"")
+        parts = piece.translate(None, _NOT_STRUCTURAL).split(b'"')
+        count += len(b"".join(parts[inside::2]))
+        inside ^= not len(parts) % 2
+        if count > limit:
+            what = "The request body" if param is None else f"'{param}'"
+            where = " (max_request_values)" if param is None else ""
+            raise InvalidRequestError(
+                f"{what} has more than {limit} values{where}.", param=param, code="too_many_values"
+            )
+
+
+def check_count(count: int, field: str, max_items: int | None) -> None:
+    """Refuse a field with more items than any context has tokens, of which each takes at least one.
+
+    Args:
+        count: items of the field, those inside of its items included.
+        field: its name.
+        max_items: tokens of the longest context of the served models; None if that is not known.
+
+    Raises:
+        InvalidRequestError: they cannot fit.
+    """
+    if max_items is not None and count > max_items:
+        raise InvalidRequestError(
+            f"'{field}' has {count} items, each of which takes at least one token; the longest context of the served "
+            f"models has {max_items}.",
+            param=field,
+            code="context_length_exceeded",
+        )
