@@ -29,7 +29,7 @@ from tests.torture.streams import (
     SaidError,
     WrongError,
 )
-from tests.torture.verdicts import fault_of, status_of
+from tests.torture.verdicts import fault_of, stalls, status_of
 
 _ROUND = 40
 """Cases of one door in a row."""
@@ -323,6 +323,8 @@ class Run:
                 # There is no server at the moment.
                 continue
             begin += len(text.encode(errors="replace"))
+            for endpoints in stalls(text):
+                self.record.found(f"the event loop stood while these were at work: {endpoints}", log=text[-3000:])
             if "Traceback" in text and not self.record.met(begun, time.monotonic()):
                 at = text.index("Traceback")
                 self.record.found("a traceback in the log", log=text[max(0, at - 500) : at + 3000])

@@ -25,7 +25,7 @@ from tests.torture.report import page
 from tests.torture.run import Options, Run
 from tests.torture.server import Server
 from tests.torture.streams import WAYS, BrokenOffError, KnownStreams, SaidError, WrongError
-from tests.torture.verdicts import fault_of, status_of
+from tests.torture.verdicts import fault_of, stalls, status_of
 
 V1 = Case("POST /v1/chat/completions", "openai", "/v1/chat/completions", b'{"messages": "/tmp/x"}')
 GENERATE = Case("generate ensemble", "http", "/v2/models/ensemble/generate", b"{")
@@ -214,3 +214,9 @@ def test_a_stop_that_waits_for_what_triton_has_lost(tmp_path: Path) -> None:
     assert server.kept_by_triton()
     server.last_words = f"not all has ended after 15 s: Runtime._shut_down\n{server.last_words}"
     assert not server.kept_by_triton()
+
+
+def test_a_stall_of_the_event_loop_counts_where_the_server_was_at_work_itself() -> None:
+    line = "openai_bls: the event loop stood for {} s ({} s of CPU time) with these endpoints at work: {}\n"
+    log = line.format("0.31", "0.30", "responses") + line.format("4.00", "0.02", "none") + "ready\n"
+    assert stalls(log) == ["responses"]

@@ -29,6 +29,15 @@ _WRONG_GRPC = ("INTERNAL", "UNKNOWN", "DATA_LOSS", "ABORTED", "UNAVAILABLE")
 # gRPC's streams have messages without codes: of Python's exceptions these are what a model did not expect.
 _UNEXPECTED = re.compile(r"\b(?:Type|Value|Key|Index|Attribute|Assertion|Unicode\w*|Recursion|Memory|Runtime)Error\b")
 
+_STALL = re.compile(
+    r"the event loop stood for (?P<stall>[\d.]+) s \((?P<cpu>[\d.]+) s of CPU time\) .*: (?P<endpoints>.*)"
+)
+
+
+def stalls(log: str) -> list[str]:
+    """Endpoints whose work has held up the event loop, by its log; a stall of a machine that had no CPU is none."""
+    return [found["endpoints"] for found in _STALL.finditer(log) if float(found["cpu"]) >= float(found["stall"]) / 2]
+
 
 def status_of(case: Case, answer: Answer) -> str:
     """Status as the report has it."""

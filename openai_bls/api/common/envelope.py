@@ -26,7 +26,8 @@ async def enveloped(context: RequestContext, work: Awaitable[T], refuse: Callabl
         refuse: counts the error and answers with it.
     """
     try:
-        return await work
+        with context.at_work():
+            return await work
     except ApiError as error:
         return refuse(error)
     except Exception as error:

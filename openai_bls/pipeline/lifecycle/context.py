@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 from openai_bls.core.errors import ApiError
@@ -126,6 +127,20 @@ class RequestContext:
         self.model, self.endpoint, self.key = record.model, record.endpoint, record.key
         self.released()
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Time in which the answer, or the beginning of it, is made."""
+        observer = self._observer
+        if observer is None:
+            yield
+            return
+        observer.at_work.add(self)
+        try:
+            yield
+        finally:
+            observer.at_work.discard(self)
+            observer.worked.add(self.endpoint)
+
     def released(self) -> None:
         """End a part."""
         self._parts -= 1
@@ -193,6 +208,9 @@ class RequestContext:
 
 class RequestObserver(Protocol):
     """Receiver of ended requests; `observer.Observer` is one."""
+
+    at_work: set[RequestContext]
+    worked: set[str]
 
     def ended(self, context: RequestContext) -> None:
         """Tell of a request that has ended."""

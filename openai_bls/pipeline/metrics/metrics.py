@@ -80,7 +80,13 @@ _GUARD_CALL = HistogramFamily(
     (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
     ("hook", "outcome"),
 )
-_HISTOGRAMS = (_FIRST_TOKEN, _PER_TOKEN, _WHOLE, _QUEUE, _GUARD_CALL)
+_EVENT_LOOP_STALL = HistogramFamily(
+    _PREFIX + "event_loop_stall_seconds",
+    "Stalls of the event loop of 10 ms or more: nothing of any request moves meanwhile.",
+    (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+    (),
+)
+_HISTOGRAMS = (_FIRST_TOKEN, _PER_TOKEN, _WHOLE, _QUEUE, _GUARD_CALL, _EVENT_LOOP_STALL)
 
 
 # When a series was created says nothing here.
@@ -180,6 +186,10 @@ class Metrics(Collector):
     def guard_called(self, hook: str, outcome: str, seconds: float) -> None:
         """Count a call of a guard."""
         self._observe(_GUARD_CALL, (hook, outcome), seconds)
+
+    def event_loop_stalled(self, seconds: float) -> None:
+        """Count a stall of the event loop."""
+        self._observe(_EVENT_LOOP_STALL, (), seconds)
 
     def ended(self, record: RequestRecord) -> None:
         """Count an admitted request that has ended."""
@@ -290,7 +300,8 @@ class Metrics(Collector):
     def _observe(self, family: HistogramFamily, labels: tuple[str, ...], value: float) -> None:
         series = self._observed.get((family.name, labels))
         if series is None:
-            series = self._observed[family.name, labels] = self._histograms[family].labels(*labels)
+            histogram = self._histograms[family]
+            series = self._observed[family.name, labels] = histogram.labels(*labels) if labels else histogram
         series.observe(value)
 
     def _load(self) -> Iterator[Metric]:

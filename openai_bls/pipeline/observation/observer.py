@@ -26,6 +26,10 @@ class Observer:
         self._tracer = tracer
         self.headers: frozenset[str] = frozenset() if tracer is None else tracer.headers
         """Headers that `begin` wants, in small letters."""
+        self.at_work: set[RequestContext] = set()
+        """Requests whose answer, or the beginning of it, is being made."""
+        self.worked: set[str] = set()
+        """Endpoints of requests that have left `at_work` since `take_endpoints`."""
 
     @classmethod
     def of(cls, settings: OpenAiBlsSettings) -> Observer:
@@ -51,6 +55,12 @@ class Observer:
             trace_headers: request headers that `headers` names.
         """
         return RequestContext(method, path, trace_headers or {}, self)
+
+    def take_endpoints(self) -> list[str]:
+        """Endpoints that have been at work since the last call, sorted."""
+        found = self.worked | {context.endpoint for context in self.at_work}
+        self.worked.clear()
+        return sorted(found)
 
     def ended(self, context: RequestContext) -> None:
         """Tell of a request that has ended."""

@@ -31,6 +31,7 @@ from openai_bls.core.request import checked_timeout
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.models.registry import Models, ServedModel
+from openai_bls.pipeline.observation.event_loop import EventLoopWatch
 from openai_bls.pipeline.observation.observer import Observer
 from openai_bls.pipeline.service import Service
 from openai_bls.transport.ipc.frames import address
@@ -223,6 +224,8 @@ class Runtime:
         for name, client in self._pinged.items():
             service.readiness.add(name, client)
         self._service.set_result(service)
+        watch = EventLoopWatch(self._observer, service.metrics.event_loop_stalled)
+        self._tasks.append(self._loop.create_task(watch.run()))
         self._discover_tasks(service.models)
         if self._metrics_port is not None:
             self._exporter = MetricsExporter(service.metrics, self._metrics_port)

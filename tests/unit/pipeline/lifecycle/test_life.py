@@ -92,7 +92,7 @@ def test_observer_and_guard_are_told_of_the_record() -> None:
         ended = told.append
 
     world = World()
-    context = RequestContext("POST", "/v1/chat/completions", observer=Told())
+    context = RequestContext("POST", "/v1/chat/completions", observer=Told())  # type: ignore[arg-type]
     context.guarded = Told()  # type: ignore[assignment]
     life = Life(context, world.budgets.enter("alice"), on_end=world.records.append)
     life.taken("tiny")
