@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import time
 from typing import Any
 
@@ -26,6 +27,9 @@ from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.models.registry import ServedModel, Target
 from openai_bls.pipeline.preparation.prepare import check_token_ids
 from openai_bls.pipeline.service import Service
+
+# Inputs of one request that the engine has at a time: some passes' worth.
+_MOST_IN_FLIGHT = 128
 
 
 async def embed(service: Service, context: RequestContext, body: dict[str, Any]) -> EmbeddingsAnswer:
@@ -58,7 +62,8 @@ async def embed(service: Service, context: RequestContext, body: dict[str, Any])
         _check(prompts, model)
         tally.prompt_tokens = sum(len(prompt) for prompt in prompts)
         deadline = context.deadline(None, began_at)
-        ticket = service.admission(model).ticket(context.key, tally.prompt_tokens, 0, len(prompts), deadline)
+        # Inputs take no places in the engine's batch, whose steps go on between their passes.
+        ticket = service.admission(model).ticket(context.key, tally.prompt_tokens, 0, 1, deadline)
         tally.lease.take_tokens(tally.prompt_tokens, tally.prompt_tokens)
         vectors = await _Work(request, target, prompts, ticket).vectors()
     return EmbeddingsAnswer(
@@ -90,14 +95,20 @@ def _check(prompts: list[list[int]], model: ServedModel) -> None:
 
 
 class _Work:
-    """The engine's work on all inputs of one request."""
+    """The engine's work on all inputs of one request.
+
+    It has some of them at a time, so that another request's need not wait for all; the shortest come first, since
+    inputs of one length share a pass best.
+    """
 
     def __init__(self, request: EmbeddingsBody, target: Target, prompts: list[list[int]], ticket: Ticket) -> None:
         self._request = request
         self._target = target
         self._engine = target.model.engine
         self._prompts = prompts
-        self._ids = [self._engine.new_request_id() for _ in prompts]
+        self._order = iter(sorted(range(len(prompts)), key=lambda index: len(prompts[index])))
+        self._in_flight: dict[int, int] = {}
+        """Index of an input that the engine has, and the id of its request there."""
         self._ticket = ticket
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._encoded: dict[int, str | msgspec.Raw] = {}
@@ -108,23 +119,26 @@ class _Work:
             self._ticket.enter(self)
             await self._done
         finally:
-            # Those that have ended are not known to the engine any more.
-            for request_id in self._ids:
+            for request_id in self._in_flight.values():
                 self._engine.cancel(request_id)
             self._ticket.leave(0, done=len(self._encoded) == len(self._prompts))
-        return [self._encoded[index] for index in range(len(self._ids))]
+        return [self._encoded[index] for index in range(len(self._prompts))]
 
     def submit(self) -> None:
-        """Submit every input to the engine."""
-        for index, (request_id, prompt) in enumerate(zip(self._ids, self._prompts, strict=True)):
-            request = GenerationRequest(
-                request_id=request_id,
-                prompt_token_ids=prompt,
-                max_tokens=0,
-                lora_name=self._target.lora_name,
-                pooling=self._request.pooling or "last",
-            )
-            self._engine.submit(request, functools.partial(self._take, index))
+        """Hand the first inputs to the engine."""
+        for index in itertools.islice(self._order, _MOST_IN_FLIGHT):
+            self._submit(index)
+
+    def _submit(self, index: int) -> None:
+        request = GenerationRequest(
+            request_id=self._engine.new_request_id(),
+            prompt_token_ids=self._prompts[index],
+            max_tokens=0,
+            lora_name=self._target.lora_name,
+            pooling=self._request.pooling or "last",
+        )
+        self._in_flight[index] = request.request_id
+        self._engine.submit(request, functools.partial(self._take, index))
 
     def fail(self, error: ApiError) -> None:
         """End with `error`."""
@@ -134,7 +148,7 @@ class _Work:
     def _take(self, index: int, delta: TokenDelta) -> None:
         if self._done.done():
             return
-        self._ticket.sequence_ended()
+        del self._in_flight[index]
         failure = engine_failure(delta, cancelled="The engine is shutting down.") or self._misfit(delta)
         if failure is not None:
             self._done.set_exception(failure)
@@ -144,6 +158,10 @@ class _Work:
         self._encoded[index] = encode_vector(delta.embedding, self._request.encoding_format)
         if len(self._encoded) == len(self._prompts):
             self._done.set_result(None)
+            return
+        following = next(self._order, None)
+        if following is not None:
+            self._submit(following)
 
     def _misfit(self, delta: TokenDelta) -> ApiError | None:
         """The fault of an answer whose engine did not fail; None if it has none."""

@@ -5,20 +5,26 @@ Grammars are compiled on other threads. Prompts have their passes on the engine'
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from openai_bls.core.engine_types import TokenDelta
+from openai_bls.embedded.attention_spec import LENGTH_DEPENDENT_ROPE, rope_types
 from openai_bls.embedded.engine.request_state import RequestState
 from openai_bls.embedded.model import prompt_forward
 from openai_bls.embedded.model.lora_layers import applied
 from openai_bls.embedded.sampling.grammar_compiler import CompiledGrammar, GrammarCompiler
 from openai_bls.embedded.sampling.logits_processors import HostLogitsProcessors
 
-# Tokens and seconds of prompt passes between two steps; more than one prompt only within both.
-_PASS_TOKENS = 2048
+logger = logging.getLogger(__name__)
+
+# Tokens of the prompt passes between two steps, padding included: as many as take `_PASS_S`, within these bounds. More
+# than one prompt only within them.
+_LEAST_PASS_TOKENS = 256
+_MOST_PASS_TOKENS = 2048
 _PASS_S = 0.02
 
 Prepared = tuple[RequestState, TokenDelta | None]
@@ -41,6 +47,10 @@ class PrefillQueue:
         self._compiler = compiler
         self._wake = wake
         self._to_examine: deque[RequestState] = deque()
+        self._of_one_length = bool(rope_types(model.config.get_text_config()) & LENGTH_DEPENDENT_ROPE)
+        """Prompts share a pass only if they are of one length: others would change how positions are told."""
+        self._token_s = 0.0
+        """Seconds that a token of a pass has taken lately; 0 before the first."""
 
     def start(self, state: RequestState) -> list[Prepared]:
         """Take a request; returns it if there is nothing to be done for it."""
@@ -73,19 +83,45 @@ class PrefillQueue:
     def examine(self, is_live: Callable[[RequestState], bool]) -> list[Prepared]:
         """Run the passes of waiting prompts that are live still, within the bounds of one pause between steps."""
         done: list[Prepared] = []
-        tokens = 0
-        until = time.monotonic() + _PASS_S
+        room = _LEAST_PASS_TOKENS
+        if self._token_s:
+            room = min(_MOST_PASS_TOKENS, max(room, int(_PASS_S / self._token_s)))
+        while batch := self._next_batch(is_live, room, alone=not done):
+            began_at = time.monotonic()
+            done += self._examine(batch)
+            tokens = len(batch) * max(len(state.request.prompt_token_ids) for state in batch)
+            token_s = (time.monotonic() - began_at) / tokens
+            self._token_s = (self._token_s + token_s) / 2 if self._token_s else token_s
+            room -= tokens
+        if self._to_examine:
+            self._wake()
+        return done
+
+    def _next_batch(self, is_live: Callable[[RequestState], bool], room: int, *, alone: bool) -> list[RequestState]:
+        """Take the next prompts that share a pass, in the order in which they came.
+
+        Args:
+            is_live: others are dropped.
+            room: tokens of the pass, padding included.
+            alone: one prompt may have more.
+        """
+        batch: list[RequestState] = []
+        longest = 0
         while self._to_examine:
             state = self._to_examine[0]
             if is_live(state):
                 length = len(state.request.prompt_token_ids)
-                if tokens and (tokens + length > _PASS_TOKENS or time.monotonic() > until):
-                    self._wake()
+                most = max(longest, length)
+                if (len(batch) + 1) * most > room and (batch or not alone):
                     break
-                tokens += length
-                done.append(self._examine(state))
+                if batch and not (_shares(state) and _shares(batch[0])):
+                    break
+                if batch and self._of_one_length and length != longest:
+                    break
+                batch.append(state)
+                longest = most
             self._to_examine.popleft()
-        return done
+        return batch
 
     def close(self) -> None:
         """Let go of the model and of all requests."""
@@ -100,7 +136,18 @@ class PrefillQueue:
         self._to_examine.append(state)
         return []
 
-    def _examine(self, state: RequestState) -> Prepared:
+    def _examine(self, batch: list[RequestState]) -> list[Prepared]:
+        if len(batch) > 1:
+            try:
+                with applied(self._model, [state.lora_slot for state in batch]):
+                    found = prompt_forward.embeddings(self._model, [state.request for state in batch])
+                return [(state, state.end("stop", embedding=one)) for state, one in zip(batch, found, strict=True)]
+            except Exception:
+                # It may be one of them that cannot be done.
+                logger.warning("a pass over %d prompts failed; each has one of its own", len(batch), exc_info=True)
+        return [self._examine_alone(state) for state in batch]
+
+    def _examine_alone(self, state: RequestState) -> Prepared:
         try:
             with applied(self._model, [state.lora_slot]):
                 found = prompt_forward.prompt_pass(self._model, state.request)
@@ -110,6 +157,11 @@ class PrefillQueue:
             return _ready(state)
         except Exception as error:
             return state, state.failed(error)
+
+
+def _shares(state: RequestState) -> bool:
+    """True if a request wants an embedding and nothing else, which several prompts may get by one pass."""
+    return state.request.pooling is not None and state.request.prompt_logprobs is None
 
 
 def _ready(state: RequestState) -> Prepared:

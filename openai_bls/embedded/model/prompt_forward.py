@@ -1,13 +1,14 @@
-"""Plain forward passes of one prompt each, of a model that continuous batching runs.
+"""Plain forward passes over prompts, of a model that continuous batching runs.
 
-They yield log-probabilities of prompt tokens and embeddings, without a cache and with plain causal attention.
+They yield log-probabilities of the tokens of one prompt, or embeddings of several, without a cache and with plain
+causal attention.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -45,6 +46,19 @@ def prompt_pass(model: Any, request: GenerationRequest) -> PromptFindings:
     return PromptFindings(logprobs, embedding)
 
 
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def embeddings(model: Any, requests: Sequence[GenerationRequest]) -> list[list[float]]:
+    """Embeddings of the prompts of `requests` by one pass of `model`; waits for the device.
+
+    Behind a shorter prompt is padding, which its tokens do not see: attention is causal.
+    """
+    prompts = [torch.tensor(request.prompt_token_ids) for request in requests]
+    ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True).to(model.device)
+    with plain_attention(model):
+        hidden = model.base_model(input_ids=ids, use_cache=False, return_dict=True).last_hidden_state
+        return [_pooled(hidden[at, : len(prompt)], requests[at].pooling) for at, prompt in enumerate(prompts)]
+
+
 @contextlib.contextmanager
 def plain_attention(model: Any, implementation: str | None = None) -> Iterator[None]:
     """Let `model` attend without a paged cache: as when it was loaded, or by an implementation of transformers'."""
@@ -64,7 +78,7 @@ def plain_attention(model: Any, implementation: str | None = None) -> Iterator[N
             config._attn_implementation = name
 
 
-def _pooled(hidden: torch.Tensor, pooling: str) -> list[float]:
+def _pooled(hidden: torch.Tensor, pooling: str | None) -> list[float]:
     """One vector of length 1 from hidden states [tokens, size]."""
     vector = hidden[-1].float() if pooling == "last" else hidden.float().mean(dim=0)
     found: list[float] = torch.nn.functional.normalize(vector, dim=0).tolist()

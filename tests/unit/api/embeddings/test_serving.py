@@ -81,7 +81,7 @@ async def test_base64_is_little_endian_float32(bench: Bench) -> None:
 )
 async def test_the_four_forms_of_input(bench: Bench, given_input: Any, prompts: list[list[int]]) -> None:
     task = await begin(bench, {"input": given_input, "pooling": "mean"}, len(prompts))
-    assert [request.prompt_token_ids for request in bench.engine.requests] == prompts
+    assert [request.prompt_token_ids for request in bench.engine.requests] == sorted(prompts, key=len)
     assert {request.pooling for request in bench.engine.requests} == {"mean"}
     for at in range(len(prompts)):
         bench.engine.deliver(at, [], "stop", embedding=[1.0])
@@ -211,3 +211,16 @@ async def test_a_full_server_takes_none() -> None:
     bench.engine.deliver(0, [], "stop", embedding=VECTOR)
     await task
     assert bench.service.in_progress == 0
+
+
+async def test_the_engine_has_some_inputs_at_a_time_and_the_batch_has_room_for_others() -> None:
+    bench = Bench(engine_info(max_batch_size=1))
+    task = await begin(bench, {"input": [[1]] * 300})
+    other = await begin(bench, {"input": "x"})
+    first = len(bench.engine.requests)
+    assert first < 150
+    for at in range(300):
+        bench.engine.deliver(at + (at >= first - 1), [], "stop", embedding=[1.0])
+    assert len((await task)["data"]) == 300
+    bench.engine.deliver(first - 1, [], "stop", embedding=[1.0])
+    await other

@@ -1,4 +1,4 @@
-"""Prompts looked at between two steps: never so many that the others wait long."""
+"""Prompts looked at between two steps: together where they can be, never so many that the others wait long."""
 
 from __future__ import annotations
 
@@ -7,43 +7,102 @@ from typing import Any
 
 import pytest
 
+from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.embedded.engine import prefill_queue
 from openai_bls.embedded.engine.prefill_queue import PrefillQueue
 from openai_bls.embedded.engine.request_state import RequestState
 from openai_bls.embedded.model.prompt_forward import PromptFindings
 from tests.unit.engines.engine_support import request
 
+PASSES = "openai_bls.embedded.model.prompt_forward."
 
-@pytest.mark.parametrize(
-    ("lengths", "seconds", "expected"),
-    [
-        # A step's worth of tokens at most, and a long prompt alone.
-        ([1000, 1000, 100, 10], 0.0, [2, 2]),
-        ([5000, 5000], 0.0, [1, 1]),
-        # However short the prompts are, each takes its time.
-        ([1] * 5, 0.009, [3, 2]),
-        ([1] * 3, 1.0, [1, 1, 1]),
-    ],
-)
-def test_how_many_at_once(
-    monkeypatch: pytest.MonkeyPatch, lengths: list[int], seconds: float, expected: list[int]
-) -> None:
-    now = 0.0
 
-    def prompt_pass(model: Any, asked: Any) -> PromptFindings:
-        nonlocal now
-        now += seconds
-        return PromptFindings(embedding=[1.0])
+class Passes:
+    """Stand-in for the passes, each of which takes its time; has the lengths of the prompts of each."""
 
-    monkeypatch.setattr("openai_bls.embedded.model.prompt_forward.prompt_pass", prompt_pass)
-    monkeypatch.setattr(prefill_queue, "time", SimpleNamespace(monotonic=lambda: now))
-    wakes: list[None] = []
-    queue = PrefillQueue(None, None, lambda: wakes.append(None))
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, token_s: float) -> None:
+        self.seen: list[list[int]] = []
+        self._now = 0.0
+        self._token_s = token_s
+        monkeypatch.setattr(PASSES + "prompt_pass", lambda model, asked: self._run([asked])[0])
+        monkeypatch.setattr(PASSES + "embeddings", lambda model, asked: [found.embedding for found in self._run(asked)])
+        monkeypatch.setattr(prefill_queue, "time", SimpleNamespace(monotonic=lambda: self._now))
+
+    def _run(self, asked: list[GenerationRequest]) -> list[PromptFindings]:
+        lengths = [len(one.prompt_token_ids) for one in asked]
+        self.seen.append(lengths)
+        self._now += self._token_s * len(lengths) * max(lengths)
+        return [PromptFindings(embedding=[1.0]) for _ in asked]
+
+
+def model(rope_type: str = "default") -> Any:
+    text = SimpleNamespace(rope_parameters={"rope_type": rope_type})
+    return SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text), modules=list)
+
+
+def run(queue: PrefillQueue, lengths: list[int], **more: Any) -> list[int]:
+    """How many prompts leave the queue between one step and the next."""
     for at, length in enumerate(lengths):
-        asked = request(at, prompt=[1] * length, max_tokens=0, pooling="last")
+        asked = request(at, prompt=[1] * length, max_tokens=0, pooling="last", **more)
         assert queue.start(RequestState(str(at), asked)) == []
     found = []
     while done := queue.examine(lambda state: True):
         found.append(len(done))
-    assert found == expected
-    assert len(wakes) == len(expected) - 1
+    return found
+
+
+@pytest.mark.parametrize(
+    ("lengths", "token_s", "passes"),
+    [
+        # Padding counts.
+        ([100, 100, 100], 0.0, [[100, 100], [100]]),
+        ([10, 200, 10], 0.0, [[10], [200], [10]]),
+        # A long prompt alone.
+        ([5000, 5000], 0.0, [[5000], [5000]]),
+        # After the first, by the time that a token takes: at least 256 and at most 2,048.
+        ([1] * 3000, 1e-6, [[1] * 256, [1] * 2048, [1] * 696]),
+        ([1] * 1000, 5e-5, [[1] * 256, [1] * 400, [1] * 344]),
+        ([1] * 600, 1.0, [[1] * 256, [1] * 256, [1] * 88]),
+    ],
+)
+def test_how_many_share_a_pass(
+    monkeypatch: pytest.MonkeyPatch, lengths: list[int], token_s: float, passes: list[list[int]]
+) -> None:
+    ran = Passes(monkeypatch, token_s)
+    wakes: list[None] = []
+    queue = PrefillQueue(model(), None, lambda: wakes.append(None))
+    assert sum(run(queue, lengths)) == len(lengths)
+    assert ran.seen == passes
+
+
+def test_steps_go_on_between_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    Passes(monkeypatch, 1.0)
+    wakes: list[None] = []
+    queue = PrefillQueue(model(), None, lambda: wakes.append(None))
+    assert run(queue, [1] * 600) == [256, 256, 88]
+    assert len(wakes) == 2
+
+
+def test_a_pass_that_yields_log_probabilities_has_one_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = Passes(monkeypatch, 0.0)
+    run(PrefillQueue(model(), None, lambda: None), [5, 5], prompt_logprobs=1)
+    assert ran.seen == [[5], [5]]
+
+
+def test_prompts_of_different_lengths_share_none_where_the_longest_changes_the_positions_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran = Passes(monkeypatch, 0.0)
+    run(PrefillQueue(model("dynamic"), None, lambda: None), [5, 5, 6])
+    assert ran.seen == [[5, 5], [6]]
+
+
+def test_prompts_of_a_pass_that_fails_have_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = Passes(monkeypatch, 0.0)
+
+    def fail(*args: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(PASSES + "embeddings", fail)
+    assert run(PrefillQueue(model(), None, lambda: None), [5, 6]) == [2]
+    assert ran.seen == [[5], [6]]

@@ -121,6 +121,23 @@ def test_prompt_logprobs_and_embeddings(start: Start, folders: dict[str, Path], 
         assert recorder.ends[n + 50].embedding == pytest.approx(reference.embedding(name, prompt), abs=CLOSE)
 
 
+def test_embeddings_by_different_adapters_share_a_pass(
+    start: Start, folders: dict[str, Path], reference: Reference
+) -> None:
+    engine, recorder = start(folders)
+    names = ["everything", None, "queries", None, "everything"]
+    asked = [(n, name, prompt) for n, (name, prompt) in enumerate(zip(names, PROMPTS, strict=False))]
+    run_all(
+        engine,
+        recorder,
+        [request(n, prompt, max_tokens=0, pooling="mean", lora_name=name) for n, name, prompt in asked],
+    )
+    together = [recorder.ends[n].embedding for n, _, _ in asked]
+    for n, name, prompt in asked:
+        run_all(engine, recorder, [request(n + 50, prompt, max_tokens=0, pooling="mean", lora_name=name)])
+        assert recorder.ends[n + 50].embedding == pytest.approx(together[n], abs=CLOSE)
+
+
 def test_loading_and_unloading(start: Start, folders: dict[str, Path], expected: dict[Any, Any]) -> None:
     engine, recorder = start({}, max_loras=1)
     assert (engine.info.lora_names, engine.info.max_loras, engine.info.max_lora_rank) == ((), 1, 8)

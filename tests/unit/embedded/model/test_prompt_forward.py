@@ -85,3 +85,15 @@ def test_slices(
     if rows is not None and length == len(PROMPT):
         assert model.rows == rows
     assert "forward" not in model.base_model.__dict__
+
+
+def test_embeddings_of_one_pass_are_those_of_passes_of_their_own(load: Callable[[type[Any]], Any]) -> None:
+    """In float32 on a CPU, to 1e-4, as everywhere."""
+    model = load(Qwen2ForCausalLM)
+    lengths = (1, 3, len(PROMPT), 2, len(PROMPT))
+    asked = [
+        request(at, PROMPT[:length][::-1], 0, pooling="mean" if at % 2 else "last") for at, length in enumerate(lengths)
+    ]
+    alone = [prompt_forward.prompt_pass(model, one).embedding for one in asked]
+    for found, wanted in zip(prompt_forward.embeddings(model, asked), alone, strict=True):
+        assert found == pytest.approx(wanted, abs=1e-4)
