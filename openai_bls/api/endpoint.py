@@ -18,6 +18,7 @@ from openai_bls.api.common.event_sink import Cancellable, ChunkSink
 from openai_bls.api.common.one_shot import OneShot
 from openai_bls.api.http.handlers import Api, ErrorAnswer, Handler, error_response
 from openai_bls.api.operation import Operation
+from openai_bls.core.errors import ApiError
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service, within
 
@@ -99,6 +100,7 @@ def one_shot(
     paths: tuple[str, ...] | None = None,
     smoke: Smoke | None = None,
     has_guards: bool = True,
+    errors: frozenset[type[ApiError]] = frozenset(),
 ) -> Endpoint:
     """An endpoint that answers at once and generates nothing, on /v1 and on Triton's ports.
 
@@ -110,6 +112,7 @@ def one_shot(
         paths: paths on /v1; None is `/v1/<name>`.
         smoke: smoke check of the endpoint.
         has_guards: see `Endpoint`.
+        errors: see `Operation`.
     """
 
     async def in_time(service: Service, context: RequestContext, body: dict[str, Any]) -> msgspec.Struct:
@@ -132,7 +135,7 @@ def one_shot(
         name=name,
         paths=paths or (f"/v1/{name}",),
         handler=handler,
-        operation=Operation(summary=summary, body=body, answer=get_type_hints(answer)["return"]),
+        operation=Operation(summary=summary, body=body, answer=get_type_hints(answer)["return"], errors=errors),
         triton=triton,
         smoke=smoke,
         has_guards=has_guards,

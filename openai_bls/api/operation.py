@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openai_bls.api.common.unsupported import Unsupported
+from openai_bls.core.errors import ApiError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,8 @@ class Operation:
     """Type of an error's body; None is OpenAI's."""
     statuses: Mapping[int, int] = field(default_factory=dict)
     """Status of an error elsewhere → the one that it has here."""
+    errors: frozenset[type[ApiError]] = frozenset()
+    """Errors that other operations do not answer with."""
     unsupported: Mapping[Any, Mapping[str, Unsupported]] = field(default_factory=dict)
     """Struct → its fields that are refused except at some values."""
     optional_tags: frozenset[Any] = frozenset()

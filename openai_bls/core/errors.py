@@ -9,6 +9,7 @@
         ├── ModelNotFoundError   404  `model` names nothing that is served here
         ├── NotFoundError        404  no such endpoint
         ├── AuthenticationError  401  a missing or wrong API key
+        ├── PermissionDeniedError 403  the API key may not do this
         ├── RefusedByGuardError  4xx  a guard refuses the request or its answer
         ├── RateLimitError       429  too much load, of all clients or of this key; comes right by waiting
         ├── OverloadedError      503  the server, or a part of it, answers nobody just now
@@ -95,6 +96,14 @@ class AuthenticationError(ApiError):
     status = 401
     type = "authentication_error"
     default_code = "invalid_api_key"
+
+
+class PermissionDeniedError(ApiError):
+    """403: the API key may not do this."""
+
+    status = 403
+    type = "invalid_request_error"
+    default_code = "insufficient_permissions"
 
 
 class NotFoundError(ApiError):

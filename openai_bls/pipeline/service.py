@@ -7,7 +7,13 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
-from openai_bls.core.errors import ApiError, OverloadedError, RateLimitError, RequestDeadlineError
+from openai_bls.core.errors import (
+    ApiError,
+    OverloadedError,
+    PermissionDeniedError,
+    RateLimitError,
+    RequestDeadlineError,
+)
 from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.request import Deadline, ValidRequest
 from openai_bls.core.request_record import RequestRecord
@@ -252,6 +258,17 @@ class Service:
         target = self.models.find(name)
         context.model = target.name
         return target
+
+    def require_admin(self, context: RequestContext) -> None:
+        """Refuse what changes the server for all clients, unless the request's key may do that.
+
+        Raises:
+            PermissionDeniedError: it may not.
+        """
+        if not self.api_keys.is_admin(context.key):
+            raise PermissionDeniedError(
+                "This changes the server for all clients: it needs an API key with the role 'admin'."
+            )
 
     async def find_task(self, context: RequestContext, name: str | None, *tasks: Task) -> TaskModel:
         """The task model that a request names, noted in its context; see `Models.find_task`.

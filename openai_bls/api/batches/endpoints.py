@@ -36,7 +36,14 @@ from openai_bls.api.common.queries import page, parse_query
 from openai_bls.api.endpoint import Endpoint
 from openai_bls.api.http.handlers import Api, Handler, JsonResponse
 from openai_bls.api.operation import Operation
-from openai_bls.core.errors import InvalidRequestError, NotFoundError, OverloadedError, TooLargeError
+from openai_bls.core.errors import (
+    ApiError,
+    InvalidRequestError,
+    NotFoundError,
+    OverloadedError,
+    StorageFullError,
+    TooLargeError,
+)
 from openai_bls.pipeline.lifecycle.context import RequestContext
 
 WINDOW_S = 24 * 3600
@@ -112,6 +119,15 @@ class BatchHandlers:
             size = sum(record.bytes for record in kept) + (file.size or 0)
             if size > MAX_FILES_FACTOR * limit or len(kept) >= MAX_KEPT_FILES:
                 raise InvalidRequestError("There is no room for more files here: delete some.", param="file")
+            quota = self._api.service.api_keys.limits(context.key).max_stored_bytes
+            own = sum(record.bytes for record in kept if record.owner == context.key)
+            if quota is not None and own + (file.size or 0) > quota:
+                raise InvalidRequestError(
+                    f"The files of this API key would have {own + (file.size or 0)} bytes; it may have {quota} "
+                    "(max_stored_bytes): delete some.",
+                    param="file",
+                    code="storage_quota_exceeded",
+                )
             name = Path(file.filename or "file").name[:255]
             record = await asyncio.to_thread(folder.add_file, file.file, name, "batch", expires_s, context.key)
         finally:
@@ -297,6 +313,8 @@ async def _run(api: Api) -> None:
 
 _FILE, _BATCH = "/v1/files/{file_id}", "/v1/batches/{batch_id}"
 
+_ON_DISK = frozenset[type[ApiError]]({StorageFullError})
+
 ENDPOINTS = (
     _endpoint(
         "files",
@@ -308,6 +326,7 @@ ENDPOINTS = (
             body=UploadForm,
             body_type="multipart/form-data",
             answer=File,
+            errors=_ON_DISK,
             example={"purpose": "batch", "file": "@requests.jsonl"},
         ),
     ),
@@ -348,6 +367,7 @@ ENDPOINTS = (
             summary="Begin a batch",
             body=BatchBody,
             answer=Batch,
+            errors=_ON_DISK,
             example={
                 "input_file_id": "file-0123456789abcdef0123456789abcdef",
                 "endpoint": "/v1/chat/completions",
@@ -373,6 +393,6 @@ ENDPOINTS = (
         "batches.cancel",
         f"{_BATCH}/cancel",
         BatchHandlers.cancel,
-        operation=Operation(summary="Cancel a batch", answer=Batch),
+        operation=Operation(summary="Cancel a batch", answer=Batch, errors=_ON_DISK),
     ),
 )

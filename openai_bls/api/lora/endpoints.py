@@ -12,7 +12,7 @@ import msgspec
 from openai_bls.api.common.bodies import convert
 from openai_bls.api.common.one_shot import admitted
 from openai_bls.api.endpoint import one_shot
-from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.errors import ApiError, InvalidRequestError, PermissionDeniedError
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service
 
@@ -52,6 +52,7 @@ async def load(service: Service, context: RequestContext, body: dict[str, Any]) 
     Raises:
         ApiError: it cannot be loaded.
     """
+    service.require_admin(context)
     request = convert(body, LoadBody)
     root = _root(service)
     target = service.find(context, request.model)
@@ -71,6 +72,7 @@ async def unload(service: Service, context: RequestContext, body: dict[str, Any]
     Raises:
         ApiError: no such adapter is served.
     """
+    service.require_admin(context)
     request = convert(body, UnloadBody)
     _root(service)
     target = service.find(context, request.lora_name)
@@ -101,7 +103,11 @@ def _root(service: Service) -> Path:
     return Path(root).resolve()
 
 
+_ADMINS = frozenset[type[ApiError]]({PermissionDeniedError})
+
 ENDPOINTS = (
-    one_shot("load_lora_adapter", load, body=LoadBody, summary="Load an adapter", has_guards=False),
-    one_shot("unload_lora_adapter", unload, body=UnloadBody, summary="Unload an adapter", has_guards=False),
+    one_shot("load_lora_adapter", load, body=LoadBody, summary="Load an adapter", has_guards=False, errors=_ADMINS),
+    one_shot(
+        "unload_lora_adapter", unload, body=UnloadBody, summary="Unload an adapter", has_guards=False, errors=_ADMINS
+    ),
 )

@@ -11,7 +11,8 @@ import msgspec
 from openai_bls import __version__
 from openai_bls.api.endpoint import Endpoint
 from openai_bls.api.openapi.json_schema import Schema, SchemaBuilder
-from openai_bls.core.errors import ApiError, AuthenticationError, StorageFullError
+from openai_bls.api.operation import Operation
+from openai_bls.core.errors import ApiError, AuthenticationError, PermissionDeniedError, StorageFullError
 
 OPENAPI = "3.1.0"
 DEFAULT_MODEL = "openai_bls"
@@ -31,8 +32,6 @@ _TAGS = {
     "server": "Server",
 }
 """Folder of an API → its title."""
-_ON_DISK = _TAGS["batches"]
-"""The API whose requests are written to disk."""
 
 
 class ErrorText(msgspec.Struct):
@@ -78,6 +77,9 @@ class Load(msgspec.Struct):
     server_load: int
 
 
+_OF_SOME = frozenset[type[ApiError]]({PermissionDeniedError, StorageFullError})
+"""Errors of those operations alone that name them."""
+
 _SERVER: dict[str, tuple[str, Any]] = {
     "/health": ("200 while requests are answered, else 503", Health),
     "/health/live": ("200 while the process answers", Alive),
@@ -108,7 +110,8 @@ def document(
     paths: dict[str, dict[str, Any]] = {}
     for folder, endpoints in by_folder.items():
         for endpoint, path in ((known, path) for known in endpoints for path in known.paths):
-            operation = _operation(endpoint, path, schemas, _TAGS[folder], has_keys=has_keys, has_guards=has_guards)
+            operation = _operation(endpoint, path, schemas, has_keys=has_keys, has_guards=has_guards)
+            operation["tags"] = [_TAGS[folder]]
             paths.setdefault(_template(path), {})[endpoint.method.lower()] = operation
     for path, (summary, kind) in _SERVER.items():
         paths[path] = {"get": _probe(path, summary, kind, schemas)}
@@ -165,14 +168,13 @@ def _template(path: str) -> str:
 
 
 def _operation(
-    endpoint: Endpoint, path: str, schemas: SchemaBuilder, tag: str, *, has_keys: bool, has_guards: bool
+    endpoint: Endpoint, path: str, schemas: SchemaBuilder, *, has_keys: bool, has_guards: bool
 ) -> dict[str, Any]:
     known = endpoint.operation
     number = endpoint.paths.index(path)
     found: dict[str, Any] = {
         "operationId": endpoint.name + f".{number + 1}" * bool(number),
         "summary": known.summary,
-        "tags": [tag],
     }
     if number:
         found["description"] = f"The same as `{_template(endpoint.paths[0])}`."
@@ -207,7 +209,7 @@ def _operation(
         responses["200"] = {"description": "The answer; events with `stream`." if known.events else "The answer."}
         responses["200"]["content"] = answer
     error = {_JSON: {"schema": schemas.schema(known.error or ErrorBody)}}
-    for status, description in _errors(endpoint.method == "POST", has_keys, tag == _ON_DISK):
+    for status, description in _errors(known, has_body=endpoint.method == "POST", has_keys=has_keys):
         here = known.statuses.get(status, status)
         responses[str(here)] = {"description": description, "content": error}
     if has_guards and endpoint.has_guards:
@@ -225,7 +227,7 @@ def _probe(path: str, summary: str, kind: Any, schemas: SchemaBuilder) -> dict[s
     return {"operationId": name, "tags": ["Server"], "summary": summary, "security": [], "responses": responses}
 
 
-def _errors(has_body: bool, has_keys: bool, is_stored: bool) -> Iterator[tuple[int, str]]:
+def _errors(operation: Operation, *, has_body: bool, has_keys: bool) -> Iterator[tuple[int, str]]:
     """Statuses of errors and what they mean, as `core.errors` has them."""
     found = {500: "The server failed; the client did nothing wrong."}
     for cls in _subclasses(ApiError):
@@ -234,11 +236,11 @@ def _errors(has_body: bool, has_keys: bool, is_stored: bool) -> Iterator[tuple[i
             found[int(known[1])] = known[2][0].upper() + known[2][1:]
     found[404] = "A model, a response or a path that is not there."
     found[415] = "A request of a web page whose content type is not `application/json`."
-    absent = set() if has_keys else {AuthenticationError.status}
+    absent = {cls.status for cls in _OF_SOME - operation.errors}
+    if not has_keys:
+        absent |= {AuthenticationError.status, PermissionDeniedError.status}
     if not has_body:
         absent |= {413, 415}
-    if not (has_body and is_stored):
-        absent.add(StorageFullError.status)
     yield from ((status, found[status]) for status in sorted(found.keys() - absent))
 
 

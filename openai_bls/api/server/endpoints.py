@@ -16,7 +16,7 @@ from openai_bls.api.common.queries import parse_query
 from openai_bls.api.endpoint import Endpoint
 from openai_bls.api.http.handlers import Api, Handler, JsonResponse
 from openai_bls.api.operation import Operation
-from openai_bls.core.errors import NotFoundError
+from openai_bls.core.errors import NotFoundError, PermissionDeniedError
 from openai_bls.output import detect
 from openai_bls.pipeline.lifecycle.context import RequestContext
 
@@ -30,6 +30,7 @@ class Query(msgspec.Struct):
 
 async def reset_prefix_cache(api: Api, request: Request, context: RequestContext) -> Response:
     """POST /reset_prefix_cache: of every engine, or of the one that the query parameter `model` names."""
+    api.service.require_admin(context)
     name = parse_query(request.query_params, Query).model
     models = list(api.service.models) if name is None else [api.service.find(context, name).model]
     outcomes = await asyncio.gather(*(model.engine.reset_prefix_cache() for model in models), return_exceptions=True)
@@ -75,7 +76,11 @@ ENDPOINTS = (
     _endpoint(
         "reset_prefix_cache",
         reset_prefix_cache,
-        operation=Operation(summary="Make every engine, or that of `model`, forget its cached prompts", query=Query),
+        operation=Operation(
+            summary="Make every engine, or that of `model`, forget its cached prompts",
+            query=Query,
+            errors=frozenset({PermissionDeniedError}),
+        ),
     ),
     _endpoint(
         "tokenizer_info",

@@ -99,6 +99,14 @@ class ApiKeys:
         """Limits of the key `name`, as they are now; the key without a name has none."""
         return self._named.limits.get(name, NO_LIMITS)
 
+    def is_admin(self, name: str) -> bool:
+        """True if the key `name` may do what changes the server for all clients: the key without a name may.
+
+        Of the named ones those with the role `admin` may, or all, if the file gives no key a role.
+        """
+        limits = self._named.limits
+        return not name or self.limits(name).role == "admin" or all(one.role is None for one in limits.values())
+
     def _follow_file(self) -> None:
         """Read the file again if it has changed; a broken one changes nothing."""
         if self._file is None or not self._watched.changed():

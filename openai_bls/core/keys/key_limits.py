@@ -1,8 +1,8 @@
-"""Limits of an API key: what its requests may take together, as the file of keys says (`core.api_keys`)."""
+"""Limits of an API key, as the file of keys says (`core.api_keys`): what it may do, and take in all."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -21,6 +21,10 @@ class KeyLimits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     """Limit that replaces the setting `max_waiting_requests_per_key`."""
     max_waiting_tokens: Limit | None = None
     """Limit that replaces the setting `max_waiting_tokens_per_key`."""
+    max_stored_bytes: Limit | None = None
+    """Bytes of its files in `batches_dir` together."""
+    role: Literal["admin", "user"] | None = None
+    """`admin` may do what changes the server for all clients. Without one a key is a `user`, if any key has a role."""
     weight: Annotated[float, msgspec.Meta(ge=0.01, le=100)] = 1.0
     """Share of the engine while several keys wait for it: one with 2 gets twice as many tokens as one with 1."""
 
@@ -38,7 +42,7 @@ def parse_limits(words: list[str]) -> KeyLimits:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or name in values:
-            raise ValueError(f"{word!r} is not one <limit>=<number>")
+            raise ValueError(f"{word!r} is not one <limit>=<value>")
         values[name] = value
     try:
         return msgspec.convert(values, KeyLimits, strict=False)

@@ -70,15 +70,36 @@ def test_limits_belong_to_a_name(tmp_path: Path, impatient: None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "admins"),
+    [
+        ("a: a1\nb: b1 weight=2\n", ["a", "b", ""]),
+        ("a: a1 role=admin\nb: b1\n", ["a", ""]),
+        ("a: a1 role=admin\na: a2\nb: b1 role=user\n", ["a", ""]),
+        ("a: a1\nb: b1 role=user\n", [""]),
+    ],
+)
+def test_keys_of_a_file_that_gives_none_a_role_may_do_everything(tmp_path: Path, text: str, admins: list[str]) -> None:
+    file = tmp_path / "keys"
+    file.write_text(text)
+    keys = ApiKeys("own", str(file))
+    assert [name for name in ("a", "b", "") if keys.is_admin(name)] == admins
+
+
+def test_without_keys_everybody_may_do_everything() -> None:
+    assert ApiKeys().is_admin("")
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a: a1 60", "line 1 of .* '60' is not one <limit>=<number>"),
+        ("a: a1 60", "line 1 of .* '60' is not one <limit>=<value>"),
         ("a: a1 weight=1 weight=2", "'weight=2' is not one"),
         ("a: a1 requests_per_minute=0", "requests_per_minute"),
         ("a: a1 tokens_per_minute=1.5", "tokens_per_minute"),
         ("a: a1 weight=nan", "weight"),
         ("a: a1 weight=-1", "weight"),
         ("a: a1 speed=3", "speed"),
+        ("a: a1 role=root", "role"),
         ("a: a1 weight=2\na: a2 weight=3", "line 2 .* other limits than a line before"),
         ("", "holds no key"),
         ("# alice: key\n", "holds no key"),

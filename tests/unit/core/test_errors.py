@@ -13,6 +13,7 @@ from openai_bls.core import errors
     [
         (errors.InvalidRequestError, 400, "invalid_request_error", None),
         (errors.AuthenticationError, 401, "authentication_error", "invalid_api_key"),
+        (errors.PermissionDeniedError, 403, "invalid_request_error", "insufficient_permissions"),
         (errors.NotFoundError, 404, "invalid_request_error", None),
         (errors.ModelNotFoundError, 404, "invalid_request_error", "model_not_found"),
         (errors.OverloadedError, 503, "server_error", "server_overloaded"),

@@ -461,6 +461,21 @@ async def test_files(tmp_path: Path) -> None:
         await until(lambda: not place.folder.data(second["id"]).exists())
 
 
+async def test_the_files_of_a_key_have_a_quota(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("a: a max_stored_bytes=10\nb: b\n", encoding="utf-8")
+    async with served(tmp_path / "files", api_keys_file=str(keys)) as place:
+        place.client.headers["authorization"] = "Bearer a"
+        first = await place.upload(b"12345678")
+        refused = await place.upload(b"123")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "storage_quota_exceeded")
+        place.client.headers["authorization"] = "Bearer b"
+        assert (await place.upload(b"12345678901")).status_code == 200
+        place.client.headers["authorization"] = "Bearer a"
+        await place.client.delete(f"/v1/files/{first.json()['id']}")
+        assert (await place.upload(b"123")).status_code == 200
+
+
 @pytest.mark.parametrize("room_for", [0, 1], ids=["nothing", "the bytes but not the record"])
 async def test_a_full_disk_is_told_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, room_for: int

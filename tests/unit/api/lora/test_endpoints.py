@@ -7,6 +7,7 @@ import pytest
 
 from openai_bls.api.lora.endpoints import load, unload
 from openai_bls.core.errors import ApiError, InvalidRequestError, ModelNotFoundError
+from tests.unit.api.http_support import asked
 from tests.unit.core_support import Bench, engine_info, request_context
 
 
@@ -79,3 +80,19 @@ async def test_off_unless_there_is_a_directory_and_404_for_what_is_not_there(tmp
             await what(bench.service, request_context(), body)
     with pytest.raises(ModelNotFoundError):
         await unload(bench_in(tmp_path).service, request_context(), {"lora_name": "nobody"})
+
+
+@pytest.mark.parametrize("path", ["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache"])
+def test_a_key_without_the_role_admin_changes_nothing_for_others(tmp_path: Path, path: str) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("alice: a role=admin\nbob: b\n", encoding="utf-8")
+    body = {"lora_name": "poet"} if "unload" in path else NEW
+    statuses = {}
+    for key in "ab":
+        bench = Bench(engine_info(lora_names=("poet",), max_loras=2), lora_root=str(tmp_path), api_keys_file=str(keys))
+        answered = asked(bench, path, body, headers=[("authorization", f"Bearer {key}")])
+        statuses[key] = answered.status
+        if key == "b":
+            assert answered.json()["error"]["code"] == "insufficient_permissions"
+            assert not bench.engine.lora_updates
+    assert statuses == {"a": 200, "b": 403}

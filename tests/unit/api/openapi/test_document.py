@@ -134,3 +134,10 @@ def test_only_what_is_written_to_disk_finds_it_full() -> None:
     paths = made()["paths"]
     full = {(path, method) for path in paths for method, one in paths[path].items() if "507" in one["responses"]}
     assert full == {("/v1/files", "post"), ("/v1/batches", "post"), ("/v1/batches/{batch_id}/cancel", "post")}
+
+
+def test_only_what_an_admin_may_do_is_refused_to_others() -> None:
+    paths = made(has_keys=True)["paths"]
+    refused = {path for path in paths for one in paths[path].values() if "403" in one["responses"]}
+    assert refused == {"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache"}
+    assert "403" not in operation("/reset_prefix_cache")["responses"]
