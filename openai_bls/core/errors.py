@@ -16,6 +16,7 @@
         ├── StorageFullError     507  the disk of the server's files is full
         ├── DeadlineError        504  another model has not answered in time
         │   └── RequestDeadlineError  the request's own timeout has passed
+        ├── ModelAnswerError     502  another model has answered with what cannot be passed on
         └── EngineError          500  the engine failed; the client did nothing wrong
 
 Every message may be shown to a client: it names the field at fault, never a path, and carries no traceback. Any other
@@ -232,6 +233,22 @@ class RequestDeadlineError(DeadlineError):
         where = "before the engine began with it" if waited else "while it was being answered"
         super().__init__(f"The request's timeout of {timeout_s:g} s has passed {where}.", param="timeout")
         self.waited = waited
+
+
+class ModelAnswerError(ApiError):
+    """502: another model has answered with what cannot be passed on.
+
+    Args:
+        model: its name.
+        fault: what it did, "answered with a number" say.
+    """
+
+    status = 502
+    type = "server_error"
+    default_code = "bad_model_answer"
+
+    def __init__(self, model: str, fault: str) -> None:
+        super().__init__(f"The model {model!r} {fault}.")
 
 
 class EngineError(ApiError):

@@ -151,8 +151,8 @@ def test_on_tritons_endpoints(sdk: openai.OpenAI, chat_server: RunningServer) ->
         ({"do": "error", "error": {"message": "off topic", "type": "invalid_request_error"}}, 400, "off topic"),
         ({"do": "error", "error": {"message": "slow down", "code": 429}}, 429, "slow down"),
         ({"do": "refuse"}, 500, "failed: no such index"),
-        ({"do": "text", "text": "Paris"}, 500, "answered with something that is not JSON"),
-        ({"do": "text", "text": '{"choices": 1}'}, 500, "an object without 'choices'"),
+        ({"do": "text", "text": "Paris"}, 502, "answered with something that is not JSON"),
+        ({"do": "text", "text": '{"choices": 1}'}, 502, "an object without 'choices'"),
     ],
 )
 def test_errors(sdk: openai.OpenAI, model: str, stream: bool, do: Any, status: int, message: str) -> None:

@@ -21,7 +21,7 @@ from openai_bls.api.common.large_bodies import is_large, parsed
 from openai_bls.api.endpoint import Endpoint, Respond, Smoke, expect
 from openai_bls.api.http.handlers import Api, Handler
 from openai_bls.api.operation import Operation
-from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.errors import InvalidRequestError, ModelAnswerError
 from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service
@@ -133,6 +133,7 @@ ENDPOINTS = (
             body=ChatCompletionRequest,
             answer=Answer[ChatChoice],
             events=Chunk[ChatChunkChoice],
+            errors=frozenset({ModelAnswerError}),
             unsupported={ChatCompletionRequest: UNSUPPORTED},
         ),
     ),

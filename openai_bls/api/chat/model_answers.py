@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args
 import msgspec
 
 from openai_bls.api.common.encoding import encode, new_id
-from openai_bls.core.errors import ApiError, EngineError
+from openai_bls.core.errors import ApiError, ModelAnswerError
 from openai_bls.core.usage import FinishReason, Usage
 
 _ANY = msgspec.json.Decoder()
@@ -42,6 +42,7 @@ class _CompletionDetails(msgspec.Struct):
 class _Usage(msgspec.Struct):
     prompt_tokens: _Count | None = None
     completion_tokens: _Count | None = None
+    total_tokens: _Count | None = None
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _CompletionDetails | None = None
 
@@ -81,28 +82,29 @@ def checked(model: str, text: bytes) -> dict[str, Any]:
 
     Raises:
         ChatModelError: it is an error.
-        EngineError: it is neither an error nor an object with `choices`.
+        ModelAnswerError: it is neither an error nor an object with `choices`, or its usage cannot be one.
     """
     try:
         value = _ANY.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise EngineError(f"The model {model!r} answered with something that is not JSON.") from None
+        raise ModelAnswerError(model, "answered with something that is not JSON") from None
     if not isinstance(value, dict):
-        raise EngineError(f"The model {model!r} answered with JSON that is no object.")
+        raise ModelAnswerError(model, "answered with JSON that is no object")
     error = value.get("error")
     if error is not None:
         raise ChatModelError(error if isinstance(error, dict) else {"message": str(error)})
     if not isinstance(value.get("choices"), list):
-        raise EngineError(f"The model {model!r} answered with an object without 'choices'.")
+        raise ModelAnswerError(model, "answered with an object without 'choices'")
+    try:
+        msgspec.convert(value.get("usage"), _Usage | None)
+    except msgspec.ValidationError as error:
+        raise ModelAnswerError(model, f"answered with a 'usage' that cannot be one: {error}") from None
     return value
 
 
 def usage(answer: dict[str, Any]) -> Usage | None:
-    """The usage of an answer or a chunk; None if it has none, or one that is not OpenAI's."""
-    try:
-        given = msgspec.convert(answer.get("usage"), _Usage | None)
-    except msgspec.ValidationError:
-        return None
+    """The usage of an answer or a chunk that is `checked`; None if it has none."""
+    given = msgspec.convert(answer.get("usage"), _Usage | None)
     if given is None:
         return None
     prompt, completion = given.prompt_tokens_details, given.completion_tokens_details
@@ -130,7 +132,7 @@ def chunks(model: str, answer: dict[str, Any], *, include_usage: bool) -> Iterat
         include_usage: whether the last chunk carries the usage.
 
     Raises:
-        EngineError: a choice has no message.
+        ModelAnswerError: a choice has no message.
     """
     head = {
         "id": new_id("chatcmpl-"),
@@ -143,7 +145,7 @@ def chunks(model: str, answer: dict[str, Any], *, include_usage: bool) -> Iterat
     for at, choice in enumerate(answer["choices"]):
         message = choice.get("message") if isinstance(choice, dict) else None
         if not isinstance(message, dict):
-            raise EngineError(f"The model {model!r} answered with a choice without 'message'.")
+            raise ModelAnswerError(model, "answered with a choice without 'message'")
         yield from (encode({**head, "choices": [part]}) for part in _parts(at, choice, dict(message)))
     if include_usage:
         yield encode({**head, "choices": [], "usage": answer.get("usage")})

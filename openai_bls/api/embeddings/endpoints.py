@@ -7,6 +7,7 @@ from typing import Any
 from openai_bls.api.embeddings.schema import EmbeddingsBody
 from openai_bls.api.embeddings.serving import embed
 from openai_bls.api.endpoint import Smoke, expect, one_shot
+from openai_bls.core.errors import ModelAnswerError
 
 
 def _check(answer: Any) -> str:
@@ -23,5 +24,6 @@ ENDPOINTS = (
         body=EmbeddingsBody,
         summary="Vectors of texts",
         smoke=Smoke(body={"input": ["Hello", "Bonjour"]}, check=_check, optional=True),
+        errors=frozenset({ModelAnswerError}),
     ),
 )

@@ -7,6 +7,7 @@ from typing import Any
 from openai_bls.api.endpoint import Smoke, expect, one_shot
 from openai_bls.api.moderations.schema import ModerationsBody
 from openai_bls.api.moderations.serving import moderate
+from openai_bls.core.errors import ModelAnswerError
 
 
 def _check(answer: Any) -> str:
@@ -22,5 +23,6 @@ ENDPOINTS = (
         body=ModerationsBody,
         summary="Classes of texts",
         smoke=Smoke(body={"input": "Hello"}, check=_check, tasks=("classify",)),
+        errors=frozenset({ModelAnswerError}),
     ),
 )

@@ -7,7 +7,7 @@ from typing import Any
 from openai_bls.api.common.encoding import new_id
 from openai_bls.api.common.one_shot import admitted
 from openai_bls.api.moderations.schema import Moderation, ModerationsAnswer, parse_moderations
-from openai_bls.core.errors import EngineError
+from openai_bls.core.errors import ModelAnswerError
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service
 from openai_bls.pipeline.task_models.calls import text_rows
@@ -37,6 +37,6 @@ def _moderation(model: TaskModel, row: Array, labels: Array | None) -> Moderatio
     names = model.labels if labels is None else [bytes(label).decode(errors="replace") for label in labels]
     scores = dict(zip(names, row.tolist(), strict=False))
     if not len(scores) == len(names) == len(row):
-        raise EngineError(f"The model {model.name!r} answered with {len(row)} scores for {len(set(names))} classes.")
+        raise ModelAnswerError(model.name, f"answered with {len(row)} scores for {len(set(names))} classes")
     categories = {name: value >= model.threshold for name, value in scores.items()}
     return Moderation(any(categories.values()), categories, scores, {name: ["text"] for name in scores})

@@ -12,7 +12,13 @@ from openai_bls import __version__
 from openai_bls.api.endpoint import Endpoint
 from openai_bls.api.openapi.json_schema import Schema, SchemaBuilder
 from openai_bls.api.operation import Operation
-from openai_bls.core.errors import ApiError, AuthenticationError, PermissionDeniedError, StorageFullError
+from openai_bls.core.errors import (
+    ApiError,
+    AuthenticationError,
+    ModelAnswerError,
+    PermissionDeniedError,
+    StorageFullError,
+)
 
 OPENAPI = "3.1.0"
 DEFAULT_MODEL = "openai_bls"
@@ -77,7 +83,7 @@ class Load(msgspec.Struct):
     server_load: int
 
 
-_OF_SOME = frozenset[type[ApiError]]({PermissionDeniedError, StorageFullError})
+_OF_SOME = frozenset[type[ApiError]]({ModelAnswerError, PermissionDeniedError, StorageFullError})
 """Errors of those operations alone that name them."""
 
 _SERVER: dict[str, tuple[str, Any]] = {

@@ -7,6 +7,7 @@ from typing import Any
 from openai_bls.api.endpoint import Smoke, expect, one_shot
 from openai_bls.api.rerank.schema import RerankBody, ScoreBody
 from openai_bls.api.rerank.serving import rerank, score
+from openai_bls.core.errors import ModelAnswerError
 
 _QUERY = "What is the capital of France?"
 _DOCUMENTS = ["Paris is the capital of France.", "A pear is a fruit."]
@@ -32,6 +33,7 @@ ENDPOINTS = (
         summary="Documents in the order in which they answer a query",
         paths=("/v1/rerank", "/rerank", "/v2/rerank"),
         smoke=Smoke(body={"query": _QUERY, "documents": _DOCUMENTS}, check=_check_rerank, tasks=("rerank", "score")),
+        errors=frozenset({ModelAnswerError}),
     ),
     one_shot(
         "score",
@@ -40,5 +42,6 @@ ENDPOINTS = (
         summary="Scores of pairs of texts",
         paths=("/v1/score", "/score"),
         smoke=Smoke(body={"text_1": _QUERY, "text_2": _DOCUMENTS}, check=_check_score, tasks=("rerank", "score")),
+        errors=frozenset({ModelAnswerError}),
     ),
 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from openai_bls.core.errors import ApiError, DeadlineError, EngineError, OverloadedError
+from openai_bls.core.errors import ApiError, DeadlineError, EngineError, ModelAnswerError, OverloadedError
 from openai_bls.pipeline.task_models.registry import TaskModel, TensorSpec
 from openai_bls.transport.model_calls import (
     Array,
@@ -82,6 +83,8 @@ class TaskCall:
                 for index, row in zip(batch, answer[role], strict=True):
                     rows[index] = row
             outputs[role] = rows
+        if len(sizes := {len(row) for row in outputs.get("embedding", [])}) > 1:
+            raise self._misfit(f"embeddings of {min(sizes)} and of {max(sizes)} numbers")
         self.prompt_tokens += sum(int(row[0]) for row in outputs.pop("prompt_tokens", []))
         return outputs
 
@@ -124,13 +127,18 @@ class TaskCall:
         rows = [array[index].reshape(-1) for index in range(count)] if batched else [array.reshape(-1)]
         if role in ("score", "prompt_tokens") and any(len(row) != 1 for row in rows):
             raise self._misfit(f"{spec.name!r} with {len(rows[0])} numbers instead of one per input")
+        declared = math.prod(spec.dims)
+        if all(size >= 0 for size in spec.dims) and any(len(row) != declared for row in rows):
+            raise self._misfit(f"{spec.name!r} with {len(rows[0])} numbers per input, {declared} in its configuration")
+        if role == "prompt_tokens" and (array < 0).any():
+            raise self._misfit(f"{spec.name!r} below 0")
         if array.dtype == np.float32 and not np.isfinite(array).all():
             raise self._misfit(f"{spec.name!r} with values that are no numbers")
         return rows
 
-    def _misfit(self, what: str) -> EngineError:
+    def _misfit(self, what: str) -> ModelAnswerError:
         logger.error("model %s answered with %s", self._model.name, what)
-        return EngineError(f"The model {self._model.name!r} answered with {what}.")
+        return ModelAnswerError(self._model.name, f"answered with {what}")
 
 
 def call_failure(name: str, error: ModelCallError, timeout_s: float) -> ApiError:

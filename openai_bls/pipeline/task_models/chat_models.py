@@ -13,7 +13,7 @@ from contextlib import aclosing, contextmanager
 
 import numpy as np
 
-from openai_bls.core.errors import EngineError, OverloadedError
+from openai_bls.core.errors import ModelAnswerError, OverloadedError
 from openai_bls.pipeline.task_models.calls import call_failure
 from openai_bls.pipeline.task_models.registry import TaskModel
 from openai_bls.transport.model_calls import Array, Arrays, ModelCallError, ModelCalls, NoStreamsError
@@ -83,7 +83,7 @@ class ChatModels:
                     empty = False
                     yield _text(model, response)
             if empty:
-                raise EngineError(f"The model {model.name!r} sent no response.")
+                raise ModelAnswerError(model.name, "sent no response")
 
     async def _bls_answer(self, model: TaskModel, request: bytes, timeout_s: float) -> bytes:
         self._bls_calls += 1
@@ -97,10 +97,10 @@ class ChatModels:
         async with aclosing(self._stream(model, request, timeout_s)) as responses:
             async for response in responses:
                 if text is not None:
-                    raise EngineError(f"The model {model.name!r} sent several responses where 'stream' is false.")
+                    raise ModelAnswerError(model.name, "sent several responses where 'stream' is false")
                 text = _text(model, response)
         if text is None:
-            raise EngineError(f"The model {model.name!r} sent no response.")
+            raise ModelAnswerError(model.name, "sent no response")
         return text
 
     def _stream(self, model: TaskModel, request: bytes, timeout_s: float) -> AsyncGenerator[Arrays, None]:
@@ -136,5 +136,5 @@ def _text(model: TaskModel, response: Arrays) -> bytes:
     name = model.outputs["response"].name
     values = response[name].reshape(-1).tolist() if name in response else []
     if len(values) != 1 or not isinstance(values[0], bytes):
-        raise EngineError(f"The model {model.name!r} sent a response whose output {name!r} is not one text.")
+        raise ModelAnswerError(model.name, f"sent a response whose output {name!r} is not one text")
     return values[0]

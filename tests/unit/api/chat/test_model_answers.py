@@ -35,13 +35,26 @@ def chunks(whole: dict[str, Any], *, include_usage: bool = False) -> list[dict[s
         (b"[" * 100_000, "The model 'rag' answered with something that is not JSON."),
         (b'["choices"]', "The model 'rag' answered with JSON that is no object."),
         (b'{"choice": []}', "The model 'rag' answered with an object without 'choices'."),
+        *(
+            (
+                json.dumps({"choices": [], "usage": usage}).encode(),
+                f"The model 'rag' answered with a 'usage' that cannot be one: {why}.",
+            )
+            for usage, why in (
+                ({"prompt_tokens": -5e300}, "Expected `int | null`, got `float` - at `$.prompt_tokens`"),
+                ({"prompt_tokens": -1}, "Expected `int` >= 0 - at `$.prompt_tokens`"),
+                ({"total_tokens": 10**30}, "Expected `int` <= 9007199254740992 - at `$.total_tokens`"),
+                ({"completion_tokens": "3"}, "Expected `int | null`, got `str` - at `$.completion_tokens`"),
+                ([3], "Expected `object | null`, got `array`"),
+            )
+        ),
         (b'{"choices": {}}', "The model 'rag' answered with an object without 'choices'."),
     ],
 )
 def test_what_is_no_answer(text: bytes, message: str) -> None:
     with pytest.raises(ApiError) as raised:
         model_answers.checked("rag", text)
-    assert (raised.value.status, raised.value.message) == (500, message)
+    assert (raised.value.status, raised.value.message) == (502, message)
 
 
 @pytest.mark.parametrize(
@@ -99,11 +112,6 @@ def test_an_error_that_is_null_is_none() -> None:
         ),
         ({**USAGE, "prompt_tokens_details": None}, Usage.of(3, 2)),
         (None, None),
-        # What no counter takes.
-        ({"prompt_tokens": -1}, None),
-        ({"prompt_tokens": 10**30}, None),
-        ({"prompt_tokens": "3"}, None),
-        ([3], None),
     ],
 )
 def test_usage(given: Any, expected: Usage | None) -> None:

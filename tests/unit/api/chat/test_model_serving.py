@@ -222,7 +222,7 @@ def test_an_error_in_the_middle_of_a_stream() -> None:
 
 def test_something_else_than_json() -> None:
     assert error_of(asked(bench_of(b"hello"), PATH, BODY)) == (
-        500,
+        502,
         "The model 'rag' answered with something that is not JSON.",
     )
 

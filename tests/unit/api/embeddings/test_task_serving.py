@@ -119,3 +119,23 @@ def test_a_model_of_another_task() -> None:
     bench.service.models.tasks.replace([model("rerank", "ranks"), model("embeddings", "broken", output=[])])
     assert "scores documents against a query: use /v1/rerank" in refused(bench, model="ranks", input="a").message
     assert refused(bench, model="broken", input="a").status == 503
+
+
+@pytest.mark.parametrize(
+    ("outputs", "sentence"),
+    [
+        ({"embedding": np.ones((2, 7), np.float32)}, "'embedding' with 7 numbers per input, 4 in its configuration"),
+        ({"prompt_tokens": np.array([[3], [-1]], np.int32)}, "'prompt_tokens' below 0"),
+    ],
+)
+def test_an_answer_that_is_not_what_the_model_declares_is_its_fault(outputs: dict[str, Any], sentence: str) -> None:
+    bench = bench_of(counts=True)
+    counted = {"prompt_tokens": np.full((2, 1), 7, np.int32)}
+    bench.model_calls.models["vectors"] = lambda _: {
+        "embedding": np.ones((2, 4), np.float32),
+        **counted,
+        **outputs,
+    }
+    error = refused(bench, model="vectors", input=["a", "b"])
+    assert (error.status, error.code) == (502, "bad_model_answer")
+    assert error.message == f"The model 'vectors' answered with {sentence}."

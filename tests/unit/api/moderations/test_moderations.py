@@ -94,7 +94,7 @@ def test_names_from_an_output() -> None:
 def test_more_scores_than_names() -> None:
     outputs = [tensor("scores", "TYPE_FP32", [-1])]
     error = refused(make_bench(output=outputs, openai_labels="one"), input="x")
-    assert (error.status, error.message) == (500, "The model 'moderator' answered with 2 scores for 1 classes.")
+    assert (error.status, error.message) == (502, "The model 'moderator' answered with 2 scores for 1 classes.")
 
 
 @pytest.mark.parametrize(

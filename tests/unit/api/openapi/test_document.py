@@ -141,3 +141,12 @@ def test_only_what_an_admin_may_do_is_refused_to_others() -> None:
     refused = {path for path in paths for one in paths[path].values() if "403" in one["responses"]}
     assert refused == {"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache"}
     assert "403" not in operation("/reset_prefix_cache")["responses"]
+
+
+def test_only_what_other_models_answer_may_be_their_fault() -> None:
+    paths = made()["paths"]
+    found = {path for path in paths for one in paths[path].values() if "502" in one["responses"]}
+    assert found == {
+        *("/v1/chat/completions", "/v1/embeddings", "/v1/moderations"),
+        *("/v1/rerank", "/rerank", "/v2/rerank", "/v1/score", "/score"),
+    }

@@ -62,11 +62,21 @@ async def test_rows_of_other_lengths_are_other_calls() -> None:
 @pytest.mark.parametrize(("dims", "shape"), [([1], (1,)), ([-1], (1,)), ([1, -1], (1, 1))])
 async def test_a_model_without_batches_is_called_for_each(dims: list[int], shape: tuple[int, ...]) -> None:
     calls = FakeModelCalls()
-    calls.models["other"] = lambda inputs: {"embedding": np.ones((1, 2), np.float32) * len(inputs["text"].flat[0])}
+    calls.models["other"] = lambda inputs: {"embedding": np.ones((1, 4), np.float32) * len(inputs["text"].flat[0])}
     other = model("embeddings", max_batch_size=0, input=[tensor("text", dims=dims)])
     outputs = await TaskCall(calls, other, 10.0).run({"text": text_rows(["a", "bc"])})
-    assert [row.tolist() for row in outputs["embedding"]] == [[1, 1], [2, 2]]
+    assert [row.tolist() for row in outputs["embedding"]] == [[1] * 4, [2] * 4]
     assert [inputs["text"].shape for _, inputs in calls.called] == [shape, shape]
+
+
+async def test_embeddings_of_one_request_have_one_size() -> None:
+    calls = FakeModelCalls()
+    calls.models["other"] = lambda inputs: {"embedding": np.ones((1, len(inputs["text"].flat[0])), np.float32)}
+    other = model("embeddings", max_batch_size=1, output=[tensor("embedding", "TYPE_FP32", [-1])])
+    message = "The model 'other' answered with embeddings of 1 and of 2 numbers."
+    with pytest.raises(ApiError) as raised:
+        await TaskCall(calls, other, 10.0).run({"text": text_rows(["a", "bc"])})
+    assert (raised.value.status, raised.value.message) == (502, message)
 
 
 async def test_only_a_few_calls_at_once() -> None:
@@ -78,7 +88,7 @@ async def test_only_a_few_calls_at_once() -> None:
         for _ in range(3):
             await asyncio.sleep(0)
         running.append(running[-1] - 1)
-        return {"embedding": np.zeros((1, 2), np.float32)}
+        return {"embedding": np.zeros((1, 4), np.float32)}
 
     calls.models["other"] = answer
     await TaskCall(calls, model("embeddings", max_batch_size=1), 10.0).run({"text": text_rows("abcdefghij")})
@@ -154,4 +164,8 @@ async def test_failures(error: ModelCallError, expected: tuple[int, str | None, 
 async def test_answers_that_are_not_what_was_declared(array: Array, sentence: str) -> None:
     calls = FakeModelCalls()
     calls.models["other"] = lambda inputs: {"score": array}
-    assert await failure(calls, model("rerank")) == (500, None, f"The model 'other' answered with {sentence}.")
+    assert await failure(calls, model("rerank")) == (
+        502,
+        "bad_model_answer",
+        f"The model 'other' answered with {sentence}.",
+    )

@@ -88,7 +88,7 @@ async def test_answers_that_are_none(responses: list[Arrays], message: str) -> N
     models = ChatModels(calls, 5)
     with pytest.raises(ApiError) as raised:
         await models.answer(STREAMING, b"ask")
-    assert (raised.value.status, raised.value.message) == (500, message)
+    assert (raised.value.status, raised.value.message) == (502, message)
     assert (models.in_progress, calls.closed_streams) == (0, 1)
 
 
