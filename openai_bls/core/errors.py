@@ -239,8 +239,8 @@ class ModelAnswerError(ApiError):
     """502: another model has answered with what cannot be passed on.
 
     Args:
-        model: its name.
-        fault: what it did, "answered with a number" say.
+        model: name of the model.
+        fault: part of the sentence that says what the model did, such as "answered with a number".
     """
 
     status = 502

@@ -37,7 +37,7 @@ def parse_json(endpoint: Body, body: bytes, max_items: int | None = None) -> Val
     """A `ValidRequest` from a request body.
 
     Args:
-        endpoint: that it is for.
+        endpoint: endpoint of the request.
         body: JSON text.
         max_items: see `check_count`.
 

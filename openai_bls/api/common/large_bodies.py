@@ -77,7 +77,7 @@ def check_count(count: int, field: str, max_items: int | None) -> None:
 
     Args:
         count: items of the field, those inside of its items included.
-        field: its name.
+        field: name of the field.
         max_items: tokens of the longest context of the served models; None if that is not known.
 
     Raises:

@@ -60,7 +60,7 @@ class SchemaBuilder:
         types: every type that will be asked for.
         refusals: unsupported fields of structs.
         optional_tags: structs whose tag may be left out.
-        max_items: of arrays with the mark `PER_TOKEN`; None says nothing of it.
+        max_items: largest length of arrays with the mark `PER_TOKEN`; None leaves it out.
     """
 
     def __init__(

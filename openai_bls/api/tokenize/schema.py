@@ -71,7 +71,7 @@ def parse_tokenize(body: dict[str, Any], max_items: int | None = None) -> tuple[
     """The generation whose prompt is to be tokenized, and whether the text of each token is wanted.
 
     Args:
-        body: of the request.
+        body: body of the request.
         max_items: see `check_count`.
 
     Raises:
