@@ -50,6 +50,7 @@ from openai_bls.core.manifest import (
     ENGINE_FOLDER,
     FORMAT_VERSION,
     MANIFEST_NAME,
+    BuildError,
     EngineLoadError,
     FileRecord,
     KvCacheSettings,
@@ -78,9 +79,9 @@ def build(options: BuildOptions, report: Report) -> Manifest:
         report: called with one line per stage.
 
     Raises:
-        EngineLoadError: it cannot be built; one sentence that says why.
+        BuildError: it cannot be built; one sentence that says why.
     """
-    with _file_errors(options.model_repository):
+    with _build_errors(options.model_repository):
         target = target_of(options.model_repository, options.name)
         with sole_build(target), tempfile.TemporaryDirectory() as scratch:
             target.clean()
@@ -91,18 +92,20 @@ def remove(repository: Path, name: str, report: Report) -> None:
     """Take the named engine `name` out of the repository.
 
     Raises:
-        EngineLoadError: there is none, or it cannot be removed.
+        BuildError: there is none, or it cannot be removed.
     """
-    with _file_errors(repository):
+    with _build_errors(repository):
         NamedTarget(repository, name).remove()
     report(f"removed the engine {name}")
 
 
 @contextlib.contextmanager
-def _file_errors(repository: Path) -> Iterator[None]:
-    """Errors of the file system become `EngineLoadError`s."""
+def _build_errors(repository: Path) -> Iterator[None]:
+    """Errors of the file system, and of what a load would refuse as well, become `BuildError`s."""
     try:
         yield
+    except EngineLoadError as error:
+        raise BuildError(str(error)) from None
     except OSError as error:
         told = of_files(error, repository)
         if told is None:
@@ -123,7 +126,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
     model_name = options.served_model_name or default_name(options.model)
     _require_free(model_name, options, target)
     if options.max_batch_size < 1:
-        raise EngineLoadError("--max-batch-size must be at least 1")
+        raise BuildError("--max-batch-size must be at least 1")
     recipe = _recipe(options, source, facts, model_name, target, report)
     built_from = _fingerprint(source, recipe, target)
     wanted = msgspec.structs.replace(
@@ -172,14 +175,14 @@ class _Embedded:
         self._options, self._source, self._facts, self._report = options, source, facts, report
         max_model_len = _max_model_len(options.max_model_len, facts)
         if options.max_tokens_in_kv_cache and options.max_tokens_in_kv_cache < max_model_len:
-            raise EngineLoadError(
+            raise BuildError(
                 f"--max-tokens-in-kv-cache {options.max_tokens_in_kv_cache} does not hold one sequence of "
                 f"{max_model_len} tokens: raise it, or give a smaller --max-seq-len"
             )
         if options.engine == "null" and (options.lora.adapters or options.lora.max_loras):
-            raise EngineLoadError("--lora-dir and --max-loras are for engines with a model: the null engine has none")
+            raise BuildError("--lora-dir and --max-loras are for engines with a model: the null engine has none")
         if options.quant and quantized(source):
-            raise EngineLoadError(f"--quant {options.quant}: the checkpoint is quantized already, and served as it is")
+            raise BuildError(f"--quant {options.quant}: the checkpoint is quantized already, and served as it is")
         self._draft = draft.find_draft(options, report)
         self.manifest = Manifest(
             engine=options.engine,
@@ -285,13 +288,13 @@ def _require_free(model_name: str, options: BuildOptions, target: BuildTarget) -
     """Check that the API serves nothing else under the names of the engine and of its adapters.
 
     Raises:
-        EngineLoadError: it does.
+        BuildError: it does.
     """
     # The C++ backend's adapters are no models of their own.
     is_cpp = options.engine == "tensorrt_llm" and options.tensorrt_llm.backend == "cpp"
     adapters = [] if is_cpp else list(options.lora.adapters)
     if model_name in adapters:
-        raise EngineLoadError(
+        raise BuildError(
             f"{model_name!r} is the engine's own name and an adapter's: give the adapter another, --lora-dir NAME=DIR, "
             "or the engine, with --served-model-name"
         )
@@ -304,12 +307,12 @@ def _require_free(model_name: str, options: BuildOptions, target: BuildTarget) -
         else:
             taken = [*names, *(name for manifest in manifests for name in _adapters(manifest))]
             if model_name in taken:
-                raise EngineLoadError(
+                raise BuildError(
                     f"{model_name!r} is a name of the engine in {model} already: give another with --served-model-name"
                 )
         for name in adapters:
             if name in taken:
-                raise EngineLoadError(
+                raise BuildError(
                     f"{name!r} is a name of the engine in {model} already: give the adapter another, --lora-dir "
                     "NAME=DIR"
                 )
@@ -367,7 +370,7 @@ def _max_model_len(wanted: int | None, facts: CheckpointFacts) -> int:
     if wanted is None:
         return most or DEFAULT_MODEL_LEN
     if wanted < 1 or (most is not None and wanted > most):
-        raise EngineLoadError(f"--max-seq-len {wanted} is outside what the model was made for (1 to {most})")
+        raise BuildError(f"--max-seq-len {wanted} is outside what the model was made for (1 to {most})")
     return wanted
 
 

@@ -10,7 +10,7 @@ import msgspec
 from openai_bls.builder.recipe import Recipe, Report
 from openai_bls.builder.target import BuildTarget
 from openai_bls.core import config_pbtxt
-from openai_bls.core.manifest import EngineLoadError, load_manifest
+from openai_bls.core.manifest import BuildError, EngineLoadError, load_manifest
 from openai_bls.core.settings import SettingsError, TensorRtLlmSettings
 from openai_bls.triton_models.cpp_backend import render_configs
 from openai_bls.triton_models.repository import ENGINE
@@ -41,7 +41,7 @@ def report_edited(target: BuildTarget, recipe: Recipe, report: Report) -> None:
     """Say which config.pbtxt files somebody has changed since the last build: they stay, whatever was asked for.
 
     Raises:
-        EngineLoadError: the engine would not load with one of them.
+        BuildError: the engine would not load with one of them.
     """
     for model, path in target.configs.items():
         if path.is_file() and _statements(path.read_text(encoding="utf-8")) != _statements(recipe.configs[model]):
@@ -54,9 +54,7 @@ def report_edited(target: BuildTarget, recipe: Recipe, report: Report) -> None:
                 if model == target.model and config_pbtxt.text(config, "backend") == "python":
                     check_engine(model, recipe.manifest, config_pbtxt.parameters(config))
             except (SettingsError, ValueError) as error:
-                raise EngineLoadError(
-                    f"{path}, which somebody changed, does not go with this engine: {error}"
-                ) from None
+                raise BuildError(f"{path}, which somebody changed, does not go with this engine: {error}") from None
 
 
 def _statements(config: str) -> list[str]:

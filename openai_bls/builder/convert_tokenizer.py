@@ -21,7 +21,7 @@ import msgspec
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from openai_bls.core.checkpoint import read_json
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 
 _BPE, _UNIGRAM = 2, 1
 _CONTROL, _USER_DEFINED = 3, 4
@@ -72,7 +72,7 @@ def make(source: Path) -> Made | None:
     """A tokenizer.json's content for the checkpoint in `source`; None if its family is not one of those known.
 
     Raises:
-        EngineLoadError: the family is known, and its data is missing, unreadable, or comes out otherwise.
+        BuildError: the family is known, and its data is missing, unreadable, or comes out otherwise.
     """
     config = read_json(source / "config.json")
     match config.get("model_type"):
@@ -93,7 +93,7 @@ def from_sentencepiece(path: Path, special: Mapping[str, int] | None = None) -> 
         special: further special tokens by their ids, which must follow those of the model or be pieces of it.
 
     Raises:
-        EngineLoadError: sentencepiece is not installed, the file is no model, or the two differ.
+        BuildError: sentencepiece is not installed, the file is no model, or the two differ.
     """
     try:
         import sentencepiece
@@ -101,7 +101,7 @@ def from_sentencepiece(path: Path, special: Mapping[str, int] | None = None) -> 
         # sentencepiece's own wants a newer protobuf than gRPC has.
         from transformers.utils import sentencepiece_model_pb2_new as sentencepiece_model_pb2
     except ImportError:
-        raise EngineLoadError(
+        raise BuildError(
             f"{path} is a SentencePiece model: run `pip install sentencepiece` to have it converted"
         ) from None
     proto = sentencepiece_model_pb2.ModelProto()
@@ -109,7 +109,7 @@ def from_sentencepiece(path: Path, special: Mapping[str, int] | None = None) -> 
         proto.ParseFromString(path.read_bytes())
         original = sentencepiece.SentencePieceProcessor(model_file=str(path))
     except Exception as error:  # protobuf's own, and SentencePiece's RuntimeError
-        raise EngineLoadError(f"{path} is no SentencePiece model: {error}") from None
+        raise BuildError(f"{path} is no SentencePiece model: {error}") from None
     tokenizer = _from_proto(proto)
     _add(tokenizer, special or {}, path)
     _compare(tokenizer, original.encode, path)
@@ -126,7 +126,7 @@ def from_ranks(path: Path, pattern: str, special: Mapping[str, int], *, nfc: boo
         nfc: whether text is normalized to Unicode's form C first.
 
     Raises:
-        EngineLoadError: the file is no such list, or the two differ.
+        BuildError: the file is no such list, or the two differ.
     """
     ranks = _ranks(path)
     names = _byte_names()
@@ -180,7 +180,7 @@ def _chatglm(source: Path) -> Made:
     named = _named_ids(config)
     if _is_ranks(path):
         if not named:
-            raise EngineLoadError(f"{source}/tokenizer_config.json has no added_tokens_decoder")
+            raise BuildError(f"{source}/tokenizer_config.json has no added_tokens_decoder")
         tokenizer, compared = from_ranks(path, _GLM_PATTERN, named, nfc=False)
         return Made(tokenizer, config, "", compared=compared)
     code = source / "tokenization_chatglm.py"
@@ -191,7 +191,7 @@ def _chatglm(source: Path) -> Made:
     special = {token: first + number for number, token in enumerate(tokens)}
     for token, number in special.items():
         if named.get(token, number) != number:
-            raise EngineLoadError(
+            raise BuildError(
                 f"{source}: {token} has the id {named[token]} in tokenizer_config.json and {number} by its code"
             )
     tokenizer = from_sentencepiece(path, special)
@@ -227,7 +227,7 @@ def _from_proto(proto: Any) -> Tokenizer:
     elif trainer.model_type == _UNIGRAM:
         model = models.Unigram(scores, unk_id=trainer.unk_id, byte_fallback=trainer.byte_fallback)
     else:
-        raise EngineLoadError("only SentencePiece models of the kinds bpe and unigram can be converted")
+        raise BuildError("only SentencePiece models of the kinds bpe and unigram can be converted")
     tokenizer = Tokenizer(model)
     steps: list[Any] = []
     if rules.precompiled_charsmap:
@@ -278,7 +278,7 @@ def _ranks(path: Path) -> dict[bytes, int]:
         lines = [line.split() for line in path.read_bytes().splitlines() if line]
         return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
     except (OSError, ValueError, binascii.Error):
-        raise EngineLoadError(f"{path} is no list of byte pairs and their ranks") from None
+        raise BuildError(f"{path} is no list of byte pairs and their ranks") from None
 
 
 def _is_ranks(path: Path) -> bool:
@@ -297,14 +297,14 @@ def _add(tokenizer: Tokenizer, special: Mapping[str, int], path: Path) -> None:
             tokenizer.add_special_tokens([AddedToken(f"<|unused_{size}|>", normalized=False, special=True)])
         tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True)])
         if tokenizer.token_to_id(token) != number:
-            raise EngineLoadError(f"{path}: {token} would have the id {tokenizer.token_to_id(token)}, not {number}")
+            raise BuildError(f"{path}: {token} would have the id {tokenizer.token_to_id(token)}, not {number}")
 
 
 def _compare(tokenizer: Tokenizer, original: Callable[[str], list[int]], path: Path) -> None:
     for text in SAMPLES:
         ids, expected = tokenizer.encode(text, add_special_tokens=False).ids, list(original(text))
         if ids != expected:
-            raise EngineLoadError(
+            raise BuildError(
                 f"{path} cannot be converted to a tokenizer.json: {text!r} would be {ids} instead of {expected}"
             )
 
@@ -312,7 +312,7 @@ def _compare(tokenizer: Tokenizer, original: Callable[[str], list[int]], path: P
 def _file(source: Path, name: str) -> Path:
     path = source / name
     if not path.is_file():
-        raise EngineLoadError(f"{source} has no {name}, which its tokenizer is made from")
+        raise BuildError(f"{source} has no {name}, which its tokenizer is made from")
     return path
 
 

@@ -12,7 +12,7 @@ from openai_bls.builder.recipe import BuildOptions, Report
 from openai_bls.builder.target import Prepared
 from openai_bls.builder.weights import place, place_tokenizer, place_weights
 from openai_bls.core.checkpoint import read_checkpoint
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 
 FOLDER = "draft"
 """Folder beside the manifest."""
@@ -22,13 +22,13 @@ def find_draft(options: BuildOptions, report: Report) -> Path | None:
     """The folder of the draft model's checkpoint, downloaded if need be; None if there is to be none.
 
     Raises:
-        EngineLoadError: it cannot be had.
+        BuildError: it cannot be had.
     """
     if not options.draft_model:
         return None
     source = find_source(options.draft_model, report)
     if source.is_file():
-        raise EngineLoadError(f"--draft-model {options.draft_model}: a draft model is a directory or a hub id")
+        raise BuildError(f"--draft-model {options.draft_model}: a draft model is a directory or a hub id")
     check_small_files(source)
     return source
 
@@ -45,7 +45,7 @@ def place_draft(source: Path, prepared: Prepared, options: BuildOptions, report:
     """Put the draft model's files into the engine; the model's tokenizer is there already.
 
     Raises:
-        EngineLoadError: it is no causal language model, or one of another vocabulary.
+        BuildError: it is no causal language model, or one of another vocabulary.
     """
     trust = options.trust_remote_code
     report("draft model")
@@ -62,7 +62,7 @@ def _require_same_vocabulary(name: str, of_model: Path, of_draft: Path) -> None:
     for token, token_id in sorted(wanted.items(), key=lambda item: item[1]):
         if found.get(token) != token_id:
             there = f"{found[token]} there" if token in found else "not there"
-            raise EngineLoadError(
+            raise BuildError(
                 f"--draft-model {name} has another vocabulary than the model: the token {token!r}, {token_id} in the "
                 f"model's, is {there}; a draft model has to have the same tokenizer"
             )

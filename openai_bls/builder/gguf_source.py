@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from openai_bls.builder.gguf_weights import GgufWeights, read_header
-from openai_bls.core.manifest import Dtype, EngineLoadError, first_line
+from openai_bls.core.manifest import BuildError, Dtype, first_line
 
 WEIGHTS_NAME = "model.gguf"
 """Name of the GGUF file in the folder that describes it."""
@@ -27,14 +27,14 @@ def sole_gguf(folder: Path) -> Path | None:
     """The GGUF file of a folder without other weights; None if it has none.
 
     Raises:
-        EngineLoadError: it has several.
+        BuildError: it has several.
     """
     files = sorted(folder.glob("*.gguf"))
     if not files or any(folder.glob("*.safetensors")) or any(folder.glob("pytorch_model*.bin")):
         return None
     if len(files) > 1:
         names = ", ".join(path.name for path in files)
-        raise EngineLoadError(f"{folder} has several GGUF files: give one of them with its path ({names})")
+        raise BuildError(f"{folder} has several GGUF files: give one of them with its path ({names})")
     return files[0]
 
 
@@ -48,10 +48,10 @@ def describe(file: Path, folder: Path, dtype: Dtype, report: Callable[[str], Non
         report: called with one line per stage.
 
     Raises:
-        EngineLoadError: the file is damaged, or is nothing that transformers' reader makes a whole model of.
+        BuildError: the file is damaged, or is nothing that transformers' reader makes a whole model of.
     """
     if parts := _PART.search(file.name):
-        raise EngineLoadError(f"{file} is one of {int(parts[1])} parts: join them with llama-gguf-split --merge first")
+        raise BuildError(f"{file} is one of {int(parts[1])} parts: join them with llama-gguf-split --merge first")
     read_header(file)
     report(f"reading {file.name}")
     import transformers
@@ -61,7 +61,7 @@ def describe(file: Path, folder: Path, dtype: Dtype, report: Callable[[str], Non
         tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         tokenizer.save_pretrained(folder)
     except Exception as error:  # what an unknown architecture or a missing key raises differs
-        raise EngineLoadError(f"transformers cannot read {file}: {first_line(error)}") from None
+        raise BuildError(f"transformers cannot read {file}: {first_line(error)}") from None
     weights = GgufWeights(file, config)
     config.dtype = weights.choose_dtype(dtype)
     config.architectures = [weights.architecture]
@@ -82,7 +82,7 @@ def write_weights(folder: Path, target: Path, report: Callable[[str], None]) -> 
     """Write the weights of the GGUF file that `folder` describes into `target`, as safetensors.
 
     Raises:
-        EngineLoadError: the file has tensors that cannot be read.
+        BuildError: the file has tensors that cannot be read.
     """
     import transformers
 

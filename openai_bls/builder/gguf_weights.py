@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from openai_bls.builder.checkpoint.parameter_count import meta_model
 from openai_bls.core.checkpoint import require_content
-from openai_bls.core.manifest import Dtype, EngineLoadError, first_line
+from openai_bls.core.manifest import BuildError, Dtype, first_line
 from openai_bls.launcher import progress
 
 _SAFETENSORS_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -36,18 +36,18 @@ def read_header(file: Path) -> Any:
     """The `gguf.GGUFReader` of a file that is whole; the last one is kept, since each takes seconds.
 
     Raises:
-        EngineLoadError: it is not, or the package gguf is not installed.
+        BuildError: it is not, or the package gguf is not installed.
     """
     require_content(file)
     with file.open("rb") as opened:
         if opened.read(4) != b"GGUF":
-            raise EngineLoadError(f"{file} is no GGUF file: it does not begin with GGUF")
+            raise BuildError(f"{file} is no GGUF file: it does not begin with GGUF")
     if importlib.util.find_spec("gguf") is None:
-        raise EngineLoadError(f"{file} is a GGUF file: run `pip install gguf` to have it read")
+        raise BuildError(f"{file} is a GGUF file: run `pip install gguf` to have it read")
     try:
         return _reader(file, file.stat().st_mtime_ns)
     except Exception as error:  # numpy's and Python's own, wherever the file ends
-        raise EngineLoadError(f"{file} is cut short or damaged: {first_line(error)}") from None
+        raise BuildError(f"{file} is cut short or damaged: {first_line(error)}") from None
 
 
 @functools.lru_cache(maxsize=1)
@@ -64,7 +64,7 @@ class GgufWeights:
         """Find each parameter's tensor.
 
         Raises:
-            EngineLoadError: a parameter has none, or the file has tensors that transformers' reader drops, or is none.
+            BuildError: a parameter has none, or the file has tensors that transformers' reader drops, or is none.
         """
         from transformers import modeling_gguf_pytorch_utils as of_transformers
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -74,7 +74,7 @@ class GgufWeights:
         kind = reader.get_field("general.architecture").contents()
         self.architecture = str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, ""))
         if not self.architecture:
-            raise EngineLoadError(f"{file} is no causal language model that transformers knows ({kind})")
+            raise BuildError(f"{file} is no causal language model that transformers knows ({kind})")
         model = meta_model(config, self.architecture)
         self._shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
         self._streamed = not _has_newer_reader(kind) and kind != "gpt2"
@@ -95,7 +95,7 @@ class GgufWeights:
         _refuse_what_is_dropped(file, reader, kind, held - self._names.keys())
         missing = self._shapes.keys() - {self._names[name] for name in held & self._names.keys()}
         if missing:
-            raise EngineLoadError(f"{file} has no tensor for {len(missing)} parameters, such as {min(missing)}")
+            raise BuildError(f"{file} has no tensor for {len(missing)} parameters, such as {min(missing)}")
 
     def choose_dtype(self, wanted: Dtype) -> str:
         """`wanted`; of auto the half type of a file without quantized tensors if it holds all, else float32."""
@@ -124,7 +124,7 @@ class GgufWeights:
         """Write `target`/model.safetensors, or the parts that transformers makes of it.
 
         Raises:
-            EngineLoadError: a tensor has a type that cannot be read, or values that `dtype` cannot hold.
+            BuildError: a tensor has a type that cannot be read, or values that `dtype` cannot hold.
         """
         if not self._streamed:
             self._write_whole(target, dtype)
@@ -148,14 +148,14 @@ class GgufWeights:
                 values = self._values(tensor)
                 name = self._names[tensor.name]
                 if values.shape != self._shapes[name]:
-                    raise EngineLoadError(
+                    raise BuildError(
                         f"{self._file}: {tensor.name} is {list(values.shape)} where {name} is "
                         f"{list(self._shapes[name])}"
                     )
                 for start in range(0, values.size, _STRETCH):
                     stretch = values.reshape(-1)[start : start + _STRETCH]
                     if not np.isfinite(stretch).all() or (dtype == "float16" and abs(stretch).max() > _MOST_OF_FLOAT16):
-                        raise EngineLoadError(f"{self._file}: {tensor.name} has values that {dtype} does not hold")
+                        raise BuildError(f"{self._file}: {tensor.name} has values that {dtype} does not hold")
                     bar.advance(file.write(_as(stretch, dtype).data))
                 del values, stretch  # before the next tensor takes its memory
 
@@ -170,7 +170,7 @@ class GgufWeights:
             for start in range(0, len(weights), step):
                 weights[start : start + step] = dequantize(tensor.data[start : start + step], tensor.tensor_type)
         except NotImplementedError:
-            raise EngineLoadError(
+            raise BuildError(
                 f"{self._file}: {tensor.name} is {tensor.tensor_type.name}, which the package gguf cannot read"
             ) from None
         found = self._processor.process(weights=weights, name=tensor.name, tensor_key_mapping=self._names)
@@ -191,9 +191,9 @@ class GgufWeights:
                 model.save_pretrained(target)
         except Exception as error:  # transformers' own, those of gguf, and that accelerate is not installed
             shapes = "its tensors have other shapes than its configuration" if "mismatched" in str(error) else ""
-            raise EngineLoadError(f"transformers cannot read {self._file}: {shapes or first_line(error)}") from None
+            raise BuildError(f"transformers cannot read {self._file}: {shapes or first_line(error)}") from None
         if missing:
-            raise EngineLoadError(f"{self._file} has no tensor for {len(missing)} parameters, such as {missing[0]}")
+            raise BuildError(f"{self._file} has no tensor for {len(missing)} parameters, such as {missing[0]}")
 
 
 def _has_newer_reader(kind: str) -> bool:
@@ -209,12 +209,12 @@ def _refuse_what_is_dropped(file: Path, reader: Any, kind: str, dropped: set[str
     """Refuse what transformers' reader leaves out without a word: the model would be another."""
     scaling = reader.get_field(f"{kind}.rope.scaling.type")
     if scaling is not None and scaling.contents() != "none":
-        raise EngineLoadError(
+        raise BuildError(
             f"{file} has RoPE scaling ({scaling.contents()}), which transformers' reader of GGUF files drops"
         )
     if dropped:
         what = "RoPE scaling" if min(dropped).startswith("rope_") else "weights"
-        raise EngineLoadError(
+        raise BuildError(
             f"{file} has {what} that transformers' reader of GGUF files drops ({', '.join(sorted(dropped)[:3])})"
         )
 

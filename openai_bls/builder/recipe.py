@@ -71,6 +71,6 @@ class Recipe(Protocol):
             Sizes and hashes of the files in the folder `engine`, for the manifest.
 
         Raises:
-            EngineLoadError: it cannot be built; one sentence that says why.
+            BuildError: it cannot be built; one sentence that says why.
         """
         ...

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from openai_bls.builder.target import Prepared
-from openai_bls.core.manifest import EngineLoadError, Manifest, SelfTestRecord, first_line
+from openai_bls.core.manifest import BuildError, Manifest, SelfTestRecord, first_line
 from openai_bls.core.settings import TensorRtLlmSettings, engine_overrides
 from openai_bls.embedded.loading import load
 from openai_bls.embedded.options import EngineOptions
@@ -43,7 +43,7 @@ def self_test(prepared: Prepared, manifest: Manifest) -> Outcome:
     """Load the engine of the prepared checkpoint, and let it prove itself.
 
     Raises:
-        EngineLoadError: it does not load, or no runner gives right answers; one sentence.
+        BuildError: it does not load, or no runner gives right answers; one sentence.
     """
     context = multiprocessing.get_context("forkserver")
     if not Path("/dev/nvidiactl").exists():
@@ -60,16 +60,16 @@ def self_test(prepared: Prepared, manifest: Manifest) -> Outcome:
     try:
         process.start()
     except OSError as error:
-        raise EngineLoadError(f"the self-test cannot be started: {first_line(error)}") from None
+        raise BuildError(f"the self-test cannot be started: {first_line(error)}") from None
     sender.close()
     try:
         with contextlib.suppress(EOFError):
             outcome = msgspec.json.decode(receiver.recv_bytes(), type=Outcome)
             if outcome.refusal:
-                raise EngineLoadError(outcome.refusal)
+                raise BuildError(outcome.refusal)
             return outcome
         process.join()
-        raise EngineLoadError(_death(process.exitcode or 0))
+        raise BuildError(_death(process.exitcode or 0))
     finally:
         receiver.close()
         process.kill()

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from openai_bls.core.manifest import ASIDE, MANIFEST_NAME, OLD, EngineLoadError, Manifest, write_manifest
+from openai_bls.core.manifest import ASIDE, MANIFEST_NAME, OLD, BuildError, Manifest, write_manifest
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.repository import ENGINE, PREPROCESSING, TOKENIZER, with_suffix
 from openai_bls.triton_models.tensors import MODELS
@@ -225,7 +225,7 @@ class NamedTarget:
         """See `DefaultTarget`.
 
         Raises:
-            EngineLoadError: what lies here is not an engine of ours.
+            BuildError: what lies here is not an engine of ours.
         """
         ready, old = self._building / "ready", self._building / "old"
         if (ready / self.model).exists():
@@ -242,12 +242,12 @@ class NamedTarget:
         """Delete the engine.
 
         Raises:
-            EngineLoadError: there is none, or it is not ours.
+            BuildError: there is none, or it is not ours.
         """
         self._require_ours()
         present = [path for path in (self._building, *self._targets.values()) if path.exists()]
         if not present:
-            raise EngineLoadError(f"there is no engine {self._name} in this repository")
+            raise BuildError(f"there is no engine {self._name} in this repository")
         self._delete(present)
 
     def _delete(self, folders: Iterable[Path]) -> None:
@@ -267,7 +267,7 @@ class NamedTarget:
         engine, preprocessing, _ = self._targets.values()
         for folder, mark in ((engine, MANIFEST_NAME), (preprocessing, TOKENIZER)):
             if folder.exists() and not (folder / "1" / mark).exists() and not self._is_signed(folder / "config.pbtxt"):
-                raise EngineLoadError(
+                raise BuildError(
                     f"{folder.name} is not of an engine that was built here: choose another --name, or move it away"
                 )
 
@@ -298,7 +298,7 @@ def target_of(repository: Path, name: str) -> BuildTarget:
     """Target of the default engine (`name` is empty) or of a named one.
 
     Raises:
-        EngineLoadError: the name cannot be used, or this is not the model repository.
+        BuildError: the name cannot be used, or this is not the model repository.
     """
     return NamedTarget(repository, name) if name else DefaultTarget(repository)
 
@@ -308,7 +308,7 @@ def sole_build(target: BuildTarget) -> Iterator[None]:
     """Keep other builds of this machine out of `target`: each begins by removing what it takes for a killed one's.
 
     Raises:
-        EngineLoadError: another build is running there.
+        BuildError: another build is running there.
     """
     # Linux's abstract socket names are free again when their process ends in whatever way, and leave no file.
     digest = hashlib.sha256(str(target.version_dir.resolve()).encode()).hexdigest()
@@ -318,25 +318,25 @@ def sole_build(target: BuildTarget) -> Iterator[None]:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-            raise EngineLoadError(f"another build is at work in {target.version_dir}: wait until it ends") from None
+            raise BuildError(f"another build is at work in {target.version_dir}: wait until it ends") from None
         yield
 
 
 def _check_name(name: str) -> None:
-    """Raise `EngineLoadError` if a named engine may not be called so."""
+    """Raise `BuildError` if a named engine may not be called so."""
     if not _NAME.fullmatch(name):
-        raise EngineLoadError(
+        raise BuildError(
             f"{name!r} cannot name an engine: use 1 to 32 lower-case letters, digits and underscores, "
             "of which the first is no underscore"
         )
     taken = [model for model in (with_suffix(ENGINE, name), with_suffix(PREPROCESSING, name)) if model in MODELS]
     if taken:
-        raise EngineLoadError(f"{name!r} cannot name an engine: {taken[0]} is another model")
+        raise BuildError(f"{name!r} cannot name an engine: {taken[0]} is another model")
 
 
 def _version_dir(repository: Path, model: str) -> Path:
     if not (repository / model).is_dir():
-        raise EngineLoadError(f"{repository} is not the model repository: it has no folder {model}")
+        raise BuildError(f"{repository} is not the model repository: it has no folder {model}")
     folder = repository / model / "1"
     folder.mkdir(exist_ok=True)
     return folder
@@ -351,7 +351,7 @@ def _model_code(repository: Path, model: str) -> str:
     try:
         return (repository / model / "1" / "model.py").read_text(encoding="utf-8")
     except OSError:
-        raise EngineLoadError(f"{repository} is not the model repository: {model} has no 1/model.py") from None
+        raise BuildError(f"{repository} is not the model repository: {model} has no 1/model.py") from None
 
 
 def _remove_if_empty(folder: Path) -> None:

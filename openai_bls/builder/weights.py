@@ -24,7 +24,7 @@ from openai_bls.builder.gguf_source import WEIGHTS_NAME, write_weights
 from openai_bls.builder.model_kind import causal_lm, quantized
 from openai_bls.core import fp8_checkpoint
 from openai_bls.core.checkpoint import CheckpointFacts, Tensors, missing_weights, read_checkpoint, read_json
-from openai_bls.core.manifest import EngineLoadError, first_line
+from openai_bls.core.manifest import BuildError, first_line
 from openai_bls.launcher import progress
 
 # Larger files are linked where the file system can, not copied. Small ones are copied even so: a training run that
@@ -52,7 +52,7 @@ def place_weights(
     """Put the weights of a causal language model into `target` as safetensors.
 
     Raises:
-        EngineLoadError: no causal language model, or weights that are missing or do not load.
+        BuildError: no causal language model, or weights that are missing or do not load.
     """
     note = causal_lm(source, facts, trust_remote_code=trust_remote_code)
     if note is not None:
@@ -79,7 +79,7 @@ def place_as_it_is(source: Path, target: Path, report: Callable[[str], None], *,
     """Put the weights into `target` in the format that they have, for an engine that reads them itself.
 
     Raises:
-        EngineLoadError: there are none, or some are missing.
+        BuildError: there are none, or some are missing.
     """
     if trust_remote_code:
         _place_code(source, target)
@@ -102,7 +102,7 @@ def find_weights(source: Path) -> tuple[list[str], Tensors]:
     """Names of the files with the weights of the checkpoint in `source`, and their tensors; {} for PyTorch's own files.
 
     Raises:
-        EngineLoadError: there are none, or some are missing, cut off or damaged.
+        BuildError: there are none, or some are missing, cut off or damaged.
     """
     names = weight_files(source) or weight_files(source, PYTORCH)
     if not names:
@@ -110,9 +110,7 @@ def find_weights(source: Path) -> tuple[list[str], Tensors]:
             path.name for path in source.iterdir() if path.suffix in (".safetensors", ".bin", ".pt", ".pth")
         )
         beside = f"; {', '.join(others[:3])} is none of these" if others else ""
-        raise EngineLoadError(
-            f"{source} has no weights ({SAFETENSORS}, {PYTORCH}, or their parts with an index){beside}"
-        )
+        raise BuildError(f"{source} has no weights ({SAFETENSORS}, {PYTORCH}, or their parts with an index){beside}")
     return names, read_headers(source, names)
 
 
@@ -120,7 +118,7 @@ def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *
     """Put the tokenizer's files, with a tokenizer.json in any case, and generation_config.json into `target`.
 
     Raises:
-        EngineLoadError: there is no tokenizer, none that can be written as tokenizer.json, or one of another model.
+        BuildError: there is no tokenizer, none that can be written as tokenizer.json, or one of another model.
     """
     if not (source / "tokenizer.json").is_file():
         made = convert_tokenizer.make(source)
@@ -148,7 +146,7 @@ def _require_whole(source: Path, tensors: Tensors) -> None:
     except Exception as error:  # whatever a model's class makes of strange values
         problem = f"transformers makes no model of them: {first_line(error)}"
     if problem is not None:
-        raise EngineLoadError(f"the weights in {source} are not those of the model in its config.json: {problem}")
+        raise BuildError(f"the weights in {source} are not those of the model in its config.json: {problem}")
 
 
 def _convert(source: Path, target: Path, *, trust_remote_code: bool) -> None:
@@ -164,7 +162,7 @@ def _convert(source: Path, target: Path, *, trust_remote_code: bool) -> None:
     except Exception as error:
         reason = first_line(error)
     if reason is not None:
-        raise EngineLoadError(f"the weights of {source} cannot be converted to safetensors: {reason}")
+        raise BuildError(f"the weights of {source} cannot be converted to safetensors: {reason}")
 
 
 def _write_made(made: convert_tokenizer.Made, source: Path, target: Path) -> None:
@@ -190,11 +188,11 @@ def _make_fast(source: Path, target: Path, *, trust_remote_code: bool) -> None:
     import transformers
 
     if not any(path for pattern in TOKENIZER_SOURCES for path in source.glob(pattern)):
-        raise EngineLoadError(f"{source} has no tokenizer.json and none can be made from the files it has")
+        raise BuildError(f"{source} has no tokenizer.json and none can be made from the files it has")
     own_code = "AutoTokenizer" in (_json_if_any(source / "tokenizer_config.json").get("auto_map") or {})
     if own_code and not trust_remote_code:
         # transformers would fill a class of its own with these files, for other token ids.
-        raise EngineLoadError(
+        raise BuildError(
             f"{source} has no tokenizer.json but a tokenizer of its own in Python: pass --trust-remote-code if "
             "you trust it and one may be made from that, or put a tokenizer.json beside the checkpoint"
         )
@@ -208,7 +206,7 @@ def _make_fast(source: Path, target: Path, *, trust_remote_code: bool) -> None:
         found, reason = False, first_line(error)
     if not found:
         whose = "a tokenizer of its own in Python, which" if own_code else "a tokenizer that"
-        raise EngineLoadError(
+        raise BuildError(
             f"{source} has no tokenizer.json but {whose} cannot be written as one ({reason}): text is tokenized "
             "and detokenized from tokenizer.json alone, so put one beside the checkpoint that makes the same token ids"
         )

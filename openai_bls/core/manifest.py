@@ -49,8 +49,16 @@ NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=3_600_000)]
 
 
-class EngineLoadError(Exception):
-    """An engine that cannot be built or loaded; the message is one sentence for the operator's eyes."""
+class EngineSetupError(Exception):
+    """An engine cannot be built or loaded; the message is one sentence for the operator's eyes."""
+
+
+class EngineLoadError(EngineSetupError):
+    """An engine, its manifest or a file of its checkpoint cannot be loaded."""
+
+
+class BuildError(EngineSetupError):
+    """An engine cannot be built; the builder and its command raise it."""
 
 
 class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

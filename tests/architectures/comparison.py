@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from openai_bls.builder.build import build
 from openai_bls.builder.recipe import BuildOptions
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError, EngineLoadError
 from openai_bls.embedded.runners.runner_choice import RunnerChoice
 from openai_bls.embedded.self_test import runner_trials
 from openai_bls.engines.registry import create_engine
@@ -106,7 +106,7 @@ def compare(checkpoint: Path, repository: Path) -> Result:
     """Build `checkpoint` into `repository`, load it, and compare batched and lone answers with transformers'."""
     try:
         build(BuildOptions(str(checkpoint), repository), lambda line: None)
-    except EngineLoadError as error:
+    except BuildError as error:
         return Result("refused", str(error).partition(": after a prompt")[0])
     recorder = Recorder()
     log = _Log()

@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from openai_bls.core.checkpoint import Tensors, read_json, require_content, safetensors_header
-from openai_bls.core.manifest import EngineLoadError, first_line
+from openai_bls.core.manifest import BuildError, first_line
 
 # The last two say how a checkpoint is quantized, where config.json does not.
 CONFIG_FILES = ("config.json", "generation_config.json", "hf_quant_config.json", "quantize_config.json")
@@ -29,7 +29,7 @@ def check_small_files(source: Path) -> None:
     """Check everything beside the weights that a build takes from `source`.
 
     Raises:
-        EngineLoadError: a file is empty, a git-LFS pointer, a web page, or JSON that cannot be read.
+        BuildError: a file is empty, a git-LFS pointer, a web page, or JSON that cannot be read.
     """
     names = {*CONFIG_FILES, *TOKENIZER_FILES}
     if not (source / "tokenizer.json").is_file():
@@ -47,7 +47,7 @@ def weight_files(source: Path, single: str = SAFETENSORS) -> list[str]:
     """Names of the files that hold the weights: `single`, or the parts that its index lists and the index; [] if none.
 
     Raises:
-        EngineLoadError: some are missing, or are not what their names say.
+        BuildError: some are missing, or are not what their names say.
     """
     index = source / f"{single}.index.json"
     if not index.is_file():
@@ -56,18 +56,16 @@ def weight_files(source: Path, single: str = SAFETENSORS) -> list[str]:
             return [single]
         stem, dot, ending = single.partition(".")
         if parts := sorted(path.name for path in source.glob(f"{stem}-*-of-*{dot}{ending}")):
-            raise EngineLoadError(f"{source} has the weights in parts ({parts[0]} ...), but {index.name} is missing")
+            raise BuildError(f"{source} has the weights in parts ({parts[0]} ...), but {index.name} is missing")
         return []
     listed = read_json(index).get("weight_map")
     # A name that leads elsewhere would be written elsewhere, too.
     if not isinstance(listed, dict) or not all(isinstance(n, str) and n == Path(n).name for n in listed.values()):
-        raise EngineLoadError(f"{index} has no weight_map from tensors to names of files beside it")
+        raise BuildError(f"{index} has no weight_map from tensors to names of files beside it")
     names = sorted(set(listed.values()))
     missing = [name for name in names if not (source / name).is_file()]
     if missing:
-        raise EngineLoadError(
-            f"{_some([str(source / name) for name in missing])} missing, though {index.name} names it"
-        )
+        raise BuildError(f"{_some([str(source / name) for name in missing])} missing, though {index.name} names it")
     for name in names:
         require_content(source / name)
     return [*names, index.name]
@@ -77,14 +75,14 @@ def read_headers(source: Path, names: list[str]) -> Tensors:
     """Tensors of the safetensors files among `names`, held against the index where there is one.
 
     Raises:
-        EngineLoadError: a file is cut off or damaged, or lacks a tensor that the index puts into it.
+        BuildError: a file is cut off or damaged, or lacks a tensor that the index puts into it.
     """
     held: dict[str, Tensors] = {name: _read_header(source / name) for name in names if name.endswith(".safetensors")}
     for name in names:
         if name.endswith(f"{SAFETENSORS}.index.json"):
             for tensor, file in read_json(source / name)["weight_map"].items():
                 if tensor not in held.get(file, ()):
-                    raise EngineLoadError(f"{source / file} has no tensor {tensor}, though {name} says so")
+                    raise BuildError(f"{source / file} has no tensor {tensor}, though {name} says so")
     return {tensor: about for tensors in held.values() for tensor, about in tensors.items()}
 
 
@@ -93,7 +91,7 @@ def _read_header(path: Path) -> Tensors:
         return safetensors_header(path)
     except (OSError, ValueError) as error:
         reason = f"{first_line(error)}; it has {path.stat().st_size:,} bytes"
-        raise EngineLoadError(f"{path} is no whole safetensors file ({reason}): download or copy it again") from None
+        raise BuildError(f"{path} is no whole safetensors file ({reason}): download or copy it again") from None
 
 
 def check_tokenizer(folder: Path, source: Path, vocab_size: int) -> list[str]:
@@ -104,20 +102,20 @@ def check_tokenizer(folder: Path, source: Path, vocab_size: int) -> list[str]:
         prompt with one is refused.
 
     Raises:
-        EngineLoadError: it does not load, or has ordinary tokens that the model has no embeddings for.
+        BuildError: it does not load, or has ordinary tokens that the model has no embeddings for.
     """
     own = source / "tokenizer.json"
     path = own if own.is_file() else folder / "tokenizer.json"
     try:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # the library's own, which is a plain Exception
-        raise EngineLoadError(f"{path} does not load as a tokenizer: {first_line(error)}") from None
+        raise BuildError(f"{path} does not load as a tokenizer: {first_line(error)}") from None
     if not tokenizer.get_vocab_size():
-        raise EngineLoadError(f"{path} is a tokenizer without a single token")
+        raise BuildError(f"{path} is a tokenizer without a single token")
     beyond = {number: token for token, number in tokenizer.get_vocab().items() if number >= vocab_size}
     ordinary = sorted(beyond.keys() - tokenizer.get_added_tokens_decoder().keys())
     if ordinary:
-        raise EngineLoadError(
+        raise BuildError(
             f"{path} is of another model: {len(ordinary)} of its tokens (ids {ordinary[0]} to {ordinary[-1]}) "
             f"are beyond the vocabulary of {vocab_size}"
         )

@@ -30,7 +30,7 @@ from openai_bls.builder.tensorrt_llm.worker.process import run_worker
 from openai_bls.builder.tensorrt_llm.worker.progress import LogReader, Progress, Step
 from openai_bls.builder.weights import find_weights, place_as_it_is
 from openai_bls.core.checkpoint import read_checkpoint
-from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, TensorRtLlmRecord, record
+from openai_bls.core.manifest import BuildError, FileRecord, Manifest, TensorRtLlmRecord, record
 from openai_bls.core.settings import OfficialSettings
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, Version
 from openai_bls.engines.tensorrt_llm.versions import require_flow
@@ -41,7 +41,7 @@ class TensorRtLlmRecipe:
     """Recipe of an engine for TensorRT-LLM, or of a checkpoint for its PyTorch flow.
 
     Raises:
-        EngineLoadError: TensorRT-LLM is not installed, or what was asked for cannot be built here.
+        BuildError: TensorRT-LLM is not installed, or what was asked for cannot be built here.
     """
 
     def __init__(
@@ -100,24 +100,24 @@ class TensorRtLlmRecipe:
                 "lora_task_id and bring lora_weights and lora_config"
             )
         if made.refusals:
-            raise EngineLoadError(made.refusals[0])
+            raise BuildError(made.refusals[0])
         if made.flow == "tensorrt":
             self._require_gpus(own.tensor_parallel_size * own.pipeline_parallel_size)
         if made.problems and not self._options.force:
-            raise EngineLoadError(made.problems[0])
+            raise BuildError(made.problems[0])
         for problem in made.problems:
             self._report(f"in spite of --force: {problem}")
 
     def _require_gpus(self, ranks: int) -> None:
         found = len(self._survey.gpus)
         if not found:
-            raise EngineLoadError(
+            raise BuildError(
                 "there is no GPU here, and a TensorRT engine is built on one of the kind that it is to run on: build "
                 "on such a machine (a container needs --gpus), make it visible (CUDA_VISIBLE_DEVICES), or only plan, "
                 "with --dry-run"
             )
         if found < ranks:
-            raise EngineLoadError(
+            raise BuildError(
                 f"an engine of {ranks} ranks is built on as many GPUs, and this process sees {found}: lower --tp-size "
                 "or --pp-size, or make more visible (CUDA_VISIBLE_DEVICES)"
             )
@@ -265,7 +265,7 @@ def _run(spec: BuildSpec, progress: Progress) -> None:
     with log_file() as log:
         code = run_worker(["build", str(spec_file)], log, on_line, progress.tick)
         if code != 0:
-            raise EngineLoadError(f"{classify(code, lines, spec).sentence} (log: {log})")
+            raise BuildError(f"{classify(code, lines, spec).sentence} (log: {log})")
 
 
 def _require_engine(folder: Path, spec: BuildSpec) -> None:
@@ -273,7 +273,7 @@ def _require_engine(folder: Path, spec: BuildSpec) -> None:
     needed = ["config.json", *(f"rank{rank}.engine" for rank in range(ranks))]
     missing = [name for name in needed if not (folder / name).is_file()]
     if missing:
-        raise EngineLoadError(f"the build ended without an error and without {', '.join(missing)}: this is a bug")
+        raise BuildError(f"the build ended without an error and without {', '.join(missing)}: this is a bug")
 
 
 def _records(folder: Path, progress: Progress) -> dict[str, FileRecord]:

@@ -18,7 +18,7 @@ from openai_bls.builder.tensorrt_llm.plan.planning import NEWEST
 from openai_bls.builder.tensorrt_llm.worker.failures import TAIL_LINES, classify
 from openai_bls.builder.tensorrt_llm.worker.main import Survey
 from openai_bls.builder.tensorrt_llm.worker.process import run_worker
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError, EngineSetupError
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, Version
 
 
@@ -30,7 +30,7 @@ def log_file() -> Iterator[Path]:
     path = Path(name)
     try:
         yield path
-    except EngineLoadError:
+    except EngineSetupError:
         raise
     except BaseException:
         path.unlink()
@@ -56,7 +56,7 @@ def ask_installed(arguments: dict[str, Any]) -> Installed:
     try:
         found = survey(arguments)
         return Installed(Version.parse(found.version), found.architectures, found.version, found.arguments_refusal)
-    except EngineLoadError as error:
+    except EngineSetupError as error:
         try:
             version = Version.parse(importlib.metadata.version("tensorrt_llm"))
         except (importlib.metadata.PackageNotFoundError, ValueError):
@@ -70,10 +70,10 @@ def survey(arguments: dict[str, Any]) -> Survey:
     """TensorRT-LLM and GPUs of this machine, and what it says to further arguments of `LLM`.
 
     Raises:
-        EngineLoadError: TensorRT-LLM is not, or cannot be imported.
+        BuildError: TensorRT-LLM is not, or cannot be imported.
     """
     if importlib.util.find_spec("tensorrt_llm") is None:
-        raise EngineLoadError(
+        raise BuildError(
             "TensorRT-LLM is not installed in this Python: build in an image tritonserver:<tag>-trtllm-python-py3, or "
             "with --engine transformers"
         )
@@ -85,4 +85,4 @@ def survey(arguments: dict[str, Any]) -> Survey:
         if code == 0:
             return msgspec.json.decode(found.read_bytes(), type=Survey)
         none = BuildSpec(Path(), Path(), log.parent, 1, 1, 1, 1)
-        raise EngineLoadError(f"TensorRT-LLM cannot be used here: {classify(code, lines, none).sentence} (log: {log})")
+        raise BuildError(f"TensorRT-LLM cannot be used here: {classify(code, lines, none).sentence} (log: {log})")

@@ -14,7 +14,7 @@ from openai_bls.builder.target import Prepared
 from openai_bls.builder.vllm.plan import nodes_of, problems, survey_arguments
 from openai_bls.builder.vllm.self_test import self_test
 from openai_bls.builder.weights import find_weights, place, place_as_it_is
-from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, VllmRecord
+from openai_bls.core.manifest import BuildError, FileRecord, Manifest, VllmRecord
 from openai_bls.engines.vllm.arguments.engine_args import check, named
 from openai_bls.engines.vllm.survey.interpreter import Survey, ask, find_interpreter
 from openai_bls.triton_models.cpp_backend import render_configs
@@ -24,7 +24,7 @@ class VllmRecipe:
     """See `Recipe`.
 
     Raises:
-        EngineLoadError: there is no vLLM, or it does not take what was asked for; one sentence.
+        BuildError: there is no vLLM, or it does not take what was asked for; one sentence.
     """
 
     def __init__(self, options: BuildOptions, source: Path, model_name: str, report: Report) -> None:
@@ -92,9 +92,9 @@ class VllmRecipe:
         devices = ", ".join(device.name for device in survey.devices) or survey.device_type
         self._report(f"vLLM {survey.version} on {devices}")
         if survey.refusal:
-            raise EngineLoadError(f"vLLM {survey.version} does not take {self._options.model}: {survey.refusal}")
+            raise BuildError(f"vLLM {survey.version} does not take {self._options.model}: {survey.refusal}")
         self._report(f"model {survey.architecture}, {survey.dtype}, {survey.max_model_len:,} tokens")
         for problem in problems(self._options, survey, weight_bytes):
             if not self._options.force:
-                raise EngineLoadError(f"{problem} (--force builds it all the same)")
+                raise BuildError(f"{problem} (--force builds it all the same)")
             self._report(f"in spite of --force: {problem}")

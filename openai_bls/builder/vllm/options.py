@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from openai_bls.builder.yaml_file import read_yaml
-from openai_bls.core.manifest import EngineLoadError, Positive
+from openai_bls.core.manifest import BuildError, Positive
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.vllm.arguments.engine_args import OPTION
 
@@ -72,7 +72,7 @@ def read_vllm_options(values: dict[str, Any]) -> VllmOptions:
     """Options of a command line, which are taken out of `values`, its values by their names there.
 
     Raises:
-        EngineLoadError: a bad value, or an option that means nothing for vLLM; one sentence.
+        BuildError: a bad value, or an option that means nothing for vLLM; one sentence.
     """
     refuse_foreign(values)
     own: dict[str, Any] = {_NAMES[name]: values.pop(name) for name in _NAMES if name in values}
@@ -83,10 +83,10 @@ def read_vllm_options(values: dict[str, Any]) -> VllmOptions:
         own["extra_engine_args"] = read_yaml(OPTION, values.pop("extra_engine_args"))
     for name, option in (("quant", "--quant"), ("engine_python", "--engine-python")):
         if own.get(name) == "":
-            raise EngineLoadError(f"{option} is empty: leave it out, or give it a value")
+            raise BuildError(f"{option} is empty: leave it out, or give it a value")
     for option, name in _NAMES.items():
         if own.get(name, 1) < 1:
-            raise EngineLoadError(f"--{option.replace('_', '-')} must be at least 1")
+            raise BuildError(f"--{option.replace('_', '-')} must be at least 1")
     return VllmOptions(**own)
 
 
@@ -97,24 +97,24 @@ def refuse_foreign(given: Collection[str]) -> None:
         given: names of options, with underscores.
 
     Raises:
-        EngineLoadError: the first such option, and what to give instead.
+        BuildError: the first such option, and what to give instead.
     """
     for name in given:
         option = f"--{name.replace('_', '-')}"
         if field := _FIELDS.get(name):
-            raise EngineLoadError(f"{option} is not for --engine vllm: put {field} into the file of {OPTION}")
+            raise BuildError(f"{option} is not for --engine vllm: put {field} into the file of {OPTION}")
         if instead := _INSTEAD.get(name):
-            raise EngineLoadError(f"{option} is not for --engine vllm: {instead}")
+            raise BuildError(f"{option} is not for --engine vllm: {instead}")
         if name in _ELSEWHERE:
-            raise EngineLoadError(f"{option} is for --engine tensorrt_llm: vLLM takes the checkpoint as it is")
+            raise BuildError(f"{option} is for --engine tensorrt_llm: vLLM takes the checkpoint as it is")
 
 
 def refuse_vllm_only(given: Mapping[str, Any], engine: str) -> None:
     """Refuse options of vLLM for another engine.
 
     Raises:
-        EngineLoadError: the first such option; one sentence.
+        BuildError: the first such option; one sentence.
     """
     for name, why in _ONLY_HERE.items():
         if name in given:
-            raise EngineLoadError(f"--{name.replace('_', '-')} is for --engine vllm, not {engine}: {why}")
+            raise BuildError(f"--{name.replace('_', '-')} is for --engine vllm, not {engine}: {why}")

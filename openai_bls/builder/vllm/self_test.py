@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from openai_bls.builder.target import Prepared
-from openai_bls.core.manifest import AnswerRecord, EngineLoadError, Manifest, write_manifest
+from openai_bls.core.manifest import AnswerRecord, BuildError, EngineLoadError, Manifest, write_manifest
 from openai_bls.core.settings import TensorRtLlmSettings, engine_overrides
 from openai_bls.engines.vllm.answers import Switch, record
 from openai_bls.engines.vllm.survey.interpreter import Survey
@@ -24,7 +24,7 @@ def self_test(prepared: Prepared, manifest: Manifest, settings: TensorRtLlmSetti
         survey: survey of that interpreter.
 
     Raises:
-        EngineLoadError: it does not load, or does not answer; one sentence.
+        BuildError: it does not load, or does not answer; one sentence.
     """
     folder = prepared.work.resolve()
     for name, target in (
@@ -39,7 +39,7 @@ def self_test(prepared: Prepared, manifest: Manifest, settings: TensorRtLlmSetti
     try:
         engine = load_engine(folder, switch, overrides, settings).engine
     except EngineLoadError as error:
-        raise EngineLoadError(f"the engine does not pass its self-test: {error} ({_SKIP})") from None
+        raise BuildError(f"the engine does not pass its self-test: {error} ({_SKIP})") from None
     try:
         return record(engine, switch, device=device_of(survey), dtype=survey.dtype)
     finally:

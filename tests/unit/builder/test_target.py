@@ -13,7 +13,7 @@ import pytest
 
 from openai_bls.builder.build import remove
 from openai_bls.builder.target import target_of
-from openai_bls.core.manifest import OLD, EngineLoadError, Manifest, load_manifest
+from openai_bls.core.manifest import OLD, BuildError, Manifest, load_manifest
 from openai_bls.engines.registry import create_engine
 from openai_bls.triton_models.repository import served_names
 from tests.unit.builder.tensorrt_llm.build_support import MODELS, contents
@@ -126,7 +126,7 @@ def test_engines_are_built_and_replaced_independently(source: Path, repository: 
 @pytest.mark.parametrize("name", ["bls", "Small", "_a", "a-b", "a" * 33, "../x", "a/b", "a\n"])
 def test_names_that_cannot_be(source: Path, repository: Path, name: str) -> None:
     assert "cannot name an engine" in refusal(source, repository, name=name)
-    with pytest.raises(EngineLoadError, match="cannot name an engine"):
+    with pytest.raises(BuildError, match="cannot name an engine"):
         remove(repository, name, print)
     assert names(repository) == sorted(MODELS)
 
@@ -155,7 +155,7 @@ def test_somebody_elses_models_are_left_alone(source: Path, repository: Path, fo
     (repository / folder / "config.pbtxt").write_text('backend: "python"')
     before = contents(repository)
     assert refusal(source, repository, name="small").startswith(f"{folder} is not of an engine that was built here")
-    with pytest.raises(EngineLoadError, match="built here"):
+    with pytest.raises(BuildError, match="built here"):
         remove(repository, "small", print)
     assert contents(repository) == before
 
@@ -335,7 +335,7 @@ def test_remove(source: Path, repository: Path) -> None:
     after = contents(repository)
     assert set(after) == set(before) | other
     assert served_names(repository) == {"tensorrt_llm": ["openai_bls"], "tensorrt_llm_smaller": ["other"]}
-    with pytest.raises(EngineLoadError, match="there is no engine small"):
+    with pytest.raises(BuildError, match="there is no engine small"):
         remove(repository, "small", lines.append)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 from openai_bls.core.settings import SettingsError
 from tests.unit.docs.pages import PAGES, ROOT, commands, make_paths, program, serve_options, take, text, without_blocks
 
@@ -46,7 +46,7 @@ def test_a_command_that_is_not_understood_is_noticed(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_paths(tmp_path)
-    with pytest.raises((SystemExit, EngineLoadError, SettingsError, AssertionError)):
+    with pytest.raises((SystemExit, BuildError, SettingsError, AssertionError)):
         take(command, tmp_path, monkeypatch)
 
 

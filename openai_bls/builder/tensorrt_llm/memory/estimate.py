@@ -18,7 +18,7 @@ def estimate(shape: ModelShape, options: EstimateOptions) -> Estimate:
     """Sizes, problems and notes.
 
     Raises:
-        EngineLoadError: an option has no meaning, such as a size below 1.
+        BuildError: an option has no meaning, such as a size below 1.
     """
     found = sizes_of(shape, options)
     if options.gpu is None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 
 NumberFormat = Literal["bfloat16", "int8", "fp8", "nvfp4"]
 
@@ -130,14 +130,14 @@ def find_gpu(name: str) -> Gpu:
     """The GPU of this name: as in the table, or as nvidia-smi tells it (`NVIDIA H100 80GB HBM3`).
 
     Raises:
-        EngineLoadError: it is none of the table, or several.
+        BuildError: it is none of the table, or several.
     """
     found = _named(name)
     if len(found) == 1:
         return found[0]
     if found:
-        raise EngineLoadError(f"{name!r} may be {' or '.join(gpu.name for gpu in found)}: say which")
-    raise EngineLoadError(
+        raise BuildError(f"{name!r} may be {' or '.join(gpu.name for gpu in found)}: say which")
+    raise BuildError(
         f"no GPU {name!r} is known here: give one of {', '.join(gpu.name for gpu in GPUS)}, or its --gpu-memory too"
     )
 
@@ -146,11 +146,11 @@ def gpu_of_memory(memory: str, name: str | None = None) -> Gpu:
     """A GPU with this much memory, such as `16GB`: of this name, whether or not the table has it.
 
     Raises:
-        EngineLoadError: `memory` is no size.
+        BuildError: `memory` is no size.
     """
     size = _MEMORY.fullmatch(memory)
     if size is None or float(size[1]) < 1:
-        raise EngineLoadError(f"--gpu-memory {memory} is no size: give gigabytes, such as 16GB")
+        raise BuildError(f"--gpu-memory {memory} is no size: give gigabytes, such as 16GB")
     # A size of a data sheet, of which nvidia-smi reports a little less or all.
     mib = round(float(size[1]) * 1024)
     known = _named(name) if name else []

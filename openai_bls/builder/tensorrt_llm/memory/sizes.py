@@ -28,7 +28,7 @@ from openai_bls.builder.tensorrt_llm.memory.quantization import (
     Quantization,
 )
 from openai_bls.builder.tensorrt_llm.model.shapes import ModelShape
-from openai_bls.core.manifest import Dtype, EngineLoadError
+from openai_bls.core.manifest import BuildError, Dtype
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype, Quant
 
 TOKENS_PER_BLOCK = 32
@@ -146,7 +146,7 @@ def sizes_of(shape: ModelShape, options: EstimateOptions) -> Estimate:
     """Sizes without problems and notes.
 
     Raises:
-        EngineLoadError: an option has no meaning, such as a size below 1.
+        BuildError: an option has no meaning, such as a size below 1.
     """
     _require_sizes(options)
     # As TensorRT-LLM has it: the checkpoint's own, but float16 for one in float32.
@@ -197,9 +197,9 @@ def _require_sizes(options: EstimateOptions) -> None:
     for name in ("tp", "pp", "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_beam_width"):
         if getattr(options, name) < 1:
             flag = {"tp": "tp-size", "pp": "pp-size"}.get(name, name.replace("_", "-"))
-            raise EngineLoadError(f"--{flag} must be at least 1")
+            raise BuildError(f"--{flag} must be at least 1")
     if not 0 < options.kv_cache_free_gpu_mem_fraction < 1:
-        raise EngineLoadError("--kv-cache-free-gpu-mem-fraction must be above 0 and below 1")
+        raise BuildError("--kv-cache-free-gpu-mem-fraction must be above 0 and below 1")
 
 
 def _kv_heads_per_rank(shape: ModelShape, options: EstimateOptions) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 
 ChatGlmVersion = Literal["chatglm2", "chatglm3", "glm4"]
 
@@ -59,14 +59,14 @@ def readable(folder: Path, config: dict[str, Any], workspace: Path) -> Path:
     """A path to the checkpoint in `folder` from which TensorRT-LLM guesses right: `folder`, or a link in `workspace`.
 
     Raises:
-        EngineLoadError: `workspace` lies at a path that would mislead it.
+        BuildError: `workspace` lies at a path that would mislead it.
     """
     version = version_of(folder, config)
     if version is None or guessed(folder) == version:
         return folder
     link = workspace / version
     if guessed(link) != version:
-        raise EngineLoadError(
+        raise BuildError(
             f"TensorRT-LLM would take the model for {guessed(link)} by the path {workspace}, and it is {version}: give "
             "a --workspace whose path has no name of a ChatGLM in it"
         )

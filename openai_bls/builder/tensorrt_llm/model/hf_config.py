@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_bls.core.checkpoint import read_json
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 
 MODELOPT_FILE = "hf_quant_config.json"
 """ModelOpt's description of how it quantized a checkpoint."""
@@ -16,10 +16,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The config.json in `folder`, with the file of ModelOpt (which TensorRT-LLM prefers) as `quantization_config`.
 
     Raises:
-        EngineLoadError: there is no config.json that can be read.
+        BuildError: there is no config.json that can be read.
     """
     if not (folder / "config.json").is_file():
-        raise EngineLoadError(f"{folder} is not a Hugging Face checkpoint: it has no config.json")
+        raise BuildError(f"{folder} is not a Hugging Face checkpoint: it has no config.json")
     config = read_json(folder / "config.json")
     beside = folder / MODELOPT_FILE
     if beside.is_file():

@@ -15,7 +15,7 @@ from openai_bls.builder.checkpoint.parameter_count import ParameterCount, count_
 from openai_bls.builder.tensorrt_llm.model.hf_config import first_architecture
 from openai_bls.builder.tensorrt_llm.model.quantized_checkpoint import quantization_of
 from openai_bls.core.checkpoint import scaled_positions
-from openai_bls.core.manifest import EngineLoadError, first_line
+from openai_bls.core.manifest import BuildError, EngineSetupError, first_line
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ def shape_of(config: dict[str, Any]) -> ModelShape:
     """Shape of the model that the contents of a config.json describe.
 
     Raises:
-        EngineLoadError: transformers has no such model, cannot read the file or is not installed; one sentence.
+        BuildError: transformers has no such model, cannot read the file or is not installed; one sentence.
     """
     known = _as_known(config)
     read, counts = _counted(known, first_architecture(config))
@@ -73,12 +73,12 @@ def shape_of(config: dict[str, Any]) -> ModelShape:
     for name in ("hidden_size", "num_hidden_layers"):
         # transformers has a default for everything, which would be a guess.
         if getattr(text, "attribute_map", {}).get(name, name) not in written and name not in written:
-            raise EngineLoadError(f"config.json has no usable {name}: the model's size cannot be worked out")
+            raise BuildError(f"config.json has no usable {name}: the model's size cannot be worked out")
     layers, heads = _number(text, "num_hidden_layers"), _number(text, "num_attention_heads")
     cache_layers = _cache_layers(text, layers or 0)
     hidden_size = _number(text, "hidden_size")
     if not (layers and heads and hidden_size and cache_layers):
-        raise EngineLoadError(f"the size of {first_architecture(config)} is not worked out: it has no attention layers")
+        raise BuildError(f"the size of {first_architecture(config)} is not worked out: it has no attention layers")
     latent, rope = _number(text, "kv_lora_rank"), _number(text, "qk_rope_head_dim") or 0
     head_dim = rope + (_number(text, "qk_nope_head_dim") or 0) if latent else _number(text, "head_dim")
     longest = _number(text, "max_position_embeddings")
@@ -110,19 +110,19 @@ def _counted(config: dict[str, Any], architecture: str) -> tuple[Any, ParameterC
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
         if model_type not in list(CONFIG_MAPPING):
-            raise EngineLoadError(
+            raise BuildError(
                 f"the size of a model is counted with its class in transformers, which has no model_type {model_type!r}"
             )
         read = CONFIG_MAPPING[model_type].from_dict({key: config[key] for key in config if key not in unread})
         return read, count_parameters(read, architecture)
     except ModuleNotFoundError as error:
-        raise EngineLoadError(
+        raise BuildError(
             f"the size of a model is counted with transformers and torch, and {error.name} is not installed here"
         ) from None
-    except EngineLoadError:
+    except EngineSetupError:
         raise
     except Exception as error:  # whatever a model's class makes of strange values
-        raise EngineLoadError(f"transformers makes no model of this config.json: {first_line(error)}") from None
+        raise BuildError(f"transformers makes no model of this config.json: {first_line(error)}") from None
 
 
 def _number(text: Any, *names: str) -> int | None:
@@ -152,7 +152,7 @@ def _as_known(config: dict[str, Any]) -> dict[str, Any]:
         value = optional(*names)
         if value is None:
             also = f" (nor {' or '.join(names[1:])})" if len(names) > 1 else ""
-            raise EngineLoadError(f"config.json has no usable {names[0]}{also}: the model's size cannot be worked out")
+            raise BuildError(f"config.json has no usable {names[0]}{also}: the model's size cannot be worked out")
         return value
 
     def optional(*names: str) -> int | None:

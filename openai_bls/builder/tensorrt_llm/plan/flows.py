@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from openai_bls.builder.tensorrt_llm.model import families
 from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions, engine_only
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 from openai_bls.engines.tensorrt_llm.interface import Flow, Version
 
 PYTORCH_DEFAULT_SINCE = Version(1, 2)
@@ -22,13 +22,13 @@ def default_flow(own: TensorRtLlmOptions, version: Version, refusal: Callable[[F
         refusal: gives the reason why a flow refuses the model; None if the flow takes it.
 
     Raises:
-        EngineLoadError: an option is for engines, which this version does not build.
+        BuildError: an option is for engines, which this version does not build.
     """
     builds = (version.major, version.minor) < families.TENSORRT_FLOW_END
     by_default = version >= PYTORCH_DEFAULT_SINCE
     if only := engine_only(own):
         if not builds:
-            raise EngineLoadError(
+            raise BuildError(
                 f"{only[0]} is for --flow tensorrt, which TensorRT-LLM {version} does not have any more: use an image "
                 "with 1.2, or leave it out; --flow pytorch takes a checkpoint that is quantized already, as it is"
             )

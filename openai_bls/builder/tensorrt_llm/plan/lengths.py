@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
 from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 from openai_bls.engines.tensorrt_llm.interface import Flow
 
 DEFAULT_MODEL_LEN = 2048
@@ -27,26 +27,26 @@ def lengths(
         end: tokens at which its sequences end in this flow, if sooner.
 
     Raises:
-        EngineLoadError: they contradict each other.
+        BuildError: they contradict each other.
     """
     default = min(filter(None, (positions, end)), default=DEFAULT_MODEL_LEN)
     most_input, most_output = own.max_input_len, own.max_output_len
     if max_seq_len is not None and most_output is not None:
-        raise EngineLoadError("--max-output-len and --max-seq-len say the same: give one of the two")
+        raise BuildError("--max-output-len and --max-seq-len say the same: give one of the two")
     if most_output is not None and most_input is not None:
         total = most_input + most_output
     else:
         total = max_seq_len if max_seq_len is not None else default
     if total < 1:
-        raise EngineLoadError(f"--max-seq-len {total} is no length: give 1 or more")
+        raise BuildError(f"--max-seq-len {total} is no length: give 1 or more")
     if most_input is None:
         # A request has at least one token of output.
         most_input = total - (most_output or 1) if total > 1 else 1
     if most_input < 1:
-        raise EngineLoadError(f"--max-output-len {most_output} leaves no room for a prompt in {total} tokens")
+        raise BuildError(f"--max-output-len {most_output} leaves no room for a prompt in {total} tokens")
     if most_input > total:
         whose = "of --max-seq-len" if max_seq_len is not None else "that the model was made for: give --max-seq-len too"
-        raise EngineLoadError(f"--max-input-len {most_input} is more than the {total} tokens {whose}")
+        raise BuildError(f"--max-input-len {most_input} is more than the {total} tokens {whose}")
     return most_input, total
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from openai_bls.builder.tensorrt_llm.memory.quantization import BUILT, QUANTIZATIONS
 from openai_bls.builder.yaml_file import read_yaml
-from openai_bls.core.manifest import EngineLoadError, Positive
+from openai_bls.core.manifest import BuildError, Positive
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype, Quant
 from openai_bls.triton_models.declaration import Queue
@@ -97,36 +97,36 @@ def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, b
         backend: backend of Triton.
 
     Raises:
-        EngineLoadError: the first such option, and what it is for.
+        BuildError: the first such option, and what it is for.
     """
     for name in given:
         option = f"--{name.replace('_', '-')}"
         if engine != "tensorrt_llm" and name in _TENSORRT_LLM:
             also = "--engine vllm and " * (name == "pp_size")
-            raise EngineLoadError(f"{option} is for {also}--engine tensorrt_llm: the engine {engine} does not know it")
+            raise BuildError(f"{option} is for {also}--engine tensorrt_llm: the engine {engine} does not know it")
         if name == "tp_size" and engine == "null":
-            raise EngineLoadError("--tp-size is for engines with a model: the null engine has none")
+            raise BuildError("--tp-size is for engines with a model: the null engine has none")
         if name == "draft_model" and engine != "transformers":
             instead = " (a speculative_config in --extra-llm-api-options names one)" * (engine == "tensorrt_llm")
-            raise EngineLoadError(f"--draft-model is for --engine transformers{instead}")
+            raise BuildError(f"--draft-model is for --engine transformers{instead}")
         if name == "self_test" and engine not in ("transformers", "vllm"):
-            raise EngineLoadError(
+            raise BuildError(
                 f"--no-self-test is for --engine transformers and --engine vllm: the engine {engine} has none"
             )
         if name in _CPP_BACKEND and backend != "cpp":
-            raise EngineLoadError(f"{option} is for --backend cpp: requests reach our own model.py past Triton's queue")
+            raise BuildError(f"{option} is for --backend cpp: requests reach our own model.py past Triton's queue")
         if name in _TENSORRT_FLOW and flow == "pytorch":
             why = _INSTEAD.get(name, "it builds nothing")
-            raise EngineLoadError(f"{option} is for --flow tensorrt: the PyTorch flow does not know it, {why}")
+            raise BuildError(f"{option} is for --flow tensorrt: the PyTorch flow does not know it, {why}")
         if name in _PYTORCH_FLOW and flow == "tensorrt":
-            raise EngineLoadError(f"{option} is for --flow pytorch: an engine has its options in it when it is built")
+            raise BuildError(f"{option} is for --flow pytorch: an engine has its options in it when it is built")
 
 
 def read_options(values: Mapping[str, Any]) -> TensorRtLlmOptions:
     """Options from the command line's values by their names there, of which those not given are absent.
 
     Raises:
-        EngineLoadError: a bad value, or two that contradict each other.
+        BuildError: a bad value, or two that contradict each other.
     """
     renamed = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
     fields = set(TensorRtLlmOptions.__struct_fields__) - {
@@ -152,7 +152,7 @@ def read_options(values: Mapping[str, Any]) -> TensorRtLlmOptions:
         options = TensorRtLlmOptions(**own)
         _check(msgspec.convert(msgspec.structs.asdict(options), TensorRtLlmOptions))
     except msgspec.ValidationError as error:
-        raise EngineLoadError(f"bad option: {_in_words(str(error))}") from None
+        raise BuildError(f"bad option: {_in_words(str(error))}") from None
     return options
 
 
@@ -160,7 +160,7 @@ def with_flow(options: TensorRtLlmOptions, flow: Flow) -> TensorRtLlmOptions:
     """`options` with the flow that was found, where it was left open.
 
     Raises:
-        EngineLoadError: one of them has no meaning with it.
+        BuildError: one of them has no meaning with it.
     """
     refuse_meaningless(_given(options), "tensorrt_llm", flow, options.backend)
     found = msgspec.structs.replace(options, flow=flow)
@@ -188,34 +188,34 @@ def read_quant(text: str) -> Quant:
     """The quantization of this name, in any of its usual spellings.
 
     Raises:
-        EngineLoadError: there is none, or no build can make it.
+        BuildError: there is none, or no build can make it.
     """
     name = text.lower().replace("-", "_")
     found = QUANT_SYNONYMS.get(name, name)
     if found not in get_args(Quant):
-        raise EngineLoadError(f"--quant {text} is not known: give one of {', '.join(BUILT)}")
+        raise BuildError(f"--quant {text} is not known: give one of {', '.join(BUILT)}")
     quant: Quant = found  # type: ignore[assignment]  # as was just seen
     if QUANTIZATIONS[quant].refusal:
-        raise EngineLoadError(f"--quant {text}: {QUANTIZATIONS[quant].refusal}")
+        raise BuildError(f"--quant {text}: {QUANTIZATIONS[quant].refusal}")
     return quant
 
 
 def _check(options: TensorRtLlmOptions) -> None:
     if options.backend == "cpp" and options.flow == "pytorch":
-        raise EngineLoadError("--backend cpp runs engines of --flow tensorrt only: leave one of the two out")
+        raise BuildError("--backend cpp runs engines of --flow tensorrt only: leave one of the two out")
     if options.keep_workspace and options.workspace is None:
-        raise EngineLoadError("--keep-workspace needs --workspace DIR: the one in the repository does not stay")
+        raise BuildError("--keep-workspace needs --workspace DIR: the one in the repository does not stay")
     if options.calib_dataset and not Path(options.calib_dataset).expanduser().is_dir():
         name = options.calib_dataset
         if name.startswith((".", "/", "~")) or not any(known in name for known in _DATASETS):
-            raise EngineLoadError(
+            raise BuildError(
                 f"--calib-dataset {name} is neither a directory (with a split `train` and a column `text`) "
                 f"nor a data set that TensorRT-LLM knows: {', '.join(_DATASETS)}"
             )
     if options.flow == "pytorch" and options.kv_cache_dtype == "int8":
-        raise EngineLoadError("--kv-cache-dtype int8 is for --flow tensorrt: the PyTorch flow has auto and fp8")
+        raise BuildError("--kv-cache-dtype int8 is for --flow tensorrt: the PyTorch flow has auto and fp8")
     if options.flow == "tensorrt" and options.kv_cache_dtype == "nvfp4":
-        raise EngineLoadError("--kv-cache-dtype nvfp4 is for --flow pytorch: engines have auto, fp8 and int8")
+        raise BuildError("--kv-cache-dtype nvfp4 is for --flow pytorch: engines have auto, fp8 and int8")
 
 
 def _plugins(values: Mapping[str, Any]) -> dict[str, str]:
@@ -227,7 +227,7 @@ def _plugins(values: Mapping[str, Any]) -> dict[str, str]:
     free = _pairs("--plugin", values.get("plugin", ()))
     twice = sorted(set(named) & set(free))
     if twice:
-        raise EngineLoadError(f"--plugin {twice[0]} is given by an option of its own too: leave one of the two out")
+        raise BuildError(f"--plugin {twice[0]} is given by an option of its own too: leave one of the two out")
     return named | free
 
 
@@ -236,16 +236,16 @@ def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise EngineLoadError(f"{option} {text} is not NAME=VALUE")
+            raise BuildError(f"{option} {text} is not NAME=VALUE")
         if name in pairs:
-            raise EngineLoadError(f"{option} {name} is given twice")
+            raise BuildError(f"{option} {name} is given twice")
         pairs[name] = value
     return pairs
 
 
 def _not_negative(option: str, value: int | None) -> int:
     if value is not None and value < 0:
-        raise EngineLoadError(f"{option} {value} is negative")
+        raise BuildError(f"{option} {value} is negative")
     return value or 0
 
 

@@ -30,7 +30,7 @@ from openai_bls.builder.tensorrt_llm.plan.flows import default_flow
 from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions, with_flow
 from openai_bls.core.checkpoint import context_length
 from openai_bls.core.engine import LoraError
-from openai_bls.core.manifest import Dtype, EngineLoadError, LoraSettings
+from openai_bls.core.manifest import Dtype, EngineSetupError, LoraSettings
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm import llm_args, speculation, versions
 from openai_bls.engines.tensorrt_llm.interface import Flow, InstalledGpu, KvCacheDtype, Version
@@ -101,7 +101,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
     """Decide what was left open; without a GPU the estimate names those that would do.
 
     Raises:
-        EngineLoadError: options that contradict each other, or the model.
+        BuildError: options that contradict each other, or the model.
     """
     own = request.own
     flow, why = (own.flow, "") if own.flow else default_flow(own, version, partial(_of_family, request, version, True))
@@ -112,7 +112,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
     try:
         shape = shape_of(request.config)
         positions = shape.max_position_embeddings
-    except EngineLoadError as error:
+    except EngineSetupError as error:
         unknown = str(error)
     family = families.family_of(request.config)
     end = windows.end(request.config, family, flow)
@@ -222,7 +222,7 @@ def _of_model(request: Request, flow: Flow, version: Version, stored: StoredAs |
         return
     try:
         versions.require_flow(flow, version, str(version))
-    except EngineLoadError as error:
+    except EngineSetupError as error:
         yield str(error)
     if stored and (refused := checkpoint_refusal(stored, flow, (version.major, version.minor))):
         yield refused
@@ -270,7 +270,7 @@ def _arguments(own: TensorRtLlmOptions, version: Version, request: Request) -> t
         return {}, ()
     try:
         arguments = llm_args.read(own.extra_llm_api_options, version)
-    except EngineLoadError as error:
+    except EngineSetupError as error:
         return {}, (str(error),)
     refused = speculation.refusals(
         arguments,
@@ -294,7 +294,7 @@ def _adapters(request: Request) -> tuple[LoraSettings, tuple[str, ...]]:
                 "--max-loras is for --backend python: the C++ backend gets adapters from its clients",
             )
         return lora_settings(options, adapters, target_modules(adapters, room=room)), ()
-    except EngineLoadError as error:
+    except EngineSetupError as error:
         return LoraSettings(), (str(error),)
     except LoraError as error:
         return LoraSettings(), (f"--lora-dir: {error}",)
@@ -304,7 +304,7 @@ def gpu_for(name: str | None, memory: str | None, installed: Sequence[InstalledG
     """The GPU to estimate for: the named one or one of this memory, else the first installed, else `DEFAULT_GPU`.
 
     Raises:
-        EngineLoadError: none of that name is known, or `memory` is no size.
+        BuildError: none of that name is known, or `memory` is no size.
     """
     if memory is not None:
         return gpu_of_memory(memory, name)

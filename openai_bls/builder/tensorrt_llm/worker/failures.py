@@ -16,7 +16,7 @@ import msgspec
 from openai_bls.builder.tensorrt_llm.memory.gpus import GIB
 from openai_bls.builder.tensorrt_llm.worker.main import REFUSAL
 from openai_bls.builder.tensorrt_llm.worker.process import KILLED_BASE
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec
 
 Kind = Literal[
@@ -88,7 +88,7 @@ def classify(code: int, tail: Sequence[str], spec: BuildSpec) -> Failure:
     return Failure("other", f"the build failed: {last}")
 
 
-def of_files(error: OSError, repository: Path) -> EngineLoadError | None:
+def of_files(error: OSError, repository: Path) -> BuildError | None:
     """Sentence for an error of the build's own work on files; None if it is about no file.
 
     Errors that name no file are taken to be about the model repository.
@@ -97,18 +97,18 @@ def of_files(error: OSError, repository: Path) -> EngineLoadError | None:
     # Of a copy the second name is the one that is written.
     path = Path(named[-1]) if named else repository
     if number in (errno.ENOSPC, errno.EDQUOT):
-        return EngineLoadError(
+        return BuildError(
             f"the disk is full: {_free(path)}; free some, or build into a repository on another disk "
             "(--model-repository)"
         )
     if not named and number not in _FORBIDDEN:
         return None
     if path.absolute().is_relative_to(repository.absolute()):
-        return EngineLoadError(
+        return BuildError(
             f"the model repository cannot be changed: {reason} ({path if path.is_dir() else path.parent}): see to that "
             "folder's owner, mode and mount, or give another repository with --model-repository"
         )
-    return EngineLoadError(f"{path} cannot be read or written: {reason}")
+    return BuildError(f"{path} cannot be read or written: {reason}")
 
 
 def _told(error: OSError) -> tuple[int | None, str, list[str]]:
@@ -130,10 +130,10 @@ def _free(path: Path) -> str:
 
 
 def require_disk(folder: Path, needed: int) -> None:
-    """Raise `EngineLoadError` if `needed` bytes are not free where `folder` is."""
+    """Raise `BuildError` if `needed` bytes are not free where `folder` is."""
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise EngineLoadError(
+        raise BuildError(
             f"the disk is too small: the build needs {needed / GIB:.1f} GiB at {folder} and {free / GIB:.1f} GiB are "
             "free: free some, or name another place with --workspace"
         )

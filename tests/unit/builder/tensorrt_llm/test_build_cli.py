@@ -21,7 +21,7 @@ from openai_bls.builder.recipe import BuildOptions
 from openai_bls.commands.build import command as build_command
 from openai_bls.commands.main import parse
 from openai_bls.core import guide_names
-from openai_bls.core.manifest import EngineLoadError, load_manifest
+from openai_bls.core.manifest import BuildError, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from tests.unit.builder.tensorrt_llm.build_support import (
     ROOT,
@@ -179,7 +179,7 @@ def test_every_option_is_tried_above() -> None:
 )
 def test_options_without_a_meaning(arguments: str, said: str) -> None:
     given = arguments.split()
-    with pytest.raises(EngineLoadError) as caught:
+    with pytest.raises(BuildError) as caught:
         asked(given if "--engine" in given else ["--engine", "tensorrt_llm", *given])
     assert said in str(caught.value)
 
@@ -301,7 +301,7 @@ def test_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_files_that_are_no_options(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "options.yaml"
     path.write_text(text)
-    with pytest.raises(EngineLoadError) as caught:
+    with pytest.raises(BuildError) as caught:
         wanted("--extra-llm-api-options", str(path))
     assert str(caught.value).startswith(f"--extra-llm-api-options {path} {said}")
 
@@ -469,7 +469,7 @@ def test_a_killed_build(running: Running) -> None:
     assert now == running.before
     assert load_manifest(running.repository / "tensorrt_llm" / "1").engine == "null"
     assert leftovers(running.repository)
-    with pytest.raises(EngineLoadError, match="--max-batch-size"):
+    with pytest.raises(BuildError, match="--max-batch-size"):
         build(BuildOptions(str(running.source), running.repository, engine="null", max_batch_size=0), print)
     assert contents(running.repository) == running.before
     assert not leftovers(running.repository)

@@ -22,7 +22,7 @@ from openai_bls.builder.recipe import BuildOptions
 from openai_bls.builder.target import TOKENIZER_MODELS
 from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.worker import main as worker_module
-from openai_bls.core.manifest import EngineLoadError, LoraSettings, Manifest, TensorRtLlmRecord, load_manifest
+from openai_bls.core.manifest import BuildError, LoraSettings, Manifest, TensorRtLlmRecord, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import Flow
 from openai_bls.triton_models.declaration import Queue
@@ -90,7 +90,7 @@ def build_with_lines(
 
 def refusal(source: Path, repository: Path, own: TensorRtLlmOptions | None = None, **options: object) -> str:
     before = contents(repository)
-    with pytest.raises(EngineLoadError) as caught:
+    with pytest.raises(BuildError) as caught:
         run(source, repository, own, **options)
     assert "\n" not in str(caught.value)
     assert contents(repository) == before

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from openai_bls.builder.tensorrt_llm.model.chatglm import guessed, readable, refusal, version_of
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 from tests.unit.builder.tensorrt_llm import published_models
 
 SMALL = published_models.config("chatglm3-6b")
@@ -84,6 +84,6 @@ def test_a_workspace_that_misleads(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "mine", SECOND)
     workspace = tmp_path / "glm4" / "work"
     workspace.mkdir(parents=True)
-    with pytest.raises(EngineLoadError, match=r"would take the model for glm4 by the path .* and it is chatglm2"):
+    with pytest.raises(BuildError, match=r"would take the model for glm4 by the path .* and it is chatglm2"):
         readable(source, SMALL, workspace)
     assert not list(workspace.iterdir())

@@ -17,7 +17,7 @@ from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, GPUS, Gpu, find_gpu
 from openai_bls.builder.tensorrt_llm.memory.quantization import QUANTIZATIONS
 from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, EstimateOptions
 from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.published_models import NAMES
 
@@ -336,7 +336,7 @@ def test_notes() -> None:
     ],
 )
 def test_options_without_meaning(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(EngineLoadError, match=says):
+    with pytest.raises(BuildError, match=says):
         estimated("Qwen2-0.5B", **options)
 
 

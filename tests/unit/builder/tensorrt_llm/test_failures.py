@@ -13,7 +13,7 @@ import pytest
 from openai_bls.builder.tensorrt_llm.worker.failures import Kind, classify, of_files, require_disk
 from openai_bls.builder.tensorrt_llm.worker.main import REFUSAL, REFUSED
 from openai_bls.builder.tensorrt_llm.worker.process import KILLED_BASE
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec
 
 SPEC = BuildSpec(
@@ -157,5 +157,5 @@ def test_files_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_room_for_a_build(tmp_path: Path) -> None:
     require_disk(tmp_path, 1)
-    with pytest.raises(EngineLoadError, match=r"needs 1048576\.0 GiB at .* are free: free some, or name another place"):
+    with pytest.raises(BuildError, match=r"needs 1048576\.0 GiB at .* are free: free some, or name another place"):
         require_disk(tmp_path, 1 << 50)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, GPUS, Gpu, find_gpu, gpu_of_memory
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
@@ -50,7 +50,7 @@ def test_names_of_nvidia_smi(told: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["A100", "Tesla V100", "NVIDIA H20"])
 def test_a_name_of_two_is_refused(name: str) -> None:
-    with pytest.raises(EngineLoadError, match=r"may be .*GB or .*GB: say which"):
+    with pytest.raises(BuildError, match=r"may be .*GB or .*GB: say which"):
         find_gpu(name)
 
 
@@ -59,7 +59,7 @@ def test_a_name_of_two_is_refused(name: str) -> None:
     ["", "H100 96GB", "NVIDIA H20-3e", "NVIDIA GeForce RTX 4090 D", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "MI300X"],
 )
 def test_what_is_not_in_the_table_is_refused(name: str) -> None:
-    with pytest.raises(EngineLoadError, match=r"no GPU .* is known here: give one of V100-16GB, .*B300"):
+    with pytest.raises(BuildError, match=r"no GPU .* is known here: give one of V100-16GB, .*B300"):
         find_gpu(name)
 
 
@@ -81,7 +81,7 @@ def test_a_gpu_by_its_memory(memory: str, name: str | None, gpu: Gpu) -> None:
 
 @pytest.mark.parametrize("memory", ["", "0", "lots", "16MB", "-16GB"])
 def test_memory_that_is_none(memory: str) -> None:
-    with pytest.raises(EngineLoadError, match="give gigabytes, such as 16GB"):
+    with pytest.raises(BuildError, match="give gigabytes, such as 16GB"):
         gpu_of_memory(memory)
 
 

@@ -7,7 +7,7 @@ import pytest
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
 from openai_bls.builder.tensorrt_llm.plan.lengths import findings, lengths
 from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 from openai_bls.engines.tensorrt_llm.interface import Flow
 
 
@@ -50,7 +50,7 @@ def test_lengths_that_cannot_be(
     max_seq_len: int | None, max_input_len: int | None, max_output_len: int | None, said: str
 ) -> None:
     own = TensorRtLlmOptions(max_input_len=max_input_len, max_output_len=max_output_len)
-    with pytest.raises(EngineLoadError) as caught:
+    with pytest.raises(BuildError) as caught:
         lengths(max_seq_len, own, 4096, None)
     assert said in str(caught.value)
 

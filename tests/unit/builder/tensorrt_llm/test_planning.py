@@ -13,7 +13,7 @@ from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, find_gpu
 from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.plan.planning import Plan, Request, as_gpu, described, gpu_for, plan
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm import nvidia_smi
 from openai_bls.engines.tensorrt_llm.interface import Flow, InstalledGpu, Version
@@ -91,7 +91,7 @@ def test_a_model_that_only_engines_have() -> None:
     ],
 )
 def test_options_of_both_flows(own: TensorRtLlmOptions, said: str) -> None:
-    with pytest.raises(EngineLoadError, match=said):
+    with pytest.raises(BuildError, match=said):
         plan_of(own=own)
 
 
@@ -135,7 +135,7 @@ def test_speculative_decoding_with_adapters() -> None:
 def test_options_without_a_meaning_for_the_flow_there_is(own: TensorRtLlmOptions, said: str) -> None:
     """Which was left open, and comes of the installed version."""
     assert plan_of(own=own).flow == "tensorrt"
-    with pytest.raises(EngineLoadError, match=said):
+    with pytest.raises(BuildError, match=said):
         plan_of(own=own, version="1.3.0")
 
 
@@ -318,5 +318,5 @@ def test_the_gpu_of_an_estimate() -> None:
     # Nothing is taken off twice: nvidia-smi's number is that of the table.
     [listed] = nvidia_smi.parse("0, GPU-0, NVIDIA H100 80GB HBM3, 81559, 9.0", None)
     assert as_gpu(listed).memory_bytes == find_gpu("H100").memory_bytes == (81559 << 20) - 7 * GIB // 10
-    with pytest.raises(EngineLoadError, match="no GPU 'abacus' is known here"):
+    with pytest.raises(BuildError, match="no GPU 'abacus' is known here"):
         gpu_for("abacus", None, [])

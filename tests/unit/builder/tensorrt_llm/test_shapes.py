@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from openai_bls.builder.tensorrt_llm.model.hf_config import read_config
 from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError, EngineSetupError
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.published_models import NAMES, PUBLISHED
 
@@ -134,7 +134,7 @@ def test_modelopt_tells_it_in_a_file_of_its_own(tmp_path: Path) -> None:
 def test_a_missing_field_is_named(name: str, field: str) -> None:
     config = published_models.config(name)
     del config[field]
-    with pytest.raises(EngineLoadError, match=rf"no usable {field}"):
+    with pytest.raises(BuildError, match=rf"no usable {field}"):
         shape_of(config)
 
 
@@ -153,7 +153,7 @@ def test_a_missing_field_is_named(name: str, field: str) -> None:
     ],
 )
 def test_models_that_cannot_be_counted(config: dict[str, Any], said: str) -> None:
-    with pytest.raises(EngineLoadError) as caught:
+    with pytest.raises(BuildError) as caught:
         shape_of(config)
     assert said in str(caught.value)
 
@@ -167,7 +167,7 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         return imported(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(EngineLoadError) as caught:
+    with pytest.raises(BuildError) as caught:
         shape_of(published_models.config("Qwen3-8B"))
     assert str(caught.value) == (
         "the size of a model is counted with transformers and torch, and torch is not installed here"
@@ -199,7 +199,7 @@ def test_strange_files_are_read_or_refused(data: st.DataObject) -> None:
     total = 0
     try:
         total = shape_of(config).parameters.total
-    except EngineLoadError as error:
+    except BuildError as error:
         said = str(error)
     assert total > 0 or "\n" not in said != ""
 
@@ -208,5 +208,5 @@ def test_unreadable_files(tmp_path: Path) -> None:
     for text, said in (("", r"no config\.json"), ("{", r"cannot read .*config\.json"), ("[]", "not a JSON object")):
         if text:
             (tmp_path / "config.json").write_text(text)
-        with pytest.raises(EngineLoadError, match=said):
+        with pytest.raises(EngineSetupError, match=said):
             read_config(tmp_path)

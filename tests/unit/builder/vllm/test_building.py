@@ -12,7 +12,7 @@ from openai_bls.builder.build import build
 from openai_bls.builder.named_models import NAMED_MODELS, NamedModel
 from openai_bls.builder.recipe import BuildOptions
 from openai_bls.builder.vllm.options import VllmOptions
-from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
+from openai_bls.core.manifest import BuildError, Manifest, load_manifest
 from tests.unit.builder.gguf_support import write_gguf
 from tests.unit.builder.tensorrt_llm.build_support import contents, make_checkpoint
 from tests.unit.builder.vllm.vllm_support import make_interpreter
@@ -39,7 +39,7 @@ def built(repository: Path, model: Path, python: Path | str, **own: object) -> t
 
 def refusal(repository: Path, model: Path, python: Path | str, **own: object) -> str:
     before = contents(repository)
-    with pytest.raises(EngineLoadError) as caught:
+    with pytest.raises(BuildError) as caught:
         built(repository, model, python, **own)
     assert contents(repository) == before
     return str(caught.value)

@@ -12,7 +12,7 @@ from openai_bls.builder.tensorrt_llm.plan.options import _TENSORRT_LLM
 from openai_bls.builder.vllm import options as vllm_options
 from openai_bls.commands.build import command as build_command
 from openai_bls.commands.main import parse
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import BuildError
 
 
 def asked(*arguments: str) -> Any:
@@ -20,7 +20,7 @@ def asked(*arguments: str) -> Any:
 
 
 def refusal(*arguments: str) -> str:
-    with pytest.raises(EngineLoadError) as caught:
+    with pytest.raises(BuildError) as caught:
         asked(*arguments)
     return str(caught.value)
 
@@ -66,7 +66,7 @@ def test_every_option_of_tensorrt_llm_has_a_sentence() -> None:
     """One that this engine honours is taken out before."""
     honoured = {"quant", "pp_size", *vllm_options._SETTINGS}
     for name in _TENSORRT_LLM - honoured:
-        with pytest.raises(EngineLoadError, match=f"--{name.replace('_', '-')} is"):
+        with pytest.raises(BuildError, match=f"--{name.replace('_', '-')} is"):
             vllm_options.refuse_foreign([name])
 
 

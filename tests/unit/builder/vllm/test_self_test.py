@@ -9,7 +9,7 @@ import pytest
 
 from openai_bls.builder.target import Prepared
 from openai_bls.builder.vllm.self_test import device_of, self_test
-from openai_bls.core.manifest import AnswerRecord, EngineLoadError, Manifest, NullSettings
+from openai_bls.core.manifest import AnswerRecord, BuildError, EngineLoadError, Manifest, NullSettings
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.vllm.survey.interpreter import Device, Survey
 
@@ -37,7 +37,7 @@ def test_answers(tmp_path: Path) -> None:
 def test_an_engine_that_fails(tmp_path: Path) -> None:
     with pytest.raises(EngineLoadError, match=r"the engine failed its self-test: .*; see the log"):
         answers(tmp_path / "dies", NullSettings(token_ids=(5, 6), crash_at_step=1))
-    with pytest.raises(EngineLoadError, match=r"does not pass its self-test: .*\(--no-self-test leaves it out\)$"):
+    with pytest.raises(BuildError, match=r"does not pass its self-test: .*\(--no-self-test leaves it out\)$"):
         answers(tmp_path / "missing", python="/nowhere/python")
 
 
