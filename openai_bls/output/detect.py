@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from openai_bls.output.events import OutputParser
 from openai_bls.output.harmony import HARMONY_FORMAT, HARMONY_REASONING, MARKERS, HarmonyParser, is_harmony
 from openai_bls.output.reasoning_parser import Reasoning, ReasoningParser
-from openai_bls.output.tool_parsers import families
-from openai_bls.output.tool_parsers.formats import ToolFormat
+from openai_bls.output.tool_parsers.families import (
+    deepseek,
+    glm,
+    granite,
+    hermes,
+    hunyuan,
+    kimi_k2,
+    llama3_json,
+    minimax,
+    mistral,
+    pythonic,
+    qwen3_coder,
+)
+from openai_bls.output.tool_parsers.formats import Sign, ToolFormat
 
 __all__ = ["ModelFormats", "Reasoning", "ToolFormat", "chat_template", "detect"]
 
+# In the order in which their signs are looked for: the first that fits counts.
+_FAMILIES = (
+    deepseek, kimi_k2, minimax, hunyuan, granite, glm, qwen3_coder, hermes, mistral, pythonic, llama3_json,
+)  # fmt: skip
 TOOL_FORMATS: dict[str, ToolFormat] = {
-    tool_format.name: tool_format
-    for tool_format in (
-        families.HERMES_FORMAT,
-        families.LLAMA3_JSON,
-        families.MISTRAL,
-        families.MISTRAL_TEKKEN,
-        families.MISTRAL_V11,
-        families.MISTRAL_V13,
-        families.DEEPSEEK_V3,
-        families.DEEPSEEK_V31,
-        families.QWEN3_CODER,
-        families.SEED_OSS,
-        families.GLM,
-        families.DEEPSEEK_V32,
-        families.KIMI_K2,
-        families.HUNYUAN_A13B,
-        families.GRANITE,
-        families.MINIMAX_M1,
-        families.MINIMAX_M2,
-        families.PYTHONIC,
-    )
+    tool_format.name: tool_format for family in _FAMILIES for tool_format in family.FORMATS
 }
 
 REASONINGS: dict[str, Reasoning] = {
@@ -49,47 +45,13 @@ REASONINGS: dict[str, Reasoning] = {
 }
 
 
-class _Sign(NamedTuple):
-    """Strings in a chat template that identify a format."""
-
-    name: str
-    has: tuple[str, ...]
-    """All of these occur,"""
-    lacks: tuple[str, ...] = ()
-    """and none of these."""
-
-    def fits(self, template: str) -> bool:
-        return all(mark in template for mark in self.has) and not any(mark in template for mark in self.lacks)
-
-
-# The first that fits counts. `lacks` excludes similar formats.
-_TOOL_SIGNS = (
-    _Sign("deepseek_v32", ("｜DSML｜", "function_calls")),
-    _Sign("kimi_k2", ("<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>")),
-    _Sign("minimax_m2", ("<minimax:tool_call>", "<invoke name=")),
-    _Sign("minimax_m1", ("<tool_calls>", "<beginning_of_sentence>", "arguments")),
-    _Sign("hunyuan_a13b", ("<tool_calls>[{", "</tool_calls>", "arguments")),
-    _Sign("granite", ("<|tool_call|>", "JSON list")),
-    _Sign("glm", ("<tool_call>", "<arg_key>", "<arg_value>")),
-    _Sign("deepseek_v3", ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "```json"), ("DSML",)),
-    _Sign("deepseek_v31", ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"), ("DSML",)),
-    _Sign("seed_oss", ("<seed:tool_call>", "<function=")),
-    _Sign("qwen3_coder", ("<tool_call>", "<function=", "<parameter="), ("<arg_key>",)),
-    _Sign("hermes", ("<tool_call>", "</tool_call>", "arguments"), ("<arg_key>", "<function=")),
-    _Sign("mistral_v11", ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]")),
-    _Sign("mistral_v13", ("[TOOL_CALLS]", "[ARGS]")),
-    _Sign("mistral", ("[TOOL_CALLS] [",)),
-    _Sign("mistral_tekken", ("[TOOL_CALLS]",)),
-    _Sign("pythonic", ("[func_name1(",)),
-    _Sign("llama3_json", ("<|python_tag|>", '"parameters": ')),
-    _Sign("llama3_json", ("<|start_header_id|>", '{"name": ', '"parameters": ')),
-)
-_REASONING_SIGNS = (
-    _Sign("seed_oss", ("<seed:think>",)),
-    _Sign("mistral", ("[THINK]", "[/THINK]")),
-    _Sign("think", ("</think>",), ("<|channel|>",)),
-    _Sign("reasoning", ("<reasoning>", "</reasoning>")),
-)
+# The first that fits counts.
+_REASONING_SIGNS = {
+    "seed_oss": (Sign(("<seed:think>",)),),
+    "mistral": (Sign(("[THINK]", "[/THINK]")),),
+    "think": (Sign(("</think>",), ("<|channel|>",)),),
+    "reasoning": (Sign(("<reasoning>", "</reasoning>")),),
+}
 
 HARMONY = "harmony"
 """Name of gpt-oss's format, of which reasoning and calls are parts: chosen for one of them it is chosen for both."""
@@ -161,7 +123,8 @@ def detect(chat_template: str | None, tool_call_parser: str = "auto", reasoning_
     """
     template = chat_template or ""
     tool_formats = {**TOOL_FORMATS, HARMONY: HARMONY_FORMAT}
-    tool_name = _choose("tool_call_parser", tool_call_parser, tool_formats, _TOOL_SIGNS, template)
+    tool_signs = {name: tool_format.signs for name, tool_format in TOOL_FORMATS.items()}
+    tool_name = _choose("tool_call_parser", tool_call_parser, tool_formats, tool_signs, template)
     reasonings = {**REASONINGS, HARMONY: HARMONY_REASONING}
     reasoning_name = _choose("reasoning_parser", reasoning_parser, reasonings, _REASONING_SIGNS, template)
     if HARMONY in (tool_name, reasoning_name):
@@ -174,11 +137,13 @@ def detect(chat_template: str | None, tool_call_parser: str = "auto", reasoning_
     )
 
 
-def _choose(setting: str, value: str, known: dict[str, Any], signs: tuple[_Sign, ...], template: str) -> str | None:
+def _choose(
+    setting: str, value: str, known: dict[str, Any], signs: Mapping[str, tuple[Sign, ...]], template: str
+) -> str | None:
     if value == "auto" and is_harmony(template):
         return HARMONY
     if value == "auto":
-        return next((sign.name for sign in signs if sign.fits(template)), None)
+        return next((name for name, any_of in signs.items() if any(sign.fits(template) for sign in any_of)), None)
     if value != "none" and value not in known:
         raise ValueError(f"{setting} is {value!r}; known are auto, none, {', '.join(sorted(known))}")
     return None if value == "none" else value

@@ -19,8 +19,9 @@ from typing import Any
 from openai_bls.output.events import AnswerEnd, ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
 from openai_bls.output.markers import Markers
 from openai_bls.output.reasoning_parser import Reasoning
+from openai_bls.output.tool_parsers.families import hermes
 from openai_bls.output.tool_parsers.formats import NAME, ToolFormat
-from openai_bls.output.tool_parsers.parser import HERMES, new_call_id
+from openai_bls.output.tool_parsers.parser import new_call_id
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
@@ -39,7 +40,7 @@ HARMONY_REASONING = Reasoning(f"{CHANNEL}analysis{MESSAGE}", f"{END}{START}assis
 HARMONY_FORMAT = ToolFormat(
     "harmony",
     # `HarmonyParser` reads the calls.
-    lambda _: HERMES,
+    lambda _: hermes.SYNTAX,
     begin=f"{CHANNEL}commentary to={FUNCTIONS}{NAME} {CONSTRAIN}json{MESSAGE}",
     end="",
     trigger=f"{CHANNEL}commentary to=",

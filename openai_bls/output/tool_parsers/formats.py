@@ -16,6 +16,19 @@ NAME = "{name}"
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
+class Sign(NamedTuple):
+    """Strings in a chat template that identify a format."""
+
+    has: tuple[str, ...]
+    """All of these occur,"""
+    lacks: tuple[str, ...] = ()
+    """and none of these, which exclude similar formats."""
+
+    def fits(self, template: str) -> bool:
+        """True if `template` has this sign."""
+        return all(mark in template for mark in self.has) and not any(mark in template for mark in self.lacks)
+
+
 class ToolFormat(NamedTuple):
     """One form of tool calls. `begin`, `end` and so on are as the model's template writes them."""
 
@@ -28,6 +41,8 @@ class ToolFormat(NamedTuple):
     """Text after the arguments."""
     trigger: str
     """Beginning that the calls of all tools share."""
+    signs: tuple[Sign, ...] = ()
+    """A chat template with one of these writes this format, unless it has a sign of a format before it."""
     excludes: tuple[str, ...] = ()
     """Other beginnings of a call, excluded from free text where calls are checked."""
     separator: str = "\n"
@@ -49,7 +64,7 @@ class ToolFormat(NamedTuple):
 
     def parser(self, tools: Sequence[dict[str, Any]]) -> ToolCallParser:
         """Parser of an answer to a request with these tools."""
-        return ToolCallParser(self.new_id, self.syntax(tools))
+        return ToolCallParser(self.syntax(tools), self.new_id)
 
     def constraint(
         self, tools: Sequence[dict[str, Any]], *, at_least_one: bool, name: str | None, parallel: bool
@@ -189,3 +204,8 @@ def _led_by(text: str, tags: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def names_of(tools: Sequence[dict[str, Any]]) -> list[str]:
     """The names of a request's tools."""
     return [tool["function"]["name"] for tool in tools]
+
+
+def schemas_of(tools: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The JSON schemas of the tools' parameters by name; {} for a tool without one."""
+    return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}

@@ -1,11 +1,4 @@
-"""Streaming tool-call parser: splits text into content and calls by a format's `Syntax`.
-
-The syntax of Hermes and Qwen, any number of times, between or after text::
-
-    <tool_call>
-    {"name": "get_weather", "arguments": {"city": "Paris"}}
-    </tool_call>
-"""
+"""Streaming tool-call parser: splits text into content and calls by a format's `Syntax`."""
 
 from __future__ import annotations
 
@@ -14,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from openai_bls.output.events import ContentDelta, Event, ToolCallArguments, ToolCallStart
 from openai_bls.output.markers import Markers
-from openai_bls.output.tool_parsers.scanner import CallReader, CallScanner
+from openai_bls.output.tool_parsers.scanner import CallReader
 
 
 def new_call_id() -> str:
@@ -55,9 +48,6 @@ class Syntax:
         """Markers searched for after a call's arguments."""
 
 
-HERMES = Syntax(lambda _: CallScanner(), begins=("<tool_call>",), ends=("</tool_call>",))
-
-
 class ToolCallParser:
     """Splits one text into content and tool calls, independent of how it is cut into pushes.
 
@@ -72,8 +62,8 @@ class ToolCallParser:
     - The name of a call need not be that of an offered tool; only formats without a marker depend on the names.
 
     Args:
-        new_id: makes the ids of calls without one of their own, or with one that an earlier call has.
         syntax: the markers and the reader of the format.
+        new_id: makes the ids of calls without one of their own, or with one that an earlier call has.
     """
 
     __slots__ = (
@@ -90,7 +80,7 @@ class ToolCallParser:
         "calls",
     )
 
-    def __init__(self, new_id: Callable[[], str] = new_call_id, syntax: Syntax = HERMES) -> None:
+    def __init__(self, syntax: Syntax, new_id: Callable[[], str] = new_call_id) -> None:
         self._new_id = new_id
         self._syntax = syntax
         self._first = syntax.content.first

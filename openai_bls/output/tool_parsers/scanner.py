@@ -1,4 +1,4 @@
-"""Incremental readers of one tool call: the base of all formats, and the JSON object."""
+"""Incremental readers of one tool call: the base of all formats, the JSON object, and the list of JSON objects."""
 
 from __future__ import annotations
 
@@ -195,6 +195,36 @@ class CallScanner(CallReader):
         elif self._names is not None:
             self._begin("{}")
         return char
+
+
+class ListReader(CallScanner):
+    """Reads the next call of a block: JSON objects one after another, as a list or without brackets and commas."""
+
+    __slots__ = ("_follows", "_in_list")
+
+    def __init__(self, *, follows: bool = False, in_list: bool = False) -> None:
+        self._follows = follows
+        self._in_list = in_list
+        super().__init__()
+        self.idle = follows
+
+    def _block(self) -> Reader:
+        char = yield from after_space()
+        if self._follows:
+            if char == "]" and self._in_list:
+                return
+            if char == ",":
+                char = yield from after_space()
+        elif char == "[":
+            self._in_list = True
+            char = yield from after_space()
+        expect(char, "{")
+        self.idle = False
+        yield from self._members()
+
+    def following(self) -> CallReader:
+        """The next call."""
+        return ListReader(follows=True, in_list=self._in_list)
 
 
 def expect(char: str, expected: str) -> None:

@@ -1,24 +1,13 @@
-"""Tool-call reader for XML (Qwen3-Coder, Seed-OSS), which converts arguments to JSON.
-
-Each argument is plain text, whose type only the tool's schema says::
-
-    <tool_call>
-    <function=get_weather>
-    <parameter=city>
-    Paris
-    </parameter>
-    </function>
-    </tool_call>
-"""
+"""Tool-call readers for arguments written as XML, which they convert to JSON: the base, and blocks of `invoke` tags."""
 
 from __future__ import annotations
 
 import json
 from abc import abstractmethod
 from collections.abc import Generator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from openai_bls.output.tool_parsers.kinds import Kind, as_json, property_kind
+from openai_bls.output.tool_parsers.kinds import ALL_TYPES, Kind, as_json, property_kind
 from openai_bls.output.tool_parsers.parser import Syntax
 from openai_bls.output.tool_parsers.scanner import (
     SPACE,
@@ -30,12 +19,11 @@ from openai_bls.output.tool_parsers.scanner import (
     expect,
 )
 
-_FUNCTION = "<function="
-_END_FUNCTION = "</function>"
-_PARAMETER = "<parameter="
-_END_PARAMETER = "</parameter>"
+Schemas = Mapping[str, Mapping[str, Any]]
 KeyReader = Generator[None, str, tuple[str, Kind]]
 """A coroutine that reads an argument's name."""
+_STRING = Kind(frozenset({"string"}))
+_NO_STRING = Kind(ALL_TYPES - {"string"})
 
 
 class XmlReader(CallReader):
@@ -54,9 +42,7 @@ class XmlReader(CallReader):
 
     __slots__ = ("_ends", "_kind", "_kinds", "_padded", "_schemas", "_value")
 
-    def __init__(
-        self, schemas: Mapping[str, Mapping[str, Any]], *, ends: tuple[str, ...], padded: bool = False
-    ) -> None:
+    def __init__(self, schemas: Schemas, *, ends: tuple[str, ...], padded: bool = False) -> None:
         self._schemas = schemas
         self._ends = ends
         self._padded = padded
@@ -159,40 +145,57 @@ class XmlReader(CallReader):
         self._value = None
 
 
-class XmlCallReader(XmlReader):
-    """Reads the text after `<tool_call>`, up to `</function>`. One line break before a parameter's closing tag is not
-    part of the value, either.
+class InvokeTags(NamedTuple):
+    """The tags of a block of calls."""
 
-    Args:
-        outer: the block began with `<tool_call>`, not `<function=`.
-        schemas: the tools' `parameters` by name.
-    """
+    begin: str
+    end: str
+    call: str
+    """Beginning of a call, up to the name."""
+    end_call: str
+    argument: str
+    """Beginning of an argument, up to the name."""
+    end_argument: str
+    typed: bool = False
+    """After the name there is `string="true"` or `string="false"`."""
 
-    __slots__ = ("_outer",)
 
-    def __init__(self, *, outer: bool, schemas: Mapping[str, Mapping[str, Any]]) -> None:
-        self._outer = outer
-        super().__init__(schemas, ends=("\n" + _END_PARAMETER, _END_PARAMETER), padded=True)
+class InvokeReader(XmlReader):
+    """Reads the next call of a block, or the block's end. The values are verbatim."""
+
+    __slots__ = ("_follows", "_tags")
+
+    def __init__(self, tags: InvokeTags, schemas: Schemas, *, follows: bool = False) -> None:
+        self._tags = tags
+        self._follows = follows
+        super().__init__(schemas, ends=(tags.end_argument,))
+        self.idle = follows
 
     def _block(self) -> Reader:
-        if self._outer:
-            expect((yield from after_space()), "<")
-            yield from self._literal(_FUNCTION, read="<")
-        name = yield from self._name_up_to(">")
-        yield from self._call(name, _PARAMETER, _END_FUNCTION)
+        tags = self._tags
+        expect((yield from after_space()), "<")
+        if (yield from self._literal(tags.call, *([tags.end] if self._follows else []), read="<")) == tags.end:
+            return
+        self.idle = False
+        name = yield from self._name_up_to('">')
+        yield from self._call(name, tags.argument, tags.end_call)
 
     def _key(self, schema: Mapping[str, Any]) -> KeyReader:
-        key = yield from self._name_up_to(">")
-        return key, self._kind_of(schema, key)
+        if not self._tags.typed:
+            key = yield from self._name_up_to('">')
+            return key, self._kind_of(schema, key)
+        key = yield from self._name_up_to('" string="')
+        string = yield from self._literal('true">', 'false">')
+        return key, _STRING if string.startswith("true") else _NO_STRING
+
+    def following(self) -> CallReader:
+        """The next call."""
+        return InvokeReader(self._tags, self._schemas, follows=True)
 
 
-def xml_calls(schemas: Mapping[str, Mapping[str, Any]], outer: str = "tool_call") -> Syntax:
-    """Syntax of Qwen3-Coder, and of Seed-OSS with another outer tag. The outer tag is optional."""
-    return Syntax(
-        lambda marker: XmlCallReader(outer=marker != _FUNCTION, schemas=schemas),
-        begins=(f"<{outer}>", _FUNCTION),
-        closers=(f"</{outer}>",),
-    )
+def invokes(tags: InvokeTags, schemas: Schemas) -> Syntax:
+    """Syntax of a block of calls in such tags."""
+    return Syntax(lambda _: InvokeReader(tags, schemas), begins=(tags.begin,), closers=(tags.end,))
 
 
 def _escaped(char: str) -> str:

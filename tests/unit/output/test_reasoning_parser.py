@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from openai_bls.output.events import ContentDelta, ReasoningDelta
 from openai_bls.output.reasoning_parser import Reasoning, ReasoningParser
+from openai_bls.output.tool_parsers.families import hermes
 from openai_bls.output.tool_parsers.parser import ToolCallParser
 from tests.unit.output.parsing import (
     Found,
@@ -26,7 +27,7 @@ CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 
 
 def new(opened: bool = False, tools: bool = True) -> ReasoningParser:
-    return ReasoningParser(THINK, opened=opened, inner=ToolCallParser() if tools else None)
+    return ReasoningParser(THINK, opened=opened, inner=ToolCallParser(hermes.SYNTAX) if tools else None)
 
 
 def reasoning(text: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import pytest
 
 from openai_bls.api.messages.turns import call_id_of, tool_use_id
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.output.tool_parsers.families import short_call_id
+from openai_bls.output.tool_parsers.families.mistral import short_call_id
 from openai_bls.output.tool_parsers.parser import new_call_id
 from tests.unit.api.messages.messages_support import USER, converted
 

@@ -10,7 +10,7 @@ from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import Requested
 from openai_bls.output.reasoning_parser import Reasoning
 from openai_bls.output.structured import grammar, requested
-from openai_bls.output.tool_parsers.families import HERMES_FORMAT
+from openai_bls.output.tool_parsers.families.hermes import HERMES
 from tests.unit.output.structured.driving import EMBEDDED, accepts
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -191,7 +191,7 @@ def test_structural_tags_are_put_together_with_other_formats(field: str, tag: di
     found = requested(asked)
     assert found is not None
     thinking = Reasoning("<think>", "</think>")
-    calls = HERMES_FORMAT.constraint(TOOLS, at_least_one=True, name=None, parallel=False)
+    calls = HERMES.constraint(TOOLS, at_least_one=True, name=None, parallel=False)
     either = {"type": "or", "elements": [found.format, calls]}
     call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     for opened, before in ((True, "hm</think>\n\n"), (False, "<think>hm</think>"), (False, "")):

@@ -9,7 +9,8 @@ import jsonschema
 import pytest
 
 from openai_bls.output.events import OutputParser
-from openai_bls.output.tool_parsers.families import HERMES_FORMAT, MISTRAL
+from openai_bls.output.tool_parsers.families.hermes import HERMES
+from openai_bls.output.tool_parsers.families.mistral import MISTRAL
 from openai_bls.output.tool_parsers.formats import as_json_array, either
 from tests.unit.output.parsing import Found, check_every_split, run
 
@@ -22,7 +23,7 @@ TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "f", "parameters": TREE}},
     {"type": "function", "function": {"name": "g"}},
 ]
-FORMAT = as_json_array(HERMES_FORMAT)
+FORMAT = as_json_array(HERMES)
 
 
 def parser() -> OutputParser:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_bls.output.events import ToolCallArguments, ToolCallStart
-from openai_bls.output.tool_parsers.kimi_and_lists import GRANITE, KIMI_K2, TOOL_CALLS_BLOCK
+from openai_bls.output.tool_parsers.families import granite, hunyuan, kimi_k2
 from openai_bls.output.tool_parsers.parser import ToolCallParser
 from tests.unit.output.parsing import (
     Found,
@@ -18,7 +18,7 @@ from tests.unit.output.parsing import (
     run,
 )
 
-SYNTAXES = {"kimi": KIMI_K2, "block": TOOL_CALLS_BLOCK, "granite": GRANITE}
+SYNTAXES = {"kimi": kimi_k2.SYNTAX, "block": hunyuan.SYNTAX, "granite": granite.SYNTAX}
 F, G = ("call", "f", "{}"), ("call", "g", '{"a": "]}</tool_calls><|tool_call_end|>"}')
 F_JSON, G_JSON = '{"name": "f", "arguments": {}}', f'{{"name": "g", "arguments": {G[2]}}}'
 
@@ -100,7 +100,7 @@ EXAMPLES = {"kimi": KIMI, "block": BLOCK, "granite": GRANITES}
 
 @pytest.mark.parametrize(("syntax", "text"), [(name, text) for name, texts in EXAMPLES.items() for text in texts])
 def test_examples_however_they_are_cut(syntax: str, text: str) -> None:
-    check_every_split(lambda: ToolCallParser(syntax=SYNTAXES[syntax]), text, EXAMPLES[syntax][text])
+    check_every_split(lambda: ToolCallParser(SYNTAXES[syntax]), text, EXAMPLES[syntax][text])
 
 
 others = ["text", "\n", " ", "<", "{", "}", "]", ",", ":0", '"', "你", "functions.", "<tool_calls>", "</tool_calls>"]
@@ -110,12 +110,12 @@ others = ["text", "\n", " ", "<", "{", "}", "]", ",", ":0", '"', "你", "functio
 @given(data=st.data(), syntax=st.sampled_from(list(SYNTAXES)), lengths=cut_lengths)
 def test_any_cut_equals_the_whole(data: st.DataObject, syntax: str, lengths: list[int]) -> None:
     text = data.draw(st.lists(st.sampled_from([*EXAMPLES[syntax], *others]), max_size=8).map("".join))
-    check_any_cut(lambda: ToolCallParser(syntax=SYNTAXES[syntax]), text, lengths)
+    check_any_cut(lambda: ToolCallParser(SYNTAXES[syntax]), text, lengths)
 
 
 def test_kimis_calls_keep_their_ids() -> None:
     ids = iter(["call_x", "call_y"])
-    parser = ToolCallParser(lambda: next(ids), KIMI_K2)
+    parser = ToolCallParser(kimi_k2.SYNTAX, lambda: next(ids))
     events = parser.push(section(call("functions.f:4", "{}"), G_1, call("functions.f:4", "{}")))
     starts = [event for event in events if isinstance(event, ToolCallStart)]
     assert [start.id for start in starts] == ["functions.f:4", "functions.g:1", "call_x"]
@@ -124,7 +124,7 @@ def test_kimis_calls_keep_their_ids() -> None:
 
 
 def test_other_formats_calls_have_new_ids() -> None:
-    assert run(ToolCallParser(syntax=GRANITE), [f"<|tool_call|>[{F_JSON}, {F_JSON}]"]) == [F, F]
+    assert run(ToolCallParser(granite.SYNTAX), [f"<|tool_call|>[{F_JSON}, {F_JSON}]"]) == [F, F]
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,4 @@ def test_other_formats_calls_have_new_ids() -> None:
     ],
 )
 def test_long_texts_take_linear_time(syntax: str, begin: str, repeated: str) -> None:
-    check_linear_time(lambda: ToolCallParser(syntax=SYNTAXES[syntax]), begin, repeated)
+    check_linear_time(lambda: ToolCallParser(SYNTAXES[syntax]), begin, repeated)

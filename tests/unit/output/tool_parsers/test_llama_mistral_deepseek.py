@@ -8,16 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_bls.output.events import ContentDelta
-from openai_bls.output.tool_parsers.llama_mistral_deepseek import (
-    CALL_BEGIN,
-    CALL_END,
-    CALLS_BEGIN,
-    CALLS_END,
-    DEEPSEEK,
-    MISTRAL,
-    SEPARATOR,
-    llama3_json,
-)
+from openai_bls.output.tool_parsers.families import deepseek, mistral
+from openai_bls.output.tool_parsers.families.deepseek import CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, SEPARATOR
+from openai_bls.output.tool_parsers.families.llama3_json import llama3_json
 from openai_bls.output.tool_parsers.parser import ToolCallParser
 from tests.unit.output.parsing import (
     Found,
@@ -32,7 +25,7 @@ from tests.unit.output.parsing import (
     run,
 )
 
-SYNTAXES = {"llama": llama3_json(["f", "weather"]), "mistral": MISTRAL, "deepseek": DEEPSEEK}
+SYNTAXES = {"llama": llama3_json(["f", "weather"]), "mistral": mistral.SYNTAX, "deepseek": deepseek.SYNTAX}
 
 # Unicode, escapes, nested braces, braces and markers in strings
 HARD = '{"a": {"b": [{}, "}]{[<"]}, "c": "\\u4f60\\n\\"</tool_call>[TOOL_CALLS]<｜tool▁call▁end｜>\\\\", '
@@ -167,7 +160,7 @@ EXAMPLES = {"llama": LLAMA, "mistral": MISTRALS, "deepseek": DEEPSEEKS}
 
 
 def new(form: str) -> ToolCallParser:
-    return ToolCallParser(syntax=SYNTAXES[form])
+    return ToolCallParser(SYNTAXES[form])
 
 
 @pytest.mark.parametrize(("form", "text"), [(form, text) for form in EXAMPLES for text in EXAMPLES[form]])

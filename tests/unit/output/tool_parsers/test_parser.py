@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_bls.output.events import ContentDelta, Event, ToolCallArguments, ToolCallStart
+from openai_bls.output.tool_parsers.families.hermes import SYNTAX
 from openai_bls.output.tool_parsers.parser import ToolCallParser, new_call_id
 from tests.unit.output.parsing import (
     Found,
@@ -118,7 +119,7 @@ EXAMPLES: dict[str, Expected] = {
 
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_examples_however_they_are_cut(text: str) -> None:
-    check_every_split(ToolCallParser, text, found(EXAMPLES[text]))
+    check_every_split(lambda: ToolCallParser(SYNTAX), text, found(EXAMPLES[text]))
 
 
 fragments = st.sampled_from(
@@ -133,7 +134,7 @@ fragments = st.sampled_from(
 @moderate
 @given(text=st.lists(fragments, max_size=8).map("".join), lengths=cut_lengths)
 def test_any_cut_equals_the_whole(text: str, lengths: list[int]) -> None:
-    check_any_cut(ToolCallParser, text, lengths)
+    check_any_cut(lambda: ToolCallParser(SYNTAX), text, lengths)
 
 
 @moderate
@@ -149,11 +150,11 @@ def test_valid_calls_come_back_whole(
     written = [json.dumps(a, ensure_ascii=ascii_only, indent=indent) for a in arguments]
     values = [json.dumps(w, ensure_ascii=ascii_only) if as_string else w for w in written]
     text = "\n".join(block(f'{{"name": "f", "arguments": {value}}}') for value in values)
-    assert run(ToolCallParser(), [text]) == [("call", "f", w) for w in written]
+    assert run(ToolCallParser(SYNTAX), [text]) == [("call", "f", w) for w in written]
 
 
 def test_streams_without_delay() -> None:
-    parser = ToolCallParser(lambda: "call_x")
+    parser = ToolCallParser(SYNTAX, lambda: "call_x")
     steps: list[tuple[str, list[Event]]] = [
         ("Let me ", [ContentDelta("Let me ")]),
         ("see <", [ContentDelta("see ")]),
@@ -189,4 +190,4 @@ def test_call_ids() -> None:
     ],
 )
 def test_long_held_texts_take_linear_time(begin: str, repeated: str) -> None:
-    check_linear_time(ToolCallParser, begin, repeated)
+    check_linear_time(lambda: ToolCallParser(SYNTAX), begin, repeated)

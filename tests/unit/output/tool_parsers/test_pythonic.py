@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_bls.output.events import ToolCallArguments, ToolCallStart
+from openai_bls.output.tool_parsers.families.pythonic import pythonic
 from openai_bls.output.tool_parsers.parser import ToolCallParser
-from openai_bls.output.tool_parsers.pythonic import pythonic
 from tests.unit.output.parsing import (
     Found,
     check_any_cut,
@@ -29,7 +29,7 @@ LA = ("call", "weather", '{"city": "LA", "metric": "C"}')
 
 
 def new() -> ToolCallParser:
-    return ToolCallParser(syntax=SYNTAX)
+    return ToolCallParser(SYNTAX)
 
 
 def weather(arguments: str) -> tuple[str, str, str]:
@@ -119,7 +119,7 @@ def test_values_come_back(write: Any, values: dict[str, Any], lengths: list[int]
 
 
 def test_strings_stream() -> None:
-    parser = ToolCallParser(lambda: "call_x", SYNTAX)
+    parser = ToolCallParser(SYNTAX, lambda: "call_x")
     assert parser.push("[weather(city") == []
     assert parser.push("='New ") == [ToolCallStart(0, "call_x", "weather"), ToolCallArguments(0, '{"city": "New ')]
     assert parser.push("York\\") == [ToolCallArguments(0, "York")]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from openai_bls.output.events import ContentDelta, ToolCallArguments, ToolCallStart
 from openai_bls.output.tool_parsers import kinds
+from openai_bls.output.tool_parsers.families.qwen3_coder import xml_calls
 from openai_bls.output.tool_parsers.kinds import Kind, as_json, property_kind
 from openai_bls.output.tool_parsers.parser import ToolCallParser
-from openai_bls.output.tool_parsers.xml import xml_calls
 from tests.unit.output.parsing import (
     Found,
     check_any_cut,
@@ -42,7 +42,7 @@ SYNTAX = xml_calls({"weather": SCHEMA})
 
 
 def new() -> ToolCallParser:
-    return ToolCallParser(syntax=SYNTAX)
+    return ToolCallParser(SYNTAX)
 
 
 def block(name: str, **values: str) -> str:
@@ -161,7 +161,7 @@ def test_values_come_back_as_the_schema_has_them(
 
 
 def test_strings_stream() -> None:
-    parser = ToolCallParser(lambda: "call_x", SYNTAX)
+    parser = ToolCallParser(SYNTAX, lambda: "call_x")
     assert parser.push("so <tool_call>\n<function=weather>\n") == [ContentDelta("so ")]
     assert parser.push("<parameter=") == [ToolCallStart(0, "call_x", "weather"), ToolCallArguments(0, "{")]
     assert parser.push("city>\nNew ") == [ToolCallArguments(0, '"city": "New ')]
@@ -176,7 +176,7 @@ def test_strings_stream() -> None:
 
 def test_seed_oss_has_another_outer_tag() -> None:
     text = PARIS.replace("tool_call", "seed:tool_call")
-    assert run(ToolCallParser(syntax=xml_calls({"weather": SCHEMA}, "seed:tool_call")), [text]) == [PARIS_CALL]
+    assert run(ToolCallParser(xml_calls({"weather": SCHEMA}, "seed:tool_call")), [text]) == [PARIS_CALL]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_bls.output.events import ContentDelta, ToolCallArguments, ToolCallStart
+from openai_bls.output.tool_parsers.families.deepseek import V32_TAGS
+from openai_bls.output.tool_parsers.families.glm import glm
+from openai_bls.output.tool_parsers.families.minimax import M2_TAGS
 from openai_bls.output.tool_parsers.parser import ToolCallParser
-from openai_bls.output.tool_parsers.xml_families import DEEPSEEK_V32, MINIMAX_M2, glm, invokes
+from openai_bls.output.tool_parsers.xml import invokes
 from tests.unit.output.parsing import (
     Found,
     check_any_cut,
@@ -35,7 +38,7 @@ SCHEMA: dict[str, Any] = {
     },
 }
 SCHEMAS = {"weather": SCHEMA}
-SYNTAXES = {"glm": glm(SCHEMAS), "minimax": invokes(MINIMAX_M2, SCHEMAS), "deepseek": invokes(DEEPSEEK_V32, SCHEMAS)}
+SYNTAXES = {"glm": glm(SCHEMAS), "minimax": invokes(M2_TAGS, SCHEMAS), "deepseek": invokes(V32_TAGS, SCHEMAS)}
 PARIS_CALL = ("call", "weather", '{"city": "Paris"}')
 ALL_KINDS = {"city": ' 你好 "x" \n', "days": 3, "metric": True, "where": {"x": "}"}, "unit": "C", "note": None}
 ALL_KINDS_CALL = ("call", "weather", json.dumps(ALL_KINDS, ensure_ascii=False))
@@ -187,7 +190,7 @@ EXAMPLES = {"glm": GLM, "minimax": MINIMAX, "deepseek": DEEPSEEK}
 
 @pytest.mark.parametrize(("syntax", "text"), ALL)
 def test_examples_however_they_are_cut(syntax: str, text: str) -> None:
-    check_every_split(lambda: ToolCallParser(syntax=SYNTAXES[syntax]), text, EXAMPLES[syntax][text])
+    check_every_split(lambda: ToolCallParser(SYNTAXES[syntax]), text, EXAMPLES[syntax][text])
 
 
 pieces = {
@@ -203,7 +206,7 @@ others = ["weather", "city", "days", "\n", " ", "<", '"', "12", "null", "text", 
 def test_any_cut_equals_the_whole(data: st.DataObject, syntax: str, lengths: list[int]) -> None:
     parts = st.sampled_from([*pieces[syntax], *others])
     text = data.draw(st.lists(parts, max_size=8).map("".join))
-    check_any_cut(lambda: ToolCallParser(syntax=SYNTAXES[syntax]), text, lengths)
+    check_any_cut(lambda: ToolCallParser(SYNTAXES[syntax]), text, lengths)
 
 
 @moderate
@@ -219,13 +222,13 @@ def test_values_come_back(city: str, days: int, where: dict[str, Any], lengths: 
         return
     call = ("weather", arguments)
     for syntax, text in (("glm", glm_call(*call)), ("minimax", minimax(call)), ("deepseek", deepseek(call))):
-        [(_, name, found)] = run(ToolCallParser(syntax=SYNTAXES[syntax]), cut(text, lengths))
+        [(_, name, found)] = run(ToolCallParser(SYNTAXES[syntax]), cut(text, lengths))
         assert name == "weather"
         assert json.loads(found) == arguments
 
 
 def test_strings_stream() -> None:
-    parser = ToolCallParser(lambda: "call_x", SYNTAXES["glm"])
+    parser = ToolCallParser(SYNTAXES["glm"], lambda: "call_x")
     assert parser.push("so <tool_call>weather\n<arg") == [ContentDelta("so ")]
     assert parser.push("_key>") == [ToolCallStart(0, "call_x", "weather"), ToolCallArguments(0, "{")]
     assert parser.push("city</arg_key>\n<arg_value>New ") == [ToolCallArguments(0, '"city": "New ')]
@@ -245,4 +248,4 @@ def test_strings_stream() -> None:
     ],
 )
 def test_long_texts_take_linear_time(syntax: str, begin: str, repeated: str) -> None:
-    check_linear_time(lambda: ToolCallParser(syntax=SYNTAXES[syntax]), begin, repeated)
+    check_linear_time(lambda: ToolCallParser(SYNTAXES[syntax]), begin, repeated)

@@ -14,6 +14,7 @@ from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.request_record import Progress
 from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.output.stop_strings import StopMatcher
+from openai_bls.output.tool_parsers.families import hermes
 from openai_bls.output.tool_parsers.parser import ToolCallParser
 from openai_bls.pipeline.generation.generation import Generation
 from openai_bls.pipeline.generation.sequence import Sequence
@@ -95,7 +96,7 @@ class Run:
                 DETOKENIZERS.new(),
                 self.writer,
                 stops=StopMatcher(stop, include_stop_str_in_output=include) if stop else None,
-                parser=ToolCallParser() if tools else None,
+                parser=ToolCallParser(hermes.SYNTAX) if tools else None,
                 **options,
             )
             for index in range(count)

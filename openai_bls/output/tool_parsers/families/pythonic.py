@@ -1,4 +1,6 @@
-"""Tool-call reader for a list of Python calls (Llama 3.2 and 4), whose literal arguments it converts to JSON::
+"""Llama 3.2 and 4: a list of Python calls, whose literal arguments are converted to JSON.
+
+As in::
 
 [get_weather(city="Paris", days=2), stop()]
 """
@@ -9,6 +11,7 @@ import json
 import re
 from collections.abc import Generator, Iterable, Set
 
+from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat, names_of
 from openai_bls.output.tool_parsers.parser import Syntax
 from openai_bls.output.tool_parsers.scanner import (
     SPACE,
@@ -21,8 +24,8 @@ from openai_bls.output.tool_parsers.scanner import (
     string,
 )
 
-PYTHON_START = "<|python_start|>"
-PYTHON_END = "<|python_end|>"
+_PYTHON_START = "<|python_start|>"
+_PYTHON_END = "<|python_end|>"
 _LITERALS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _NO_NAME = frozenset("=()[]{}<>'\",:;" + SPACE)
@@ -67,7 +70,7 @@ class PythonicReader(CallReader):
             expect(char, ",")
         else:
             if char == "<" and not self._marked:
-                yield from self._literal(PYTHON_START, read="<")
+                yield from self._literal(_PYTHON_START, read="<")
                 char = yield from after_space()
             expect(char, "[")
         char = yield from after_space()
@@ -170,8 +173,8 @@ def pythonic(names: Iterable[str]) -> Syntax:
     known = frozenset(names)
     return Syntax(
         lambda marker: PythonicReader(known, marked=bool(marker)),
-        begins=(PYTHON_START,),
-        closers=(PYTHON_END,),
+        begins=(_PYTHON_START,),
+        closers=(_PYTHON_END,),
         at_start=True,
     )
 
@@ -185,3 +188,21 @@ def _as_json(word: str) -> str:
         except ValueError:
             pass
     raise MalformedError
+
+
+FORMATS = (
+    ToolFormat(
+        "pythonic",
+        lambda tools: pythonic(names_of(tools)),
+        signs=(Sign(("[func_name1(",)),),
+        open="[",
+        begin=f"{NAME}(",
+        end=")",
+        separator=", ",
+        close="]",
+        trigger="[",
+        special=frozenset({_PYTHON_START, _PYTHON_END}),
+        style="pythonic",
+        only_at_start=(f" [ {NAME} (", f" {_PYTHON_START}"),
+    ),
+)
