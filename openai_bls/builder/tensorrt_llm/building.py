@@ -56,7 +56,7 @@ class TensorRtLlmRecipe:
         installed = self._survey.architectures, self._survey.arguments_refusal
         request = request_of(options, self._config, source, *installed)
         self._plan = plan(request, Version.parse(self._survey.version), as_gpu(gpus[0]) if gpus else None)
-        require_flow(self._plan.flow, self._plan.version, self._survey.version)
+        require_flow(self._plan.engine.flow, self._plan.version, self._survey.version)
         self._check()
         self.manifest = self._manifest(model_name)
         self.configs = self._configs(target)
@@ -65,7 +65,7 @@ class TensorRtLlmRecipe:
     def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
         """See `Recipe`."""
         place_adapters(self._options.lora, prepared.lora)
-        if self._plan.flow == "pytorch":
+        if self._plan.engine.flow == "pytorch":
             trust = self._options.trust_remote_code
             place_as_it_is(self._source, prepared.checkpoint, self._report, trust_remote_code=trust)
             return {}
@@ -89,9 +89,8 @@ class TensorRtLlmRecipe:
         made, own = self._plan, self._own
         gpus = Counter(gpu.name for gpu in self._survey.gpus)
         counted = ", ".join(f"{count} × {name}" if count > 1 else name for name, count in gpus.items())
-        self._report(
-            f"TensorRT-LLM {self._survey.version}, flow {made.flow}, {made.max_seq_len:,} tokens, {counted or 'no GPU'}"
-        )
+        engine = f"flow {made.engine.flow}, {made.engine.max_seq_len:,} tokens"
+        self._report(f"TensorRT-LLM {self._survey.version}, {engine}, {counted or 'no GPU'}")
         for note in made.notes:
             self._report(f"note: {note}")
         if own.backend == "cpp" and self._options.lora.adapters:
@@ -101,7 +100,7 @@ class TensorRtLlmRecipe:
             )
         if made.refusals:
             raise BuildError(made.refusals[0])
-        if made.flow == "tensorrt":
+        if made.engine.flow == "tensorrt":
             self._require_gpus(own.tensor_parallel_size * own.pipeline_parallel_size)
         if made.problems and not self._options.force:
             raise BuildError(made.problems[0])
@@ -128,15 +127,15 @@ class TensorRtLlmRecipe:
         return Manifest(
             engine="tensorrt_llm",
             model_name=model_name,
-            max_model_len=made.max_seq_len,
-            max_batch_size=made.max_batch_size,
+            max_model_len=made.engine.max_seq_len,
+            max_batch_size=made.engine.max_batch_size,
             created=0,
             dtype=self._options.dtype,
             trust_remote_code=self._options.trust_remote_code,
             builder={"tensorrt_llm": self._survey.version},
             tensorrt_llm=TensorRtLlmRecord(
                 version=self._survey.version,
-                flow=made.flow,
+                flow=made.engine.flow,
                 backend=own.backend,
                 gpu=gpu.name if gpu else "",
                 compute_capability=gpu.compute_capability if gpu else "",
@@ -144,8 +143,8 @@ class TensorRtLlmRecipe:
                 pipeline_parallel_size=own.pipeline_parallel_size,
                 quant=own.quant or "",
                 kv_cache_dtype=own.kv_cache_dtype,
-                max_input_len=made.max_input_len,
-                max_num_tokens=made.max_num_tokens,
+                max_input_len=made.engine.max_input_len,
+                max_num_tokens=made.engine.max_num_tokens,
                 max_beam_width=own.max_beam_width,
                 gather_logits=own.gather_logits,
                 plugins=own.plugins,
@@ -175,10 +174,10 @@ class TensorRtLlmRecipe:
             model=self._source.absolute(),
             output=output.absolute(),
             workspace=workspace.absolute(),
-            max_batch_size=made.max_batch_size,
-            max_input_len=made.max_input_len,
-            max_seq_len=made.max_seq_len,
-            max_num_tokens=made.max_num_tokens,
+            max_batch_size=made.engine.max_batch_size,
+            max_input_len=made.engine.max_input_len,
+            max_seq_len=made.engine.max_seq_len,
+            max_num_tokens=made.engine.max_num_tokens,
             max_beam_width=own.max_beam_width,
             dtype=self._options.dtype,
             tensor_parallel_size=own.tensor_parallel_size,
@@ -235,14 +234,8 @@ def request_of(
     """Request for a plan of the checkpoint in `source`, which need not be there, with its config.json."""
     weights = [path for pattern in ("*.safetensors", "pytorch_model*.bin") for path in source.glob(pattern)]
     return Request(
-        model=options.model,
+        options=options,
         config=config,
-        dtype=options.dtype,
-        max_seq_len=options.max_model_len,
-        max_batch_size=options.max_batch_size,
-        trust_remote_code=options.trust_remote_code,
-        own=options.tensorrt_llm,
-        lora=options.lora,
         folder=source.absolute() if source.is_dir() else None,
         checkpoint_bytes=sum(path.stat().st_size for path in weights) or None,
         architectures=architectures,

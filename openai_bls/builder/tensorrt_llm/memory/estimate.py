@@ -8,13 +8,13 @@ import msgspec
 
 from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, GPUS, Gpu, NumberFormat
 from openai_bls.builder.tensorrt_llm.memory.quantization import BUILT, KV_CACHE_FORMAT, QUANTIZATIONS
-from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, EstimateOptions, quantization_named, sizes_of
+from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, PlannedEngine, quantization_named, sizes_of
 from openai_bls.builder.tensorrt_llm.model.shapes import ModelShape
 
 _GENERATION = {"bfloat16": "Ampere, 8.0", "int8": "Turing, 7.5", "fp8": "Ada, 8.9", "nvfp4": "Blackwell, 10.0"}
 
 
-def estimate(shape: ModelShape, options: EstimateOptions) -> Estimate:
+def estimate(shape: ModelShape, options: PlannedEngine) -> Estimate:
     """Sizes, problems and notes.
 
     Raises:
@@ -32,7 +32,7 @@ def estimate(shape: ModelShape, options: EstimateOptions) -> Estimate:
     return msgspec.structs.replace(found, problems=problems, notes=tuple(_notes(shape, options, found)))
 
 
-def _of_parallelism(shape: ModelShape, options: EstimateOptions) -> Iterator[str]:
+def _of_parallelism(shape: ModelShape, options: PlannedEngine) -> Iterator[str]:
     tp = options.tp
     cut = {"attention heads": shape.heads}
     if shape.parameters.experts:
@@ -53,7 +53,7 @@ def _of_parallelism(shape: ModelShape, options: EstimateOptions) -> Iterator[str
         yield f"--pp-size {options.pp} is more than the {shape.layers} layers: give at most {shape.layers}"
 
 
-def _of_quantization(shape: ModelShape, options: EstimateOptions) -> Iterator[str]:
+def _of_quantization(shape: ModelShape, options: PlannedEngine) -> Iterator[str]:
     own, asked = shape.quantization, options.quant
     if asked and options.flow == "pytorch":
         yield f"--quant {asked} is for --flow tensorrt: the PyTorch flow takes a checkpoint that is quantized already"
@@ -63,7 +63,7 @@ def _of_quantization(shape: ModelShape, options: EstimateOptions) -> Iterator[st
         yield f"the checkpoint is quantized already ({own}): leave --quant {asked} out, or take the original one"
 
 
-def _of_gpu(gpu: Gpu, options: EstimateOptions, found: Estimate) -> Iterator[str]:
+def _of_gpu(gpu: Gpu, options: PlannedEngine, found: Estimate) -> Iterator[str]:
     if gpu.refusal:
         yield gpu.refusal
         return
@@ -114,7 +114,7 @@ def not_on_blackwell(gpu: Gpu) -> bool:
     return gpu.compute_capability is not None and gpu.compute_capability[0] == 10
 
 
-def _possible(gpu: Gpu, options: EstimateOptions) -> list[str]:
+def _possible(gpu: Gpu, options: PlannedEngine) -> list[str]:
     """Quantizations of an unquantized checkpoint that run on it."""
     return [
         name
@@ -128,7 +128,7 @@ def _lacks(gpu: Gpu, number_format: NumberFormat) -> str:
     return f"{gpu.name} ({gpu.capability}) does not compute in {number_format} (from {_GENERATION[number_format]} on)"
 
 
-def _notes(shape: ModelShape, options: EstimateOptions, found: Estimate) -> Iterator[str]:
+def _notes(shape: ModelShape, options: PlannedEngine, found: Estimate) -> Iterator[str]:
     if options.gpu is not None and options.gpu.warning:
         yield options.gpu.warning
     # Where they do not divide each other, there is no such engine.

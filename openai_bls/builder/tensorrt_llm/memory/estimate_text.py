@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from openai_bls.builder.tensorrt_llm.memory.gpus import GIB
-from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, EstimateOptions
+from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, PlannedEngine
 from openai_bls.builder.tensorrt_llm.model.shapes import ModelShape
 
 _WIDTH = 100
@@ -15,7 +15,7 @@ _NUMBER = 10
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
-def report(shape: ModelShape, options: EstimateOptions, found: Estimate, *, model: str = "") -> str:
+def report(shape: ModelShape, options: PlannedEngine, found: Estimate, *, model: str = "") -> str:
     """The plan and its estimate as aligned lines, headed by `model`, such as a hub id."""
     ranks = "on 1 GPU" if options.ranks == 1 else f"on {options.ranks} GPUs (tp {options.tp} × pp {options.pp})"
     gpu = f": {options.gpu.name}, {_size(options.gpu.memory_bytes)}" if options.gpu else ""
@@ -87,13 +87,13 @@ def _model(shape: ModelShape) -> str:
     )
 
 
-def _formats(options: EstimateOptions, found: Estimate) -> str:
+def _formats(options: PlannedEngine, found: Estimate) -> str:
     quant = f" with {found.quant} weights" if found.quant else ""
     cache = f", {options.kv_cache_dtype} KV cache" if options.kv_cache_dtype != "auto" else ""
     return f"{found.dtype}{quant}{cache}"
 
 
-def _limits(options: EstimateOptions) -> str:
+def _limits(options: PlannedEngine) -> str:
     beams = f", beam width {options.max_beam_width}" if options.max_beam_width > 1 else ""
     return (
         f"{options.max_batch_size:,} sequences of {options.max_seq_len:,} tokens, "
@@ -102,7 +102,7 @@ def _limits(options: EstimateOptions) -> str:
     )
 
 
-def _token_row(options: EstimateOptions, found: Estimate) -> str:
+def _token_row(options: PlannedEngine, found: Estimate) -> str:
     each = f"  {found.kv_per_token_per_rank / 1024:,.4g} KiB on each GPU" if options.ranks > 1 else ""
     size = f"{found.kv_per_token / 1024:,.4g} KiB"
     return f"  {'per token':<{_LABEL}}{size:>{_NUMBER}}{each}"

@@ -46,8 +46,8 @@ _CALIBRATION_MARGIN = 1.15
 _DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 
-class EstimateOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Engine to estimate, in the words of the command line."""
+class PlannedEngine(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine with everything decided that its size depends on, in the words of the command line."""
 
     flow: Flow = "tensorrt"
     dtype: Dtype = "auto"
@@ -142,7 +142,7 @@ def quantization_named(name: str) -> Quantization | None:
     return QUANTIZATIONS.get(name) or CHECKPOINT_ONLY.get(name)  # type: ignore[call-overload]
 
 
-def sizes_of(shape: ModelShape, options: EstimateOptions) -> Estimate:
+def sizes_of(shape: ModelShape, options: PlannedEngine) -> Estimate:
     """Sizes without problems and notes.
 
     Raises:
@@ -193,7 +193,7 @@ def sizes_of(shape: ModelShape, options: EstimateOptions) -> Estimate:
     return found if options.gpu is None else _with_cache(found, options, options.gpu)
 
 
-def _require_sizes(options: EstimateOptions) -> None:
+def _require_sizes(options: PlannedEngine) -> None:
     for name in ("tp", "pp", "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_beam_width"):
         if getattr(options, name) < 1:
             flag = {"tp": "tp-size", "pp": "pp-size"}.get(name, name.replace("_", "-"))
@@ -202,7 +202,7 @@ def _require_sizes(options: EstimateOptions) -> None:
         raise BuildError("--kv-cache-free-gpu-mem-fraction must be above 0 and below 1")
 
 
-def _kv_heads_per_rank(shape: ModelShape, options: EstimateOptions) -> int:
+def _kv_heads_per_rank(shape: ModelShape, options: PlannedEngine) -> int:
     """Heads per rank: with more ranks than heads, several ranks keep the same one."""
     return math.ceil(shape.kv_heads / options.tp)
 
@@ -221,7 +221,7 @@ def _total_weights(shape: ModelShape, element: int, how: Quantization | None) ->
     return math.ceil(_linear_weights(shape, element, how)) + (counts.total - counts.linear) * element
 
 
-def _weights(shape: ModelShape, options: EstimateOptions, element: int, how: Quantization | None) -> tuple[int, int]:
+def _weights(shape: ModelShape, options: PlannedEngine, element: int, how: Quantization | None) -> tuple[int, int]:
     """Bytes of the fullest rank, and of all ranks together.
 
     Matrices, embeddings and the output projection are cut into `tp` parts; norms, biases and routers are on each rank,
@@ -242,7 +242,7 @@ def _weights(shape: ModelShape, options: EstimateOptions, element: int, how: Qua
     return fullest, options.tp * (math.ceil(layers) + both_ends)
 
 
-def _activations(shape: ModelShape, options: EstimateOptions, element: int, how: Quantization | None) -> int:
+def _activations(shape: ModelShape, options: PlannedEngine, element: int, how: Quantization | None) -> int:
     counts = shape.parameters
     query_key_value = shape.heads * shape.head_dim / options.tp
     query_key_value += 2 * _kv_heads_per_rank(shape, options) * shape.head_dim
@@ -260,7 +260,7 @@ def _activations(shape: ModelShape, options: EstimateOptions, element: int, how:
     return math.ceil(layer * _ACTIVATION_MARGIN) + logits
 
 
-def _with_cache(found: Estimate, options: EstimateOptions, gpu: Gpu) -> Estimate:
+def _with_cache(found: Estimate, options: PlannedEngine, gpu: Gpu) -> Estimate:
     free = max(0, gpu.memory_bytes - found.gpu_memory)
     pool = math.floor(free * options.kv_cache_free_gpu_mem_fraction)
     block = found.kv_per_token_per_rank * TOKENS_PER_BLOCK
@@ -278,7 +278,7 @@ def _with_cache(found: Estimate, options: EstimateOptions, gpu: Gpu) -> Estimate
     )
 
 
-def _blocks(options: EstimateOptions, length: int) -> float:
+def _blocks(options: PlannedEngine, length: int) -> float:
     """Blocks that a sequence keeps, each through all layers; with different windows, their mean over a cycle of layers.
 
     A prompt that is longer than a window needs room for one step of it besides: `temporaryKvCacheLength` in

@@ -9,11 +9,12 @@ from typing import Any, get_args
 
 import msgspec
 
-from openai_bls.builder.lora import LoraOptions, lora_settings, read_adapters
+from openai_bls.builder.lora import lora_settings, read_adapters
+from openai_bls.builder.recipe import BuildOptions
 from openai_bls.builder.tensorrt_llm.memory.estimate import estimate
 from openai_bls.builder.tensorrt_llm.memory.estimate_text import report, sentences
 from openai_bls.builder.tensorrt_llm.memory.gpus import Gpu, find_gpu, gpu_of_memory
-from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, EstimateOptions
+from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, PlannedEngine
 from openai_bls.builder.tensorrt_llm.model import chatglm, families
 from openai_bls.builder.tensorrt_llm.model.quantized_checkpoint import (
     StoredAs,
@@ -30,7 +31,7 @@ from openai_bls.builder.tensorrt_llm.plan.flows import default_flow
 from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions, with_flow
 from openai_bls.core.checkpoint import context_length
 from openai_bls.core.engine import LoraError
-from openai_bls.core.manifest import Dtype, EngineSetupError, LoraSettings
+from openai_bls.core.manifest import EngineSetupError, LoraSettings
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm import llm_args, speculation, versions
 from openai_bls.engines.tensorrt_llm.interface import Flow, InstalledGpu, KvCacheDtype, Version
@@ -47,18 +48,11 @@ _DEFAULT_FREE_FRACTION = 0.9
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """Engine to plan: the options of every engine, and those of TensorRT-LLM."""
+    """Engine to plan: the options, and what is known of the checkpoint and of the installed TensorRT-LLM."""
 
-    model: str
-    """Checkpoint as on the command line."""
+    options: BuildOptions
     config: dict[str, Any]
     """Contents of the checkpoint's config.json."""
-    dtype: Dtype
-    max_seq_len: int | None
-    max_batch_size: int
-    trust_remote_code: bool
-    own: TensorRtLlmOptions
-    lora: LoraOptions = LoraOptions()
     folder: Path | None = None
     """Folder of the checkpoint, where it is on this machine."""
     checkpoint_bytes: int | None = None
@@ -66,19 +60,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     architectures: Mapping[Flow, frozenset[str]] | None = None
     """Architectures that the installed TensorRT-LLM has in each flow; None if it was not asked."""
     arguments_refusal: str = ""
-    """Refusal of `own.extra_llm_api_options` by the installed classes."""
+    """Refusal of the option `extra_llm_api_options` by the installed classes."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """An engine with everything decided."""
 
-    flow: Flow
     version: Version
-    max_input_len: int
-    max_seq_len: int
-    max_batch_size: int
-    max_num_tokens: int
-    """Tokens per step."""
+    engine: PlannedEngine
     calib_size: int
     """Texts to calibrate on."""
     settings: TensorRtLlmSettings
@@ -86,7 +75,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     shape: ModelShape | None
     """Shape of the model; None if its size cannot be worked out."""
     estimate: Estimate | None
-    estimated_with: EstimateOptions
     problems: tuple[str, ...]
     """Problems that keep it from working, a sentence each; the estimate has the same."""
     refusals: tuple[str, ...] = ()
@@ -103,7 +91,8 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
     Raises:
         BuildError: options that contradict each other, or the model.
     """
-    own = request.own
+    options = request.options
+    own = options.tensorrt_llm
     flow, why = (own.flow, "") if own.flow else default_flow(own, version, partial(_of_family, request, version, True))
     own = with_flow(own, flow)
     arguments, of_arguments = _arguments(own, version, request)
@@ -116,7 +105,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         unknown = str(error)
     family = families.family_of(request.config)
     end = windows.end(request.config, family, flow)
-    max_input_len, max_seq_len = lengths.lengths(request.max_seq_len, own, positions, end)
+    max_input_len, max_seq_len = lengths.lengths(options.max_model_len, own, positions, end)
     of_lengths = lengths.findings(own, flow, max_seq_len, positions, end)
     settings, of_windows = windows.with_windows(own.settings, request.config, family, flow, max_seq_len)
     own = msgspec.structs.replace(own, settings=settings)
@@ -131,14 +120,14 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
     quant = own.quant or quantization_of(request.config)
     lacking = chunking.without_paged_context(own, flow, quant, kv_cache_dtype, gpu)
     prompts = chunking.prompts(own, max_input_len, max_num_tokens, lacking)
-    wanted = EstimateOptions(
+    engine = PlannedEngine(
         flow=flow,
-        dtype=request.dtype,
+        dtype=options.dtype,
         quant=own.quant,
         kv_cache_dtype=kv_cache_dtype,
         tp=own.tensor_parallel_size,
         pp=own.pipeline_parallel_size,
-        max_batch_size=request.max_batch_size,
+        max_batch_size=options.max_batch_size,
         max_input_len=prompts.max_input_len,
         max_seq_len=max_seq_len,
         max_num_tokens=max_num_tokens,
@@ -150,13 +139,13 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         gather_logits=own.gather_logits,
         checkpoint_bytes=request.checkpoint_bytes,
     )
-    found = estimate(shape, wanted) if shape else None
+    found = estimate(shape, engine) if shape else None
     calibration = Calibration(
         family, own.quant, own.kv_cache_dtype, own.calib_dataset, own.calib_size, quantized_already=stored is not None
     )
     of_calibration = Findings()
     if flow == "tensorrt":
-        of_calibration = calibration.findings(request.config, wanted.ranks, trust_remote_code=request.trust_remote_code)
+        of_calibration = calibration.findings(request.config, engine.ranks, trust_remote_code=options.trust_remote_code)
     fp8_context = chunking.fp8_context_refusal(own, quant, kv_cache_dtype)
     refusals = (
         *_of_options(own, flow, version, stored),
@@ -188,17 +177,12 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         *(found.notes if found else ()),
     )
     return Plan(
-        flow=flow,
         version=version,
-        max_input_len=prompts.max_input_len,
-        max_seq_len=max_seq_len,
-        max_batch_size=request.max_batch_size,
-        max_num_tokens=max_num_tokens,
+        engine=engine,
         calib_size=calibration.texts,
         settings=msgspec.structs.replace(settings, enable_chunked_context=prompts.chunked),
         shape=shape,
         estimate=msgspec.structs.replace(found, problems=problems, notes=notes) if found else None,
-        estimated_with=wanted,
         problems=problems,
         refusals=refusals,
         notes=notes,
@@ -210,14 +194,14 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
 def described(request: Request, made: Plan) -> str:
     """The text of --dry-run."""
     if made.shape is not None and made.estimate is not None:
-        return report(made.shape, made.estimated_with, made.estimate, model=request.model).rstrip("\n")
-    head = f"{request.model}: {made.flow} flow, {made.max_seq_len:,} tokens\n"
+        return report(made.shape, made.engine, made.estimate, model=request.options.model).rstrip("\n")
+    head = f"{request.options.model}: {made.engine.flow} flow, {made.engine.max_seq_len:,} tokens\n"
     return (head + sentences(made.problems, made.notes)).rstrip("\n")
 
 
 def _of_model(request: Request, flow: Flow, version: Version, stored: StoredAs | None) -> Iterator[str]:
     """Problems of the model's family, or of the checkpoint's quantization, with TensorRT-LLM."""
-    if refused := _of_family(request, version, request.trust_remote_code, flow):
+    if refused := _of_family(request, version, request.options.trust_remote_code, flow):
         yield refused
         return
     try:
@@ -277,7 +261,7 @@ def _arguments(own: TensorRtLlmOptions, version: Version, request: Request) -> t
         version,
         pipeline_parallel_size=own.pipeline_parallel_size,
         max_beam_width=own.max_beam_width,
-        adapters=bool(request.lora.adapters or request.lora.max_loras),
+        adapters=bool(request.options.lora.adapters or request.options.lora.max_loras),
         grammars=own.settings.guided_decoding_backend,
     )
     return arguments, (*refused, *([request.arguments_refusal] if request.arguments_refusal else ()))
@@ -285,11 +269,11 @@ def _arguments(own: TensorRtLlmOptions, version: Version, request: Request) -> t
 
 def _adapters(request: Request) -> tuple[LoraSettings, tuple[str, ...]]:
     """What the manifest says of adapters, and the refusal of those that TensorRT-LLM would not apply in full."""
-    options = request.lora
+    options = request.options.lora
     try:
         adapters = read_adapters(options)
         room = options.max_loras is not None and options.max_loras > len(adapters)
-        if request.own.backend == "cpp" and room:
+        if request.options.tensorrt_llm.backend == "cpp" and room:
             return LoraSettings(), (
                 "--max-loras is for --backend python: the C++ backend gets adapters from its clients",
             )

@@ -39,8 +39,7 @@ def calibration(name: str, quant: Quant | None = None, cache: KvCacheDtype = "au
 
 def plan_of(config: dict[str, Any], own: TensorRtLlmOptions, *, request: Request | None = None) -> Plan:
     """Of an engine, unless the options say otherwise."""
-    own = msgspec.structs.replace(own, flow=own.flow or "tensorrt")
-    return plan_of_any(config, own, request=request and msgspec.structs.replace(request, own=own))
+    return plan_of_any(config, msgspec.structs.replace(own, flow=own.flow or "tensorrt"), request=request)
 
 
 @pytest.mark.parametrize("name", FAILING)
@@ -173,5 +172,5 @@ def test_code_of_the_checkpoint_needs_the_flag(name: str, own: TensorRtLlmOption
     assert [bool(refused) and problem.startswith(refused) for problem in problems] == [True] * bool(refused)
     assert all("pass --trust-remote-code if you trust it" in problem for problem in problems)
     assert plan_of(published_models.config(name), own).problems == ()
-    trusted = asked(config, own, trust_remote_code=True)
+    trusted = asked(config, msgspec.structs.replace(own, flow="tensorrt"), trust_remote_code=True)
     assert plan_of(config, own, request=trusted).problems == ()

@@ -15,7 +15,7 @@ from openai_bls.builder.tensorrt_llm.memory.estimate import estimate
 from openai_bls.builder.tensorrt_llm.memory.estimate_text import report
 from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, GPUS, Gpu, find_gpu
 from openai_bls.builder.tensorrt_llm.memory.quantization import QUANTIZATIONS
-from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, EstimateOptions
+from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, PlannedEngine
 from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
 from openai_bls.core.manifest import BuildError
 from tests.unit.builder.tensorrt_llm import published_models
@@ -26,7 +26,7 @@ H100 = find_gpu("H100")
 
 
 def estimated(name: str, **options: Any) -> Estimate:
-    return estimate(published_models.shape(name), EstimateOptions(**options))
+    return estimate(published_models.shape(name), PlannedEngine(**options))
 
 
 def problems(name: str, **options: Any) -> str:
@@ -158,8 +158,8 @@ def test_what_auto_is() -> None:
     assert estimated("Llama-2-7b-hf").dtype == "float16"
     shape = published_models.shape("Llama-2-7b-hf")
     for told in ("float32", ""):
-        assert estimate(msgspec.structs.replace(shape, dtype=told), EstimateOptions()).dtype == "float16"
-    whole = estimate(msgspec.structs.replace(shape, dtype="float32"), EstimateOptions())
+        assert estimate(msgspec.structs.replace(shape, dtype=told), PlannedEngine()).dtype == "float16"
+    whole = estimate(msgspec.structs.replace(shape, dtype="float32"), PlannedEngine())
     assert (whole.checkpoint, whole.weights) == (4 * 6_738_415_616, 2 * 6_738_415_616)
 
 
@@ -187,7 +187,7 @@ def test_experts_in_mxfp4() -> None:
     """gpt-oss-120b: 65,248,815,744 bytes in the index of its files, of which its experts alone are quantized."""
     config = transformers.AutoConfig.for_model("gpt_oss").to_dict()
     config |= {"architectures": ["GptOssForCausalLM"], "quantization_config": {"quant_method": "mxfp4"}}
-    found = estimate(shape_of(config | {"dtype": "bfloat16"}), EstimateOptions(flow="pytorch", gpu=H100))
+    found = estimate(shape_of(config | {"dtype": "bfloat16"}), PlannedEngine(flow="pytorch", gpu=H100))
     assert found.quant == "mxfp4"
     assert found.checkpoint == pytest.approx(65_248_815_744, rel=0.001)
     assert not found.problems
@@ -196,7 +196,7 @@ def test_experts_in_mxfp4() -> None:
 def test_a_latent_is_on_every_rank() -> None:
     """DeepSeek-V3: 512 + 64 elements per token and layer, whatever the ranks."""
     config = transformers.AutoConfig.for_model("deepseek_v3").to_dict() | {"architectures": ["DeepseekV3ForCausalLM"]}
-    found = estimate(shape_of(config), EstimateOptions(flow="pytorch", tp=8))
+    found = estimate(shape_of(config), PlannedEngine(flow="pytorch", tp=8))
     assert found.kv_per_token == found.kv_per_token_per_rank == 61 * 576 * 2
 
 
@@ -249,7 +249,7 @@ def test_refused_whatever_the_gpu(name: str, options: dict[str, Any], says: str)
 def test_heads_that_do_not_divide() -> None:
     """6 heads of keys and values over 4 ranks."""
     shape = msgspec.structs.replace(published_models.shape("Llama-2-7b-hf"), heads=24, kv_heads=6)
-    (problem,) = estimate(shape, EstimateOptions(tp=4)).problems
+    (problem,) = estimate(shape, PlannedEngine(tp=4)).problems
     assert "give a --tp-size that divides 6, or a multiple of it" in problem
 
 
@@ -284,7 +284,7 @@ def test_quantizations_that_a_gpu_has_are_named() -> None:
     )
     assert "so the checkpoint's awq" not in problems("Qwen2.5-7B-Instruct-AWQ", gpu=find_gpu("A10"))
     shape = msgspec.structs.replace(published_models.shape("Qwen2-0.5B"), quantization="fp8")
-    (problem,) = estimate(shape, EstimateOptions(gpu=find_gpu("A10"))).problems
+    (problem,) = estimate(shape, PlannedEngine(gpu=find_gpu("A10"))).problems
     assert "so the checkpoint's fp8 cannot run on it" in problem
 
 
@@ -300,7 +300,7 @@ def test_a_quantized_checkpoint() -> None:
 def test_blackwell_loads_what_it_builds_no_engine_of() -> None:
     """The PyTorch flow has other kernels, and a GeForce of that generation (12.0) is not meant."""
     shape = msgspec.structs.replace(published_models.shape("Qwen2-0.5B"), quantization="awq")
-    assert not estimate(shape, EstimateOptions(gpu=find_gpu("B200"), flow="pytorch")).problems
+    assert not estimate(shape, PlannedEngine(gpu=find_gpu("B200"), flow="pytorch")).problems
     assert not problems("Qwen2-0.5B", gpu=find_gpu("RTX 5090"), quant="awq")
 
 
@@ -348,8 +348,8 @@ sizes = st.integers(1, 300)
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> EstimateOptions:
-    return EstimateOptions(
+def plans(draw: st.DrawFn) -> PlannedEngine:
+    return PlannedEngine(
         flow=draw(st.sampled_from(("tensorrt", "pytorch"))),
         quant=draw(st.sampled_from((None, *QUANTIZATIONS))),
         kv_cache_dtype=draw(st.sampled_from(("auto", "fp8", "int8", "nvfp4"))),
@@ -368,7 +368,7 @@ def plans(draw: st.DrawFn) -> EstimateOptions:
 
 @settings(max_examples=150, deadline=None)
 @given(models, plans(), st.sampled_from(("max_batch_size", "max_num_tokens", "max_beam_width")), sizes)
-def test_larger_limits_and_more_ranks(name: str, options: EstimateOptions, limit: str, more: int) -> None:
+def test_larger_limits_and_more_ranks(name: str, options: PlannedEngine, limit: str, more: int) -> None:
     shape = published_models.shape(name)
     before = estimate(shape, options)
     after = estimate(shape, msgspec.structs.replace(options, **{limit: getattr(options, limit) + more}))
@@ -391,7 +391,7 @@ def test_larger_limits_and_more_ranks(name: str, options: EstimateOptions, limit
 
 @settings(max_examples=150, deadline=None)
 @given(models, plans())
-def test_sums_add_up(name: str, options: EstimateOptions) -> None:
+def test_sums_add_up(name: str, options: PlannedEngine) -> None:
     shape = published_models.shape(name)
     found = estimate(shape, options)
     assert options.gpu is not None
@@ -416,7 +416,7 @@ def test_sums_add_up(name: str, options: EstimateOptions) -> None:
 
 def test_the_text_of_a_plan() -> None:
     shape = published_models.shape("Qwen2.5-72B-Instruct")
-    options = EstimateOptions(quant="fp8", tp=4, max_seq_len=40_000, gpu=find_gpu("A100-80GB"))
+    options = PlannedEngine(quant="fp8", tp=4, max_seq_len=40_000, gpu=find_gpu("A100-80GB"))
     text = report(shape, options, estimate(shape, options), model="Qwen/Qwen2.5-72B-Instruct")
     assert text.splitlines()[:20] == [
         "Qwen/Qwen2.5-72B-Instruct: 72.71 billion parameters, Qwen2ForCausalLM",
@@ -449,7 +449,7 @@ def test_the_text_of_a_plan() -> None:
 def test_every_plan_reads_well(name: str, gpu: Gpu | None) -> None:
     """Narrow enough, numbers under each other, every sentence there, nothing left unsaid."""
     shape = published_models.shape(name)
-    options = EstimateOptions(gpu=gpu, tp=1 if gpu else 2, flow="tensorrt" if gpu else "pytorch")
+    options = PlannedEngine(gpu=gpu, tp=1 if gpu else 2, flow="tensorrt" if gpu else "pytorch")
     found = estimate(shape, options)
     text = report(shape, options, found)
     lines = text.splitlines()
@@ -477,5 +477,5 @@ def test_gpus_that_would_do() -> None:
     assert "A100-40GB" in found.fits
     assert "L4" not in found.fits
     shape = published_models.shape("CodeLlama-13b-hf")
-    assert "fits on A40, A100-40GB" in " ".join(report(shape, EstimateOptions(), found).split())
-    assert "fits on" not in report(shape, EstimateOptions(tp=3), estimate(shape, EstimateOptions(tp=3)))
+    assert "fits on A40, A100-40GB" in " ".join(report(shape, PlannedEngine(), found).split())
+    assert "fits on" not in report(shape, PlannedEngine(tp=3), estimate(shape, PlannedEngine(tp=3)))

@@ -13,7 +13,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from openai_bls.builder.tensorrt_llm.memory.estimate import estimate
 from openai_bls.builder.tensorrt_llm.memory.gpus import find_gpu
 from openai_bls.builder.tensorrt_llm.memory.quantization import BUILT, QUANTIZATIONS
-from openai_bls.builder.tensorrt_llm.memory.sizes import EstimateOptions
+from openai_bls.builder.tensorrt_llm.memory.sizes import PlannedEngine
 from openai_bls.builder.tensorrt_llm.model.families import (
     FAMILIES,
     TENSORRT_FLOW_END,
@@ -81,11 +81,11 @@ def test_each_row_from_config_to_plan(family: Family, model: tuple[str, str]) ->
         assert refused(FILES[model[0]], flow, since) is None
         before = (since[0], since[1] - 1) if since[1] else (since[0] - 1, 21)
         assert f"need TensorRT-LLM {written(since)} or later" in str(refused(FILES[model[0]], flow, before))
-    found = estimate(shape, EstimateOptions(gpu=find_gpu("B200"), max_seq_len=2048))
+    found = estimate(shape, PlannedEngine(gpu=find_gpu("B200"), max_seq_len=2048))
     assert found.problems == ()
     for quant in family.quants:
         gpu = find_gpu("B200" if quant == "nvfp4" else "H200")
-        smaller = estimate(shape, EstimateOptions(gpu=gpu, quant=quant))
+        smaller = estimate(shape, PlannedEngine(gpu=gpu, quant=quant))
         assert smaller.problems == ()
         assert smaller.weights < found.weights
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from openai_bls.builder.lora import LoraOptions
+from openai_bls.builder.recipe import BuildOptions
 from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, find_gpu
 from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.plan.planning import Plan, Request, as_gpu, described, gpu_for, plan
@@ -33,16 +34,9 @@ def plan_of(
     return plan(request or asked(config, own), Version.parse(version), find_gpu("H100"))
 
 
-def asked(config: dict[str, Any], own: TensorRtLlmOptions | None = None, *, trust_remote_code: bool = False) -> Request:
-    return Request(
-        model="someone/model",
-        config=config,
-        dtype="auto",
-        max_seq_len=None,
-        max_batch_size=64,
-        trust_remote_code=trust_remote_code,
-        own=own or TensorRtLlmOptions(),
-    )
+def asked(config: dict[str, Any], own: TensorRtLlmOptions | None = None, **others: Any) -> Request:
+    options = BuildOptions("someone/model", Path(), tensorrt_llm=own or TensorRtLlmOptions(), **others)
+    return Request(options=options, config=config)
 
 
 YAML: dict[str, Any] = {"print_iter_log": True}
@@ -66,7 +60,7 @@ YAML: dict[str, Any] = {"print_iter_log": True}
 )
 def test_flow(own: TensorRtLlmOptions, version: str, flow: str, said: str) -> None:
     made = plan_of(own=own, version=version)
-    assert made.flow == flow
+    assert made.engine.flow == flow
     notes = [note for note in made.notes if "--flow pytorch is the default" in note]
     assert len(notes) == bool(said)
     assert said in "".join(notes)
@@ -75,11 +69,11 @@ def test_flow(own: TensorRtLlmOptions, version: str, flow: str, said: str) -> No
 
 def test_a_model_that_only_engines_have() -> None:
     config = published_models.config("Baichuan2-7B-Chat")
-    request = msgspec.structs.replace(asked(config), trust_remote_code=True)
+    request = asked(config, trust_remote_code=True)
     made = plan(request, Version(1, 2, 1), find_gpu("H100"))
-    assert made.flow == "tensorrt"
+    assert made.engine.flow == "tensorrt"
     assert "--flow pytorch is the default from TensorRT-LLM 1.2 on, and does not have this model" in made.notes[0]
-    assert plan(request, Version(1, 3), find_gpu("H100")).flow == "pytorch"
+    assert plan(request, Version(1, 3), find_gpu("H100")).engine.flow == "pytorch"
 
 
 @pytest.mark.parametrize(
@@ -116,8 +110,8 @@ def test_speculative_decoding(options: dict[str, Any], values: dict[str, Any], v
 
 def test_speculative_decoding_with_adapters() -> None:
     drafter = {"decoding_type": "NGram", "max_draft_len": 3, "max_matching_ngram_size": 2}
-    request = asked(DEMO, TensorRtLlmOptions(extra_llm_api_options={"speculative_config": drafter}))
-    found = plan_of(request=msgspec.structs.replace(request, lora=LoraOptions(max_loras=2, max_lora_rank=8)))
+    own = TensorRtLlmOptions(extra_llm_api_options={"speculative_config": drafter})
+    found = plan_of(request=asked(DEMO, own, lora=LoraOptions(max_loras=2, max_lora_rank=8)))
     assert "does not go with --lora-dir" in "".join(found.problems)
 
 
@@ -134,7 +128,7 @@ def test_speculative_decoding_with_adapters() -> None:
 )
 def test_options_without_a_meaning_for_the_flow_there_is(own: TensorRtLlmOptions, said: str) -> None:
     """Which was left open, and comes of the installed version."""
-    assert plan_of(own=own).flow == "tensorrt"
+    assert plan_of(own=own).engine.flow == "tensorrt"
     with pytest.raises(BuildError, match=said):
         plan_of(own=own, version="1.3.0")
 
@@ -143,7 +137,7 @@ def test_a_model_of_unknown_size(capsys: pytest.CaptureFixture[str]) -> None:
     """It is planned without an estimate where TensorRT-LLM takes the family all the same."""
     config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_position_embeddings": 512}
     made = plan_of(config)
-    assert (made.estimate, made.max_seq_len, made.problems) == (None, 512, ())
+    assert (made.estimate, made.engine.max_seq_len, made.problems) == (None, 512, ())
     text = described(asked(config), made)
     assert "pytorch flow, 512 tokens" in text
     assert "\n  - no estimate: config.json has no usable" in text
@@ -286,7 +280,7 @@ def test_the_file_of_modelopt_is_missed_where_the_folder_is_seen(tmp_path: Path)
 
 def test_a_chatglm_that_does_not_tell_its_version(tmp_path: Path) -> None:
     config = published_models.config("chatglm3-6b")
-    request = msgspec.structs.replace(asked(config), trust_remote_code=True)
+    request = asked(config, trust_remote_code=True)
     assert plan(request, Version(1, 2, 1), None).problems == ()
     here = msgspec.structs.replace(request, folder=tmp_path)
     (problem,) = plan(here, Version(1, 2, 1), None).problems
@@ -298,12 +292,13 @@ def test_long_prompts_work_as_they_come(flow: Flow) -> None:
     """A prompt of 20,000 tokens is within what is advertised, and more than a step."""
     config = published_models.config("Qwen2.5-7B-Instruct")
     made = plan_of(config, TensorRtLlmOptions(flow=flow))
-    assert (made.max_seq_len, made.max_input_len, made.max_num_tokens) == (32768, 32767, 8192)
+    assert (made.engine.max_seq_len, made.engine.max_input_len, made.engine.max_num_tokens) == (32768, 32767, 8192)
     assert made.settings.enable_chunked_context is True
     assert made.problems == ()
     off = TensorRtLlmOptions(flow=flow, settings=TensorRtLlmSettings(enable_chunked_context=False))
     short = plan_of(config, off)
-    assert (short.max_seq_len, short.max_input_len, short.settings.enable_chunked_context) == (32768, 8192, False)
+    assert (short.engine.max_seq_len, short.engine.max_input_len) == (32768, 8192)
+    assert short.settings.enable_chunked_context is False
     assert any("prompts may have 8,192 tokens at most" in note for note in short.notes)
     assert plan_of().settings == TensorRtLlmSettings()
 

@@ -64,7 +64,11 @@ def test_windows_of_a_model(config: dict[str, Any], windows: tuple[int, ...]) ->
 def test_windows_in_the_plan(config: dict[str, Any], flow: Flow, length: int, windows: str, reuse: bool | None) -> None:
     made = plan_of(config, TensorRtLlmOptions(flow=flow))
     found = made.settings
-    assert (made.max_seq_len, found.max_attention_window_size, found.enable_kv_cache_reuse) == (length, windows, reuse)
+    assert (made.engine.max_seq_len, found.max_attention_window_size, found.enable_kv_cache_reuse) == (
+        length,
+        windows,
+        reuse,
+    )
     assert made.problems == ()
     assert any("look back 512" in note or "look back 4,096" in note for note in made.notes) == bool(windows)
 
