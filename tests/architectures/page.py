@@ -1,4 +1,4 @@
-"""Table of docs/models.md that says how the embedded engine serves each architecture: read and written."""
+"""Table of docs/embedded-models.md that says how the embedded engine serves each architecture: read and written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.architectures.comparison import Result
 from tests.architectures.table import CASES
 from tests.unit.docs.pages import ROOT
 
-PAGE = ROOT / "docs" / "models.md"
+PAGE = ROOT / "docs" / "embedded-models.md"
 HEADER = "| architecture | models | exact | why not fast |\n|---|---|---|---|\n"
 OUTCOMES = ("fast", "slower", "refused")
 

@@ -319,7 +319,7 @@ def test_logits_are_refused_by_name(server: RunningServer, name: str) -> None:
 @pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls", "tensorrt_llm"])
 def test_unary_calls_of_a_decoupled_model(server: RunningServer, name: str) -> None:
     """Triton's own errors, before any model sees the call; the guide for what they mean has their text."""
-    guide = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "migrate-tensorrtllm-backend.md").read_text(encoding="utf-8")
     shape = {"shape": [1, 1], "datatype": "INT32", "data": [5]}
     fields = [{"name": "text_input", **shape, "datatype": "BYTES", "data": ["a"]}, {"name": "max_tokens", **shape}]
     inputs = [

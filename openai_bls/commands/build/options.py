@@ -132,7 +132,7 @@ def _add_quantization(group: argparse._ArgumentGroup) -> None:
         help=f"of the weights: fp8 with transformers, on a GPU that has it; with TensorRT-LLM {', '.join(BUILT)};"
         " smoothquant, int8 and int4_awq are understood too; with vLLM a value of its"
         " `quantization`. A checkpoint that is quantized already is taken as it is,"
-        " without this (docs/models.md)",
+        " without this (docs/quantization.md)",
     )
     group.add_argument(
         "--kv-cache-dtype", choices=get_args(KvCacheDtype), help="TensorRT-LLM: auto is that of the weights"

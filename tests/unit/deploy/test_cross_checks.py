@@ -45,7 +45,7 @@ from tests.unit.deploy.support import (
 )
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-DOCS = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+DOCS = "".join((ROOT / "docs" / f"{page}.md").read_text("utf-8") for page in ("kubernetes", "kubernetes-nodes"))
 SETTINGS = (OpenAiBlsSettings, PreprocessingSettings, TensorRtLlmSettings)
 
 

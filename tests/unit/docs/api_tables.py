@@ -1,4 +1,4 @@
-"""Tables of fields in docs/api.md, made from what is said of the fields where they are declared.
+"""Tables of fields in docs/api*.md, made from what is said of the fields where they are declared.
 
 The order of the fields is the page's. `python -m tests.unit.docs.api_tables` writes the rest anew.
 """
@@ -21,9 +21,9 @@ from openai_bls.api.openapi.json_schema import is_passed_on, verdict
 from openai_bls.api.registry import ENDPOINTS
 from openai_bls.api.rerank.schema import RerankBody, ScoreBody
 from openai_bls.api.responses.schema import CreateRequest
-from tests.unit.docs.pages import ROOT, code
+from tests.unit.docs.pages import ROOT, code, text
 
-PAGE = ROOT / "docs" / "api.md"
+PAGES = [f"docs/{name}.md" for name in ("api", "api-tools", "api-responses", "api-endpoints", "metrics")]
 TABLES: dict[tuple[str, ...], tuple[Any, ...]] = {
     ("Both", "Chat completions only"): (ChatCompletionRequest,),
     ("Both", "Completions only"): (CompletionRequest,),
@@ -39,14 +39,14 @@ TABLES: dict[tuple[str, ...], tuple[Any, ...]] = {
 REFUSALS = {cls: fields for e in ENDPOINTS for cls, fields in e.operation.unsupported.items()}
 
 
-def rewritten(text: str) -> str:
-    """The page with these tables made from the code: fields of one row that differ get rows of their own."""
+def rewritten(page: str) -> str:
+    """The text of a page with these tables made from the code: fields of one row that differ get rows of their own."""
     sections: dict[str, tuple[Any, ...]] = {}
     for titled, bodies in TABLES.items():
         for name in titled:
             sections[name] = sections.get(name, ()) + bodies
-    lines, section, titles = [], "", set(re.findall(r"^#+ (.*)$", text, re.MULTILINE))
-    for line in text.split("\n"):
+    lines, section = [], ""
+    for line in text(page).split("\n"):
         if line.startswith("#"):
             section = line.lstrip("# ")
         row = re.fullmatch(r"\| (`.*?) \| .* \|", line)
@@ -57,12 +57,12 @@ def rewritten(text: str) -> str:
         cls = next(cls for cls in sections[section] if set(names) <= set(cls.__struct_encode_fields__))
         rows: dict[str, list[str]] = {}
         for name in names:
-            rows.setdefault(_cell(name, cls, titles), []).append(f"`{name}`")
+            rows.setdefault(_cell(name, cls, page), []).append(f"`{name}`")
         lines += [f"| {', '.join(fields)} | {cell} |" for cell, fields in rows.items()]
     return "\n".join(lines)
 
 
-def _cell(name: str, cls: Any, titles: set[str]) -> str:
+def _cell(name: str, cls: Any, page: str) -> str:
     judged = verdict(cls, name, REFUSALS)
     if judged == "neutral":
         return "neutral: " + ", ".join(f"`{json.dumps(value)}`" for value in REFUSALS[cls][name].values)
@@ -73,12 +73,16 @@ def _cell(name: str, cls: Any, titles: set[str]) -> str:
         return "as on chat completions"
     said = re.sub(r"^Harmless(\.|: )", "", field_docs(cls).get(name, ""))
     cell = f"{judged}. {said[0].upper()}{said[1:]}" if said else judged
-    return re.sub(r'"([^"]+)"', lambda m: _link(m[1]) if m[1] in titles else m[0], cell).replace("|", "\\|")
+    return re.sub(r'"([^"]+)"', lambda m: _link(m[1], page) or m[0], cell).replace("|", "\\|")
 
 
-def _link(title: str) -> str:
-    return f"[{title}](#{title.lower().replace(' ', '-')})"
+def _link(title: str, page: str) -> str:
+    """Link from `page` to the section of this title; empty if no page has one."""
+    place = next((place for place in PAGES if re.search(rf"^#+ {re.escape(title)}$", text(place), re.MULTILINE)), None)
+    path = "" if place == page else str(place).removeprefix("docs/")
+    return f"[{title}]({path}#{title.lower().replace(' ', '-')})" if place else ""
 
 
 if __name__ == "__main__":
-    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        (ROOT / page).write_text(rewritten(page), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The module map of docs/architecture.md, written from the docstrings: `python -m tests.unit.docs.module_map`."""
+"""The page docs/module-map.md, written from the docstrings: `python -m tests.unit.docs.module_map`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 LIBRARY = ROOT / "openai_bls"
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "module-map.md"
 
 _ROW = re.compile(r"^\| `([^`]+\.py)` \| .* \|\n", re.MULTILINE)
 
@@ -23,13 +23,12 @@ def rows(package: str) -> str:
 
 def written(page: str) -> str:
     """`page` with the rows of today's modules."""
-    before, title, module_map = page.partition("\n## Module map\n")
-    parts = re.split(r"^(### \w+/)$", module_map, flags=re.MULTILINE)
+    parts = re.split(r"^(## \w+/)$", page, flags=re.MULTILINE)
     for number in range(1, len(parts), 2):
-        package, section = parts[number][4:-1], parts[number + 1]
+        package, section = parts[number][3:-1], parts[number + 1]
         begin = section.index("|---|---|\n") + len("|---|---|\n")
         parts[number + 1] = section[:begin] + rows(package) + _ROW.sub("", section[begin:])
-    return before + title + "".join(parts)
+    return "".join(parts)
 
 
 def _first_sentence(path: Path) -> str:

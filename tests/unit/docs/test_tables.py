@@ -1,4 +1,4 @@
-"""Tables of docs/ that the code must match: fields and metrics in api.md, settings and options in migrate.md."""
+"""Tables of docs/ that the code must match: api*.md, metrics.md, migrate*.md."""
 
 from __future__ import annotations
 
@@ -24,29 +24,35 @@ from openai_bls.triton_models.tensors import ENSEMBLE, MODELS, TENSORRT_LLM_BLS
 from tests.contracts.tables import NEWEST, VERSIONS, OfficialModel, official
 from tests.unit.core_support import Bench, engine_info
 from tests.unit.docs import pages
-from tests.unit.docs.api_tables import TABLES, rewritten
+from tests.unit.docs.api_tables import PAGES, TABLES, rewritten
 from tests.unit.docs.pages import Row, build_options, code, rows, rows_of, serve_options
 
-API, MIGRATE = "docs/api.md", "docs/migrate.md"
+MIGRATE, BACKEND = "docs/migrate.md", "docs/migrate-tensorrtllm-backend.md"
 
-# --- docs/api.md
+# --- docs/api*.md, docs/metrics.md
 
 
 @pytest.mark.parametrize("sections", TABLES, ids=" + ".join)
 def test_every_field_has_its_row(sections: tuple[str, ...]) -> None:
-    listed = [name for row in rows_of(API, *sections) for name in row.names if re.fullmatch("[a-z_0-9]+", name)]
+    listed = [name for row in _field_rows(*sections) for name in row.names if re.fullmatch("[a-z_0-9]+", name)]
     fields = [name for cls in TABLES[sections] for name in cls.__struct_fields__]
     assert set(listed) == set(fields)
     assert len(TABLES[sections]) > 1 or len(listed) == len(set(listed))
 
 
-def test_rows_say_what_the_fields_say() -> None:
+def _field_rows(*sections: str) -> list[Row]:
+    (page,) = [page for page in PAGES if {row.section for row in rows(page)} >= set(sections)]
+    return rows_of(page, *sections)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_rows_say_what_the_fields_say(page: str) -> None:
     """`python -m tests.unit.docs.api_tables` writes them anew."""
-    assert rewritten(pages.text(API)) == pages.text(API)
+    assert rewritten(page) == pages.text(page)
 
 
 def test_every_endpoint_has_its_row() -> None:
-    section = pages.text(API).partition("\n## Endpoints\n")[2].partition("\n## ")[0].replace("{id}", "{}")
+    section = pages.text("docs/api.md").partition("\n## Endpoints\n")[2].partition("\n## ")[0].replace("{id}", "{}")
     named = set(re.findall(r"`([a-z._]+)`", section))
     for endpoint in ENDPOINTS:
         # One of its paths is enough: some have the same with and without /v1.
@@ -56,7 +62,7 @@ def test_every_endpoint_has_its_row() -> None:
 
 
 def test_every_metric_has_its_row() -> None:
-    listed = re.findall(r"`(openai_bls_[a-z0-9_]+)`", pages.text(API))
+    listed = re.findall(r"`(openai_bls_[a-z0-9_]+)`", pages.text("docs/metrics.md"))
     assert len(listed) == len(set(listed))
     bench = Bench()
     bench.engine.stats = EngineStats(0, 0, 0.0, 0, 0)
@@ -64,7 +70,7 @@ def test_every_metric_has_its_row() -> None:
     assert set(listed) == {family.name + "_total" * (family.type == "counter") for family in families}
 
 
-# --- docs/migrate.md: the first column is another project's, the last is ours
+# --- docs/migrate*.md: the first column is another project's, the last is ours
 
 TEMPLATES: dict[str, tuple[OfficialModel, ...]] = {
     "fill_template.py: tensorrt_llm": ("tensorrt_llm",),
@@ -76,11 +82,12 @@ FOREIGN = {
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "--streaming", "400", "501", "generate", "generate_stream", "infer", "true", "false", "[batch, beams]",
 }  # fmt: skip
-OPTION_ROWS = [row for row in rows(MIGRATE) if any(name.startswith("--") for name in row.names)]
-SETTING_ROWS = rows_of(MIGRATE, "fill_template.py: tensorrt_llm")
-PROSE = re.sub(r"^\|.*$", "", pages.without_blocks(MIGRATE), flags=re.MULTILINE)
+GUIDE_ROWS = [*rows(MIGRATE), *rows(BACKEND)]
+OPTION_ROWS = [row for row in GUIDE_ROWS if any(name.startswith("--") for name in row.names)]
+SETTING_ROWS = rows_of(BACKEND, "fill_template.py: tensorrt_llm")
+PROSE = re.sub(r"^\|.*$", "", "".join(map(pages.without_blocks, (MIGRATE, BACKEND))), flags=re.MULTILINE)
 IN_PROSE = [("", piece) for piece in code(PROSE) if re.match(rf"--|({'|'.join(MODELS)})\.", piece)]
-IN_TABLES = [(row.header[-1], piece) for row in rows(MIGRATE) for piece in code(row.verdict)]
+IN_TABLES = [(row.header[-1], piece) for row in GUIDE_ROWS for piece in code(row.verdict)]
 
 
 @cache
@@ -145,7 +152,7 @@ def settings_of(row: Row) -> set[str]:
 
 @pytest.mark.parametrize("section", TEMPLATES)
 def test_every_template_parameter_has_its_row(section: str) -> None:
-    named = [name for row in rows_of(MIGRATE, section) for name in row.names]
+    named = [name for row in rows_of(BACKEND, section) for name in row.names]
     keys = {key for model in TEMPLATES[section] for version in VERSIONS for key in official(model, version).parameters}
     assert len(named) == len(set(named))
     assert keys <= set(named)
@@ -185,7 +192,7 @@ def test_verdicts_on_options(row: Row) -> None:
 
 def test_what_is_refused() -> None:
     """Tensors of the official contract, fields and paths of trtllm-serve."""
-    (tensors,) = [row.names for row in rows_of(MIGRATE, "Requests") if row.verdict.startswith("400")]
+    (tensors,) = [row.names for row in rows_of(BACKEND, "Requests") if row.verdict.startswith("400")]
     for name in tensors:
         arrays = {"input_ids": np.array([[1]]), "request_output_len": np.array([[1]]), name: np.array([[2]])}
         with pytest.raises(InvalidRequestError) as caught:
@@ -200,7 +207,7 @@ def test_what_is_refused() -> None:
 
 def test_tensors_of_the_text_models() -> None:
     """Every official one exists or is listed as absent, and none that is listed exists."""
-    text = pages.text(MIGRATE)
+    text = pages.text(BACKEND)
     listed = [
         set(code(found))
         for found in re.findall(
