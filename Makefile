@@ -48,7 +48,7 @@ endif
 TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,docs,dev,bench
 
 .DEFAULT_GOAL := help
-.PHONY: help env serve test architectures torture lint ruff mypy imports format engine bench docs doctor lock sbom clean distclean FORCE
+.PHONY: help env serve check test architectures torture lint ruff mypy imports format engine bench docs doctor lock sbom clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -61,6 +61,10 @@ serve: $(VENV)/.installed engine ## start everything and print examples (MODEL=p
 test: $(VENV)/.made $(CLIENTS)/.made ## lint, type-check and run all tests, those with a real tritonserver included
 	@$(MAKE) --no-print-directory --jobs=2 lint engine $(CLIENTS)/.installed $(call with_vllm,$(VLLM)/.installed)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+check: $(VENV)/.installed-test ## lint, type-check and run the unit tests that the change touches
+	@$(MAKE) --no-print-directory lint
+	@tests="$$($(BIN)/python -m tests.touched)"; test -z "$$tests" || OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $$tests $(ARGS)
 
 architectures: $(VENV)/.installed-test ## compare a tiny model of every architecture with transformers' generate (ARGS="-k falcon")
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "" $(ARGS) tests/architectures
