@@ -148,7 +148,8 @@ class _Work:
     def _take(self, index: int, delta: TokenDelta) -> None:
         if self._done.done():
             return
-        del self._in_flight[index]
+        if delta.finish_reason is not None:
+            del self._in_flight[index]
         failure = engine_failure(delta, cancelled="The engine is shutting down.") or self._misfit(delta)
         if failure is not None:
             self._done.set_exception(failure)

@@ -49,6 +49,7 @@ from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseS
 from openai_bls.triton_models.openai_bls.server_process import front_ends, listening_ports, shows_metrics
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
 from openai_bls.triton_models.repository import POSTPROCESSING, TENSORRT_LLM_BLS, Backend
+from openai_bls.triton_models.tensors import JSON_INPUTS
 
 logger = logging.getLogger(__name__)
 
@@ -308,8 +309,10 @@ class Runtime:
             raise TooLargeError(limit)
 
         def assembled() -> tuple[str, dict[str, Any]]:
-            for item in items:
-                check_values(item, self._settings.max_request_values)
+            # Other tensors have text, in which a comma is a comma.
+            for name in ("request", *JSON_INPUTS):
+                for item in tensors.get(name, ()):
+                    check_values(item, self._settings.max_request_values)
             return assemble(tensors, parameters)
 
         context.endpoint, body = await parsed(assembled, large=any(map(is_large, items)))

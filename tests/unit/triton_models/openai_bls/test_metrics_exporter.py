@@ -69,6 +69,7 @@ def test_both_ports_tell_the_same() -> None:
     for outcome in ("done", "done", "cancelled"):
         metrics.ended(record(outcome))
     metrics.refused("tokenize", InvalidRequestError("x"))
+    metrics.event_loop_stalled(0.3)
     exporter.export()
     assert port.values == pytest.approx(of(metrics))
     metrics.ended(record(began_at=90.0))

@@ -703,3 +703,12 @@ def test_a_request_that_is_too_large(make: Callable[..., World], parameter: bool
     text = "x" * 101
     reply = world.ask(user=text) if parameter else world.ask({"prompt": [text.encode()]})
     assert refusal(reply).status == 413
+
+
+def test_json_with_too_many_values_is_refused_and_text_with_commas_is_not(make: Callable[..., World]) -> None:
+    world = make(max_request_values=100)
+    ids = json.dumps({"prompt": [1] * 101}).encode()
+    for tensors in ({"request": [ids]}, {"endpoint": [b"detokenize"], "tokens": [json.dumps([1] * 101).encode()]}):
+        assert refusal(world.ask(tensors)).code == "too_many_values"
+    world.ask({"prompt": [b"," * 101]})
+    world.deliver(0, "a", "stop")
