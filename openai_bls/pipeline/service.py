@@ -305,6 +305,7 @@ class Service:
                 lambda: model.engine.stats,
                 self._instances,
                 self.metrics.waiting_changed,
+                lambda: self.api_keys.several,
             )
         return admission
 

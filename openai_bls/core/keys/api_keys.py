@@ -75,6 +75,11 @@ class ApiKeys:
         """True if a request must have a key."""
         return bool(self._own or self._file)
 
+    @property
+    def several(self) -> bool:
+        """True if there are keys of several names, the key without a name among them."""
+        return len({*self._own.values(), *self._named.names.values()}) > 1
+
     def check(self, given: str, remedy: str) -> str:
         """Name of the key `given`; empty if it has none, or no request must have a key.
 

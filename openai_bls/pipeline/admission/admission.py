@@ -2,7 +2,8 @@
 
 The engine is given as many sequences as it runs at once, and a few ahead so that no place in its batch stays empty.
 What waits beyond that waits here, where it can still be ordered by key (`fair_queue`), refused, or given up, and not in
-the engine's own queue, which knows nothing of keys.
+the engine's own queue, which knows nothing of keys. A few places are kept free for keys that run nothing: else long
+answers to one key would make another wait until one of them ends.
 """
 
 from __future__ import annotations
@@ -126,6 +127,7 @@ class Admission:
         stats: the engine's load, if it is known.
         instances: number of `openai_bls` instances that share the engine.
         on_waiting: called with the change of requests and prompt tokens that wait.
+        several_keys: tells whether there are several API keys, between which places are shared.
         clock: seconds, as `time.monotonic`.
     """
 
@@ -137,6 +139,7 @@ class Admission:
         stats: Callable[[], EngineStats | None] = lambda: None,
         instances: int = 1,
         on_waiting: Callable[[int, int], None] = lambda requests, tokens: None,
+        several_keys: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._capacity = capacity
@@ -145,6 +148,7 @@ class Admission:
         self._stats = stats
         self._instances = instances
         self._on_waiting = on_waiting
+        self._several_keys = several_keys
         self._clock = clock
         self._queue: FairQueue[Ticket] = FairQueue(lambda key: limits(key).weight)
         self._drain = DrainRate()
@@ -179,14 +183,14 @@ class Admission:
         Raises:
             RateLimitError: it is refused.
         """
-        if self._queue.count:
-            self._check_bounds(key, prompt_tokens)
         own = self._queue.of(key)
+        if self._queue.count and not self._overtakes(key):
+            self._check_bounds(key, prompt_tokens)
         if deadline is None or not (self._running_of[key] or (own is not None and own.items)):
             # However wrong the estimates are, they keep nobody out who has nothing here.
             return
         wait_s = needed_s = 0.0
-        if self._queue.count or self.running >= self._most():
+        if self._queue.count or self.running >= self._most_for_running():
             wait_s = self.wait_s(key) or 0.0
             needed_s = wait_s + self._service.most_s(key, max_tokens)
         elif self.running >= self._capacity() * _ALWAYS:
@@ -276,7 +280,7 @@ class Admission:
 
     def enter(self, ticket: Ticket) -> None:
         """See `Ticket`, as for the next two."""
-        if not self._queue.count and self.running < self._most():
+        if self._overtakes(ticket.key) or (not self._queue.count and self.running < self._most_for_running()):
             self._start(ticket)
             return
         if not self._queue.count:
@@ -328,9 +332,7 @@ class Admission:
             return
         self._starting = True
         try:
-            while self._queue.count and self.running < self._most():
-                ticket = self._queue.pop()
-                assert ticket is not None
+            while (ticket := self._next()) is not None:
                 self._on_waiting(-1, -ticket.prompt_tokens)
                 now = self._clock()
                 deadline = ticket.deadline
@@ -344,6 +346,29 @@ class Admission:
                     self._start(ticket)
         finally:
             self._starting = False
+
+    def _next(self) -> Ticket | None:
+        """The next ticket that may start; None if there is none, or no place for it."""
+        if not self._queue.count:
+            return None
+        if self.running < self._most_for_running():
+            return self._queue.pop()
+        if self.running < self._most():
+            return self._queue.pop_of(self._runs_nothing)
+        return None
+
+    def _overtakes(self, key: str) -> bool:
+        """Whether a key has nothing here, and there is a place that is kept free for such keys."""
+        own = self._queue.of(key)
+        return (
+            self._several_keys()
+            and self._runs_nothing(key)
+            and not (own is not None and own.items)
+            and self.running < self._most()
+        )
+
+    def _runs_nothing(self, key: str) -> bool:
+        return not self._running_of[key]
 
     def _start(self, ticket: Ticket) -> None:
         ticket.started_at = self._clock()
@@ -370,6 +395,13 @@ class Admission:
         if self._instances > 1:
             self._look_at_stats(capacity, ahead)
         return min(capacity, self._share) + ahead
+
+    def _most_for_running(self) -> float:
+        """The same for keys that have requests in the engine: without the places that are kept free, and none ahead,
+        which would wait for these in the engine."""
+        most, capacity = self._most(), self._capacity()
+        reserved = math.ceil(capacity * self._settings.reserved_places_share) if self._several_keys() else 0
+        return max(1, min(most, capacity) - reserved) if reserved else most
 
     def _look_at_stats(self, capacity: int, ahead: int) -> None:
         """Take a share of an engine whose places other instances take as well, so that little waits in its own

@@ -127,10 +127,7 @@ class FairQueue(Generic[ItemT]):
                     del self._queues[key]
                 continue
             if queue.deficit > 0:
-                item = next(iter(queue.items))
-                self.remove(item)
-                queue.deficit -= item.cost_tokens
-                return item
+                return self._take(queue)
             keys.popleft()
             self._old.append(key)
             queue.deficit += QUANTUM_TOKENS * queue.weight
@@ -138,6 +135,24 @@ class FairQueue(Generic[ItemT]):
             if visited > len(self._queues):
                 self._skip_rounds()
                 visited = 0
+
+    def pop_of(self, allowed: Callable[[str], bool]) -> ItemT | None:
+        """The next item of the first waiting key that is allowed, out of its turn; None if there is none.
+
+        Args:
+            allowed: tells of a key's name whether its items may be taken.
+        """
+        for key in (*self._new, *self._old):
+            queue = self._queues[key]
+            if queue.items and allowed(key):
+                return self._take(queue)
+        return None
+
+    def _take(self, queue: KeyQueue[ItemT]) -> ItemT:
+        item = next(iter(queue.items))
+        self.remove(item)
+        queue.deficit -= item.cost_tokens
+        return item
 
     def _skip_rounds(self) -> None:
         """Give every key at once what the rounds bring in which none is served."""

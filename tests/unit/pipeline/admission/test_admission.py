@@ -25,6 +25,7 @@ class Bench:
         self.running: list[Work] = []
         self.waiting = [0, 0]
         self.instances = settings.pop("instances", 1)
+        several_keys = settings.pop("several_keys", False)
         self.admission = Admission(
             lambda: self.capacity,
             OpenAiBlsSettings(**settings),
@@ -32,6 +33,7 @@ class Bench:
             lambda: self.stats,
             self.instances,
             self._count,
+            lambda: several_keys,
             lambda: self.now,
         )
 
@@ -160,6 +162,45 @@ def test_one_key_with_many_requests_does_not_hold_up_another() -> None:
     for _ in range(5):
         bench.serve()
     assert all(work.started for work in waiting)
+
+
+def test_a_key_that_runs_nothing_finds_a_place() -> None:
+    bench = Bench(64, several_keys=True)
+    many = [bench.enter("many") for _ in range(200)]
+    started = [work for work in many if work.started]
+    # All but a sixteenth of 64.
+    assert len(started) == 60
+    others = [bench.enter(key) for key in ("a", "a", "b", "c", "d")]
+    # The first of each.
+    assert [work.started for work in others] == [True, False, True, True, True]
+    more = [bench.enter(str(number)) for number in range(20)]
+    late = next(work for work in more if not work.started)
+    while not late.started:
+        bench.serve()
+    # Before all that have come first.
+    assert [work for work in many if work.started] == started
+    # The others take turns.
+    while not others[1].started:
+        bench.serve()
+    assert not all(work.started for work in many)
+
+
+def test_a_key_that_runs_nothing_is_not_refused_for_what_another_has_waiting() -> None:
+    bench = Bench(16, several_keys=True, max_waiting_requests=3)
+    bench.fill("many")
+    bench.enter("many")
+    bench.enter("many")
+    with pytest.raises(RateLimitError):
+        bench.enter("many")
+    assert bench.enter("other").started
+
+
+def test_without_several_keys_all_places_are_taken() -> None:
+    for options in ({"several_keys": False}, {"several_keys": True, "reserved_places_share": 0.0}):
+        bench = Bench(64, **options)
+        assert len(bench.fill("many")) > 64
+    bench = Bench(1, several_keys=True)
+    assert bench.enter("many").started
 
 
 def test_weights_are_shares_of_tokens() -> None:
