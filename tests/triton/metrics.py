@@ -57,8 +57,12 @@ def _series(url: str) -> Series:
     found = {}
     for family in text_string_to_metric_families(httpx.get(url, timeout=60).text):
         if family.name.startswith("openai_bls_"):
+            # On Triton's port a histogram is shown as counters.
+            kind = "counter" if family.type == "histogram" else family.type
             for sample in family.samples:
                 # 1 and 1.0
-                labels = {name: float(text) if name == "le" else text for name, text in sample.labels.items()}
-                found[family.type, sample.name, str(sorted(labels.items()))] = sample.value
+                labels = {key: float(text) if key == "le" else text for key, text in sample.labels.items()}
+                # The parser names every counter so.
+                name = sample.name.removesuffix("_total")
+                found[kind, name, str(sorted(labels.items()))] = sample.value
     return found
