@@ -63,7 +63,9 @@ class _Connection:
 
     async def request(self, request: bytes, trace: Trace) -> None:
         """Make one request."""
-        if self._writer is None:
+        if self._reader is None or self._reader.at_eof():
+            # Not opened yet, or closed by the server in the meantime.
+            self.close()
             await self.open()
         try:
             await self._request(request, trace)
