@@ -242,7 +242,7 @@ def test_engine_reload(repository: Path, capsys: pytest.CaptureFixture[str]) -> 
         # Triton's port has begun again from 0, as Prometheus expects of a counter; /v1's has gone on.
         assert main([*command, "openai_bls"]) == 0
         assert httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60).status_code == 200
-        tokens = ("counter", "openai_bls_generation_tokens_total", CHAT_LABELS)
+        tokens = ("counter", "openai_bls_generation_tokens", CHAT_LABELS)
         wait_until_told(server, lambda: {**on_triton(server), tokens: 3})
         assert on_v1(server)[tokens] > 3
         # The new engine's process has let go of this client's connection: what the server closes is closed.
