@@ -58,8 +58,8 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     max_waiting_tokens_per_key: Positive = 1024 * 1024
     """Prompt tokens of the waiting requests of one named API key in each instance; one more request is answered 429."""
     reserved_places_share: Annotated[float, msgspec.Meta(ge=0, le=0.5)] = 0.0625
-    """Share of an engine's places that an API key with running requests leaves free for keys without any. Counts where
-    there are several keys."""
+    """Share of an engine's places, rounded down, that an API key with running requests leaves free for keys without
+    any. Counts where there are several keys."""
     max_request_bytes: Positive = 32 * 1024 * 1024
     """The largest request, in bytes: a body on /v1, tensors and parameters on Triton's endpoints."""
     max_request_values: Positive = 320 * 1024

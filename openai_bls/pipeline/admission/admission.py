@@ -400,7 +400,7 @@ class Admission:
         """The same for keys that have requests in the engine: without the places that are kept free, and none ahead,
         which would wait for these in the engine."""
         most, capacity = self._most(), self._capacity()
-        reserved = math.ceil(capacity * self._settings.reserved_places_share) if self._several_keys() else 0
+        reserved = int(capacity * self._settings.reserved_places_share) if self._several_keys() else 0
         return max(1, min(most, capacity) - reserved) if reserved else most
 
     def _look_at_stats(self, capacity: int, ahead: int) -> None:
