@@ -23,7 +23,6 @@ from openai_bls.core.engine_types import EngineInfo, PromptRequest, PromptResult
 from openai_bls.core.errors import ApiError
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.service import Service
-from openai_bls.transport.ipc import prompt_server
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
 from openai_bls.transport.ipc.server import ExchangeServer
@@ -49,6 +48,7 @@ from tests.unit.transport.grpc.test_description import write_engine
 _numbers = itertools.count()
 
 CHAT = {"messages": [json.dumps([{"role": "user", "content": "hi"}]).encode()]}
+LONG_CHAT = {"messages": [json.dumps([{"role": "user", "content": "hi" * 8192}]).encode()]}
 
 
 def no_model(model: str, inputs: object, outputs: object) -> Arrays:
@@ -369,16 +369,15 @@ def test_a_lost_engine_ends_what_runs_and_is_found_again(make: Callable[..., Wor
     assert succeeded(again)
 
 
-def test_closing_answers_everybody(make: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
-    # Two prompts are being prepared at the same time.
-    monkeypatch.setattr(prompt_server, "_SHORT_BYTES", -1)
+def test_closing_answers_everybody(make: Callable[..., World]) -> None:
     world = make()
     running, stream = world.ask(), world.ask(stream=True)
     world.engine.wait_for(lambda: len(world.engine.live) == 2)
     for _ in range(2):
         assert world.default.preparing.acquire(timeout=WAIT_S)
     world.default.held.clear()
-    preparing = [world.ask(stream=streamed) for streamed in (False, True)]
+    # So long that a thread prepares each, whether they arrive in one frame or in two: both are being prepared at once.
+    preparing = [world.ask(LONG_CHAT, stream=streamed) for streamed in (False, True)]
     for _ in range(2):
         assert world.default.preparing.acquire(timeout=WAIT_S)
     world.runtime.close()
