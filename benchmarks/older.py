@@ -1,9 +1,9 @@
 """The serving layer of this tree and that of an older one: `python -m benchmarks.older FOLDER`.
 
 FOLDER is a checkout with a `.venv` and a built engine (`make engine`). Two servers with the null engine share one core,
-the client has another. Streamed chats on /v1 go to both in turn, round after round, with answers of 128 tokens, which
-mostly cost by the token, and of one token, which cost by the request. Prints a table in Markdown with medians of the
-rounds; ratios are of the same round.
+the client has another. Streamed chats and completions on /v1 go to both in turn, round after round, with answers of 128
+tokens, which mostly cost by the token, and of one token, which cost by the request. Prints a table in Markdown with
+medians of the rounds; ratios are of the same round.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from benchmarks.contenders.servers import prepare
 from benchmarks.driver import Clients, ProbeError, exit_on_sigterm, measure, warm_up
 from benchmarks.machine import conditions
 from benchmarks.options import levels, positive
 from benchmarks.report import markdown_table
-from benchmarks.target import Plan, http_target, words_for
+from benchmarks.target import Api, Plan, http_target, words_for
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.testing import run_server
 
@@ -46,8 +47,8 @@ with tempfile.TemporaryDirectory(prefix="openai_bls-") as scratch:
 """
 _NOW, _OLDER = "this tree", "older"
 
-Cell = tuple[int, int]
-"""Tokens of an answer, streams."""
+Cell = tuple[Literal["chat", "completions"], int, int]
+"""Endpoint of /v1, tokens of an answer, streams."""
 Figures = Mapping[Cell, Mapping[str, Sequence[tuple[float, float]]]]
 """By cell and side, for each round: tokens/s, and CPU time of all processes in µs per answer."""
 
@@ -74,15 +75,15 @@ def _older(folder: Path) -> Iterator[tuple[str, int]]:
 def table(figures: Figures) -> str:
     """One row per cell."""
     body = []
-    for (tokens, streams), sides in figures.items():
-        row = [f"{tokens} tokens, {streams}"]
+    for (api, tokens, streams), sides in figures.items():
+        row = [f"{api}, {tokens} tokens, {streams}"]
         for at in range(2):
             now, older = ([one[at] for one in sides[name]] for name in (_NOW, _OLDER))
             ratios = [a / b for a, b in zip(now, older, strict=True)]
             row += [f"{statistics.median(older):,.0f}", f"{statistics.median(now):,.0f}"]
             row.append(f"{statistics.median(ratios):.2f}")
         body.append(row)
-    headers = ["answers, streams"]
+    headers = ["endpoint, answers, streams"]
     for what in ("tokens/s", "CPU µs per answer"):
         headers += [f"{what}, {_OLDER}", _NOW, "times"]
     return markdown_table(headers, body)
@@ -98,7 +99,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     cores = sorted(os.sched_getaffinity(0))
-    cells = [(tokens, streams) for tokens in (128, 1) for streams in options.streams]
+    cells: list[Cell] = [
+        ("chat" if chat else "completions", tokens, streams)
+        for chat in (True, False)
+        for tokens in (128, 1)
+        for streams in options.streams
+    ]
     figures: dict[Cell, dict[str, list[tuple[float, float]]]] = {cell: {_NOW: [], _OLDER: []} for cell in cells}
     try:
         with contextlib.ExitStack() as stack:
@@ -113,22 +119,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sides = {_NOW: (server.openai_url, server.pid), _OLDER: older}
             words = words_for(64, setup.tokenizer)
 
-            def plan(url: str, tokens: int, streams: int) -> Plan:
-                target = http_target("chat", url, model="openai_bls")
+            def plan(url: str, api: Api, tokens: int, streams: int) -> Plan:
+                target = http_target(api, url, model="openai_bls")
                 return Plan(target, streams, 1_000_000, words, tokens, seconds=options.seconds)
 
             for url, _ in sides.values():
-                warm_up(clients, plan(url, 128, 16), 64)
+                warm_up(clients, plan(url, "chat", 128, 16), 64)
             for number in range(options.rounds):
-                for tokens, streams in cells:
+                for cell in cells:
                     for name in list(sides)[:: -1 if number % 2 else 1]:
                         url, pid = sides[name]
-                        one = measure(clients, name, plan(url, tokens, streams), pid)
+                        one = measure(clients, name, plan(url, *cell), pid)
                         for failure in one.failures:
                             raise LaunchError(f"a request failed: {failure}")
-                        answers = one.tokens_per_s * options.seconds / tokens
+                        answers = one.tokens_per_s * options.seconds / cell[1]
                         cost = (one.server_cpu_s or 0.0) / answers * 1e6
-                        figures[tokens, streams][name].append((one.tokens_per_s, cost))
+                        figures[cell][name].append((one.tokens_per_s, cost))
     except (LaunchError, ProbeError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -98,7 +98,7 @@ def _look_into(trace: Trace, arrivals: Seconds, plan: Plan, payload: PayloadRead
 
 def _problem(ending: Ending, text_events: int, plan: Plan, wanted: int) -> str:
     """Why a stream is not complete, or an empty string."""
-    if plan.target.api == "chat" and not ending.done:
+    if plan.target.api in ("chat", "completions") and not ending.done:
         return "incomplete: no [DONE]"
     if ending.completion_tokens is None:
         return "incomplete: no usage"

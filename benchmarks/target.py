@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from benchmarks import lengths
 
-Api = Literal["chat", "generate_stream", "grpc"]
+Api = Literal["chat", "completions", "generate_stream", "grpc"]
 
 Dialect = Literal["openai", "ids", "text"]
 """What a Triton model speaks: OpenAI's JSON as text; `input_ids` to `output_ids`, one id a response; `text_input` to
@@ -68,6 +68,8 @@ class Target:
         """Of its streams, unless several tokens share an event."""
         if self.dialect != "openai":
             return Layout()
+        if self.api == "completions":
+            return Layout(0, 3)
         return Layout(1, 3 if self.api == "chat" else 2)
 
 
@@ -132,8 +134,8 @@ def http_target(
     if url.scheme not in ("http", "https") or not url.hostname:
         raise ValueError(f"not an http:// or https:// URL: {base_url}")
     tls = url.scheme == "https"
-    endpoint = "/chat/completions" if api == "chat" else f"/v2/models/{triton_model}/generate_stream"
-    path = url.path.rstrip("/") + endpoint
+    triton = f"/v2/models/{triton_model}/generate_stream"
+    path = url.path.rstrip("/") + {"chat": "/chat/completions", "completions": "/completions"}.get(api, triton)
     return Target(api, url.hostname, url.port or (443 if tls else 80), path, model, triton_model, dialect, tls)
 
 
@@ -162,7 +164,7 @@ def openai_body(
     """A streaming OpenAI request for exactly `output_tokens` tokens, as JSON text."""
     body: dict[str, Any] = {
         "model": target.model,
-        "messages": [{"role": "user", "content": prompt}],
+        **({"prompt": prompt} if target.api == "completions" else {"messages": [{"role": "user", "content": prompt}]}),
         "max_tokens": output_tokens,
         "temperature": 0,
         "ignore_eos": True,
