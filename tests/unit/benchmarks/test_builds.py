@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import lengths
-from benchmarks.build_report import Result, distance_table, golden_table, json_table, load_table, speed_table
+from benchmarks.build_report import Result, golden_table, json_table, load_table, speed_table
 from benchmarks.builds import FP8, Build, Plan, measure, outcome
 from benchmarks.engine import Level, Variant
 from benchmarks.random_checkpoint import write
-from openai_bls.core.manifest import QuantDistance, load_manifest
+from openai_bls.core.manifest import load_manifest
 
 
 def result(name: str, rates: list[float], error: str = "") -> Result:
@@ -60,11 +60,6 @@ def test_golden_answers() -> None:
         ["own type", "69", "68", "69", "a test / failed"],
         ["FP8", *["n/a"] * 3, "no end"],
     ]
-
-
-def test_distances() -> None:
-    table = distance_table({"FP8": QuantDistance(tokens=9, mean=0.00726, max=0.69, same_greedy=0.99854)})
-    assert cells(table) == [["FP8", "0.0073", "0.6900", "99.85%"]]
 
 
 def test_what_came_before_a_problem_is_kept() -> None:

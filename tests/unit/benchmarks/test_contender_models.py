@@ -27,7 +27,7 @@ def test_configs_parse(name: str) -> None:
     config = _config(name)
     assert config.name == name
     assert any(name in one.models for one in CONTENDERS.values())
-    assert config.model_transaction_policy.decoupled == (name in ("bare", "official_bls"))
+    assert config.model_transaction_policy.decoupled == (name == "bare")
     for step in config.ensemble_scheduling.step:
         inner = _config(step.model_name)
         assert set(step.input_map) == {tensor.name for tensor in inner.input}
@@ -35,7 +35,7 @@ def test_configs_parse(name: str) -> None:
 
 
 def test_the_inputs_that_are_sent_are_the_models() -> None:
-    for name in ("bare", "official_bls", "ensemble"):
+    for name in ("bare", "ensemble"):
         one = CONTENDERS[name]
         target = http_target("generate_stream", "http://h:1", triton_model=one.models[0], dialect=one.dialect)
         body = json.loads(triton_body(target, 64, 128, random.Random(0)))

@@ -10,8 +10,7 @@ import pytest
 from benchmarks import copying
 from benchmarks.asking import Answer, Asker
 from benchmarks.copying import Continued, Load, ask
-from benchmarks.random_checkpoint import DEMO
-from benchmarks.speculation import demo_chats, loads, main, measure, rate, table
+from benchmarks.speculation import main, rate, table
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
 from openai_bls.engines.registry import create_engine
 
@@ -35,30 +34,6 @@ def test_ratios_are_medians_of_the_rounds() -> None:
     load.answers, load.equal = 2, 1
     row = [cell.strip() for cell in list(table([load]))[2].split("|")[1:-1]]
     assert row == ["copying", "100.0", "150.0", "2.000", "1,000", "400", "620", "600", "1 of 2"]
-
-
-def test_chats_ask_again_after_their_answer() -> None:
-    first, second = demo_chats(DEMO, 2)
-    assert len(first.again) > len(second.again) > len(second.prompt) > 0
-    assert first.again[: len(first.prompt)] == first.prompt
-
-
-def test_loads(tmp_path: Path) -> None:
-    plain = null_engine(tmp_path)
-    assert plain.engine is not None
-    try:
-        chats = demo_chats(DEMO, 2)
-        copying, quoting, sampled, noise = loads(plain, chats, 9)
-        own = [tuple(answer.tokens) for answer in ask(plain, sampled.requests)]
-        assert [request.prediction for request in copying.requests] == own
-        assert [request.prompt_token_ids for request in quoting.requests] == [chat.again for chat in chats]
-        assert not any(request.prediction for request in (*quoting.requests, *sampled.requests))
-        assert {len(request.prediction) for request in noise.requests} == {9}
-        measure(sampled, plain, plain, 2)
-        assert (len(sampled.plain), len(sampled.drafting), sampled.equal) == (2, 2, 2)
-        assert sampled.plain_steps >= 2 * 9
-    finally:
-        plain.engine.close()
 
 
 def test_errors_are_raised(tmp_path: Path) -> None:
