@@ -109,14 +109,19 @@ _PACED = (
 )
 
 
-def tables(results: Results, goals: Sequence[Goal], levels: Sequence[int] = ()) -> Iterator[Table]:
-    """All tables, without those that would be empty; of the throughput at `levels`, or at all."""
+def main_tables(results: Results, goals: Sequence[Goal], levels: Sequence[int] = ()) -> Iterator[Table]:
+    """Goals and throughput, at `levels` or at all."""
     verdict = {True: "yes", False: "NO", None: "–"}
     judged = [(goal.name, goal.target, goal.measured, verdict[goal.met]) for goal in goals]
     yield "Goals", ("goal", "target", "measured", "met"), judged
     yield from _stage("As fast as possible", results, "throughput", _THROUGHPUT, levels)
     yield from _by_process(results)
     yield from _tls(results)
+
+
+def tables(results: Results, goals: Sequence[Goal]) -> Iterator[Table]:
+    """All tables, without those that would be empty."""
+    yield from main_tables(results, goals)
     yield from _stage("Single requests", results, "first token", _FIRST_TOKEN)
     yield from _stage("At a pace", results, "paced", _PACED)
     yield from _stage("Very many streams", results, "crowd", _THROUGHPUT)
@@ -201,7 +206,7 @@ def markdown(results: Results, goals: Sequence[Goal], made: Conditions) -> str:
         f"{made.date}, {made.cores} cores ({made.cpu_model}), load average before {made.load_before}. {versions}.",
         NOTES,
     ]
-    for title, headers, rows in tables(results, goals, SCALE):
+    for title, headers, rows in main_tables(results, goals, SCALE):
         parts += [f"### {title}", markdown_table(headers, rows)]
     return "\n\n".join([*parts, *_troubles(results)])
 
