@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import struct
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import msgspec
 import pytest
 
 from benchmarks.asking import Asker
-from benchmarks.engine import Variant, Work, floor, parse_variant, run_level, run_levels
+from benchmarks.engine import Work, floor, run_levels
 from openai_bls.engines.registry import create_engine
 
 
@@ -24,23 +23,6 @@ def test_every_request_is_counted(tmp_path: Path) -> None:
     assert (one.requests, one.tokens, one.failed) == (3, 30, 0)
     assert (four.requests, four.tokens, four.failed) == (8, 80, 0)
     assert one.steps >= 30
-
-
-def test_ends_before_their_length_have_failed(tmp_path: Path) -> None:
-    asker = Asker()
-    asker.engine = create_engine(tmp_path, asker.on_step, {"engine": "null", "null_crash_at_step": "5"})
-    try:
-        assert run_level(asker, Work(5, 10), 1, 4).failed == 4
-    finally:
-        asker.engine.close()
-
-
-def test_variants() -> None:
-    assert parse_variant("x:a=1,b=c") == Variant("x", {"a": "1", "b": "c"})
-    assert parse_variant("a=1") == Variant("a=1", {"a": "1"})
-    assert parse_variant("auto") == parse_variant("auto:") == Variant("auto", {})
-    with pytest.raises(argparse.ArgumentTypeError):
-        parse_variant("x:attention")
 
 
 @pytest.mark.parametrize(("tied", "step_bytes"), [(False, 30), (True, 110)])

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from benchmarks.cells import Cell, Results
-from benchmarks.goals import Goal, judge, rate
+from benchmarks.goals import Goal, judge
 from benchmarks.machine import Conditions
-from benchmarks.stats import Measurement, Spread, nothing_measured
+from benchmarks.stats import Measurement, nothing_measured
 from benchmarks.summary import json_document, markdown, tables, terminal
 from tests.unit.benchmarks.bench_results import SHAPE, good_results, made_up
 
@@ -76,13 +76,6 @@ def test_what_was_not_measured_is_neither_met_nor_missed() -> None:
     goals = judge(Results(), SHAPE)
     assert {(goal.met, goal.measured) for goal in goals} == {(None, "not measured")}
     assert terminal(Results(), goals).count("not measured") == 29
-
-
-def test_cells_that_failed_altogether_are_left_out_of_medians() -> None:
-    results = good_results()
-    results.cells.append(Cell("throughput", 3, nothing_measured("bare grpc", 64, "no server")))
-    assert results.median("throughput", "bare grpc", 64, rate) == Spread(6_000, 4_000, 8_000)
-    assert results.compare("throughput", ("ours grpc", 64), ("bare grpc", 64), rate) == Spread(0.875, 0.875, 0.875)
 
 
 def test_failures_and_notes_are_reported() -> None:
