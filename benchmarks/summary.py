@@ -115,13 +115,13 @@ def main_tables(results: Results, goals: Sequence[Goal], levels: Sequence[int] =
     judged = [(goal.name, goal.target, goal.measured, verdict[goal.met]) for goal in goals]
     yield "Goals", ("goal", "target", "measured", "met"), judged
     yield from _stage("As fast as possible", results, "throughput", _THROUGHPUT, levels)
-    yield from _by_process(results)
     yield from _tls(results)
 
 
 def tables(results: Results, goals: Sequence[Goal]) -> Iterator[Table]:
     """All tables, without those that would be empty."""
     yield from main_tables(results, goals)
+    yield from _by_process(results)
     yield from _stage("Single requests", results, "first token", _FIRST_TOKEN)
     yield from _stage("At a pace", results, "paced", _PACED)
     yield from _stage("Very many streams", results, "crowd", _THROUGHPUT)
