@@ -15,10 +15,9 @@ from starlette.responses import Response
 from openai_bls.api.chat.logprobs import LogprobRenderer
 from openai_bls.api.common.one_shot import prompt_token_ids
 from openai_bls.api.common.queries import NoQuery, page, parse_query
-from openai_bls.api.endpoint import Endpoint, Smoke, expect
+from openai_bls.api.endpoint import Endpoint, Operation, Smoke, expect
 from openai_bls.api.http.disconnect import unless_disconnected
-from openai_bls.api.http.handlers import Api, Handler, JsonResponse
-from openai_bls.api.operation import Operation
+from openai_bls.api.http.handlers import Api, JsonResponse
 from openai_bls.api.responses import answers, parsing, schema
 from openai_bls.api.responses.background import BackgroundStream, Following, Job, Jobs, recording_of
 from openai_bls.api.responses.compaction import QUESTION, CompactedResponse, summary_request
@@ -222,10 +221,10 @@ def _endpoint(
     handler: Callable[[ResponsesHandlers, Request, RequestContext], Awaitable[Response]],
     **more: Any,
 ) -> Endpoint:
-    def make(api: Api) -> Handler:
-        return functools.partial(handler, api.shared(ResponsesHandlers))
+    async def handle(api: Api, request: Request, context: RequestContext) -> Response:
+        return await handler(api.shared(ResponsesHandlers), request, context)
 
-    return Endpoint(name=name, paths=(path,), handler=make, **more)
+    return Endpoint(name=name, paths=(path,), handler=handle, **more)
 
 
 def _check_response(answer: Any) -> str:
