@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.transport.model_calls import Array, Arrays
-from tests.unit.api.http_support import application, given_up, leaving, until
+from tests.unit.api.http_support import Leaving, application, given_up, until
 from tests.unit.api.responses.responses_support import call_text
 from tests.unit.core_support import WAIT_S, Answered, Bench, ask, events, usage_body
 from tests.unit.task_support import model
@@ -441,13 +441,12 @@ async def test_a_request_that_is_refused_before_the_engine_has_no_after() -> Non
 async def test_a_client_that_leaves_while_the_guard_looks(hook: str) -> None:
     async with place() as at:
         at.guard.hold[hook] = asyncio.get_running_loop().create_future()
-        task, gone = leaving(at.app, CHAT_PATH, CHAT)
+        client = Leaving(at.app, CHAT_PATH, CHAT)
         if hook == "after":
             await until(lambda: at.bench.engine.requests)
             at.bench.engine.deliver(0, "a", "stop")
         await until(lambda: at.guard.hooks()[-1:] == [hook])
-        gone.set()
-        await asyncio.wait_for(task, WAIT_S)
+        await client.leave()
         await until(lambda: at.bench.service.in_progress == 0)
         assert at.metrics()[hook, "cancelled"] == 1
         assert at.guard.hooks() == ["before", "after"][: 1 + (hook == "after")]
