@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 
 # Connections taken in one turn of the event loop.
 _BATCH = 64
-# Seconds without accepting once no further file can be opened.
-_PAUSE_S = 1.0
+PAUSE_S = 1.0
+"""Seconds without accepting once no further file can be opened."""
 _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 # First byte of every TLS connection: a record with a handshake in it.
 _HANDSHAKE_RECORD = b"\x16"
@@ -77,7 +77,7 @@ class TlsAcceptor:
                     # It would be called again at once, and again.
                     logger.error("/v1 accepts nothing for a while: %s", error.strerror)
                     self._loop.remove_reader(self._listener)
-                    self._pause = self._loop.call_later(_PAUSE_S, self._resume)
+                    self._pause = self._loop.call_later(PAUSE_S, self._resume)
                 return
             if not self._has_room(len(self._handshakes)):
                 connection.close()
