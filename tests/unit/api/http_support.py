@@ -110,3 +110,12 @@ async def over_socket(**settings: Any) -> AsyncIterator[tuple[Bench, int]]:
     async with asyncio.timeout(WAIT_S), served(bench) as port:
         yield bench, port
         await until(lambda: bench.service.in_progress == 0)
+
+
+def refused(bench: Bench, path: str, body: bytes | dict[str, Any]) -> tuple[int, str | None, str | None]:
+    """Status, field and code of an error that comes before any work."""
+    answered = asked(bench, path, body)
+    error = answered.json()["error"]
+    assert answered.status >= 400
+    assert bench.engine.requests == []
+    return answered.status, error["param"], error["code"]
