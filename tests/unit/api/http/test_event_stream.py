@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, MutableMapping
 from typing import Any
 
@@ -128,27 +127,6 @@ async def test_silence_is_broken_by_comments_only() -> None:
     assert events(whole) == ["1", "[DONE]"]
 
 
-async def test_an_error_in_the_middle_is_an_event_before_done() -> None:
-    stream = event_stream(NEVER)
-    stream.write(b"data: 1\n\n")
-    assert await stream.first() is None
-    stream.fail(EngineError("broken"))
-    connection = Connection(stream)
-    await connection.finish()
-    first, error, done = events(b"".join(connection.bodies))
-    assert (first, done) == ("1", "[DONE]")
-    assert json.loads(error) == EngineError("broken").body()
-
-
-async def test_an_error_that_comes_first_is_the_answer() -> None:
-    stream = event_stream(NEVER)
-    first = asyncio.ensure_future(stream.first())
-    await asyncio.sleep(0)
-    error = EngineError("broken")
-    stream.fail(error)
-    assert await first is error
-
-
 async def test_waiting_for_the_first_event_ends_after_the_interval() -> None:
     stream = event_stream(0.001)
     assert await stream.first() is None
@@ -156,21 +134,6 @@ async def test_waiting_for_the_first_event_ends_after_the_interval() -> None:
     stream.fail(EngineError("late"))
     await connection.finish()
     assert events(b"".join(connection.bodies))[-1] == "[DONE]"
-
-
-async def test_a_client_that_goes_away_ends_the_generation() -> None:
-    stream = event_stream(NEVER)
-    connection = Connection(stream)
-    stream.write(b"data: 1\n\n")
-    connection.receive("http.request")
-    await until(lambda: connection.bodies)
-    assert connection.ends == 0
-    connection.receive("http.disconnect")
-    await connection.finish()
-    assert connection.ends == 1
-    # What comes later harms nobody.
-    stream.write(b"data: 2\n\n")
-    stream.end()
 
 
 async def test_cancelled_while_it_waits_for_the_first_event() -> None:

@@ -172,9 +172,13 @@ def test_input_items() -> None:
     assert texts(second, "order=asc&limit=2") == ["one", "two"]
     last = listed(second, "order=asc&limit=2")["last_id"]
     assert texts(second, f"order=asc&after={last}") == ["three"]
-    bad = place.ask("GET", f"{PATH}/{first['id']}/input_items", query="limit=0")
-    assert (bad.status, bad.error["param"]) == (400, "limit")
     assert place.ask("GET", f"{PATH}/resp_0/input_items").status == 404
+    # The latest twenty by default.
+    many = place.whole({"input": [{"role": "user", "content": str(at)} for at in range(30)]})
+    assert texts(many) == [str(at) for at in range(29, 9, -1)]
+    assert [listed(many, query)["has_more"] for query in ("", "limit=29", "limit=30")] == [True, True, False]
+    nothing = listed(many, f"after={listed(many, 'order=asc')['first_id']}")
+    assert nothing == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
 
 
 @pytest.mark.parametrize(
@@ -188,7 +192,8 @@ def test_input_items() -> None:
         ("GET", "", "include_obfuscation=perhaps", 400),
         ("GET", "", "include=file_search_call.results", 400),
         ("GET", "", "stream=true&starting_after=-1", 400),
-        ("GET", "/input_items", "before=x", 400),
+        *(("GET", "/input_items", query, 400) for query in ("before=x", "limit=0", "limit=101", "limit=x", "limit=")),
+        *(("GET", "/input_items", query, 400) for query in ("order=up", "after=x")),
         ("DELETE", "", "x=1", 400),
     ],
 )

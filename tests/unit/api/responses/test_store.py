@@ -159,22 +159,6 @@ def test_of_two_items_of_one_id_it_is_the_first() -> None:
     assert References(store, 1000).take("mine", "input[0].id") == inputs[0]
 
 
-@pytest.mark.parametrize("spare", [0, -1])
-def test_the_bytes_referred_to_are_bounded_all_together(spare: int) -> None:
-    store = ResponseStore()
-    total = 0
-    for number, size in enumerate((100, 2000, 300)):
-        store.put(stored(f"r{number}", size=size))
-        total += len(msgspec.json.encode(message(f"r{number}_out", size)))
-    references = References(store, total + spare)
-    for number in range(2):
-        references.take(f"r{number}_out", "input[0].id")
-    if spare < 0:
-        refused(references, "r2_out")
-    else:
-        assert references.take("r2_out", "input[2].id") == message("r2_out", 300)
-
-
 def test_a_response_is_looked_through_once_however_many_items_are_referred_to(monkeypatch: pytest.MonkeyPatch) -> None:
     store = ResponseStore()
     response = {"id": "r1", "output": [message(f"out{at}", 100) for at in range(50)]}
