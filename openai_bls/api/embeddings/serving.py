@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
+from openai_bls.api.common.bodies import PromptUsage
 from openai_bls.api.common.one_shot import admitted
 from openai_bls.api.embeddings.schema import (
     Embedding,
     EmbeddingsAnswer,
     EmbeddingsBody,
-    EmbeddingsUsage,
     encode_vector,
     parse_embeddings,
 )
@@ -70,7 +70,7 @@ async def embed(service: Service, context: RequestContext, body: dict[str, Any])
         "list",
         [Embedding("embedding", index, vector) for index, vector in enumerate(vectors)],
         request.model or model.info.model_name,
-        EmbeddingsUsage(tally.prompt_tokens, tally.prompt_tokens),
+        PromptUsage(tally.prompt_tokens, tally.prompt_tokens),
     )
 
 

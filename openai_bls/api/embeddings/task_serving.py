@@ -6,13 +6,13 @@ import asyncio
 
 import numpy as np
 
+from openai_bls.api.common.bodies import PromptUsage
 from openai_bls.api.common.one_shot import admitted
 from openai_bls.api.common.unsupported import Unsupported, refuse_unsupported
 from openai_bls.api.embeddings.schema import (
     Embedding,
     EmbeddingsAnswer,
     EmbeddingsBody,
-    EmbeddingsUsage,
     encode_vector,
 )
 from openai_bls.core.errors import InvalidRequestError
@@ -65,7 +65,7 @@ async def embed_by_task(
         "list",
         [Embedding("embedding", index, vector) for index, vector in enumerate(encoded)],
         model.name,
-        EmbeddingsUsage(tally.prompt_tokens, tally.prompt_tokens),
+        PromptUsage(tally.prompt_tokens, tally.prompt_tokens),
     )
 
 

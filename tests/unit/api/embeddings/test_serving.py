@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from openai_bls.api.embeddings.schema import MAX_INPUTS
+from openai_bls.api.common.bodies import MAX_INPUTS
 from openai_bls.core.engine_types import GenerationRequest, PromptRequest, PromptResult
 from tests.unit.api.http_support import application, asked, given_up, refused, until
 from tests.unit.core_support import VOCAB_SIZE, WAIT_S, Answered, Bench, ask, engine_info, token_ids

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from openai.types import ModerationCreateResponse
 
-from openai_bls.api.moderations.schema import MAX_INPUTS
+from openai_bls.api.common.bodies import MAX_INPUTS
 from openai_bls.transport.model_calls import Array, Arrays
 from tests.unit.api.http_support import asked, refused
 from tests.unit.core_support import Bench

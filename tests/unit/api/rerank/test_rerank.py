@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openai_bls.api.rerank.schema import MAX_DOCUMENTS
+from openai_bls.api.common.bodies import MAX_INPUTS
 from openai_bls.transport.model_calls import Array, Arrays
 from tests.unit.api.http_support import asked, refused
 from tests.unit.core_support import Bench
@@ -109,7 +109,7 @@ PLAIN: dict[str, Any] = {"query": "x", "documents": ["x"]}
     [
         (RERANK, {"documents": ["x"]}, "query"),
         (RERANK, {**PLAIN, "documents": []}, "documents"),
-        (RERANK, {**PLAIN, "documents": ["x"] * (MAX_DOCUMENTS + 1)}, "documents"),
+        (RERANK, {**PLAIN, "documents": ["x"] * (MAX_INPUTS + 1)}, "documents"),
         (RERANK, {**PLAIN, "documents": [{}]}, "documents[0].text"),
         (RERANK, {**PLAIN, "documents": [{"text": "x", "title": "y"}]}, "documents[0].title"),
         (RERANK, {**PLAIN, "top_n": 0}, "top_n"),
