@@ -18,7 +18,7 @@ from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import Cancellable, ChunkSink
 from openai_bls.api.common.one_shot import OneShot
 from openai_bls.api.common.unsupported import Unsupported
-from openai_bls.api.http.handlers import Api, ErrorAnswer, error_response
+from openai_bls.api.http.handlers import Api, Served
 from openai_bls.core.errors import ApiError
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service, within
@@ -91,11 +91,9 @@ class Operation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Endpoint:
+class Endpoint(Served):
     """Endpoint of the API on /v1 and on Triton's ports."""
 
-    name: str
-    """Label in the metrics; value of the input `endpoint` on Triton."""
     paths: tuple[str, ...]
     """Paths on /v1's server, the documented one first."""
     handler: ApiHandler
@@ -105,26 +103,12 @@ class Endpoint:
     triton: TritonEntry | None = None
     """None: not served on Triton's ports."""
     smoke: Smoke | None = None
-    has_guards: bool = True
-    """Requests that have a body, and their answers, are shown to the guards, if there are any."""
-    answer_error: ErrorAnswer = error_response
-    uploads: bool = False
-    """Bodies go to disk as they come, and are bounded by the handler."""
     background: Callable[[Api], Coroutine[Any, Any, None]] | None = None
     """Work beside the requests, for as long as the server runs."""
-    id_header: str = "x-request-id"
-    """Response header that carries the request's id, besides `x-request-id`."""
 
     def routes(self, api: Api) -> list[Route]:
         """The endpoint's routes in an application."""
-        handler = api.guarded(
-            functools.partial(self.handler, api),
-            endpoint=self.name,
-            has_guards=self.has_guards,
-            answer_error=self.answer_error,
-            id_header=self.id_header,
-            uploads=self.uploads,
-        )
+        handler = api.guarded(functools.partial(self.handler, api), self)
         return [Route(path, handler, methods=[self.method]) for path in self.paths]
 
 
@@ -148,7 +132,7 @@ def one_shot(
         summary: description of the endpoint in a few words.
         paths: paths on /v1; None is `/v1/<name>`.
         smoke: smoke check of the endpoint.
-        has_guards: see `Endpoint`.
+        has_guards: see `Served`.
         errors: see `Operation`.
     """
 
