@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 from array import array
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -56,6 +57,12 @@ class EmbeddingsAnswer(msgspec.Struct, frozen=True):
     data: list[Embedding]
     model: str
     usage: PromptUsage
+
+
+def answer_of(vectors: Sequence[str | msgspec.Raw], model: str, prompt_tokens: int) -> EmbeddingsAnswer:
+    """The answer with encoded vectors, in the order of the inputs."""
+    data = [Embedding("embedding", index, vector) for index, vector in enumerate(vectors)]
+    return EmbeddingsAnswer("list", data, model, PromptUsage(prompt_tokens, prompt_tokens))
 
 
 def parse_embeddings(body: dict[str, Any]) -> tuple[EmbeddingsBody, list[str], list[list[int]]]:
