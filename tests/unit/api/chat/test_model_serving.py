@@ -154,7 +154,7 @@ def test_an_error_in_the_middle_of_a_stream() -> None:
 
     first, error = streamed(asked(bench_of(chunks=chunks), PATH, STREAM))
     assert first == chunk("Pa")
-    assert error["error"]["message"] == "The model 'rag' failed: no more"
+    assert "no more" in error["error"]["message"]
 
 
 async def test_admission_counts_them() -> None:

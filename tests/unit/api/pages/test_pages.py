@@ -86,7 +86,7 @@ def test_a_file_that_the_browser_has() -> None:
 def test_nothing_else_is_served(name: str) -> None:
     answered = get(f"/static/{name}")
     assert answered.status == 404
-    assert answered.json()["error"]["message"].endswith(": not found.")
+    assert set(answered.json()) == {"error"}
 
 
 @pytest.mark.parametrize(
