@@ -343,7 +343,7 @@ ANY_FIELDS = st.dictionaries(st.sampled_from(FIELD_NAMES) | st.text(max_size=5),
 
 
 @given(st.sampled_from(ENDPOINTS), VALUES | ANY_FIELDS | NEAR_CHATS | NEAR_COMPLETIONS)
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 def test_any_json_is_a_request_or_a_400(endpoint: Body, body: Any) -> None:
     entrances: list[Callable[[], ValidRequest]] = [lambda: parse_json(endpoint, json.dumps(body).encode())]
     if isinstance(body, dict):

@@ -147,8 +147,10 @@ def test_one_failure_ends_the_whole_request(reason: Any, more: dict[str, Any], s
     def feed() -> None:
         bench.engine.deliver(2, [], "stop", embedding=VECTOR)
         bench.engine.deliver(1, [], reason, **more)
+        # Too late to change anything.
+        bench.engine.deliver(3, [], "error")
 
-    answered = asked(bench, PATH, {"input": ["x", "y", "z"], "dimensions": 3}, feed)
+    answered = asked(bench, PATH, {"input": ["x", "y", "z", "w"], "dimensions": 3}, feed)
     assert (answered.status, answered.json()["error"]["param"]) == (status, param)
     assert [getattr(record.outcome, "status", None) for record in bench.records] == [status]
     # The other is not worked on any more.

@@ -248,7 +248,7 @@ def test_content(
 TEXTS = ["<think>", "</think>", "\n\n", "héllo", "😀", " ", "<tool_call>", "{}", "STOP", "ST", '"', "}"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     output=st.lists(st.sampled_from([*TEXTS, CALL, CALL[:40]]), max_size=8).map("".join),
     cuts=st.lists(st.integers(1, 9), max_size=40),

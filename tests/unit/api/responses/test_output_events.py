@@ -160,7 +160,7 @@ def as_chat(text: str, reason: str) -> Parts:
     return message.get("reasoning", ""), message["content"] or "", calls
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     text=TEXTS,
     cuts=st.lists(st.integers(0, 200), max_size=8),

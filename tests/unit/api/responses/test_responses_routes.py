@@ -245,20 +245,28 @@ def test_refusals_have_this_apis_names_streamed_or_not() -> None:
 
 
 def test_schemas_that_nest_too_deeply_are_refused() -> None:
-    """Whatever the depth: read, it may be just within the limit, and written again beyond it."""
-    for depth in range(800, 1000):
+    """Also one that is just within the limit as it is read, and beyond it as it is written again."""
+
+    def status(depth: int) -> int:
         place = Place()
         nested = b'{"a":' * depth + b"1" + b"}" * depth
         body = b'{"input":"x","stream":true,"tools":[{"type":"function","name":"f","parameters":' + nested + b"}]}"
 
-        def feed(place: Place = place) -> None:
+        def feed() -> None:
             if place.bench.engine.requests:
                 place.bench.engine.deliver(0, "a", "stop")
 
         reply = place.create_fed(body, feed)
-        assert reply.status in (200, 400)
         if reply.status == 200:
             assert reply.events[-1]["type"] == "response.completed"
+        return reply.status
+
+    taken, refused = 1, 100_000
+    while refused - taken > 1:
+        middle = (taken + refused) // 2
+        taken, refused = (middle, refused) if status(middle) == 200 else (taken, middle)
+    assert taken > 100
+    assert {status(depth) for depth in range(refused, refused + 20)} == {400}
 
 
 @pytest.mark.parametrize("stream", [False, True])
