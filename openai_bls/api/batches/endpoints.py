@@ -33,9 +33,8 @@ from openai_bls.api.common.bodies import convert, fault_at, json_object
 from openai_bls.api.common.encoding import new_id
 from openai_bls.api.common.faults import converted
 from openai_bls.api.common.queries import page, parse_query
-from openai_bls.api.endpoint import Endpoint
-from openai_bls.api.http.handlers import Api, Handler, JsonResponse
-from openai_bls.api.operation import Operation
+from openai_bls.api.endpoint import Endpoint, Operation
+from openai_bls.api.http.handlers import Api, JsonResponse
 from openai_bls.core.errors import (
     ApiError,
     InvalidRequestError,
@@ -295,16 +294,13 @@ def _expires_after(fields: dict[str, str]) -> int:
 def _endpoint(
     name: str, path: str, handler: Callable[[BatchHandlers, Request, RequestContext], Awaitable[Response]], **more: Any
 ) -> Endpoint:
-    def make(api: Api) -> Handler:
-        async def handle(request: Request, context: RequestContext) -> Response:
-            handlers = api.shared(BatchHandlers)
-            # The same sentence for all of them, whatever else is wrong.
-            assert handlers.folder is not None
-            return await handler(handlers, request, context)
+    async def handle(api: Api, request: Request, context: RequestContext) -> Response:
+        handlers = api.shared(BatchHandlers)
+        # The same sentence for all of them, whatever else is wrong.
+        assert handlers.folder is not None
+        return await handler(handlers, request, context)
 
-        return handle
-
-    return Endpoint(name=name, paths=(path,), handler=make, has_guards=False, **more)
+    return Endpoint(name=name, paths=(path,), handler=handle, has_guards=False, **more)
 
 
 async def _run(api: Api) -> None:

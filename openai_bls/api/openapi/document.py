@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from openai_bls import __version__
-from openai_bls.api.endpoint import Endpoint
+from openai_bls.api.endpoint import Endpoint, Operation
 from openai_bls.api.openapi.json_schema import Schema, SchemaBuilder
-from openai_bls.api.operation import Operation
 from openai_bls.core.errors import (
     ApiError,
     AuthenticationError,
