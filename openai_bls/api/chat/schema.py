@@ -63,7 +63,7 @@ class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal"):
     refusal: str
 
 
-Content = str | list[TextPart | RefusalPart]
+Content = str | Annotated[list[TextPart | RefusalPart], PER_TOKEN]
 
 
 class FunctionCall(msgspec.Struct):
@@ -109,7 +109,7 @@ class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
     content: Content | None = None
     name: str | None = None
     refusal: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall] | None, PER_TOKEN] = None
     reasoning_content: str | None = None
     """Earlier reasoning, which some chat templates render again."""
     reasoning: str | None = None
