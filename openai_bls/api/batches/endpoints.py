@@ -184,8 +184,8 @@ class BatchHandlers:
     async def delete(self, request: Request, context: RequestContext) -> Response:
         """DELETE /v1/files/{file_id}."""
         record = await self._file(request, context)
-        for batch in await asyncio.to_thread(self.folder.batches):
-            if batch.input_file_id == record.id and batch.status not in ENDED:
+        for batch in await asyncio.to_thread(self.folder.unended):
+            if batch.input_file_id == record.id:
                 raise InvalidRequestError(f"The file is the input of {batch.id}, which has not ended: cancel that.")
         await asyncio.to_thread(self.folder.delete_file, record.id)
         return JsonResponse({"id": record.id, "object": "file", "deleted": True})
@@ -228,7 +228,7 @@ class BatchHandlers:
         )
         await asyncio.to_thread(folder.write_batch, batch)
         assert self._runner is not None
-        self._runner.kick()
+        self._runner.see(batch)
         return JsonResponse(batch.shown())
 
     async def list_batches(self, request: Request, context: RequestContext) -> Response:
@@ -247,9 +247,11 @@ class BatchHandlers:
         if batch.status in ENDED:
             raise InvalidRequestError(f"The batch has ended: it is {batch.status}.")
         await asyncio.to_thread(self.folder.cancel, batch.id)
+        batch = await self._batch(request, context)
+        shown = batch.shown()
         assert self._runner is not None
-        self._runner.kick()
-        return JsonResponse((await self._batch(request, context)).shown())
+        self._runner.see(batch)
+        return JsonResponse(shown)
 
     async def _batch(self, request: Request, context: RequestContext) -> BatchRecord:
         batch_id = request.path_params["batch_id"]

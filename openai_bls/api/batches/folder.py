@@ -1,17 +1,19 @@
 """Folder of files and batches: one JSON object next to each file's bytes, and one for each batch.
 
-Several instances and servers may share it. Whatever is written replaces what was there as a whole. A batch's object is
-written by whoever holds its lock; a client that cancels leaves a mark beside it.
+Several instances and servers may share it. A write replaces a file as a whole. Only the holder of a batch's lock writes
+its object; a client that cancels leaves a mark next to it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import fcntl
 import os
 import re
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -53,6 +55,15 @@ class FileRecord(msgspec.Struct, omit_defaults=True):
         return {**shown, "object": "file", "expires_at": self.expires_at, "status": "processed", "status_details": None}
 
 
+class Closed(msgspec.Struct, frozen=True):
+    """State of a batch none of whose requests is in progress. It holds as long as the sizes are those of the files."""
+
+    start: int
+    """Offset in the input file in bytes: the lines before it have results, the others have none."""
+    output_bytes: int
+    errors_bytes: int
+
+
 class BatchRecord(msgspec.Struct, omit_defaults=True):
     """A batch."""
 
@@ -73,6 +84,8 @@ class BatchRecord(msgspec.Struct, omit_defaults=True):
     done: Tally = msgspec.field(default_factory=Tally)
     failed: Tally = msgspec.field(default_factory=Tally)
     errors: list[dict[str, Any]] = []
+    closed_at: Closed | None = None
+    """Where an instance left it that gave its place to another batch."""
     output_file_id: str | None = None
     error_file_id: str | None = None
     in_progress_at: int | None = None
@@ -90,7 +103,7 @@ class BatchRecord(msgspec.Struct, omit_defaults=True):
 
     def shown(self) -> dict[str, Any]:
         """OpenAI's `batch` object."""
-        hidden = ("output_expires_s", "owner", "ran_out", "total", "done", "failed", "errors")
+        hidden = ("output_expires_s", "owner", "ran_out", "total", "done", "failed", "errors", "closed_at")
         tallies = (self.done, self.failed)
         return {
             "object": "batch",
@@ -106,6 +119,10 @@ class BatchRecord(msgspec.Struct, omit_defaults=True):
             },
         }
 
+    def ends(self, now: float) -> bool:
+        """True if no further request of it is to be sent: it is cancelled, its time is over, or all are answered."""
+        return self.cancelling_at is not None or self.finalizing_at is not None or now >= self.expires_at
+
 
 RecordT = TypeVar("RecordT", FileRecord, BatchRecord)
 
@@ -120,8 +137,11 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self._files = root / "files"
         self._batches = root / "batches"
+        self._reading = threading.Lock()
         self._ended: set[str] = set()
         """Ids of ended batches, which `unended` need not read again."""
+        self._unended: dict[str, tuple[tuple[int, int], BatchRecord]] = {}
+        """State of the file and content of the batches that `unended` has read, by their ids."""
 
     def make(self) -> None:
         """Make the folder, for this user alone."""
@@ -220,11 +240,14 @@ class Folder:
         if not BATCH_ID.fullmatch(batch_id):
             return None
         found: BatchRecord | None = _read(self._batches / f"{batch_id}.json", BatchRecord)
-        if found is not None and found.status not in ENDED:
-            found.cancelling_at = self.cancelling_at(batch_id)
-            if found.cancelling_at is not None:
-                found.status = "cancelling"
-        return found
+        return found if found is None or found.status in ENDED else self._marked(found)
+
+    def _marked(self, batch: BatchRecord) -> BatchRecord:
+        """A batch that has not ended, which is `cancelling` if it is to be cancelled."""
+        batch.cancelling_at = self.cancelling_at(batch.id)
+        if batch.cancelling_at is not None:
+            batch.status = "cancelling"
+        return batch
 
     def batches(self) -> list[BatchRecord]:
         """All batches, the oldest first."""
@@ -232,17 +255,51 @@ class Folder:
         return _oldest_first(batch for batch in found if batch is not None)
 
     def unended(self) -> list[BatchRecord]:
-        """The batches that have not ended, the oldest first."""
-        ids = {path.stem for path in self._batches.glob("batch_*.json")}
-        self._ended &= ids
-        found = [batch for batch_id in ids - self._ended if (batch := self.batch(batch_id)) is not None]
-        self._ended |= {batch.id for batch in found if batch.status in ENDED}
-        return _oldest_first(batch for batch in found if batch.status not in ENDED)
+        """The batches that have not ended, the oldest first.
+
+        Costs a listing of the folder and a `stat` for each of them; only those that have changed are read.
+        """
+        try:
+            with os.scandir(self._batches) as entries:
+                names = {entry.name for entry in entries}
+        except FileNotFoundError:
+            return []
+        ids = {name.removesuffix(".json") for name in names if name.endswith(".json")}
+        with self._reading:
+            self._ended &= ids
+            found = [batch for batch_id in ids - self._ended if (batch := self._unended_batch(batch_id)) is not None]
+            self._unended = {batch.id: self._unended[batch.id] for batch in found}
+        return _oldest_first(self._marked(batch) if f"{batch.id}.cancel" in names else batch for batch in found)
+
+    def _unended_batch(self, batch_id: str) -> BatchRecord | None:
+        """A batch as it is in its file, which is read if it has changed; None if it has ended, or is none."""
+        if not BATCH_ID.fullmatch(batch_id):
+            return None
+        path = self._batches / f"{batch_id}.json"
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return None
+        state = (status.st_ino, status.st_mtime_ns)
+        known = self._unended.get(batch_id)
+        if known is None or known[0] != state:
+            batch = _read(path, BatchRecord)
+            if batch is None:
+                return None
+            if batch.status in ENDED:
+                self._ended.add(batch_id)
+                return None
+            known = self._unended[batch_id] = (state, batch)
+        return copy.copy(known[1])
 
     def cancel(self, batch_id: str) -> None:
         """Leave the mark that a batch is to be cancelled."""
         with contextlib.suppress(FileExistsError):
             self._mark(batch_id).touch(exist_ok=False)
+
+    def cancelled_of(self, batch_ids: Iterable[str]) -> list[str]:
+        """Those of some batches that are to be cancelled."""
+        return [batch_id for batch_id in batch_ids if self._mark(batch_id).exists()]
 
     def cancelling_at(self, batch_id: str) -> int | None:
         """Unix time at which the batch was to be cancelled; None if it was not."""

@@ -55,7 +55,7 @@ def test_a_turn_is_that_of_the_key_with_the_fewest_places_for_its_weight(
 
 @given(OWNERS, st.integers(1, 8))
 def test_nothing_starves(owners: dict[str, str], most: int) -> None:
-    """Where the oldest request ends first, each batch has its turn once in a round of as many as the largest key has."""
+    """Where the oldest request ends first, each batch has a turn in as many turns as its share says."""
     turns = filled(Turns(most, WEIGHTS.__getitem__), owners)
     running: list[str] = []
     seen: list[str] = []

@@ -1,0 +1,164 @@
+"""Files over the whole application."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import io
+import itertools
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+from openai.types import FileDeleted, FileObject
+
+from openai_bls.api.batches import endpoints
+from openai_bls.api.batches.folder import Folder
+from tests.unit.api.batches.support import ID, served
+from tests.unit.api.http_support import until
+
+
+async def test_files(tmp_path: Path) -> None:
+    async with served(tmp_path, max_file_bytes=1000) as place:
+        first = (
+            await place.upload(b"one", **{"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"})
+        ).json()
+        FileObject.model_validate(first)
+        assert (first["bytes"], first["filename"], first["expires_at"]) == (3, "in.jsonl", first["created_at"] + 3600)
+        second = (await place.upload(b"two")).json()
+        assert (await place.client.get(f"/v1/files/{first['id']}")).json() == first
+        assert (await place.client.get(f"/v1/files/{first['id']}/content")).content == b"one"
+        assert {file["id"] for file in (await place.client.get("/v1/files")).json()["data"]} == {
+            first["id"],
+            second["id"],
+        }
+        page = (await place.client.get("/v1/files?limit=1&order=asc")).json()
+        assert (len(page["data"]), page["has_more"]) == (1, True)
+        deleted = (await place.client.delete(f"/v1/files/{first['id']}")).json()
+        assert FileDeleted.model_validate(deleted).deleted
+        assert (await place.client.get(f"/v1/files/{first['id']}")).status_code == 404
+        for path in (f"file-{ID}", "file-x", "..%2f..%2fetc%2fpasswd"):
+            assert (await place.client.get(f"/v1/files/{path}/content")).status_code == 404
+        record = place.folder.file(second["id"])
+        assert record is not None
+        record.expires_at = 1
+        (tmp_path / "files" / f"{record.id}.json").write_bytes(msgspec.json.encode(record))
+        assert (await place.client.get(f"/v1/files/{second['id']}")).status_code == 404
+        await until(lambda: not place.folder.data(second["id"]).exists())
+
+
+async def test_the_files_of_a_key_have_a_quota(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("a: a max_stored_bytes=10\nb: b\n", encoding="utf-8")
+    async with served(tmp_path / "files", api_keys_file=str(keys)) as place:
+        place.client.headers["authorization"] = "Bearer a"
+        first = await place.upload(b"12345678")
+        refused = await place.upload(b"123")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "storage_quota_exceeded")
+        place.client.headers["authorization"] = "Bearer b"
+        assert (await place.upload(b"12345678901")).status_code == 200
+        place.client.headers["authorization"] = "Bearer a"
+        await place.client.delete(f"/v1/files/{first.json()['id']}")
+        assert (await place.upload(b"123")).status_code == 200
+
+
+@pytest.mark.parametrize("room_for", [0, 1], ids=["nothing", "the bytes but not the record"])
+async def test_a_full_disk_is_told_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, room_for: int
+) -> None:
+    written = itertools.count()
+    fsync = os.fsync
+
+    def full(descriptor: int) -> None:
+        if next(written) >= room_for:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    async with served(tmp_path) as place:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", full)
+            answered = await place.upload(b"{}")
+        assert (answered.status_code, answered.json()["error"]["code"]) == (507, "storage_full")
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert [record.exc_info for record in caplog.records if "No space left" in record.getMessage()] == [None]
+        assert (await place.upload(b"{}")).status_code == 200
+
+
+async def test_a_file_that_is_deleted_while_it_is_asked_for(tmp_path: Path) -> None:
+    """Before it is opened there is none; afterwards its content is still sent."""
+    async with served(tmp_path) as place:
+        record = place.folder.add_file(io.BytesIO(b"content"), "in.jsonl", "batch", None, "")
+        response = endpoints._OpenFileResponse(place.folder.data(record.id))
+        place.folder.data(record.id).unlink()
+        answered = await place.client.get(f"/v1/files/{record.id}/content")
+        assert (answered.status_code, answered.json()["error"]["message"]) == (404, f"No such file: '{record.id}'.")
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(response), base_url="http://test") as client:
+            assert (await client.get("/")).content == b"content"
+
+
+def test_what_a_crash_leaves_of_an_upload(tmp_path: Path) -> None:
+    """It goes; not so what an upload still writes to, however slowly, or has just begun."""
+    folder = Folder(tmp_path)
+    folder.make()
+    young, old = (tmp_path / "files" / f"file-{number}.part" for number in ("1" * 32, "2" * 32))
+    young.touch()
+
+    class Slow(io.BytesIO):
+        """An upload whose server looks for what is left, long after its last byte."""
+
+        def read(self, size: int | None = -1) -> bytes:
+            for path in (tmp_path / "files").glob("*.part"):
+                if path != young:
+                    os.utime(path, (1, 1))
+            folder.delete_expired()
+            return super().read(size)
+
+    old.touch()
+    record = folder.add_file(Slow(b"content"), "in.jsonl", "batch", None, "")
+    assert folder.data(record.id).read_bytes() == b"content"
+    assert [path.name for path in (tmp_path / "files").glob("*.part")] == [young.name]
+
+
+async def test_what_is_no_upload(tmp_path: Path) -> None:
+    async with served(tmp_path, max_file_bytes=1000) as place:
+        for fields, param in (
+            ({"purpose": "vision"}, "purpose"),
+            ({"what": "x"}, "what"),
+            ({"expires_after[seconds]": "5", "expires_after[anchor]": "created_at"}, "expires_after.seconds"),
+        ):
+            reply = await place.upload(b"x", **fields)
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+        assert (await place.upload(b"x" * 1001)).json()["error"]["param"] == "file"
+        reply = await place.upload(b"x" * 100_000)
+        assert (reply.status_code, "1000 bytes (max_file_bytes)" in reply.json()["error"]["message"]) == (413, True)
+        form = "multipart/form-data"
+        for content, kind in ((b"{}", "application/json"), (b"x", form), (b"x", f"{form}; boundary=y")):
+            reply = await place.client.post("/v1/files", content=content, headers={"content-type": kind})
+            assert reply.status_code == 400
+        assert not list(tmp_path.glob("files/*"))
+
+
+async def test_a_few_uploads_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "MAX_UPLOADS", 1)
+    async with served(tmp_path) as place:
+        begun, may_end = asyncio.Event(), asyncio.Event()
+        whole = place.client.build_request("POST", "/v1/files", files={"file": ("a", b"x")}, data={"purpose": "batch"})
+        content = whole.read()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield content[:10]
+            begun.set()
+            await may_end.wait()
+            yield content[10:]
+
+        headers = {"content-type": whole.headers["content-type"]}
+        first = asyncio.ensure_future(place.client.post("/v1/files", content=slowly(), headers=headers))
+        await begun.wait()
+        refused = await place.upload(b"y")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        may_end.set()
+        assert (await first).status_code == 200
+        assert (await place.upload(b"y")).status_code == 200
