@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from openai_bls.api.batches import lines
-from openai_bls.api.batches.folder import BatchRecord, Closed, Folder
+from openai_bls.api.batches.folder import Folder
 from openai_bls.api.batches.lines import Line, Place, Tally
+from openai_bls.api.batches.records import BatchRecord, Closed
 from openai_bls.api.common.encoding import new_id
 from openai_bls.api.common.large_bodies import is_large
 

@@ -13,8 +13,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from openai_bls.api.batches.folder import ENDED, BatchRecord, Folder
+from openai_bls.api.batches.folder import Folder
 from openai_bls.api.batches.open_batch import OpenBatch, in_thread
+from openai_bls.api.batches.records import ENDED, BatchRecord
 from openai_bls.api.batches.running import Running
 from openai_bls.api.batches.turns import Rounds, Turns
 from openai_bls.api.batches.validation import fail, fault, missing_input, validate

@@ -6,8 +6,9 @@ import time
 from typing import Any
 
 from openai_bls.api.batches import lines
-from openai_bls.api.batches.folder import BatchRecord, Folder
+from openai_bls.api.batches.folder import Folder
 from openai_bls.api.batches.lines import LineError
+from openai_bls.api.batches.records import BatchRecord
 
 MAX_ERRORS = 100
 """Number of faults of an input file that are listed."""

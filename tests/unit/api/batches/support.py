@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 from openai.types import Batch
 
-from openai_bls.api.batches.folder import ENDED, BatchRecord, Folder
+from openai_bls.api.batches.folder import Folder
+from openai_bls.api.batches.records import ENDED, BatchRecord
 from openai_bls.core.engine import EngineStats
 from tests.unit.api.http_support import application
 from tests.unit.core_support import WAIT_S, Bench, engine_info, tiny_tokenizer

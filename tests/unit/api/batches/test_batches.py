@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from openai_bls.api.batches.folder import BatchRecord
+from openai_bls.api.batches.records import BatchRecord
 from tests.unit.api.batches.support import BATCH, ID, jsonl, request, served
 from tests.unit.api.http_support import application, until
 from tests.unit.core_support import Bench

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from openai.types import FileDeleted, FileObject
 
-from openai_bls.api.batches import endpoints
+from openai_bls.api.batches import files
 from openai_bls.api.batches.folder import Folder
 from tests.unit.api.batches.support import ID, served
 from tests.unit.api.http_support import until
@@ -91,7 +91,7 @@ async def test_a_file_that_is_deleted_while_it_is_asked_for(tmp_path: Path) -> N
     """Before it is opened there is none; afterwards its content is still sent."""
     async with served(tmp_path) as place:
         record = place.folder.add_file(io.BytesIO(b"content"), "in.jsonl", "batch", None, "")
-        response = endpoints._OpenFileResponse(place.folder.data(record.id))
+        response = files.OpenFileResponse(place.folder.data(record.id))
         place.folder.data(record.id).unlink()
         answered = await place.client.get(f"/v1/files/{record.id}/content")
         assert (answered.status_code, answered.json()["error"]["message"]) == (404, f"No such file: '{record.id}'.")
@@ -142,7 +142,7 @@ async def test_what_is_no_upload(tmp_path: Path) -> None:
 
 
 async def test_a_few_uploads_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "MAX_UPLOADS", 1)
+    monkeypatch.setattr(files, "MAX_UPLOADS", 1)
     async with served(tmp_path) as place:
         begun, may_end = asyncio.Event(), asyncio.Event()
         whole = place.client.build_request("POST", "/v1/files", files={"file": ("a", b"x")}, data={"purpose": "batch"})

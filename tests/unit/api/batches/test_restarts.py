@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from openai_bls.api.batches import lines
-from openai_bls.api.batches.folder import KEPT_S, BatchRecord, Folder
+from openai_bls.api.batches.folder import Folder
+from openai_bls.api.batches.records import KEPT_S, BatchRecord
 from tests.unit.api.batches.support import ID, jsonl, request, requests, served
 from tests.unit.api.http_support import until
 
