@@ -110,9 +110,8 @@ class BatchHandlers:
             raise InvalidRequestError(f"The batch has ended: it is {batch.status}.")
         await asyncio.to_thread(self._folder.cancel, batch.id)
         batch = await self._batch(request, context)
-        shown = batch.shown()
-        self._runner.see(batch)
-        return JsonResponse(shown)
+        self._runner.cancel(batch)
+        return JsonResponse(batch.shown())
 
     async def _batch(self, request: Request, context: RequestContext) -> BatchRecord:
         batch_id = request.path_params["batch_id"]

@@ -77,15 +77,10 @@ class OpenBatch:
     async def next(self) -> tuple[Line, Place] | None:
         """The next request without a result, and its place; None after the last."""
         async with self._reading:
-            if self._read and not self._again:
-                return self._read.popleft()
-            return await in_thread(self._next)
+            return self._read.popleft() if self._read else await in_thread(self._next)
 
     def _next(self) -> tuple[Line, Place] | None:
-        """See `next`; a line that was put back comes first."""
-        if self._again:
-            (place,) = lines.read(self._source, self._again.popleft(), self._max_bytes)
-            return lines.parse(place.text), place
+        """See `next`. A line that was put back comes after all others: it may be for a model that is not loaded."""
         while not self._read and (found := lines.read(self._source, self._start, self._max_bytes, _READ_BYTES)):
             self._start = found[-1].end
             for place in found:
@@ -93,6 +88,9 @@ class OpenBatch:
                 if line.custom_id not in self._answered:
                     self._read.append((line, place))
                 self._answered.discard(line.custom_id)
+        if not self._read and self._again:
+            (place,) = lines.read(self._source, self._again.popleft(), self._max_bytes)
+            self._read.append((lines.parse(place.text), place))
         return self._read.popleft() if self._read else None
 
     def put_back(self, place: Place) -> None:
@@ -200,8 +198,12 @@ class OpenBatch:
 
 async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
     """Result of `work` in a thread. Cancelled, this ends with the thread, so that a lock is held as long as that."""
-    running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    return await to_its_end(asyncio.ensure_future(asyncio.to_thread(work, *arguments)))
+
+
+async def to_its_end(future: asyncio.Future[T]) -> T:
+    """Result of a future. Cancelled, this ends with the future, which is not cancelled."""
     try:
-        return await asyncio.shield(running)
+        return await asyncio.shield(future)
     finally:
-        await asyncio.wait([running])
+        await asyncio.wait([future])

@@ -108,18 +108,23 @@ class Runner:
         """Look for batches: those of other instances, those that rested, and those whose time is over."""
         deletes_at = 0.0
         while True:
-            now = time.monotonic()
+            took = 0.0
             try:
-                if now >= deletes_at:
-                    deletes_at = now + self._pace.delete_s
+                if time.monotonic() >= deletes_at:
+                    deletes_at = time.monotonic() + self._pace.delete_s
                     await asyncio.to_thread(self._folder.delete_expired)
+                now = time.monotonic()
                 self._rests_until = {batch_id: at for batch_id, at in self._rests_until.items() if at > now}
-                for batch in await asyncio.to_thread(self._folder.unended):
+                unended = await asyncio.to_thread(self._folder.unended)
+                took = time.monotonic() - now
+                for at, batch in enumerate(unended, 1):
                     self.see(batch)
+                    if at % 100 == 0:
+                        await asyncio.sleep(0)
             except Exception:
                 logger.exception("the folder of batches could not be read")
             # With very many batches a look takes long, and there are fewer of them.
-            await asyncio.sleep(max(self._pace.scan_s, 20 * (time.monotonic() - now)))
+            await asyncio.sleep(max(self._pace.scan_s, 20 * took))
 
     async def _look_after(self) -> None:
         """Look at open batches now and then: whether they are to end, and whether there is room for their requests."""
@@ -163,17 +168,24 @@ class Runner:
             if running is not None:
                 running.look(is_cancelled=batch.cancelling_at is not None)
             return
-        is_cancelled = batch.cancelling_at is not None or batch.finalizing_at is not None
-        if not is_cancelled and not batch.total:
-            desk = self._validating
-        else:
-            desk = self._ending if batch.ends(time.time()) else self._sending
-        for other in (self._ending, self._validating, self._sending):
-            if other is not desk:
+        desk = self._desk(batch)
+        if batch.id not in desk.turns:
+            for other in (self._ending, self._validating, self._sending):
                 other.turns.remove(batch.id)
-        desk.turns.add(batch.id, batch.owner)
-        self._begin(desk)
-        self._make_room()
+            desk.turns.add(batch.id, batch.owner)
+            self._begin(desk)
+            self._make_room()
+
+    def cancel(self, batch: BatchRecord) -> None:
+        """Take note that a batch is to be cancelled, which does not wait until its files can be written again."""
+        self._rests_until.pop(batch.id, None)
+        self.see(batch)
+
+    def _desk(self, batch: BatchRecord) -> _Desk:
+        """The desk where a batch is to be next."""
+        if batch.cancelling_at is None and batch.finalizing_at is None and not batch.total:
+            return self._validating
+        return self._ending if batch.ends(time.time()) else self._sending
 
     def _begin(self, desk: _Desk) -> None:
         """Begin with as many batches at a desk as it has places for."""
@@ -188,27 +200,28 @@ class Runner:
                 self._begin(desk)
 
         while (batch_id := desk.turns.take()) is not None:
-            task = asyncio.get_running_loop().create_task(self._locked(batch_id, desk.work), name=batch_id)
+            task = asyncio.get_running_loop().create_task(self._work(batch_id, desk), name=batch_id)
             self._tasks[batch_id] = task
             task.add_done_callback(ended)
 
-    async def _locked(self, batch_id: str, work: Callable[[BatchRecord], Awaitable[None]]) -> BatchRecord | None:
+    async def _work(self, batch_id: str, desk: _Desk) -> BatchRecord | None:
         """The record of a batch after work on it; None if others work on it, or nothing more is to be done now."""
-        with self._folder.locked(batch_id) as mine:
-            if not mine:
-                return None
-            # What it is now that the lock is held.
-            batch = await asyncio.to_thread(self._folder.batch, batch_id)
-            if batch is None or batch.status in ENDED:
-                return None
-            try:
-                await self._done(batch, work)
-            except OSError as error:
-                # A full disk, for example: what has been answered stays.
-                logger.error("the batch %s is tried again in %g s: %s", batch_id, self._pace.rest_s, error)
-                self._rests_until[batch_id] = time.monotonic() + self._pace.rest_s
-                return None
-        return await asyncio.to_thread(self._folder.batch, batch_id)
+        try:
+            with self._folder.locked(batch_id) as mine:
+                if not mine:
+                    return None
+                # What it is now that the lock is held.
+                batch = await asyncio.to_thread(self._folder.batch, batch_id)
+                if batch is None or batch.status in ENDED:
+                    return None
+                if self._desk(batch) is desk:
+                    await self._done(batch, desk.work)
+            return await asyncio.to_thread(self._folder.batch, batch_id)
+        except OSError as error:
+            # A full disk, for example: what has been answered stays.
+            logger.error("the batch %s is tried again in %g s: %s", batch_id, self._pace.rest_s, error)
+            self._rests_until[batch_id] = time.monotonic() + self._pace.rest_s
+            return None
 
     async def _done(self, batch: BatchRecord, work: Callable[[BatchRecord], Awaitable[None]]) -> None:
         """Work on a batch, which fails if that does.
@@ -278,7 +291,8 @@ class Runner:
     def _answered(self, running: Running) -> None:
         """Take note that a request has ended."""
         self._requests.give_back(running.batch.id)
-        self._make_room()
+        if self._rounds.is_due(running.batch.id):
+            self._make_room()
         self._send()
 
     def _has_room(self) -> bool:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from openai_bls.api.batches.open_batch import OpenBatch
+from openai_bls.api.batches.open_batch import OpenBatch, to_its_end
 
 
 class Running:
@@ -115,4 +115,4 @@ class Running:
             self._waiting.cancel()
         for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await to_its_end(asyncio.gather(*self.tasks, return_exceptions=True))

@@ -156,6 +156,10 @@ class Rounds(Turns):
         """Count a request of an open batch."""
         self._begun[batch_id] += 1
 
+    def is_due(self, batch_id: str) -> bool:
+        """True if a batch has had its round."""
+        return self._begun[batch_id] >= self._requests
+
     def leaver(self, is_idle: Callable[[str], bool]) -> str | None:
         """The open batch that is to be closed now, since another waits; None if there is none.
 
@@ -172,5 +176,5 @@ class Rounds(Turns):
         if not key.used and fullest.used > 1:
             leavers = [batch_id for batch_id, member in fullest.batches.items() if member.used]
         else:
-            leavers = [batch_id for batch_id, begun in self._begun.items() if begun >= self._requests]
+            leavers = [batch_id for batch_id in self._begun if self.is_due(batch_id)]
         return max(leavers, key=lambda batch_id: (is_idle(batch_id), self._begun[batch_id]), default=None)

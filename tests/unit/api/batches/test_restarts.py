@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 import time
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from openai_bls.api.batches import lines
+from openai_bls.api.batches import lines, runner
 from openai_bls.api.batches.folder import Folder
 from openai_bls.api.batches.records import KEPT_S, BatchRecord
 from tests.unit.api.batches.support import ID, jsonl, request, requests, served
@@ -56,11 +58,60 @@ async def test_a_server_that_ends_while_it_finishes(tmp_path: Path) -> None:
 
 async def test_instances_share_a_folder(tmp_path: Path) -> None:
     async with served(tmp_path) as one, served(tmp_path) as other:
-        created = await one.create(*(request(f"r{at}") for at in range(20)))
+        created = await one.create(*requests("r", 20))
         batch = await other.ended(created["id"])
         assert batch["request_counts"]["completed"] == 20
         # One of them did all of it.
-        assert sorted(map(len, (one.bench.engine.requests, other.bench.engine.requests))) == [0, 20]
+        assert sorted(map(len, (one.sent, other.sent))) == [0, 20]
+
+
+async def test_instances_take_turns_at_more_batches_than_they_have_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch goes from one to the other between its rounds."""
+    monkeypatch.setattr(runner, "MAX_OPEN", 1)
+    monkeypatch.setattr(runner, "ROUND", 2)
+    async with served(tmp_path) as one, served(tmp_path) as other:
+        created = [await one.create(*requests(f"{at}:", 40)) for at in range(5)]
+        for batch in created:
+            done = await other.ended(batch["id"])
+            assert done["request_counts"] == {"total": 40, "completed": 40, "failed": 0}
+            assert len(await one.results(done["output_file_id"])) == 40
+        assert len({*one.sent, *other.sent}) == len(one.sent) + len(other.sent) == 200
+
+
+async def test_a_batch_of_another_instance_is_cancelled(tmp_path: Path) -> None:
+    async with served(tmp_path, held=True) as one, served(tmp_path, held=True) as other:
+        created = await one.create(*requests("r", 20))
+        await until(lambda: one.sent or other.sent)
+        for place in (one, other):
+            await place.cancel(created["id"])
+        assert (await one.ended(created["id"]))["status"] == "cancelled"
+
+
+async def test_a_batch_that_rests_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(runner, "PACE", runner.PACE._replace(rest_s=1000.0))
+    async with served(tmp_path) as place:
+        monkeypatch.setattr(lines, "append", full)
+        created = await place.create(*requests("r", 4))
+        await until(lambda: place.sent and place.is_free(created["id"]))
+        assert (await place.get(created["id"]))["status"] == "in_progress"
+        await place.cancel(created["id"])
+        assert (await place.ended(created["id"]))["status"] == "cancelled"
+
+
+async def test_a_batch_whose_input_is_gone_fails(tmp_path: Path) -> None:
+    """It was deleted by another hand than the server's."""
+    async with served(tmp_path, held=True) as place:
+        created = await place.create(*requests("r", 4))
+        await until(lambda: place.sent)
+    place.folder.data(created["input_file_id"]).unlink()
+    async with served(tmp_path) as again:
+        failed = await again.ended(created["id"])
+        assert (failed["status"], failed["errors"]["data"][0]["code"]) == ("failed", "invalid_input_file")
 
 
 async def test_a_batch_that_is_done_when_its_time_is_over_is_completed(tmp_path: Path) -> None:
