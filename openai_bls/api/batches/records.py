@@ -63,7 +63,7 @@ class BatchRecord(msgspec.Struct, omit_defaults=True):
     failed: Tally = msgspec.field(default_factory=Tally)
     errors: list[dict[str, Any]] = []
     closed_at: Closed | None = None
-    """Where an instance left it that gave its place to another batch."""
+    """State of the files when an instance closed the batch to open another one; None if none has."""
     output_file_id: str | None = None
     error_file_id: str | None = None
     in_progress_at: int | None = None
