@@ -58,7 +58,7 @@ async def test_bad_files_fail_as_a_whole(tmp_path: Path, lines: list[Any], code:
         batch = await place.ended((await place.create(*lines))["id"])
         assert batch["status"] == "failed"
         assert (batch["errors"]["data"][0]["code"], batch["errors"]["data"][0]["line"]) == (code, line)
-        assert not place.bench.engine.requests
+        assert not place.sent
 
 
 async def test_a_batch_without_a_model_names_none(tmp_path: Path) -> None:
@@ -73,8 +73,7 @@ async def test_clients_need_certificates_and_batches_do_not(tmp_path: Path) -> N
         record = BatchRecord(f"batch_{ID}", "/v1/completions", uploaded.id, 1, 2**40)
         place.folder.write_batch(record)
         await until(lambda: (found := place.folder.batch(record.id)) is not None and found.ended_at)
-        found = place.folder.batch(record.id)
-        assert found is not None
+        found = place.record(record.id)
         assert (found.done.count, found.failed.count) == (1, 0)
 
 
@@ -97,12 +96,11 @@ async def test_refusals_of_batches(tmp_path: Path, body: dict[str, Any], param: 
 
 async def test_each_key_sees_its_own(tmp_path: Path) -> None:
     async with served(tmp_path / "b", api_key="main") as place:
-        place.client.headers["authorization"] = "Bearer main"
+        place.use_key("main")
         created = await place.create(request("a"))
         batch = await place.ended(created["id"])
         assert batch["request_counts"]["completed"] == 1
-        record = place.folder.batch(created["id"])
-        assert record is not None
+        record = place.record(created["id"])
         record.owner = "somebody else"
         place.folder.write_batch(record)
         assert (await place.client.get(f"/v1/batches/{created['id']}")).status_code == 404

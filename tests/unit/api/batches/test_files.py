@@ -54,13 +54,13 @@ async def test_the_files_of_a_key_have_a_quota(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("a: a max_stored_bytes=10\nb: b\n", encoding="utf-8")
     async with served(tmp_path / "files", api_keys_file=str(keys)) as place:
-        place.client.headers["authorization"] = "Bearer a"
+        place.use_key("a")
         first = await place.upload(b"12345678")
         refused = await place.upload(b"123")
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "storage_quota_exceeded")
-        place.client.headers["authorization"] = "Bearer b"
+        place.use_key("b")
         assert (await place.upload(b"12345678901")).status_code == 200
-        place.client.headers["authorization"] = "Bearer a"
+        place.use_key("a")
         await place.client.delete(f"/v1/files/{first.json()['id']}")
         assert (await place.upload(b"123")).status_code == 200
 
@@ -94,7 +94,7 @@ async def test_a_file_that_is_deleted_while_it_is_asked_for(tmp_path: Path) -> N
         response = files.OpenFileResponse(place.folder.data(record.id))
         place.folder.data(record.id).unlink()
         answered = await place.client.get(f"/v1/files/{record.id}/content")
-        assert (answered.status_code, answered.json()["error"]["message"]) == (404, f"No such file: '{record.id}'.")
+        assert answered.status_code == 404
         async with httpx.AsyncClient(transport=httpx.ASGITransport(response), base_url="http://test") as client:
             assert (await client.get("/")).content == b"content"
 
@@ -122,22 +122,36 @@ def test_what_a_crash_leaves_of_an_upload(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "files").glob("*.part")] == [young.name]
 
 
-async def test_what_is_no_upload(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "fields", "status", "param"),
+    [
+        (b"x", {"purpose": "vision"}, 400, "purpose"),
+        (b"x", {"what": "x"}, 400, "what"),
+        (
+            b"x",
+            {"expires_after[seconds]": "5", "expires_after[anchor]": "created_at"},
+            400,
+            "expires_after.seconds",
+        ),
+        (b"x" * 1001, {}, 400, "file"),
+        (b"x" * 100_000, {}, 413, None),
+    ],
+    ids=["purpose", "unknown", "expiry", "too large", "much too large"],
+)
+async def test_uploads_that_are_refused(
+    tmp_path: Path, content: bytes, fields: dict[str, str], status: int, param: str | None
+) -> None:
     async with served(tmp_path, max_file_bytes=1000) as place:
-        for fields, param in (
-            ({"purpose": "vision"}, "purpose"),
-            ({"what": "x"}, "what"),
-            ({"expires_after[seconds]": "5", "expires_after[anchor]": "created_at"}, "expires_after.seconds"),
-        ):
-            reply = await place.upload(b"x", **fields)
-            assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
-        assert (await place.upload(b"x" * 1001)).json()["error"]["param"] == "file"
-        reply = await place.upload(b"x" * 100_000)
-        assert (reply.status_code, "1000 bytes (max_file_bytes)" in reply.json()["error"]["message"]) == (413, True)
-        form = "multipart/form-data"
-        for content, kind in ((b"{}", "application/json"), (b"x", form), (b"x", f"{form}; boundary=y")):
-            reply = await place.client.post("/v1/files", content=content, headers={"content-type": kind})
-            assert reply.status_code == 400
+        reply = await place.upload(content, **fields)
+        assert (reply.status_code, reply.json()["error"]["param"]) == (status, param)
+        assert not list(tmp_path.glob("files/*"))
+
+
+@pytest.mark.parametrize("kind", ["application/json", "multipart/form-data", "multipart/form-data; boundary=y"])
+async def test_what_is_no_form(tmp_path: Path, kind: str) -> None:
+    async with served(tmp_path) as place:
+        reply = await place.client.post("/v1/files", content=b"x", headers={"content-type": kind})
+        assert reply.status_code == 400
         assert not list(tmp_path.glob("files/*"))
 
 

@@ -22,11 +22,11 @@ from tests.unit.api.http_support import until
 async def test_a_batch_goes_on_after_its_server_has_ended(tmp_path: Path) -> None:
     """A result that was half written is made again, none that was written whole."""
     async with served(tmp_path, batch_concurrency=2) as place:
-        created = await place.create(*(request(f"r{at}") for at in range(6)))
+        created = await place.create(*requests("r", 6))
         await until(lambda: place.answered >= 2)
         place.held = True
         await until(lambda: place.folder.results(created["id"], "output").exists())
-        await until(lambda: len(place.bench.engine.requests) == place.answered + 2)
+        await until(lambda: len(place.sent) == place.answered + 2)
     before = place.answered
     written = place.folder.results(created["id"], "output").read_bytes().splitlines()
     assert len(written) == before
@@ -35,7 +35,7 @@ async def test_a_batch_goes_on_after_its_server_has_ended(tmp_path: Path) -> Non
     async with served(tmp_path) as place:
         batch = await place.ended(created["id"])
         assert batch["request_counts"] == {"total": 6, "completed": 6, "failed": 0}
-        assert len(place.bench.engine.requests) == 6 - before
+        assert len(place.sent) == 6 - before
         assert set(await place.results(batch["output_file_id"])) == {f"r{at}" for at in range(6)}
 
 
@@ -44,8 +44,7 @@ async def test_a_server_that_ends_while_it_finishes(tmp_path: Path) -> None:
     async with served(tmp_path) as place:
         batch = await place.ended((await place.create(request("a")))["id"])
     for moved in (True, False):
-        record = place.folder.batch(batch["id"])
-        assert record is not None
+        record = place.record(batch["id"])
         record.status, record.completed_at = "finalizing", None
         place.folder.write_batch(record)
         if not moved:
@@ -53,7 +52,7 @@ async def test_a_server_that_ends_while_it_finishes(tmp_path: Path) -> None:
         async with served(tmp_path) as again:
             assert (await again.ended(batch["id"]))["output_file_id"] == batch["output_file_id"]
             assert set(await again.results(batch["output_file_id"])) == {"a"}
-            assert not again.bench.engine.requests
+            assert not again.sent
 
 
 async def test_instances_share_a_folder(tmp_path: Path) -> None:
@@ -117,8 +116,7 @@ async def test_a_batch_whose_input_is_gone_fails(tmp_path: Path) -> None:
 async def test_a_batch_that_is_done_when_its_time_is_over_is_completed(tmp_path: Path) -> None:
     async with served(tmp_path) as place:
         done = await place.ended((await place.create(request("a")))["id"])
-        record = place.folder.batch(done["id"])
-        assert record is not None
+        record = place.record(done["id"])
     # As if the server had ended before it made the files.
     place.folder.data(done["output_file_id"]).rename(place.folder.results(record.id, "output"))
     record.status, record.completed_at, record.finalizing_at, record.expires_at = "in_progress", None, None, 1
@@ -128,10 +126,9 @@ async def test_a_batch_that_is_done_when_its_time_is_over_is_completed(tmp_path:
 
 
 async def test_the_input_of_a_batch_stays_until_it_has_ended(tmp_path: Path) -> None:
-    async with served(tmp_path, batch_concurrency=1) as place:
-        place.held = True
+    async with served(tmp_path, batch_concurrency=1, held=True) as place:
         created = await place.create(request("a"), request("b"))
-        await until(lambda: place.bench.engine.requests)
+        await until(lambda: place.sent)
         file_id = created["input_file_id"]
         source = place.folder.file(file_id)
         assert source is not None
@@ -147,8 +144,7 @@ async def test_the_input_of_a_batch_stays_until_it_has_ended(tmp_path: Path) -> 
 async def test_ended_batches_go_after_their_time(tmp_path: Path) -> None:
     async with served(tmp_path) as place:
         batch = await place.ended((await place.create(request("a")))["id"])
-        record = place.folder.batch(batch["id"])
-        assert record is not None
+        record = place.record(batch["id"])
         record.completed_at = int(time.time()) - KEPT_S
         place.folder.write_batch(record)
         await until(lambda: not list((tmp_path / "batches").glob(f"{record.id}*")))
@@ -176,8 +172,7 @@ async def test_a_full_disk_stops_a_batch_for_a_while(tmp_path: Path, monkeypatch
 
 
 async def test_a_lock_is_held_as_long_as_its_thread_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with served(tmp_path) as place:
-        place.held = True
+    async with served(tmp_path, held=True) as place:
         created = await place.create(*requests("r", 20))
         await until(lambda: place.sent)
         writing, may_write, write = threading.Event(), threading.Event(), Folder.write_batch
