@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from openai_bls.api.batches.records import ENDED, BatchRecord
 from openai_bls.api.batches.running import Running
 from openai_bls.api.batches.turns import Rounds, Turns
 from openai_bls.api.batches.validation import fail, fault, missing_input, validate
+from openai_bls.api.batches.window import Window
 from openai_bls.api.common.encoding import new_id
 from openai_bls.api.http.handlers import Api
 
@@ -48,7 +50,7 @@ class Pace(NamedTuple):
     write_s: float = 1.0
     """Time between two writes of a batch's progress."""
     retry_s: tuple[float, float] = (0.5, 15.0)
-    """Time until a batch has its next turn after the server had no room for its request: at first, and at most."""
+    """Time until a batch sends more requests again after the server had no room for one: at first, and at most."""
 
 
 PACE = Pace()
@@ -83,7 +85,13 @@ class Runner:
         self._validating = _Desk(Turns(MAX_VALIDATING, weight, once=True), self._validate)
         self._rounds = Rounds(MAX_OPEN, ROUND, weight)
         self._sending = _Desk(self._rounds, self._send_all)
-        self._requests = Turns(self._service.settings.batch_concurrency, weight)
+        self._windows: dict[str, Window] = {}
+        """Windows of the keys of which a request was refused."""
+
+        def bound(key: str) -> float:
+            return self._windows[key].most if key in self._windows else math.inf
+
+        self._requests = Turns(self._service.settings.batch_concurrency, weight, bound)
         """Requests in flight."""
         self._running: dict[str, Running] = {}
         """Open batches."""
@@ -99,6 +107,8 @@ class Runner:
             await asyncio.gather(self._scan(), self._look_after())
         finally:
             self._ended = True
+            for window in self._windows.values():
+                window.close()
             tasks = list(self._tasks.values())
             for task in tasks:
                 task.cancel()
@@ -152,8 +162,8 @@ class Runner:
         if not any(running.leaves for running in self._running.values()):
             leaver = self._running.get(self._rounds.leaver(self._is_idle) or "")
             if leaver is not None:
-                self._requests.pause(leaver.batch.id)
                 leaver.leave()
+                self._let(leaver)
 
     def _is_idle(self, batch_id: str) -> bool:
         running = self._running.get(batch_id)
@@ -261,19 +271,18 @@ class Runner:
             fail(batch, missing_input(batch))
             await opened.write()
             return
-        running = self._running[batch.id] = Running(opened, self._pace.write_s, self._pace.retry_s)
+        running = self._running[batch.id] = Running(opened, self._pace.write_s, self._pace.retry_s, self._resume)
         self._requests.add(batch.id, batch.owner)
         try:
             self._send()
             self._opened.set()
             await running.over(lambda: self._service.draining)
         finally:
-            self._requests.pause(batch.id)
             await running.cancel()
             del self._running[batch.id]
             self._requests.remove(batch.id)
             self._send()
-        if opened.left and not running.is_over:
+        if opened.left and not running.is_over and not running.is_exhausted:
             await opened.close()
         else:
             await opened.finish()
@@ -285,12 +294,20 @@ class Runner:
         while self._has_room() and (batch_id := self._requests.take()) is not None:
             self._rounds.count(batch_id)
             running = self._running[batch_id]
-            if not running.begin(self._answer(running), self._answered):
-                self._requests.pause(batch_id)
+            running.begin(self._answer(running), self._answered)
+            self._let(running)
+
+    def _let(self, running: Running) -> None:
+        """Let a batch have turns, or none, as it is now."""
+        if running.may_begin:
+            self._requests.add(running.batch.id, running.batch.owner)
+        else:
+            self._requests.pause(running.batch.id)
 
     def _answered(self, running: Running) -> None:
         """Take note that a request has ended."""
         self._requests.give_back(running.batch.id)
+        self._let(running)
         if self._rounds.is_due(running.batch.id):
             self._make_room()
         self._send()
@@ -317,13 +334,27 @@ class Runner:
         # Without the header there is no time at which it would succeed.
         if answer.status_code in (429, 503) and "retry-after" in answer.headers:
             opened.put_back(place)
-            self._requests.pause(batch.id)
-            running.refused(lambda: self._resume(batch))
+            # A limit of the key is one of all its batches; a model that does not answer may be of this batch alone.
+            is_of_key = answer.status_code == 429
+            running.put_back(shrink=not is_of_key)
+            if is_of_key:
+                self._window(batch.owner).refused(self._requests.used_by(batch.owner) - 1)
             return
         await opened.add(line, answer.status_code, request_id, bytes(answer.body))
-        running.answered()
 
-    def _resume(self, batch: BatchRecord) -> None:
-        """Let a batch have turns again."""
-        self._requests.add(batch.id, batch.owner)
+    def _window(self, key: str) -> Window:
+        """The window of a key."""
+
+        def grown() -> None:
+            if math.isinf(window.most):
+                del self._windows[key]
+            self._send()
+
+        if key not in self._windows:
+            window = self._windows[key] = Window(self._pace.retry_s, grown)
+        return self._windows[key]
+
+    def _resume(self, running: Running) -> None:
+        """Let a batch go on for which the server had no room."""
+        self._let(running)
         self._send()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from openai_bls.api.batches.open_batch import OpenBatch, to_its_end
+from openai_bls.api.batches.window import Window
 
 
 class Running:
@@ -16,30 +17,40 @@ class Running:
     Args:
         opened: files of the batch.
         write_s: time between two writes of its progress, in seconds.
-        retry_s: time until it sends again when the server had no room, in seconds: at first, and at most.
+        retry_s: see `Window`.
+        resume: called when more requests may begin than before.
     """
 
-    def __init__(self, opened: OpenBatch, write_s: float, retry_s: tuple[float, float]) -> None:
+    def __init__(
+        self, opened: OpenBatch, write_s: float, retry_s: tuple[float, float], resume: Callable[[Running], None]
+    ) -> None:
         self.opened = opened
         self.batch = opened.batch
         self.tasks: set[asyncio.Task[None]] = set()
         """Tasks that answer a request each."""
         self.is_over = False
-        """True if nothing more is to be sent: it is cancelled, its time is over, or its lines have come to an end."""
+        """True if it is to end now: it is cancelled, or its time is over."""
+        self.is_exhausted = False
+        """True if the file has no further requests, though it had when it was validated."""
         self.leaves = False
         """True if it gives its place to another batch once its requests have been answered."""
         self._write_s = write_s
         self._retry_s = retry_s
-        self._wait_s = 0.0
-        """Time of the wait after the last refusal, in seconds; 0 since a request was answered."""
-        self._waiting: asyncio.TimerHandle | None = None
+        self._window = Window(retry_s, lambda: resume(self))
         self._to_begin = opened.left
         """Number of requests that are still to be sent."""
+        self._is_stopped = False
         self._changed = asyncio.Event()
         self._error: BaseException | None = None
 
-    def begin(self, work: Coroutine[Any, Any, None], ended: Callable[[Running], None]) -> bool:
-        """Begin a request; True if more are left to be sent.
+    @property
+    def may_begin(self) -> bool:
+        """True if it has requests to send, and its window has room."""
+        stops = self.is_over or self.leaves or self._is_stopped
+        return self._to_begin > 0 and len(self.tasks) < self._window.most and not stops
+
+    def begin(self, work: Coroutine[Any, Any, None], ended: Callable[[Running], None]) -> None:
+        """Begin a request.
 
         Args:
             work: answers the request.
@@ -57,7 +68,6 @@ class Running:
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(end)
-        return self._to_begin > 0
 
     def look(self, *, is_cancelled: bool) -> None:
         """Let `over` look again whether it is."""
@@ -71,25 +81,19 @@ class Running:
         self._changed.set()
 
     def exhausted(self) -> None:
-        """Take note that the file has no further requests, though it had when it was validated."""
-        self.is_over = True
+        """Take note that the file has no further requests."""
+        self.is_exhausted = True
+        self._to_begin = 0
 
-    def answered(self) -> None:
-        """Take note that a request has been answered, so that the server has room."""
-        self._wait_s = 0.0
+    def put_back(self, *, shrink: bool) -> None:
+        """Take note, in a request's task, that it is to be sent again.
 
-    def refused(self, resume: Callable[[], None]) -> None:
-        """Take note that a request is to be sent again, and wait for a while before `resume` lets the batch go on."""
+        Args:
+            shrink: whether the batch goes on with no more requests than the others that are in flight now, for a while.
+        """
         self._to_begin += 1
-        if self._waiting is None:
-            first, most = self._retry_s
-            self._wait_s = min(2 * self._wait_s, most) or first
-            self._waiting = asyncio.get_running_loop().call_later(self._wait_s, self._resume, resume)
-
-    def _resume(self, resume: Callable[[], None]) -> None:
-        self._waiting = None
-        if not (self.is_over or self.leaves):
-            resume()
+        if shrink:
+            self._window.refused(len(self.tasks) - 1)
 
     async def over(self, is_draining: Callable[[], bool]) -> None:
         """Return when the batch stops: at once if it `is_over`, else once none of its requests is in flight.
@@ -111,8 +115,8 @@ class Running:
 
     async def cancel(self) -> None:
         """Cancel the requests in flight; each has a result or none afterwards."""
-        if self._waiting is not None:
-            self._waiting.cancel()
+        self._is_stopped = True
+        self._window.close()
         for task in self.tasks:
             task.cancel()
         await to_its_end(asyncio.gather(*self.tasks, return_exceptions=True))

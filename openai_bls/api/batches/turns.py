@@ -8,6 +8,7 @@ the runner asks who is next.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -27,10 +28,11 @@ class _Member:
 class _Key(_Member):
     """The batches of one key."""
 
-    __slots__ = ("batches", "waiting", "weight")
+    __slots__ = ("batches", "name", "waiting", "weight")
 
-    def __init__(self, last_turn: int, weight: float) -> None:
+    def __init__(self, name: str, last_turn: int, weight: float) -> None:
         super().__init__(last_turn)
+        self.name = name
         self.weight = weight
         self.batches: dict[str, _Member] = {}
         self.waiting: dict[str, None] = {}
@@ -48,12 +50,21 @@ class Turns:
     Args:
         most: number of places.
         weight: gives a key's share, above 0, when its first batch comes.
+        bound: gives the number of places that a key may have now.
         once: whether a batch has at most one place.
     """
 
-    def __init__(self, most: int, weight: Callable[[str], float] = lambda key: 1.0, *, once: bool = False) -> None:
+    def __init__(
+        self,
+        most: int,
+        weight: Callable[[str], float] = lambda key: 1.0,
+        bound: Callable[[str], float] = lambda key: math.inf,
+        *,
+        once: bool = False,
+    ) -> None:
         self._most = most
         self._weight = weight
+        self._bound = bound
         self._once = once
         self._keys: dict[str, _Key] = {}
         self._key_of: dict[str, str] = {}
@@ -68,12 +79,17 @@ class Turns:
     def __contains__(self, batch_id: str) -> bool:
         return batch_id in self._key_of
 
+    def used_by(self, key: str) -> int:
+        """Number of places that a key has."""
+        known = self._keys.get(key)
+        return 0 if known is None else known.used
+
     def add(self, batch_id: str, key: str) -> None:
         """Let a batch take turns, after all that wait already. One that does is not moved, and not paused any more."""
         self._turn += 1
         known = self._keys.get(key)
         if known is None:
-            known = self._keys[key] = _Key(self._turn, self._weight(key))
+            known = self._keys[key] = _Key(key, self._turn, self._weight(key))
         if batch_id not in self._key_of:
             self._key_of[batch_id] = key
             known.batches[batch_id] = _Member(self._turn)
@@ -121,7 +137,7 @@ class Turns:
 
     def _next(self) -> _Key | None:
         """The key whose turn it is; None if nothing waits."""
-        waiting = (key for key in self._keys.values() if key.waiting)
+        waiting = (key for key in self._keys.values() if key.waiting and key.used < self._bound(key.name))
         return min(waiting, key=lambda key: (key.share, key.last_turn), default=None)
 
 

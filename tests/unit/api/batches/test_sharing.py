@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from pathlib import Path
 
@@ -26,6 +27,16 @@ async def stepped(place: Place, count: int) -> None:
     for _ in range(count):
         place.answer()
         await until(lambda: len(place.in_flight) == in_flight)
+
+
+def open_locks(folder: Path) -> list[str]:
+    """Locks in a folder that this process has open."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        # Its file may have been closed meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            found.append(str(descriptor.readlink()))
+    return [path for path in found if path.startswith(str(folder)) and path.endswith(".lock")]
 
 
 @pytest.mark.parametrize(
@@ -99,6 +110,7 @@ async def test_more_batches_than_are_open(tmp_path: Path) -> None:
         await until(lambda: len(place.in_flight) == 2)
         while place.answered < 198:
             await stepped(place, 1)
+            assert len(open_locks(tmp_path / "batches")) <= 2
             # As long as it takes to close one and to open another one, which is no time for an engine.
             await until(lambda: place.answered > 150 or sum(place.is_free(batch["id"]) for batch in created) <= 3)
             if len({custom_id.partition(":")[0] for custom_id in place.sent}) < 5:
@@ -181,6 +193,23 @@ async def test_a_batch_that_is_refused_gives_its_place_to_others(
         await place.cancel(refused["id"])
         found = await place.until(refused["id"], "cancelled")
         assert found["request_counts"]["completed"] == len(await place.results(found["output_file_id"])) > 0
+
+
+async def test_a_key_that_may_have_few_requests_has_as_many_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is one too many waits, and takes no place of those for which there is room."""
+    monkeypatch.setattr(runner, "PACE", runner.PACE._replace(retry_s=(1000.0, 1000.0)))
+    named = keys(tmp_path, "a: a max_concurrent_requests=3")
+    async with served(tmp_path / "b", batch_concurrency=8, api_keys_file=named, held=True) as place:
+        place.use_key("a")
+        created = [await place.create(*requests(f"{at}:", 20)) for at in range(2)]
+        await until(lambda: len(place.in_flight) == 3)
+        await place.until(created[1]["id"], "in_progress")
+        while place.answered < 17:
+            await stepped(place, 1)
+        # All its batches share them.
+        assert {custom_id.partition(":")[0] for custom_id in place.in_flight} == {"0", "1"}
 
 
 async def test_a_key_has_some_batches_that_have_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,15 @@ def test_a_batch_that_may_have_one_place_has_one(owners: dict[str, str], most: i
     assert len(set(taken_now)) == len(taken_now) == min(most, len(owners))
 
 
+@given(OWNERS, st.integers(1, 20), st.integers(0, 3))
+def test_a_key_has_no_more_places_than_its_bound(owners: dict[str, str], most: int, bound: int) -> None:
+    turns = filled(Turns(most, bound=lambda key: bound if key == "a" else most), owners)
+    while turns.take() is not None:
+        pass
+    assert turns.used_by("a") <= bound
+    assert turns.used == (min(most, bound) if set(owners.values()) == {"a"} else most)
+
+
 def test_a_key_without_an_open_batch_is_not_kept_waiting() -> None:
     rounds = Rounds(4, requests=3)
     filled(rounds, {f"a{at}": "a" for at in range(6)})
