@@ -274,7 +274,7 @@ class Runner:
         running = self._running[batch.id] = Running(opened, self._pace.write_s, self._pace.retry_s, self._resume)
         self._requests.add(batch.id, batch.owner)
         try:
-            self._send()
+            self._resume(running)
             self._opened.set()
             await running.over(lambda: self._service.draining)
         finally:
@@ -322,7 +322,7 @@ class Runner:
         return not any(service.admission(model).waiting for model in service.models)
 
     async def _answer(self, running: Running) -> None:
-        """Send a request of a batch and write its result. If the server has no room for it, the batch waits a while."""
+        """Send a request of a batch and write its result, or put it back if the server has no room for it."""
         opened, batch = running.opened, running.batch
         found = await opened.next()
         if found is None:
@@ -355,6 +355,6 @@ class Runner:
         return self._windows[key]
 
     def _resume(self, running: Running) -> None:
-        """Let a batch go on for which the server had no room."""
+        """Let a batch send requests, at first or when it may have more in progress than before."""
         self._let(running)
         self._send()
