@@ -9,16 +9,17 @@ from typing import Any
 import httpx
 import pytest
 
+from openai_bls.api.batches import lines, validation
 from openai_bls.api.batches.records import BatchRecord
-from tests.unit.api.batches.support import BATCH, ID, jsonl, request, served
+from tests.unit.api.batches.support import BATCH, ID, jsonl, request, requests, served
 from tests.unit.api.http_support import application, until
 from tests.unit.core_support import Bench
 
 
 async def test_a_batch(tmp_path: Path) -> None:
     async with served(tmp_path) as place:
-        lines = [request("a"), request("b", what=1), b"", request("c", model="gpt")]
-        created = await place.create(*lines, metadata={"k": "v"})
+        texts = [request("a"), request("b", what=1), b"", request("c", model="gpt")]
+        created = await place.create(*texts, metadata={"k": "v"})
         assert created["status"] == "validating"
         batch = await place.ended(created["id"])
         assert (batch["status"], batch["metadata"], batch["model"]) == ("completed", {"k": "v"}, None)
@@ -40,7 +41,7 @@ async def test_a_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "code", "line"),
+    ("texts", "code", "line"),
     [
         ([b"{"], "invalid_json_line", 1),
         ([request("a"), b"\xff"], "invalid_json_line", 2),
@@ -53,12 +54,48 @@ async def test_a_batch(tmp_path: Path) -> None:
         ([], "empty_file", None),
     ],
 )
-async def test_bad_files_fail_as_a_whole(tmp_path: Path, lines: list[Any], code: str, line: int | None) -> None:
+async def test_bad_files_fail_as_a_whole(tmp_path: Path, texts: list[Any], code: str, line: int | None) -> None:
     async with served(tmp_path) as place:
-        batch = await place.ended((await place.create(*lines))["id"])
+        batch = await place.ended((await place.create(*texts))["id"])
         assert batch["status"] == "failed"
         assert (batch["errors"]["data"][0]["code"], batch["errors"]["data"][0]["line"]) == (code, line)
         assert not place.sent
+
+
+@pytest.mark.parametrize(
+    ("texts", "codes"),
+    [
+        ([b"{"] * 200, ["invalid_json_line"] * validation.MAX_ERRORS),
+        (requests("r", 5), ["too_many_requests"]),
+    ],
+    ids=["faults", "requests"],
+)
+async def test_a_bad_file_is_read_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[Any], codes: list[str]
+) -> None:
+    monkeypatch.setattr(lines, "MAX_LINES", 3)
+    async with served(tmp_path) as place:
+        batch = await place.ended((await place.create(*texts))["id"])
+        assert [error["code"] for error in batch["errors"]["data"]] == codes
+
+
+async def test_an_error_of_the_server_ends_the_batch_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = lines.result
+
+    def failing(line: lines.Line, *response: Any) -> bytes:
+        if line.custom_id == "bad1":
+            raise ValueError("a fault of ours")
+        return result(line, *response)
+
+    monkeypatch.setattr(lines, "result", failing)
+    async with served(tmp_path, held=True) as place:
+        bad, good = [await place.create(*requests(name, 4)) for name in ("bad", "good")]
+        place.held = False
+        failed = await place.ended(bad["id"])
+        assert (failed["status"], failed["errors"]["data"][0]["code"]) == ("failed", "server_error")
+        assert (await place.ended(good["id"]))["request_counts"]["completed"] == 4
 
 
 async def test_a_batch_without_a_model_names_none(tmp_path: Path) -> None:
