@@ -22,12 +22,6 @@ from tests.unit.core_support import WAIT_S
 from tests.unit.transport.grpc.test_description import write_engine
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "_RETRY_S", 0.005)
-    monkeypatch.setattr(client_module, "_WATCH_S", 0.005)
-
-
 class Model(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """Triton with one model, which answers as the tests say; a stop request ends a live one."""
 

@@ -14,17 +14,10 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from openai_bls.engines.capabilities import ENGINE_FAILED
-from openai_bls.transport.grpc import client as client_module
 from openai_bls.transport.grpc.decoding import UNAVAILABLE
 from tests.unit.transport.grpc.test_client import Listener, Model, World, folder, response, running, w
 
 __all__ = ["folder", "w"]
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "_RETRY_S", 0.005)
-    monkeypatch.setattr(client_module, "_WATCH_S", 0.05)
 
 
 class Busy(Model):
@@ -159,16 +152,6 @@ async def test_nonsense_fails_one_request_and_stops_the_engine_on_it(w: World, w
     await w.model.answer(1 - at, [5], final=True)
     assert (await good.last()).finish_reason == "stop"
     assert w.client.live == 0
-
-
-async def test_log_probabilities_that_are_missing_stop_the_engine(w: World) -> None:
-    await w.client.ready()
-    _, listener = w.submit(logprobs=0)
-    await w.model.answer(0, [5])
-    assert (await listener.last()).error == ENGINE_FAILED
-    await w.model.until(lambda: w.model.stops)
-    await w.until(lambda: not w.client._tasks)
-    assert w.model.broken_off == 0
 
 
 async def test_an_end_that_brings_nothing(w: World) -> None:

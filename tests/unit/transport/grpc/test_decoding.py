@@ -144,9 +144,3 @@ def test_other_errors_are_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
     message = "[TensorRT-LLM][ERROR] CUDA runtime error in cudaMalloc (/src/x.cpp:3)"
     assert failure(3, message) == TokenDelta(3, [], "error", error=ENGINE_FAILED)
     assert message in caplog.text
-
-
-def test_an_error_after_the_end_brings_nothing() -> None:
-    decoder = Decoder(request())
-    assert decoder.fail("x") is not None
-    assert decoder.fail("x") is None

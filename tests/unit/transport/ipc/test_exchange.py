@@ -22,7 +22,7 @@ from openai_bls.transport.ipc import frames
 from openai_bls.transport.ipc import link as link_module
 from openai_bls.transport.ipc import server as server_module
 from openai_bls.transport.ipc.client import ExchangeClient
-from openai_bls.transport.ipc.frames import CONNECTION_SHIFT, LENGTH, ClientFrame, Frames, ServerFrame, pack
+from openai_bls.transport.ipc.frames import LENGTH, ClientFrame, Frames, ServerFrame, pack
 from openai_bls.transport.ipc.server import ExchangeServer
 from tests.unit.core_support import WAIT_S, FakeEngine, engine_info, exchange_address
 
@@ -119,15 +119,6 @@ async def test_tokens_reach_their_listener_in_order(world: World) -> None:
     assert world.client.live == 0
 
 
-@pytest.mark.parametrize("world", [3], indirect=True)
-async def test_clients_have_ids_of_their_own(world: World) -> None:
-    ids = [client.new_request_id() for client in world.clients for _ in range(50)]
-    assert len(set(ids)) == 150
-    assert len({i >> CONNECTION_SHIFT for i in ids}) == 3
-    # 0 is the engine's own process.
-    assert all(i >> CONNECTION_SHIFT for i in ids)
-
-
 async def test_large_messages_both_ways(world: World) -> None:
     listener = world.submit(prompt=list(range(300_000)))
     await until(lambda: world.engine.live)
@@ -148,14 +139,6 @@ async def test_cancelling(world: World) -> None:
     await until(lambda: other.reasons)
     assert (listener.tokens, listener.reasons) == ([], [])
     assert world.engine.cancelled == [listener.request_id]
-
-
-async def test_cancelling_before_the_submission_has_left(world: World) -> None:
-    listener = world.submit()
-    world.client.cancel(listener.request_id)
-    await until(lambda: listener.request_id in world.engine.cancelled)
-    assert world.engine.live == {}
-    assert listener.reasons == []
 
 
 async def test_a_refusal_at_submission(world: World) -> None:
@@ -262,21 +245,6 @@ async def test_what_was_cancelled_at_the_old_engine_is_not_cancelled_at_the_new_
     await until(lambda: all(listener.reasons for listener in listeners))
     assert [listener.reasons for listener in listeners] == [["stop"]] * 4
     assert world.engine.cancelled == []
-
-
-async def test_an_engine_that_loads_later_is_found() -> None:
-    infos: list[EngineInfo] = []
-    address = exchange_address()
-    client = ExchangeClient(address, infos.append)
-    listener = Listener(client.new_request_id())
-    client.submit(GenerationRequest(listener.request_id, [1], 5), listener)
-    await until(lambda: listener.reasons)
-    assert listener.reasons == ["cancelled"]
-    server = ExchangeServer(address)
-    server.start(FakeEngine(server.on_step))
-    await until(lambda: infos)
-    await client.close()
-    await asyncio.get_running_loop().run_in_executor(None, server.close)
 
 
 async def test_a_reloaded_model_takes_the_address_over(world: World) -> None:
