@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -16,9 +17,22 @@ from openai_bls.output.events import (
     ToolCallArguments,
     ToolCallStart,
 )
+from openai_bls.output.tool_parsers.parser import Syntax
 
 # "content" or "reasoning" and the text; "call", the name and the arguments.
 Found = list[tuple[str, ...]]
+
+
+class Form(NamedTuple):
+    """A form of tool calls, and texts to read."""
+
+    syntax: Syntax
+    examples: Mapping[str, Found]
+    parts: Sequence[str]
+    """Pieces of texts at random."""
+    slow: Sequence[tuple[str, str]]
+    """Beginnings of texts that are held back, and what is repeated after them."""
+
 
 moderate = settings(deadline=None, max_examples=100)
 cut_lengths = st.lists(st.integers(1, 12), max_size=30)

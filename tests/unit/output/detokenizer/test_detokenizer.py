@@ -153,17 +153,6 @@ def test_kept_special_tokens_stay(kind: str, data: st.DataObject, with_prompt: b
 
 
 @every_kind
-def test_kept_special_tokens_share_the_large_table(kind: str) -> None:
-    factory = factory_of(kind)
-    keep = frozenset(specials(kind).values())
-    first, second, plain = factory.new(keep_special=keep), factory.new(keep_special=keep), factory.new()
-    name = "_kept" if isinstance(factory, WindowedFactory) else "_table"
-    assert getattr(first, name) is getattr(second, name)
-    if not isinstance(factory, WindowedFactory):
-        assert getattr(first, name).whole is getattr(plain, name).whole
-
-
-@every_kind
 @pytest.mark.parametrize("skip", [True, False])
 def test_decode_is_the_tokenizers(kind: str, skip: bool) -> None:
     assert type(factory_of(kind)) is KINDS[kind]

@@ -183,20 +183,6 @@ def test_gbnf(text: str, fits: bool) -> None:
     assert accepts(made({"type": "grammar", "grammar": GBNF}), text) is fits
 
 
-def test_gbnf_outputs() -> None:
-    shape = re.compile(r'\(*([a-z]{1,3}|"[^"\n]*")\)*(,\(*([a-z]{1,3}|"[^"\n]*")\)*)*')
-    for text in outputs({"type": "grammar", "grammar": GBNF}):
-        assert shape.fullmatch(text)
-
-
-def test_lark() -> None:
-    wanted = made({"type": "grammar", "grammar": 'start: "a" | B "z"\nB: /[b-d]+/'})
-    assert wanted.kind == "lark"
-    assert accepts(wanted, "bcdz")
-    assert accepts(wanted, "a")
-    assert not accepts(wanted, "az")
-
-
 def call(name: str, content: Format) -> Format:
     return {"type": "tag", "begin": f"<tool_call>\n{name}: ", "content": content, "end": "\n</tool_call>"}
 
@@ -248,17 +234,6 @@ def test_structural_tags(wanted: Format, fitting: list[str], others: list[str]) 
         assert accepts(wanted_grammar, text), text
     for text in others:
         assert not accepts(wanted_grammar, text), text
-
-
-@pytest.mark.parametrize("extra", [{}, {"at_least_one": True}, {"stop_after_first": True}, {"excludes": ["bad"]}])
-def test_free_text_beside_tags(extra: Format) -> None:
-    wanted: Format = {"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": [CALLS[0]], **extra}
-    texts = ["", "hi", ONE, f"hi {ONE}", f"{ONE} there", ONE + ONE, "bad", f"{ONE}bad", f"bad{ONE}", "<tool_call>"]
-    free = not extra.get("at_least_one")
-    once = bool(extra.get("stop_after_first"))
-    good = "excludes" not in extra
-    expected = [free, free, True, free, not once, not once, free and good, not once and good, free and good, False]
-    assert [accepts(made(wanted), text) for text in texts] == expected
 
 
 def test_arguments_written_as_xml() -> None:

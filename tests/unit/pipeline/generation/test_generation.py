@@ -205,19 +205,6 @@ def test_bytes_that_are_no_character_yet_are_held_and_at_the_end_replaced() -> N
     assert run.generation.usage.completion_tokens == 4
 
 
-def test_several_sequences_end_on_their_own_and_are_summed() -> None:
-    run = Run(3)
-    run.deliver(1, "b", "length")
-    run.deliver(0, "a")
-    run.deliver(2, "c", "stop", stop_token_id=EOS)
-    assert not run.writer.over
-    assert run.ends == 0
-    run.deliver(0, "a", "stop", stop_token_id=EOS)
-    assert run.writer.events[-1] == ("done", Usage.of(5, 6))
-    assert [run.writer.content(i) for i in range(3)] == ["aa", "b", "c"]
-    assert run.ends == 1
-
-
 @pytest.mark.parametrize(
     ("delta", "kind", "message"),
     [
@@ -238,28 +225,6 @@ def test_a_failed_sequence_fails_the_request(delta: dict[str, Any], kind: type[A
     assert message in error.message
     assert run.engine.cancelled == [run.engine.requests[2].request_id]
     run.deliver(2, "late", "length")
-    assert run.ends == 1
-
-
-def test_cancelling_stops_what_runs_and_writes_nothing() -> None:
-    run = Run(2)
-    run.deliver(0, "a", "length")
-    before = list(run.writer.events)
-    run.generation.cancel()
-    run.generation.cancel()
-    run.deliver(1, "late")
-    assert run.writer.events == before
-    assert run.engine.cancelled == [run.engine.requests[1].request_id]
-    assert run.ends == 1
-
-
-def test_cancelling_after_the_end_is_harmless() -> None:
-    run = Run()
-    run.deliver(0, "a", "length")
-    run.generation.cancel()
-    run.generation.fail(EngineError("late"))
-    assert run.writer.events[-1][0] == "done"
-    assert run.engine.cancelled == []
     assert run.ends == 1
 
 

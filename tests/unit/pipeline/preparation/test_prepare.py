@@ -21,7 +21,6 @@ from tests.unit.core_support import (
     completion,
     engine_info,
     tiny_detokenizers,
-    token_ids,
 )
 from tests.unit.output.structured import driving
 
@@ -206,17 +205,6 @@ def test_the_engines_request() -> None:
     assert (made.lora_name, made.grammar, made.prediction) == ("poet", grammar, (7, 8))
 
 
-def test_log_probabilities_by_which_the_best_are_found() -> None:
-    choice = Target(model(), None)
-    for request, expected in ((completion(best_of=2), 0), (completion(best_of=1), None), (completion(n=2), None)):
-        assert prepare.generation_request(request, choice, 0, [1], [], None).logprobs == expected
-
-
-def test_no_tokens_at_all() -> None:
-    made = prepare.generation_request(completion(max_tokens=0, echo=True), Target(model(), None), 0, [1], [], None)
-    assert (made.max_tokens, made.min_tokens) == (0, 0)
-
-
 def test_nothing_is_constrained_unless_asked_for() -> None:
     for request in (chat(), completion(), chat(tools=[TOOL]), chat(tools=[OTHER], tool_choice="none")):
         assert constraint(request, THINKING) is None
@@ -270,24 +258,9 @@ def test_what_the_output_must_match(fields: dict[str, Any], good: list[str], bad
         assert not accepts(grammar, good[-1])
 
 
-def test_completions_do_not_think() -> None:
-    grammar = constraint(completion(response_format=JSON_SCHEMA), THINKING, "<think>\n")
-    assert accepts(grammar, '{"a": 1}')
-
-
 def test_a_schema_that_nothing_honours_is_refused_by_the_requests_field() -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"$ref": "http://example.com/x"}}}
     with pytest.raises(InvalidRequestError) as info:
         constraint(chat(response_format=schema))
     assert info.value.param is not None
     assert info.value.param.startswith("response_format")
-
-
-def test_the_end_of_a_prompt() -> None:
-    served = model(THINKING)
-    prompt = token_ids("x" * 100 + "<think>\n")
-    assert prepare.prompt_tail(chat(), served, prompt).endswith("<think>\n")
-    assert prepare.prompt_tail(chat(), served, [EOS]) == "<|im_end|>"
-    # Not looked at where it does not matter.
-    assert prepare.prompt_tail(completion(), served, prompt) == ""
-    assert prepare.prompt_tail(chat(), model(HERMES), prompt) == ""

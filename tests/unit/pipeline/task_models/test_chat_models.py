@@ -92,11 +92,6 @@ async def test_answers_that_are_none(responses: list[Arrays], message: str) -> N
     assert (models.in_progress, calls.closed_streams) == (0, 1)
 
 
-async def test_a_stream_without_a_response() -> None:
-    with pytest.raises(ApiError, match="sent no response"):
-        await chunks(ChatModels(calls_of(streamed=lambda _: []), 5))
-
-
 def failing(error: Exception) -> Any:
     def fail(_: Any) -> Arrays:
         raise error
