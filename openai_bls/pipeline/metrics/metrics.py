@@ -192,11 +192,18 @@ class Metrics(Collector):
         self._observe(_EVENT_LOOP_STALL, (), seconds)
 
     def ended(self, record: RequestRecord) -> None:
-        """Count an admitted request that has ended."""
+        """Count an admitted request that has ended, in the next turn of the running event loop: its last chunk goes
+        out first."""
+        if isinstance(record.outcome, ApiError):
+            # It comes again as the answer's error.
+            self._counted.add(record.outcome)
+        asyncio.get_running_loop().call_soon(self.count, record)
+
+    def count(self, record: RequestRecord) -> None:
+        """Count an admitted request that has ended, now."""
         labels = (record.model, record.endpoint)
         outcome = record.outcome
         if isinstance(outcome, ApiError):
-            # It comes again as the answer's error.
             self._counted.add(outcome)
             self._count_overload(outcome, record.key)
             outcome_label = str(outcome.status)

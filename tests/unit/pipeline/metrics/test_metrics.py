@@ -76,7 +76,7 @@ def new() -> Metrics:
 )
 def test_a_request_that_ended_well(changes: dict[str, Any], token_s: float | None) -> None:
     metrics, ended = new(), record(**changes)
-    metrics.ended(ended)
+    metrics.count(ended)
     found = of(metrics)
     assert found[line("requests_total", **CHAT, outcome="done")] == 1
     for reason in ended.finish_reasons:
@@ -91,7 +91,7 @@ def test_a_request_that_ended_well(changes: dict[str, Any], token_s: float | Non
 
 def test_kinds_of_tokens_and_buckets() -> None:
     metrics = new()
-    metrics.ended(record())
+    metrics.count(record())
     found = of(metrics)
     for name, count in {"prompt": 10, "cached_prompt": 4, "generation": 5, "reasoning": 2}.items():
         assert found[line(f"{name}_tokens_total", **CHAT)] == count
@@ -102,7 +102,7 @@ def test_kinds_of_tokens_and_buckets() -> None:
 @pytest.mark.parametrize(("outcome", "label"), [("cancelled", "cancelled"), (EngineError("x"), "500")])
 def test_what_did_not_end_well_counts_without_a_latency(outcome: Outcome, label: str) -> None:
     metrics = new()
-    metrics.ended(record(outcome))
+    metrics.count(record(outcome))
     found = of(metrics)
     assert found[line("requests_total", **CHAT, outcome=label)] == 1
     assert found[line("generation_tokens_total", **CHAT)] == 5
@@ -125,7 +125,7 @@ def test_refused_requests_count_once_by_status() -> None:
 def test_an_admitted_requests_error_is_not_counted_again_when_it_is_answered() -> None:
     metrics = new()
     error = EngineError("x")
-    metrics.ended(record(error))
+    metrics.count(record(error))
     metrics.refused("chat.completions", error)
     found = of(metrics)
     assert sum(value for key, value in found.items() if key.startswith("openai_bls_requests_total")) == 1
@@ -202,7 +202,7 @@ metrics = new()
 while command := sys.stdin.readline().split():
     match command:
         case ["end", outcome]:
-            metrics.ended(record(outcome))
+            metrics.count(record(outcome))
         case ["progress", count]:
             metrics.set_in_progress(int(count))
     sys.stdout.buffer.write(asyncio.run(metrics.scrape()) + b"\\n\\n")
