@@ -244,10 +244,7 @@ class Service:
         Raises:
             RateLimitError: it is one too many for its key.
         """
-        return Life(context, self.budgets.enter(context.key), self.count, self._ended, began_at)
-
-    def _ended(self, record: RequestRecord) -> None:
-        self.on_end(record)
+        return Life(context, self.budgets.enter(context.key), self.count, self.on_end, began_at)
 
     def find(self, context: RequestContext, name: str | None) -> Target:
         """The model or adapter that a request names, noted in its context; see `Models.find`.

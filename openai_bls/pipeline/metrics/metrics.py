@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -135,23 +136,11 @@ class Metrics(Collector):
             )
         }
         self._histograms = {family: family.register(registry) for family in _HISTOGRAMS}
-        self._in_progress = Gauge(
-            _PREFIX + "requests_in_progress",
-            "Requests that are being prepared or generated.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self._waiting = Gauge(
-            _PREFIX + "requests_waiting",
-            "Requests that wait for an engine to have room for them.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self._waiting_tokens = Gauge(
-            _PREFIX + "prompt_tokens_waiting",
-            "Prompt tokens of the requests that wait for an engine.",
-            registry=registry,
-            multiprocess_mode="livesum",
+        gauge = functools.partial(Gauge, registry=registry, multiprocess_mode="livesum")
+        self._in_progress = gauge(_PREFIX + "requests_in_progress", "Requests that are being prepared or generated.")
+        self._waiting = gauge(_PREFIX + "requests_waiting", "Requests that wait for an engine to have room for them.")
+        self._waiting_tokens = gauge(
+            _PREFIX + "prompt_tokens_waiting", "Prompt tokens of the requests that wait for an engine."
         )
         by_key = (_KEY_LABEL,) if self._has_keys else ()
         self._refusals = Counter(
