@@ -102,28 +102,6 @@ def test_json_that_is_allowed(text: str) -> None:
     assert accepts(wanted, text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '"\\ud83d"',
-        '"\\ude00\\ud83d"',
-        '"\n"',
-        '"\x00"',
-        '"\\x"',
-        "01",
-        "+1",
-        ".5",
-        "NaN",
-        '{"a":1}',
-        '{"a": 1,}',
-        " 1",
-        "1 ",
-    ],
-)
-def test_text_that_is_no_json_or_has_other_spaces(text: str) -> None:
-    assert not accepts(made(json_schema({})), text)
-
-
 def test_json_is_written_as_json_dumps_writes_it() -> None:
     schema = {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "integer"}}}
     for text in outputs(json_schema(schema)):
@@ -158,29 +136,6 @@ def test_choices() -> None:
         assert accepts(made(wanted), text)
     for text in ("", "b", "ab ", "A", "<tool_call", "xy"):
         assert not accepts(made(wanted), text)
-
-
-GBNF = r"""
-root ::= expr ("," expr)*     # one or several
-expr ::= "(" expr ")" | [a-z]{1,3}
-       | "\"" [^"\n]* "\""
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "fits"),
-    [
-        ("ab", True),
-        ("((a))", True),
-        ('(a),"日本 (",z', True),
-        ("(a", False),
-        ("abcd", False),
-        ("a,", False),
-        ('"\n"', False),
-    ],
-)
-def test_gbnf(text: str, fits: bool) -> None:
-    assert accepts(made({"type": "grammar", "grammar": GBNF}), text) is fits
 
 
 def call(name: str, content: Format) -> Format:

@@ -40,15 +40,6 @@ async def chunks(models: ChatModels, which: Any = STREAMING) -> list[bytes]:
     return [chunk async for chunk in models.chunks(which, b"{}")]
 
 
-async def test_a_model_that_answers_once_is_called_by_bls() -> None:
-    calls = calls_of(whole=lambda _: text(b"yes"))
-    models = ChatModels(calls, 5)
-    assert await models.answer(WHOLE, b"ask") == b"yes"
-    ((name, inputs),) = calls.called
-    assert (name, inputs["request"].tolist(), inputs["request"].dtype.kind) == ("rag", [b"ask"], "O")
-    assert models.in_progress == 0
-
-
 async def test_tensors_of_other_names_and_a_batch_dimension() -> None:
     other = model(
         "chat",

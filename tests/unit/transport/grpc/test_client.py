@@ -282,20 +282,6 @@ async def test_what_cannot_be_honoured_never_leaves(w: World) -> None:
     assert w.model.requests == []
 
 
-async def test_a_listener_that_fails_is_not_the_others_trouble(w: World) -> None:
-    await w.client.ready()
-
-    def broken(delta: TokenDelta) -> None:
-        raise ValueError
-
-    w.client.submit(GenerationRequest(w.client.new_request_id(), [1], 2), broken)
-    _, listener = w.submit()
-    await w.model.answer(0, [1, 2], final=True)
-    await w.model.answer(1, [3], final=True)
-    await listener.last()
-    assert listener.tokens == [3]
-
-
 async def test_an_unloaded_engine_is_found_again(w: World, caplog: pytest.LogCaptureFixture) -> None:
     await w.client.ready()
     assert [info.model_name for info in w.infos] == ["tiny"]

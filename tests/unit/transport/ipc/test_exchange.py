@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls.core.engine import EngineStats, PrefixCacheError
-from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta, UpdateResult
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
 from openai_bls.core.errors import InvalidRequestError, OverloadedError
 from openai_bls.transport.ipc import frames
 from openai_bls.transport.ipc import link as link_module
@@ -141,16 +141,6 @@ async def test_cancelling(world: World) -> None:
     assert world.engine.cancelled == [listener.request_id]
 
 
-async def test_a_refusal_at_submission(world: World) -> None:
-    def submit(request: GenerationRequest) -> None:
-        world.server.on_step([TokenDelta(request.request_id, [], "error", None, "too long", True)])
-
-    world.engine.submit = submit  # type: ignore[method-assign]
-    listener = world.submit()
-    await until(lambda: listener.reasons)
-    assert (listener.reasons, listener.errors) == (["error"], ["too long"])
-
-
 async def test_a_listener_that_raises_disturbs_no_other(world: World) -> None:
     def broken(delta: TokenDelta) -> None:
         raise RuntimeError("bug")
@@ -273,17 +263,6 @@ async def test_closing_stops_the_engines_work_and_refuses_what_comes_after(world
     assert listener.reasons == early.reasons == late.reasons == ["cancelled"]
     await until(lambda: list(world.engine.live) == [other.request_id])
     assert other.reasons == []
-
-
-@pytest.mark.parametrize("world", [2], indirect=True)
-async def test_an_engine_that_closes_ends_all_requests(world: World) -> None:
-    listeners = [world.submit(client) for client in (0, 1, 1)]
-    await until(lambda: len(world.engine.live) == 3)
-    world.engine.close()
-    await until(lambda: all(listener.reasons for listener in listeners))
-    late = world.submit()
-    await until(lambda: late.reasons)
-    assert late.reasons == ["cancelled"]
 
 
 async def test_local_requests_stand_beside_the_clients(world: World) -> None:
@@ -657,25 +636,3 @@ async def test_an_engine_that_is_lost_while_it_loads_an_adapter(world: World) ->
     with pytest.raises(OverloadedError):
         await update
     lost.set()
-
-
-def test_what_is_told_to_a_client_that_reads_slowly_waits() -> None:
-    """A frame of its own goes out before the deltas that wait, and after what is half sent."""
-    ours, theirs = socket.socketpair()
-    engine = FakeEngine(lambda deltas: None)
-    connection = server_module.Connection(1, ours, engine, lambda connection, update: None, engine.stats)
-    connection.deliver([TokenDelta(1, [5])])
-    connection.tell(ServerFrame(update=UpdateResult(3, None)))
-    connection.start()
-    connection.close()
-    messages: list[bytes] = []
-    reader = Frames()
-    while data := theirs.recv(65536):
-        messages += reader.feed(data)
-    connection.join()
-    theirs.close()
-    messages.remove(frames.GOODBYE)
-    found = [msgspec.msgpack.decode(message, type=ServerFrame) for message in messages]
-    assert [frame.info is not None for frame in found] == [True, False, False]
-    assert found[1].update == UpdateResult(3, None)
-    assert found[2].deltas == [TokenDelta(1, [5])]

@@ -12,7 +12,7 @@ import pytest
 from openai_bls.core import memory
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
-from openai_bls.transport.ipc import link, prompt_server
+from openai_bls.transport.ipc import prompt_server
 from openai_bls.transport.ipc.frames import LENGTH, new_socket, pack
 from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
 from openai_bls.transport.ipc.prompts import PromptAnswer, PromptCall, PromptExchangeClient, encode_request
@@ -204,19 +204,6 @@ async def test_a_lost_preprocessing_is_told_and_found_again(world: World) -> Non
     await gone
     world.load()
     assert (await waiting).prompt_token_ids == [[4]]
-
-
-async def test_a_preprocessing_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = PromptExchangeClient(exchange_address())
-    monkeypatch.setattr(link, "_WAIT_S", 0.01)
-    with pytest.raises(OverloadedError, match="not available"):
-        await client.prepare(PromptRequest(prompts=["a"]))
-    monkeypatch.setattr(link, "_WAIT_S", WAIT_S)
-    waiting = asyncio.ensure_future(client.prepare(PromptRequest(prompts=["a"])))
-    await asyncio.sleep(0)
-    await client.close()
-    with pytest.raises(OverloadedError, match="shutting down"):
-        await waiting
 
 
 async def test_long_prompts_wait_together_for_a_preprocessing_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
