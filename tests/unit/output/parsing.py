@@ -110,13 +110,17 @@ def check_any_cut(new: Callable[[], OutputParser], text: str, lengths: Sequence[
 
 def check_linear_time(new: Callable[[], OutputParser], begin: str, repeated: str) -> None:
     """A text that a parser holds back, character by character, costs each character the same."""
+    check_linear_cost(lambda length: run(new(), begin + repeated * (length // len(repeated))))
+
+
+def check_linear_cost(take: Callable[[int], object]) -> None:
+    """Taking a text of a length costs each character the same."""
 
     def cost(length: int) -> float:
-        pieces = list(begin + repeated * (length // len(repeated)))
         times = []
         for _ in range(2):
             start = time.process_time()
-            run(new(), pieces)
+            take(length)
             times.append(time.process_time() - start)
         return min(times)
 
