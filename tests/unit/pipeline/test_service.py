@@ -4,6 +4,8 @@ import asyncio
 import itertools
 import json
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,21 @@ def body_of(answer: Any) -> Any:
     return json.loads(encode(answer))
 
 
+async def both_ways(
+    make: Callable[..., ValidRequest], feed: Callable[[Bench], None], **options: Any
+) -> tuple[Any, FakeSink]:
+    """The body of a whole answer, and the sink of a stream that the engine feeds alike."""
+    bench = Bench(**options)
+    task = await begin(bench, make())
+    feed(bench)
+    body = body_of(await task)
+    bench = Bench(**options)
+    sink = await stream(bench, make(stream=True))
+    feed(bench)
+    assert sink.ends == 1
+    return body, sink
+
+
 async def test_a_whole_answer() -> None:
     bench = Bench()
     task = await begin(bench, chat())
@@ -153,23 +170,16 @@ async def test_prompts_times_n_in_order() -> None:
     assert body["usage"] == usage_body(3, 4)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_echo(streamed: bool) -> None:
-    bench = Bench()
-    request = completion(prompt=["aé", "b"], n=2, echo=True, stream=streamed)
-    if streamed:
-        sink = await stream(bench, request)
-    else:
-        task = await begin(bench, request)
-    for at in range(4):
-        bench.engine.deliver(at, "!", "length")
-    if streamed:
-        texts = ["", "", "", ""]
-        for chunk in sink.chunks:
-            texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
-    else:
-        texts = [choice["text"] for choice in body_of(await task)["choices"]]
-    assert texts == ["aé!", "aé!", "b!", "b!"]
+async def test_echo() -> None:
+    def feed(bench: Bench) -> None:
+        for at in range(4):
+            bench.engine.deliver(at, "!", "length")
+
+    body, sink = await both_ways(partial(completion, prompt=["aé", "b"], n=2, echo=True), feed)
+    texts = [""] * 4
+    for chunk in sink.chunks:
+        texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+    assert texts == [choice["text"] for choice in body["choices"]] == ["aé!", "aé!", "b!", "b!"]
 
 
 async def test_echo_of_token_ids() -> None:
@@ -412,14 +422,7 @@ def test_a_stream_adds_up_to_the_whole_answer(choices: list[Any], tools: bool, s
             bench.engine.deliver(at, [], reason, stop_token_id=token)
 
     async def test() -> None:
-        bench = Bench()
-        task = await begin(bench, make(**fields))
-        feed(bench)
-        answer = body_of(await task)
-        bench = Bench()
-        sink = await stream(bench, make(stream=True, **usage, **fields))
-        feed(bench)
-        assert sink.ends == 1
+        answer, sink = await both_ways(lambda **more: make(**fields, **more, **(usage if more else {})), feed)
         assert sink.chunks[-1]["usage"] == answer["usage"]
         for choice in answer["choices"]:
             own = [c["choices"][0] for c in sink.chunks[:-1] if c["choices"][0]["index"] == choice["index"]]
@@ -450,24 +453,17 @@ THINKING = detect(None, tool_call_parser="hermes", reasoning_parser="think")
 # --- log-probabilities ---
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_log_probabilities_of_a_chat(streamed: bool) -> None:
-    bench = Bench()
-    request = chat(logprobs=True, top_logprobs=1, stream=streamed, stop=["!"])
-    if streamed:
-        sink = await stream(bench, request)
-    else:
-        task = await begin(bench, request)
-    assert bench.engine.requests[0].logprobs == 1
-    first, second = token_ids("é")
-    bench.engine.deliver(0, [first])
-    bench.engine.deliver(0, [second, *token_ids("a!")])
-    if streamed:
-        parts = [c["choices"][0]["logprobs"] for c in sink.chunks if c["choices"][0]["logprobs"]]
-        content = [entry for part in parts for entry in part["content"]]
-        assert sink.ends == 1
-    else:
-        content = body_of(await task)["choices"][0]["logprobs"]["content"]
+async def test_log_probabilities_of_a_chat() -> None:
+    def feed(bench: Bench) -> None:
+        assert bench.engine.requests[0].logprobs == 1
+        first, second = token_ids("é")
+        bench.engine.deliver(0, [first])
+        bench.engine.deliver(0, [second, *token_ids("a!")])
+
+    body, sink = await both_ways(partial(chat, logprobs=True, top_logprobs=1, stop=["!"]), feed)
+    content = body["choices"][0]["logprobs"]["content"]
+    parts = [c["choices"][0]["logprobs"] for c in sink.chunks if c["choices"][0]["logprobs"]]
+    assert [entry for part in parts for entry in part["content"]] == content
     # Not of the stop string.
     assert [entry["bytes"] for entry in content] == [[0xC3], [0xA9], [97]]
     assert content[2] == {
@@ -552,34 +548,24 @@ async def test_the_likeliest_of_several() -> None:
 # --- reasoning and tools ---
 
 
-@pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("opened", [False, True])
-async def test_what_the_model_thinks_is_told_apart_and_counted(streamed: bool, opened: bool) -> None:
-    bench = Bench(formats=THINKING)
-    prompt = "hi<think>\n" if opened else "hi"
-    request = chat(messages=[{"role": "user", "content": prompt}], stream=streamed, tools=TOOLS)
-    if streamed:
-        sink = await stream(bench, request)
-    else:
-        task = await begin(bench, request)
-    for piece in ("" if opened else "<think>", "hm", "m", "</think>", "\n\nyes", CALL):
-        bench.engine.deliver(0, piece)
-    bench.engine.deliver(0, "", "stop", stop_token_id=EOS)
-    if streamed:
-        deltas = [c["choices"][0]["delta"] for c in sink.chunks]
-        thoughts = "".join(d.get("reasoning_content", "") for d in deltas)
-        assert thoughts == "".join(d.get("reasoning", "") for d in deltas)
-        content = "".join(d.get("content") or "" for d in deltas)
-    else:
-        body = body_of(await task)
-        message = body["choices"][0]["message"]
-        thoughts, content = message["reasoning_content"], message["content"]
-        assert message["reasoning"] == thoughts
-        assert message["tool_calls"][0]["function"]["name"] == "f"
-        assert body["choices"][0]["finish_reason"] == "tool_calls"
-        # Of a token a byte: "hmm" and the marker that ends it.
-        assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == len("hmm</think>")
-    assert (thoughts, content) == ("hmm", "yes")
+async def test_what_the_model_thinks_is_told_apart_and_counted(opened: bool) -> None:
+    def feed(bench: Bench) -> None:
+        for piece in ("" if opened else "<think>", "hm", "m", "</think>", "\n\nyes", CALL):
+            bench.engine.deliver(0, piece)
+        bench.engine.deliver(0, "", "stop", stop_token_id=EOS)
+
+    messages = [{"role": "user", "content": "hi<think>\n" if opened else "hi"}]
+    body, sink = await both_ways(partial(chat, messages=messages, tools=TOOLS), feed, formats=THINKING)
+    deltas = [c["choices"][0]["delta"] for c in sink.chunks]
+    message = body["choices"][0]["message"]
+    for name in ("reasoning_content", "reasoning"):
+        assert message[name] == "".join(d.get(name, "") for d in deltas) == "hmm"
+    assert message["content"] == "".join(d.get("content") or "" for d in deltas) == "yes"
+    assert message["tool_calls"][0]["function"]["name"] == "f"
+    assert body["choices"][0]["finish_reason"] == "tool_calls"
+    # Of a token a byte: "hmm" and the marker that ends it.
+    assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == len("hmm</think>")
 
 
 @pytest.mark.parametrize(
