@@ -269,13 +269,13 @@ class Service:
             )
 
     async def find_task(self, context: RequestContext, name: str | None, *tasks: Task) -> TaskModel:
-        """The task model that a request names, noted in its context; see `Models.find_task`.
+        """The task model that a request names, noted in its context; see `TaskModels.find`.
 
         Raises:
             ApiError: there is none, or none that can be used.
         """
         context.model = name or ""
-        return await self.models.find_task(name, *tasks)
+        return await self.models.tasks.find(name, tasks, self.models.engine_names)
 
     async def guarded_body(self, context: RequestContext, body: bytes) -> bytes:
         """The body of a request as the guard leaves it, noted in its context.
