@@ -488,16 +488,6 @@ async def test_log_probabilities_of_an_echoed_prompt() -> None:
     assert logprobs["top_logprobs"][0] is None
 
 
-async def test_nothing_but_the_prompts_log_probabilities() -> None:
-    bench = Bench()
-    request = completion(prompt="ab", echo=True, logprobs=0, max_tokens=0)
-    body = await whole(bench, request, "", prompt_logprobs=Logprobs([-1.0], [[]], [[]]))
-    assert bench.engine.requests[0].max_tokens == 0
-    assert (body["choices"][0]["text"], body["choices"][0]["finish_reason"]) == ("ab", "length")
-    assert body["choices"][0]["logprobs"]["token_logprobs"] == [None, -1.0]
-    assert body["usage"] == usage_body(2, 0)
-
-
 @pytest.mark.parametrize("fields", [{}, {"logprobs": 0}])
 async def test_an_echo_of_what_is_left_of_a_prompt(fields: dict[str, Any]) -> None:
     bench = Bench()

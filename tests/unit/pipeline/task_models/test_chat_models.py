@@ -81,6 +81,9 @@ async def test_answers_that_are_none(responses: list[Arrays], message: str) -> N
         await models.answer(STREAMING, b"ask")
     assert (raised.value.status, raised.value.message) == (502, message)
     assert (models.in_progress, calls.closed_streams) == (0, 1)
+    if not responses:
+        with pytest.raises(ApiError, match=message):
+            await chunks(models)
 
 
 def failing(error: Exception) -> Any:

@@ -66,9 +66,13 @@ class Model(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc
                 else:
                     self.requests.append(request)
                     self.live[request.id] = answers
+                    self.taken(request)
                 self.changed.notify_all()
         # Closed by the client: the server ends the stream once all has been answered.
         answers.put_nowait(None)
+
+    def taken(self, request: Any) -> None:
+        """A request is live."""
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with self.changed:

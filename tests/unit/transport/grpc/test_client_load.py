@@ -27,25 +27,14 @@ class Busy(Model):
         super().__init__()
         self.rng = random.Random(7)
         self.answering: set[asyncio.Task[None]] = set()
-        self.most = 0
 
-    async def _read(self, requests: Any, answers: asyncio.Queue[Any]) -> None:
-        async for request in requests:
-            inputs = dict(zip((tensor.name for tensor in request.inputs), request.raw_input_contents, strict=True))
-            if "stop" in inputs:
-                self.stops.append(request.id)
-                if self.live.pop(request.id, None) is not None:
-                    answers.put_nowait(response(request.id, [], final=True))
-                answers.put_nowait(response(request.id, None, final=True))
-                continue
-            self.live[request.id] = answers
-            self.most = max(self.most, len(self.live))
-            token = int(np.frombuffer(inputs["input_ids"], dtype=np.int32)[0])
-            count = int(np.frombuffer(inputs["request_output_len"], dtype=np.int32)[0])
-            task = asyncio.create_task(self._tokens(request.id, token, count))
-            self.answering.add(task)
-            task.add_done_callback(self.answering.discard)
-        answers.put_nowait(None)
+    def taken(self, request: Any) -> None:
+        inputs = dict(zip((tensor.name for tensor in request.inputs), request.raw_input_contents, strict=True))
+        token = int(np.frombuffer(inputs["input_ids"], dtype=np.int32)[0])
+        count = int(np.frombuffer(inputs["request_output_len"], dtype=np.int32)[0])
+        task = asyncio.create_task(self._tokens(request.id, token, count))
+        self.answering.add(task)
+        task.add_done_callback(self.answering.discard)
 
     async def _tokens(self, triton_id: str, token: int, count: int) -> None:
         for left in reversed(range(count)):

@@ -40,6 +40,12 @@ class World:
         self.clients = [ExchangeClient(self.address, self.infos.append) for _ in range(clients)]
         self.client = self.clients[0]
 
+    async def taken(self, count: int) -> list[Listener]:
+        """Listeners of new requests that the engine has."""
+        listeners = [self.submit() for _ in range(count)]
+        await until(lambda: all(listener.request_id in self.engine.live for listener in listeners))
+        return listeners
+
     def load(self, info: EngineInfo | None = None) -> None:
         self.server = ExchangeServer(self.address)
         self.engine = FakeEngine(self.server.on_step, info)
@@ -129,8 +135,7 @@ async def test_large_messages_both_ways(world: World) -> None:
 
 
 async def test_cancelling(world: World) -> None:
-    listener, other = world.submit(), world.submit()
-    await until(lambda: len(world.engine.live) == 2)
+    listener, other = await world.taken(2)
     world.client.cancel(listener.request_id)
     world.client.cancel(listener.request_id)
     world.client.cancel(12345)
@@ -159,8 +164,7 @@ async def test_a_listener_that_raises_disturbs_no_other(world: World) -> None:
 
 
 async def test_a_lost_engine_is_told_to_everybody_and_found_again(world: World) -> None:
-    listeners = [world.submit() for _ in range(3)]
-    await until(lambda: len(world.engine.live) == 3)
+    listeners = await world.taken(3)
     await world.hang_up()
     await until(lambda: all(listener.reasons for listener in listeners))
     assert [listener.reasons for listener in listeners] == [["cancelled"]] * 3
@@ -174,8 +178,7 @@ async def test_a_lost_engine_is_told_to_everybody_and_found_again(world: World) 
     world.load(engine_info(model_name="other"))
     await until(lambda: len(world.infos) == 2)
     assert world.infos[1].model_name == "other"
-    again = world.submit()
-    await until(lambda: world.engine.live)
+    (again,) = await world.taken(1)
     world.engine.step(TokenDelta(again.request_id, [5], "stop"))
     await until(lambda: again.reasons)
     assert again.tokens == [5]
@@ -185,8 +188,7 @@ async def test_a_request_waits_for_an_engine_that_is_being_reloaded(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.client.ready()
-    lost = world.submit()
-    await until(lambda: world.engine.live)
+    (lost,) = await world.taken(1)
     await world.hang_up()
     await until(lambda: lost.reasons)
     waiting = asyncio.ensure_future(world.client.ready())
@@ -194,8 +196,7 @@ async def test_a_request_waits_for_an_engine_that_is_being_reloaded(
     assert not waiting.done()
     world.load()
     await waiting
-    again = world.submit()
-    await until(lambda: world.engine.live)
+    (again,) = await world.taken(1)
     world.engine.step(TokenDelta(again.request_id, [5], "stop"))
     await until(lambda: again.reasons)
     # One that does not come back is not waited for in vain; a closing client not at all.
@@ -246,8 +247,7 @@ async def test_a_reloaded_model_takes_the_address_over(world: World) -> None:
     await until(lambda: listener.reasons)
     await asyncio.get_running_loop().run_in_executor(None, old_server.close)
     await until(lambda: len(world.infos) == 2)
-    world.submit()
-    await until(lambda: world.engine.live)
+    await world.taken(1)
 
 
 @pytest.mark.parametrize("world", [2], indirect=True)
@@ -306,6 +306,12 @@ class Peer:
             data += piece
         return data
 
+    def ask(self) -> int:
+        """Submit a request; its id."""
+        request_id = self.receive().id_base + 1
+        self.send(ClientFrame([GenerationRequest(request_id, [1], 5)]))
+        return request_id
+
     def hung_up(self) -> bool:
         try:
             while self.socket.recv(65536):
@@ -354,9 +360,7 @@ def test_what_a_step_brings_is_one_frame_and_what_piles_up_is_one_too() -> None:
 def test_a_client_that_talks_nonsense_loses_its_own_requests_only(junk: bytes) -> None:
     with served() as (engine, _, address):
         good, bad = Peer(address), Peer(address)
-        good_id, bad_id = good.receive().id_base + 1, bad.receive().id_base + 1
-        good.send(ClientFrame([GenerationRequest(good_id, [1], 5)]))
-        bad.send(ClientFrame([GenerationRequest(bad_id, [1], 5)]))
+        good_id, bad_id = good.ask(), bad.ask()
         engine.wait_for(lambda: len(engine.live) == 2)
         bad.socket.sendall(junk)
         bad.socket.shutdown(socket.SHUT_WR)
@@ -376,7 +380,7 @@ def test_a_request_that_the_engine_chokes_on_hangs_its_client_up() -> None:
 
         engine.submit = submit  # type: ignore[method-assign]
         peer = Peer(address)
-        peer.send(ClientFrame([GenerationRequest(peer.receive().id_base + 1, [1], 5)]))
+        peer.ask()
         assert peer.hung_up()
         # The next one is served.
         other = Peer(address)
@@ -389,8 +393,7 @@ def test_a_client_that_does_not_read_does_not_keep_the_model_from_unloading(monk
     monkeypatch.setattr(server_module, "_GRACE_S", 0.05)
     with served() as (engine, _, address):
         peer = Peer(address)
-        request_id = peer.receive().id_base + 1
-        peer.send(ClientFrame([GenerationRequest(request_id, [1], 5)]))
+        request_id = peer.ask()
         engine.wait_for(lambda: engine.live)
         for _ in range(100):
             engine.step(TokenDelta(request_id, [1] * 100_000))
@@ -400,8 +403,7 @@ def test_a_client_that_does_not_read_does_not_keep_the_model_from_unloading(monk
 def test_what_is_pending_is_sent_before_hanging_up() -> None:
     with served() as (engine, _, address):
         peer = Peer(address)
-        request_id = peer.receive().id_base + 1
-        peer.send(ClientFrame([GenerationRequest(request_id, [1], 5)]))
+        request_id = peer.ask()
         engine.wait_for(lambda: engine.live)
     assert peer.receive().deltas == [TokenDelta(request_id, [], "cancelled")]
     assert peer.hung_up()
