@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from openai_bls.output.events import ContentDelta, Event, ToolCallArguments, ToolCallStart
 from openai_bls.output.tool_parsers.families import granite, kimi_k2
+from openai_bls.output.tool_parsers.families.deepseek import CALLS_BEGIN, CALLS_END
 from openai_bls.output.tool_parsers.families.qwen3_coder import xml_calls
 from openai_bls.output.tool_parsers.parser import ToolCallParser, new_call_id
 from tests.unit.output.parsing import (
@@ -27,7 +28,7 @@ from tests.unit.output.parsing import (
 )
 from tests.unit.output.tool_parsers.texts import FORMS, hermes, qwen3_coder
 from tests.unit.output.tool_parsers.texts.kimi_and_lists import F_JSON, G_1, F, call, section
-from tests.unit.output.tool_parsers.texts.llama_mistral_deepseek import CALLS_BEGIN, CALLS_END, v3, v31
+from tests.unit.output.tool_parsers.texts.llama_mistral_deepseek import v3, v31
 from tests.unit.output.tool_parsers.texts.xml_families import deepseek, glm_call, minimax, plain
 
 

@@ -104,6 +104,7 @@ def test_nothing_follows_a_further_end_token(tokens: list[int], cuts: set[int]) 
     assert [token for delta in deltas for token in delta.token_ids] == before
     assert deltas[-1].stop_token_id == (OTHER_END if OTHER_END in tokens else END)
     assert [delta.finish_reason for delta in deltas].count("stop") == 1
+    assert decoder.fail("too late") is None
 
 
 @pytest.mark.parametrize(
