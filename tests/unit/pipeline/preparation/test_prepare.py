@@ -26,6 +26,8 @@ from tests.unit.output.structured import driving
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 OTHER = {"type": "function", "function": {"name": "g", "strict": True}}
+NAMED = {"type": "function", "function": {"name": "f"}}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}
 HERMES = detect(None, tool_call_parser="hermes", reasoning_parser="none")
@@ -59,17 +61,7 @@ def constraint(request: ValidRequest, formats: ModelFormats = HERMES, tail: str 
         (chat(response_format={"type": "json_object"}), "grammar", "response_format"),
         (chat(guided_regex="a+"), "grammar", "guided_regex"),
         (chat(tools=[TOOL], tool_choice="required"), "grammar", "tool_choice"),
-        (
-            chat(
-                tools=[TOOL, OTHER],
-                tool_choice={
-                    "type": "allowed_tools",
-                    "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]},
-                },
-            ),
-            "grammar",
-            "tool_choice",
-        ),
+        (chat(tools=[TOOL, OTHER], tool_choice=ALLOWED), "grammar", "tool_choice"),
         (chat(tools=[OTHER]), "grammar", "tools.function.strict"),
     ],
 )
@@ -124,7 +116,6 @@ def test_tools_need_a_form_that_is_known() -> None:
 OLD_TRTLLM = engine_info(
     engine="tensorrt_llm", version="tensorrt_llm 0.20.0", grammar_backend="xgrammar", grammar_kinds=("json_schema",)
 )
-NAMED = {"type": "function", "function": {"name": "f"}}
 
 
 @pytest.mark.parametrize(
