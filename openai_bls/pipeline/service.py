@@ -122,7 +122,6 @@ class Service:
         self.on_refused: Callable[[str, ApiError, str], None] = self.metrics.refused
         """Called with the endpoint's name, the error and the key's name of each refused request."""
         self._in_progress = 0
-        self._shown_in_progress = 0
         self.draining = False
         self.guards = Guards(self) if settings.guard_before or settings.guard_after else None
         """Guards of the requests; None if requests are not guarded."""
@@ -339,12 +338,7 @@ class Service:
             )
 
     def count(self, change: int) -> None:
-        """Change the number of requests in progress. The metrics show it from the next turn of the event loop on."""
-        if self._in_progress == self._shown_in_progress:
-            asyncio.get_running_loop().call_soon(self._show_in_progress)
+        """Change the number of requests in progress."""
         self._in_progress += change
-        self._on_busy(self._in_progress)
-
-    def _show_in_progress(self) -> None:
-        self._shown_in_progress = self._in_progress
         self.metrics.set_in_progress(self._in_progress)
+        self._on_busy(self._in_progress)
