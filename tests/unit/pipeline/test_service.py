@@ -308,29 +308,6 @@ async def test_draining_takes_no_more_and_ends_what_runs() -> None:
 # --- ends ---
 
 
-@pytest.mark.parametrize(
-    ("delta", "status"),
-    [
-        ({"finish_reason": "error", "error": "x"}, 500),
-        ({"finish_reason": "error", "error": "x", "invalid": True}, 400),
-        ({"finish_reason": "cancelled"}, 503),
-    ],
-)
-async def test_an_engine_error(delta: dict[str, Any], status: int) -> None:
-    bench = Bench()
-    task = await begin(bench, chat(n=2))
-    bench.engine.deliver(1, "x", **delta)
-    with pytest.raises(ApiError) as info:
-        await task
-    assert info.value.status == status
-    assert bench.service.in_progress == 0
-    assert bench.engine.cancelled == [bench.engine.requests[0].request_id]
-    sink = await stream(bench, chat())
-    bench.engine.deliver(2, "x", **delta)
-    assert [error.status for error in sink.errors] == [status]
-    assert bench.service.in_progress == 0
-
-
 async def test_cancelling_an_answer_cancels_the_generation() -> None:
     bench = Bench()
     task = await begin(bench, chat(n=2))

@@ -115,18 +115,6 @@ ONE_CALL = [("f", '{"a": 1}')]
 END = {"stop": ("END",)}
 
 
-def test_tokens_after_the_end_do_not_count() -> None:
-    """Of several that come in one delta, by speculative decoding."""
-    run = Run(stop=("END",))
-    run.deliver(0, "abENDxyz")
-    assert run.writer.content() == "ab"
-    assert run.writer.events[-1] == ("done", Usage.of(5, 5))
-    calls = Run(tools=True, parallel_tool_calls=False)
-    calls.deliver(0, CALL + CALL, "stop", stop_token_id=EOS)
-    assert calls.writer.events[-1][1].completion_tokens < len(token_ids(CALL + CALL))
-    assert calls.writer.reasons() == ["tool_calls"]
-
-
 def test_usage_of_predictions() -> None:
     run = Run(count=2)
     for sequence in run.sequences:
@@ -192,19 +180,6 @@ def test_what_becomes_of_deltas(
     assert run.ends == 1
 
 
-def test_bytes_that_are_no_character_yet_are_held_and_at_the_end_replaced() -> None:
-    first, second, third = token_ids("中")
-    run = Run()
-    run.deliver(0, [first])
-    run.deliver(0, [second])
-    assert run.writer.events == []
-    run.deliver(0, [third])
-    assert run.writer.content() == "中"
-    run.deliver(0, [first], "length")
-    assert run.writer.content() == "中\ufffd"
-    assert run.generation.usage.completion_tokens == 4
-
-
 @pytest.mark.parametrize(
     ("delta", "kind", "message"),
     [
@@ -238,9 +213,6 @@ def test_a_bug_while_a_delta_is_taken_ends_the_request_and_not_silently() -> Non
     assert "bug" not in error.message
     assert run.ends == 1
     assert len(run.engine.cancelled) == 2
-
-
-# --- tool calls ---
 
 
 # --- however the tokens are cut ---

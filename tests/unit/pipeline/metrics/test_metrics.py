@@ -16,7 +16,7 @@ from openai_bls.core.errors import AuthenticationError, EngineError, InvalidRequ
 from openai_bls.core.request_record import Outcome, RequestRecord
 from openai_bls.core.usage import Usage
 from openai_bls.pipeline.metrics.metrics import Metrics
-from tests.unit.core_support import EOS, Bench, chat, request_context
+from tests.unit.core_support import Bench, chat, request_context
 
 CHAT = {"model": "tiny", "endpoint": "chat.completions"}
 
@@ -139,35 +139,19 @@ async def test_keys_of_a_file_are_counted_by_their_names(tmp_path: Path) -> None
     answer = asyncio.create_task(serving.answer(bench.service, request_context(key="alice"), chat()))
     while not bench.engine.requests:
         await asyncio.sleep(0)
+    assert lines(await metrics.scrape())["openai_bls_requests_in_progress"] == 1
     metrics.refused("tokenize", InvalidRequestError("x"), "alice")
     metrics.refused("tokenize", AuthenticationError("x"))
     bench.engine.deliver(0, "ab", "stop")
     await answer
     found = lines(await metrics.scrape())
+    assert found["openai_bls_requests_in_progress"] == 0
     assert found[line("requests_total", **CHAT, key="alice", outcome="done")] == 1
     assert found[line("prompt_tokens_total", **CHAT, key="alice")] == 2
     assert found[line("generation_tokens_total", **CHAT, key="alice")] == 2
     assert found[line("requests_total", model="", endpoint="tokenize", key="alice", outcome="400")] == 1
     assert found[line("requests_total", model="", endpoint="tokenize", key="", outcome="401")] == 1
     assert found[line("finished_sequences_total", **CHAT, finish_reason="stop")] == 1
-
-
-async def test_a_service_feeds_them() -> None:
-    bench = Bench()
-    metrics = bench.service.metrics
-    bench.service.on_end = metrics.ended
-    answer = asyncio.create_task(serving.answer(bench.service, request_context(), chat()))
-    while not bench.engine.requests:
-        await asyncio.sleep(0)
-    assert lines(await metrics.scrape())["openai_bls_requests_in_progress"] == 1
-    bench.engine.deliver(0, "ab", cached_tokens=1)
-    bench.engine.deliver(0, "c", "stop", stop_token_id=EOS)
-    await answer
-    found = lines(await metrics.scrape())
-    assert found["openai_bls_requests_in_progress"] == 0
-    assert found[line("requests_total", **CHAT, outcome="done")] == 1
-    assert found[line("generation_tokens_total", **CHAT)] == 4
-    assert found[line("cached_prompt_tokens_total", **CHAT)] == 1
 
 
 def test_the_engines_load_is_told_where_it_is_known() -> None:

@@ -110,21 +110,6 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
         yield made
 
 
-async def test_tokens_reach_their_listener_in_order(world: World) -> None:
-    assert world.infos == [engine_info()]
-    first, second = world.submit(prompt=[1, 2]), world.submit()
-    await until(lambda: len(world.engine.live) == 2)
-    assert world.engine.live[first.request_id].prompt_token_ids == [1, 2]
-    world.engine.step(TokenDelta(first.request_id, [1]), TokenDelta(second.request_id, [7]))
-    world.engine.step(TokenDelta(first.request_id, [2, 3]))
-    world.engine.step(TokenDelta(first.request_id, [4], "length"), TokenDelta(second.request_id, [8]))
-    world.engine.step(TokenDelta(second.request_id, [], "stop", 9))
-    await until(lambda: first.reasons and second.reasons)
-    assert (first.tokens, first.reasons) == ([1, 2, 3, 4], ["length"])
-    assert (second.tokens, second.reasons) == ([7, 8], ["stop"])
-    assert world.client.live == 0
-
-
 async def test_large_messages_both_ways(world: World) -> None:
     listener = world.submit(prompt=list(range(300_000)))
     await until(lambda: world.engine.live)
@@ -132,18 +117,6 @@ async def test_large_messages_both_ways(world: World) -> None:
     world.engine.step(TokenDelta(listener.request_id, list(range(300_000)), "stop"))
     await until(lambda: listener.reasons)
     assert listener.tokens == list(range(300_000))
-
-
-async def test_cancelling(world: World) -> None:
-    listener, other = await world.taken(2)
-    world.client.cancel(listener.request_id)
-    world.client.cancel(listener.request_id)
-    world.client.cancel(12345)
-    await until(lambda: len(world.engine.live) == 1)
-    world.engine.step(TokenDelta(other.request_id, [1], "stop"))
-    await until(lambda: other.reasons)
-    assert (listener.tokens, listener.reasons) == ([], [])
-    assert world.engine.cancelled == [listener.request_id]
 
 
 async def test_a_listener_that_raises_disturbs_no_other(world: World) -> None:

@@ -86,16 +86,6 @@ async def test_every_call_gets_its_own_answer(world: World) -> None:
     assert (refused.error, refused.param) == ("no", "prompt")
 
 
-async def test_a_long_prompt_holds_no_short_one_up(world: World) -> None:
-    world.held.clear()
-    long = asyncio.ensure_future(world.ask("held" + "x" * 50_000))
-    await world.wait_started()
-    assert (await world.ask("short")).prompt_token_ids == [[5]]
-    assert not long.done()
-    world.held.set()
-    assert (await long).prompt_token_ids == [[50_004]]
-
-
 async def test_any_number_of_long_prompts_holds_no_short_ones_up(world: World) -> None:
     world.held.clear()
     long = [asyncio.ensure_future(world.ask("held" + "x" * size)) for size in [20_000] * 5 + [100_000] * 5]
@@ -179,17 +169,6 @@ async def test_a_failure_is_the_calls_own(world: World) -> None:
     with pytest.raises(InvalidRequestError):
         await world.ask("\ud800")
     assert (await world.ask("abc")).prompt_token_ids == [[3]]
-
-
-async def test_a_caller_that_gives_up_leaves_nothing_behind(world: World) -> None:
-    world.held.clear()
-    call = asyncio.ensure_future(world.ask("held" + "x" * 50_000))
-    await world.wait_started()
-    call.cancel()
-    await asyncio.gather(call, return_exceptions=True)
-    world.held.set()
-    assert (await world.ask("abc")).prompt_token_ids == [[3]]
-    assert world.client._calls == {}
 
 
 async def test_a_lost_preprocessing_is_told_and_found_again(world: World) -> None:
