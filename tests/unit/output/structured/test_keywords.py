@@ -47,7 +47,7 @@ BY_BOTH: list[Any] = [
     {"oneOf": [{"type": "string"}, {"type": "integer"}]},
     {"type": "integer", "format": "int32", "minLength": 3},
     {"type": "array", "uniqueItems": False},
-    {"type": "array", "maxItems": 1, "uniqueItems": True},
+    {"type": "array", "minItems": 1.0, "maxItems": 1, "uniqueItems": True},
     {"type": "object", "properties": {"a": {}}, "unevaluatedProperties": False},
     {"$schema": "http://json-schema.org/draft-07/schema#", "$id": "x", "definitions": {"d": {"not": {}}}, "x-y": 1},
 ]
