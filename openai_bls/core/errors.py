@@ -195,7 +195,6 @@ class OverloadedError(ApiError):
     """503: the server, or a part of it, answers nobody just now: not loaded, shutting down, no room for bodies."""
 
     status = 503
-    type = "server_error"
     default_code = "server_overloaded"
     retry_after_s = 1.0
 
@@ -204,7 +203,6 @@ class StorageFullError(ApiError):
     """507: the disk of the server's files is full, or its quota is used up."""
 
     status = 507
-    type = "server_error"
     default_code = "storage_full"
 
     def __init__(self) -> None:
@@ -215,7 +213,6 @@ class DeadlineError(ApiError):
     """504: another model has not answered in time."""
 
     status = 504
-    type = "server_error"
     default_code = "timeout"
 
 
@@ -244,7 +241,6 @@ class ModelAnswerError(ApiError):
     """
 
     status = 502
-    type = "server_error"
     default_code = "bad_model_answer"
 
     def __init__(self, model: str, fault: str) -> None:

@@ -110,11 +110,24 @@ class NullSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The engine dies at this step, counted from 1; 0 is off."""
 
 
-class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Build record of an engine of the kind `tensorrt_llm`: versions, GPU and options."""
+class ParallelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Build record of an engine that may have several ranks: the version of its package, and their number."""
 
     version: str
-    """Version of TensorRT-LLM, e.g. `1.2.1`. A TensorRT engine runs with the version that built it and no other."""
+    """Version of the engine's package that the build found, e.g. `1.2.1`."""
+    tensor_parallel_size: Positive = 1
+    pipeline_parallel_size: Positive = 1
+
+    @property
+    def world_size(self) -> int:
+        """Ranks, each a process with a GPU of its own."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+
+class TensorRtLlmRecord(ParallelRecord, frozen=True, forbid_unknown_fields=True):
+    """Build record of an engine of the kind `tensorrt_llm`: versions, GPU and options. A TensorRT engine runs with the
+    version that built it and no other."""
+
     flow: Literal["tensorrt", "pytorch"] = "tensorrt"
     """`tensorrt`: an engine in `engine/`. `pytorch`: the checkpoint in `checkpoint/` is loaded as it is."""
     backend: Literal["python", "cpp"] = "python"
@@ -123,8 +136,6 @@ class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Name of the GPU it was built on; empty if there was none (flow `pytorch`)."""
     compute_capability: str = ""
     """Compute capability of that GPU, e.g. `9.0`. A TensorRT engine runs on no other."""
-    tensor_parallel_size: Positive = 1
-    pipeline_parallel_size: Positive = 1
     quant: str = ""
     """Value of `--quant`; empty is none beyond the checkpoint's own."""
     kv_cache_dtype: str = "auto"
@@ -139,11 +150,6 @@ class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     extra_llm_api_options: dict[str, Any] = {}
     """Further arguments of `LLM`, from the YAML file of `--extra-llm-api-options` (flow `pytorch`)."""
 
-    @property
-    def world_size(self) -> int:
-        """Ranks, each with a GPU of its own."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
-
 
 class QuantDistance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Distance of a quantized model from itself before, over the tokens of one text."""
@@ -155,38 +161,6 @@ class QuantDistance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Largest difference."""
     same_greedy: Annotated[float, msgspec.Meta(ge=0, le=1)]
     """Share of the places where the likeliest token is the same."""
-
-
-class SelfTestRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Outcome of the embedded engine's self-test: what passed it, where, and answers to compare with at each load."""
-
-    device: str
-    """`cpu`, or the GPU's name and compute capability, e.g. `NVIDIA H200 (9.0)`."""
-    versions: dict[str, str]
-    """Versions of torch and transformers, by package."""
-    dtype: str
-    """Data type of the loaded weights, e.g. `bfloat16`."""
-    runner: str
-    """Name of the runner that passed, one of `embedded.runners.runner_choice`."""
-    attention: str
-    """Attention that it ran with."""
-    prompts: list[list[int]] = []
-    """Prompts whose answers are compared at each load, in token ids."""
-    token_ids: list[list[int]] = []
-    """Greedy answer to each."""
-    logprobs: list[list[float]] = []
-    """Log-probabilities of its tokens."""
-    shared_steps: bool = True
-    """Sequences shared forward passes."""
-    kv_cache_dtype: str = "auto"
-    """`fp8`, or `auto` for the weights' own type."""
-    quant_distance: QuantDistance | None = None
-    """Distance from the checkpoint's own weights, where the build quantized them and could compare."""
-    fp8_noise: float | None = None
-    """Difference of log-probabilities that rounding activations or the KV cache to FP8 makes (median), as a share of
-    what sets the likeliest token apart from the mean; None without such rounding. Above 0.1 no answers are recorded."""
-    replay_tolerance: float | None = None
-    """Difference of log-probabilities that is taken for rounding at a load; None: by the data type."""
 
 
 class AnswerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -204,24 +178,37 @@ class AnswerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Log-probabilities of its tokens."""
 
 
-class VllmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SelfTestRecord(AnswerRecord, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Outcome of the embedded engine's self-test: what passed it, where, and answers to compare with at each load."""
+
+    versions: dict[str, str]
+    """Versions of torch and transformers, by package."""
+    runner: str
+    """Name of the runner that passed, one of `embedded.runners.runner_choice`."""
+    attention: str
+    """Attention that it ran with."""
+    shared_steps: bool = True
+    """Sequences shared forward passes."""
+    kv_cache_dtype: str = "auto"
+    """`fp8`, or `auto` for the weights' own type."""
+    quant_distance: QuantDistance | None = None
+    """Distance from the checkpoint's own weights, where the build quantized them and could compare."""
+    fp8_noise: float | None = None
+    """Difference of log-probabilities that rounding activations or the KV cache to FP8 makes (median), as a share of
+    what sets the likeliest token apart from the mean; None without such rounding. Above 0.1 no answers are recorded."""
+    replay_tolerance: float | None = None
+    """Difference of log-probabilities that is taken for rounding at a load; None: by the data type."""
+
+
+class VllmRecord(ParallelRecord, frozen=True, forbid_unknown_fields=True):
     """Build record of an engine of the kind `vllm`: version and options."""
 
-    version: str
-    """Version of vLLM that the build found, e.g. `0.32.0`."""
-    tensor_parallel_size: Positive = 1
-    pipeline_parallel_size: Positive = 1
     quant: str = ""
     """Value of vLLM's `quantization`; empty is the checkpoint's own."""
     extra_engine_args: dict[str, Any] = {}
     """Further fields of `AsyncEngineArgs`, from the YAML file of `--extra-engine-args`."""
     answers: AnswerRecord | None = None
     """Outcome of the build's self-test; None if the build left it out."""
-
-    @property
-    def world_size(self) -> int:
-        """Processes of vLLM that compute, each with a GPU of its own."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,4 +1,5 @@
-"""Processes that must not outlive their starter: the guardian's command line, the interpreter, marks, descendants."""
+"""Processes that must not outlive their starter: the guardian's command line, the interpreter, marks, descendants, and
+what they must not inherit."""
 
 from __future__ import annotations
 
@@ -17,6 +18,13 @@ MARK_VARIABLE = "OPENAI_BLS_LAUNCH_MARK"
 
 OUTER_LIBRARY_PATH_VARIABLE = "OPENAI_BLS_OUTER_LD_LIBRARY_PATH"
 """LD_LIBRARY_PATH as it was before the launcher added the libraries of the wheel's tritonserver."""
+
+# Environment variables by which a process takes itself for a rank of an MPI job.
+_OF_MPI = ("OMPI_", "ORTE_", "PMIX_", "PMI_", "PRTE_")
+# What an operator sets, such as the network interfaces to use: TensorRT-LLM's own model.py keeps it as well.
+_MPI_SETTINGS = ("OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_")
+# Of these, what mpirun itself tells its ranks.
+_OF_MPIRUN = ("OMPI_MCA_orte_", "OMPI_MCA_ess")
 
 
 def guarded(
@@ -79,3 +87,10 @@ def descendants(pid: int) -> list[int]:
             for child in map(int, tasks.read_text(encoding="utf-8").split()):
                 found += [child, *descendants(child)]
     return found
+
+
+def names_a_rank(variable: str) -> bool:
+    """True for environment variables that must not reach a process that starts ranks of its own."""
+    if variable.startswith(_MPI_SETTINGS):
+        return variable.startswith(_OF_MPIRUN)
+    return variable.startswith(_OF_MPI)

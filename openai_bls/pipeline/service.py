@@ -243,10 +243,7 @@ class Service:
         Raises:
             RateLimitError: it is one too many for its key.
         """
-        return Life(context, self.budgets.enter(context.key), self.count, self._ended, began_at)
-
-    def _ended(self, record: RequestRecord) -> None:
-        self.on_end(record)
+        return Life(context, self.budgets.enter(context.key), self.count, self.on_end, began_at)
 
     def find(self, context: RequestContext, name: str | None) -> Target:
         """The model or adapter that a request names, noted in its context; see `Models.find`.
@@ -271,13 +268,13 @@ class Service:
             )
 
     async def find_task(self, context: RequestContext, name: str | None, *tasks: Task) -> TaskModel:
-        """The task model that a request names, noted in its context; see `Models.find_task`.
+        """The task model that a request names, noted in its context; see `TaskModels.find`.
 
         Raises:
             ApiError: there is none, or none that can be used.
         """
         context.model = name or ""
-        return await self.models.find_task(name, *tasks)
+        return await self.models.tasks.find(name, tasks, self.models.engine_names)
 
     async def guarded_body(self, context: RequestContext, body: bytes) -> bytes:
         """The body of a request as the guard leaves it, noted in its context.

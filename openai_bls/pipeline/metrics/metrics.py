@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import math
 import os
 import time
@@ -139,25 +140,17 @@ class Metrics(Collector):
             )
         }
         self._histograms = {family: family.register(registry) for family in _HISTOGRAMS}
-        self._in_progress = Gauge(
-            _PREFIX + "requests_in_progress",
-            "Requests that are being prepared or generated.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self._waiting = Gauge(
+        gauge = functools.partial(Gauge, registry=registry, multiprocess_mode="livesum")
+        self._in_progress = gauge(_PREFIX + "requests_in_progress", "Requests that are being prepared or generated.")
+        self._waiting = gauge(
             _WAITING,
             "Requests that wait for an engine: in the queue of openai_bls, and in the engine for a place in its batch.",
             ("model",),
-            registry=registry,
-            multiprocess_mode="livesum",
         )
-        self._waiting_tokens = Gauge(
+        self._waiting_tokens = gauge(
             _PREFIX + "prompt_tokens_waiting",
             "Prompt tokens of the requests in the queue of openai_bls.",
             ("model",),
-            registry=registry,
-            multiprocess_mode="livesum",
         )
         by_key = (_KEY_LABEL,) if self._has_keys else ()
         self._refusals = Counter(
@@ -211,11 +204,18 @@ class Metrics(Collector):
         self._observe(_EVENT_LOOP_STALL, (), seconds)
 
     def ended(self, record: RequestRecord) -> None:
-        """Count an admitted request that has ended."""
+        """Count an admitted request that has ended, in the next turn of the running event loop: its last chunk goes
+        out first."""
+        if isinstance(record.outcome, ApiError):
+            # It comes again as the answer's error.
+            self._counted.add(record.outcome)
+        asyncio.get_running_loop().call_soon(self.count, record)
+
+    def count(self, record: RequestRecord) -> None:
+        """Count an admitted request that has ended, now."""
         labels = (record.model, record.endpoint)
         outcome = record.outcome
         if isinstance(outcome, ApiError):
-            # It comes again as the answer's error.
             self._counted.add(outcome)
             self._count_overload(outcome, record.key)
             outcome_label = str(outcome.status)

@@ -14,7 +14,7 @@ from openai_bls.core.engine_types import EngineInfo, GenerationRequest, PromptRe
 from openai_bls.core.errors import InvalidRequestError, ModelNotFoundError
 from openai_bls.output.detect import ModelFormats
 from openai_bls.output.detokenizer.factory import DetokenizerFactory
-from openai_bls.pipeline.task_models.registry import Task, TaskModel, TaskModels, unusable, wrong_endpoint
+from openai_bls.pipeline.task_models.registry import TaskModel, TaskModels, unusable, wrong_endpoint
 
 
 class EngineClient(Protocol):
@@ -216,14 +216,6 @@ class Models:
     def task_model(self, name: str | None) -> TaskModel | None:
         """The task model that a request's `model` names, if any."""
         return None if name is None or self.engine_target(name) is not None else self.tasks.get(name)
-
-    async def find_task(self, name: str | None, *tasks: Task) -> TaskModel:
-        """The task model of that name, if it has one of `tasks`; None is the only one that there is.
-
-        Raises:
-            ApiError: there is none, or none that can be used; see `TaskModels.find`.
-        """
-        return await self.tasks.find(name, tasks, self.engine_names)
 
     def find(self, name: str | None) -> Target:
         """The model or adapter of that name; None is the default.

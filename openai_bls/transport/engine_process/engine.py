@@ -20,13 +20,12 @@ from openai_bls.engines.command_queue import emit
 from openai_bls.transport.engine_process.connection import EngineConnection, LostError, SilentError
 from openai_bls.transport.engine_process.source import Channel, ClosedError, EngineSource, Opened
 from openai_bls.transport.engine_process.supervision import RestartPolicy
-from openai_bls.transport.ipc.frames import CONNECTION_SHIFT, GIVEN_UP, RESTARTING, ClientFrame, ServerFrame, pack
+from openai_bls.transport.ipc.frames import GIVEN_UP, RESTARTING, ClientFrame, ServerFrame, pack
 
 logger = logging.getLogger(__name__)
 
 _UPDATE_S = 600.0  # for an adapter to be loaded
 _STATS_S = 5.0
-_OWN_ID = (1 << CONNECTION_SHIFT) - 1
 _AWAY = "the engine's process is not there; it is being started again"
 
 

@@ -17,8 +17,14 @@ from pathlib import Path
 
 from openai_bls.core import process_folder
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.core.mpi import names_a_rank
-from openai_bls.core.processes import OUTER_LIBRARY_PATH_VARIABLE, descendants, guarded, interpreter, marked_processes
+from openai_bls.core.processes import (
+    OUTER_LIBRARY_PATH_VARIABLE,
+    descendants,
+    guarded,
+    interpreter,
+    marked_processes,
+    names_a_rank,
+)
 from openai_bls.core.settings import ENV_PREFIX, TensorRtLlmSettings
 from openai_bls.transport.engine_process.log_lines import LogPump
 

@@ -7,7 +7,6 @@ import os
 import secrets
 import socket
 import ssl
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from openai_bls.transport.engine_process import handover, handshake, tls_relay
 from openai_bls.transport.engine_process.address import EngineAddress
 from openai_bls.transport.engine_process.handshake import HandshakeError, HungUpError, Role
 from openai_bls.transport.engine_process.process import EngineProcess
+from openai_bls.transport.ipc.listener import is_ours, user_of
 
 HELLO_S = 120.0
 """Seconds until an engine's process that is there must have answered for the first time; loading comes after."""
@@ -376,10 +376,8 @@ def _until(closing: threading.Event) -> Callable[[bool], None]:
 
 def _check_peer(connection: socket.socket) -> None:
     """Refuse a process of another user, who could read every prompt."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", credentials)
-    if uid not in (os.getuid(), 0):
+    if not is_ours(connection):
         raise HandshakeError(
-            f"it runs as user {uid} and this server as user {os.getuid()}: run both as the same user (in containers by "
-            "`user:` or runAsUser), or the engine as root"
+            f"it runs as user {user_of(connection)} and this server as user {os.getuid()}: run both as the same user "
+            "(in containers by `user:` or runAsUser), or the engine as root"
         )

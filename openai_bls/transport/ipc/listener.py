@@ -104,6 +104,11 @@ class Listener(Acceptor):
 
 def is_ours(connection: socket.socket) -> bool:
     """True if the process at the other end is this user's or root's: abstract addresses have no file permissions."""
+    return user_of(connection) in (os.getuid(), 0)
+
+
+def user_of(connection: socket.socket) -> int:
+    """User id of the process at the other end."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", credentials)
-    return uid in (os.getuid(), 0)
+    uid: int = struct.unpack("3i", credentials)[1]
+    return uid

@@ -313,33 +313,26 @@ class ExchangeServer:
 
     def _take_update(self, connection: Connection, update: LoraUpdate | int) -> None:
         with contextlib.suppress(RuntimeError):  # it is closing, and so is the connection
-            if isinstance(update, int):
-                self._update_thread.submit(self._answer_reset, connection, update)
-            else:
-                self._update_thread.submit(self._answer_lora, connection, update)
+            self._update_thread.submit(self._update, connection, update)
 
-    def _answer_reset(self, connection: Connection, update_id: int) -> None:
+    def _update(self, connection: Connection, update: LoraUpdate | int) -> None:
+        """Change an adapter, or reset the prefix cache, and answer the client."""
         assert self._engine is not None
-        result = UpdateResult(update_id, None)
+        error, busy = None, False
         try:
-            self._engine.reset_prefix_cache()
-        except PrefixCacheError as refusal:
-            result = UpdateResult(update_id, str(refusal), refusal.busy)
-        except Exception:
-            logger.exception("the prefix cache could not be reset")
-            result = UpdateResult(update_id, "The engine failed; its log says why.")
-        connection.tell(ServerFrame(update=result))
-
-    def _answer_lora(self, connection: Connection, update: LoraUpdate) -> None:
-        error = None
-        try:
-            self.update_lora(update.name, update.path)
+            if isinstance(update, LoraUpdate):
+                self.update_lora(update.name, update.path)
+            else:
+                self._engine.reset_prefix_cache()
         except LoraError as refusal:
             error = str(refusal)
+        except PrefixCacheError as refusal:
+            error, busy = str(refusal), refusal.busy
         except Exception:
-            logger.exception("the adapter %s could not be loaded or unloaded", update.name)
+            logger.exception("an adapter or the prefix cache could not be changed: %s", update)
             error = "The engine failed; its log says why."
-        connection.tell(ServerFrame(update=UpdateResult(update.update_id, error)))
+        update_id = update.update_id if isinstance(update, LoraUpdate) else update
+        connection.tell(ServerFrame(update=UpdateResult(update_id, error, busy)))
 
     def _deliver_local(self, delta: TokenDelta) -> None:
         sink = self._local.get(delta.request_id)

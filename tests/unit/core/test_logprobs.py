@@ -7,30 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls.core.engine_types import GenerationRequest, Logprobs
-from openai_bls.core.logprobs import LogprobTrack, TokenLogprob, of_prompt
+from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.output.stop_strings import StopMatcher
 from openai_bls.pipeline.generation.generation import Generation
 from openai_bls.pipeline.generation.sequence import Echo, Sequence
 from tests.unit.core_support import EOS, FakeEngineClient, tiny_detokenizers, token_ids
 
 DETOKENIZERS = tiny_detokenizers()
-
-
-def test_tokens_are_told_once_their_text_begins() -> None:
-    track = LogprobTrack()
-    logprobs = Logprobs([-1.0, -2.0, -3.0], [[9], [8], [7]], [[-0.1], [-0.2], [-0.3]])
-    for place, (token_id, offset) in enumerate([(1, 0), (2, 1), (3, 1)]):
-        track.add(token_id, logprobs, place, offset)
-    assert track.take(0) == []
-    assert track.take(1) == [TokenLogprob(1, -1.0, [(9, -0.1)], 0)]
-    assert track.take(1) == []
-    assert [token.token_id for token in track.take(2)] == [2, 3]
-    assert track.take_all() == []
-
-
-def test_nothing_foretells_the_first_token_of_a_prompt() -> None:
-    tokens = of_prompt([4, 5], Logprobs([-1.0], [[6]], [[-0.5]]), [0, 3])
-    assert tokens == [TokenLogprob(4, None, [], 0), TokenLogprob(5, -1.0, [(6, -0.5)], 3)]
 
 
 class Chunks:

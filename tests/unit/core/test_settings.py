@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -53,52 +54,41 @@ def test_attention_windows(text: str, windows: tuple[int, ...]) -> None:
     assert (found.max_attention_window_size, found.attention_windows) == (text, windows)
 
 
-def test_all_of_the_memory_is_too_much() -> None:
-    """TensorRT-LLM's executor: freeGpuMemoryFraction < 1 (cpp/tensorrt_llm/executor/kvCacheConfig.cpp, 0.20 to 1.2)."""
-    with pytest.raises(SettingsError, match="kv_cache_free_gpu_mem_fraction"):
-        load(TensorRtLlmSettings, {"kv_cache_free_gpu_mem_fraction": "1.0"}, {})
-
-
-@pytest.mark.parametrize("text", ["10,x", "0", "10,,20", "10,", "-1", "1.5", "10\n20"])
-def test_attention_windows_that_are_none(text: str) -> None:
-    with pytest.raises(SettingsError, match="max_attention_window_size"):
-        load(TensorRtLlmSettings, {"max_attention_window_size": text}, {})
-    with pytest.raises(SettingsError, match="max_attention_window_size"):
-        load(TensorRtLlmSettings, {}, {"OPENAI_BLS_MAX_ATTENTION_WINDOW_SIZE": text})
-
-
 def test_the_backends_own_parameters_are_no_settings() -> None:
     assert load(OpenAiBlsSettings, {"EXECUTION_ENV_PATH": "x", "FORCE_CPU_ONLY_INPUT_TENSORS": "no"}, {}) == (
         OpenAiBlsSettings()
     )
 
 
+BAD: dict[type[OpenAiBlsSettings | TensorRtLlmSettings], dict[str, list[str]]] = {
+    OpenAiBlsSettings: {
+        "http_port": ["-1", "65536", "http", ""],
+        "max_concurrent_requests": ["0"],
+        "max_request_bytes": ["1.5"],
+        "max_choices": ["many"],
+        "sender_threads": ["-3"],
+        "keep_alive_interval_s": ["0"],
+        "guard_before": ["openai_bls", "my guard"],
+        "guard_after": ["openai_bls", "../guard"],
+        "guard_timeout_s": ["0", "soon"],
+        "guard_on_failure": ["ignore"],
+    },
+    TensorRtLlmSettings: {
+        "max_attention_window_size": ["10,x", "0", "10,,20", "10,", "-1", "1.5", "10\n20"],
+        # TensorRT-LLM's executor: freeGpuMemoryFraction < 1 (cpp/tensorrt_llm/executor/kvCacheConfig.cpp, 0.20 to 1.2).
+        "kv_cache_free_gpu_mem_fraction": ["1.0"],
+    },
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("http_port", "-1"),
-        ("http_port", "65536"),
-        ("http_port", "http"),
-        ("http_port", ""),
-        ("max_concurrent_requests", "0"),
-        ("max_request_bytes", "1.5"),
-        ("max_choices", "many"),
-        ("sender_threads", "-3"),
-        ("keep_alive_interval_s", "0"),
-        ("guard_before", "openai_bls"),
-        ("guard_before", "my guard"),
-        ("guard_after", "../guard"),
-        ("guard_after", "openai_bls"),
-        ("guard_timeout_s", "0"),
-        ("guard_timeout_s", "soon"),
-        ("guard_on_failure", "ignore"),
-    ],
+    ("kind", "name", "value"),
+    [(kind, name, value) for kind, names in BAD.items() for name, values in names.items() for value in values],
 )
-def test_a_bad_value_is_refused_by_name(name: str, value: str) -> None:
-    with pytest.raises(SettingsError, match=name):
-        load(OpenAiBlsSettings, {name: value}, {})
-    with pytest.raises(SettingsError, match=name):
-        load(OpenAiBlsSettings, {}, {"OPENAI_BLS_" + name.upper(): value})
+def test_a_bad_value_is_refused_by_name(kind: Any, name: str, value: str) -> None:
+    for parameters, environ in (({name: value}, {}), ({}, {"OPENAI_BLS_" + name.upper(): value})):
+        with pytest.raises(SettingsError, match=name):
+            load(kind, parameters, environ)
 
 
 @pytest.mark.parametrize("name", guide_names.SETTINGS)

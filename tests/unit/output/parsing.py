@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -16,9 +17,22 @@ from openai_bls.output.events import (
     ToolCallArguments,
     ToolCallStart,
 )
+from openai_bls.output.tool_parsers.parser import Syntax
 
 # "content" or "reasoning" and the text; "call", the name and the arguments.
 Found = list[tuple[str, ...]]
+
+
+class Form(NamedTuple):
+    """A form of tool calls, and texts to read."""
+
+    syntax: Syntax
+    examples: Mapping[str, Found]
+    parts: Sequence[str]
+    """Pieces of texts at random."""
+    slow: Sequence[tuple[str, str]]
+    """Beginnings of texts that are held back, and what is repeated after them."""
+
 
 moderate = settings(deadline=None, max_examples=100)
 cut_lengths = st.lists(st.integers(1, 12), max_size=30)
@@ -96,13 +110,17 @@ def check_any_cut(new: Callable[[], OutputParser], text: str, lengths: Sequence[
 
 def check_linear_time(new: Callable[[], OutputParser], begin: str, repeated: str) -> None:
     """A text that a parser holds back, character by character, costs each character the same."""
+    check_linear_cost(lambda length: run(new(), begin + repeated * (length // len(repeated))))
+
+
+def check_linear_cost(take: Callable[[int], object]) -> None:
+    """Taking a text of a length costs each character the same."""
 
     def cost(length: int) -> float:
-        pieces = list(begin + repeated * (length // len(repeated)))
         times = []
         for _ in range(2):
             start = time.process_time()
-            run(new(), pieces)
+            take(length)
             times.append(time.process_time() - start)
         return min(times)
 

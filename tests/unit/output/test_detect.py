@@ -14,173 +14,130 @@ from tests.unit.output.parsing import run
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
 
-# What tells each model apart, from its chat template → tool format, reasoning, whether it takes tools
-TEMPLATES: dict[str, tuple[str, str | None, str | None, bool]] = {
+# What tells each model apart, from its chat template
+TEMPLATES: dict[str, str] = {
     "Qwen2.5": (
         '{%- if tools %}{{- "# Tools <tools></tools>\\n<tool_call>\\n{\\"name\\": <function-name>, \\"arguments\\": '
-        '<args-json-object>}\\n</tool_call>" }}{%- endif %}',
-        "hermes",
-        None,
-        True,
+        '<args-json-object>}\\n</tool_call>" }}{%- endif %}'
     ),
     "Qwen3": (
         '{%- if tools %}{{- \'<tool_call>\\n{"name": <function-name>, "arguments": <args>}\\n</tool_call>\' }}'
-        "{%- endif %}{%- set content = content.split('</think>')[-1] %}{{- '<think>\\n\\n</think>\\n\\n' }}",
-        "hermes",
-        "think",
-        True,
+        "{%- endif %}{%- set content = content.split('</think>')[-1] %}{{- '<think>\\n\\n</think>\\n\\n' }}"
     ),
     "Qwen3-Coder": (
         "{%- if tools is iterable and tools | length > 0 %}{{- '<tool_call>\\n<function=example>\\n<parameter=p>\\nv\\n"
-        "</parameter>\\n</function>\\n</tool_call>' }}{{ tool_call.arguments }}{%- endif %}",
-        "qwen3_coder",
-        None,
-        True,
+        "</parameter>\\n</function>\\n</tool_call>' }}{{ tool_call.arguments }}{%- endif %}"
     ),
     "Llama-3.1": (
         "{%- if not tools is defined %}{%- set tools = none %}{%- endif %}{{- '<|start_header_id|>' }}"
         '{{- \'{"name": function name, "parameters": dictionary of argument name and its value}\' }}'
-        "{{- '<|python_tag|>' + tool_call.name }}{{- '\"parameters\": ' }}",
-        "llama3_json",
-        None,
-        True,
+        "{{- '<|python_tag|>' + tool_call.name }}{{- '\"parameters\": ' }}"
     ),
-    "Mistral-7B-v0.3": (
-        '{%- if tools is not none %}{{- "[AVAILABLE_TOOLS] [" }}{%- endif %}{{- "[TOOL_CALLS] [" }}',
-        "mistral",
-        None,
-        True,
-    ),
-    "Mistral-Nemo": (
-        '{%- if tools is not none %}{{- "[AVAILABLE_TOOLS][" }}{%- endif %}{{- "[TOOL_CALLS][" }}',
-        "mistral_tekken",
-        None,
-        True,
-    ),
+    "Mistral-7B-v0.3": '{%- if tools is not none %}{{- "[AVAILABLE_TOOLS] [" }}{%- endif %}{{- "[TOOL_CALLS] [" }}',
+    "Mistral-Nemo": '{%- if tools is not none %}{{- "[AVAILABLE_TOOLS][" }}{%- endif %}{{- "[TOOL_CALLS][" }}',
     "Mistral-Small-3.2": (
-        "{%- if tools is not none %}{{- '[TOOL_CALLS]' + name + '[CALL_ID]' + id + '[ARGS]' + arguments }}{%- endif %}",
-        "mistral_v11",
-        None,
-        True,
+        "{%- if tools is not none %}{{- '[TOOL_CALLS]' + name + '[CALL_ID]' + id + '[ARGS]' + arguments }}{%- endif %}"
     ),
     "Magistral-1.2": (
         "{%- if tools %}{{- '[TOOL_CALLS]' + name + '[ARGS]' + arguments }}{%- endif %}"
-        "{{- '[THINK]' + thinking + '[/THINK]' }}",
-        "mistral_v13",
-        "mistral",
-        True,
+        "{{- '[THINK]' + thinking + '[/THINK]' }}"
     ),
     "DeepSeek-R1": (
         "{%- for tool in message['tool_calls'] %}{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type'] + "
         "'<｜tool▁sep｜>' + tool['function']['name'] + '\\n' + '```json' + '\\n'}}{%- endfor %}"
-        "{{'<｜Assistant｜><think>\\n'}}{%- set content = content.split('</think>')[-1] %}",
-        "deepseek_v3",
-        "think",
-        False,
+        "{{'<｜Assistant｜><think>\\n'}}{%- set content = content.split('</think>')[-1] %}"
     ),
     "DeepSeek-V3.1": (
         "{% if tools is defined and tools is not none %}{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>'+ name + "
-        "'<｜tool▁sep｜>' + arguments + '<｜tool▁call▁end｜>'}}{% endif %}{{'</think>'}}",
-        "deepseek_v31",
-        "think",
-        True,
+        "'<｜tool▁sep｜>' + arguments + '<｜tool▁call▁end｜>'}}{% endif %}{{'</think>'}}"
     ),
     "Seed-OSS": (
         "{%- set toolcall_begin_token = '<seed:tool_call>' -%}{%- set think_begin_token = '<seed:think>' -%}"
-        "{%- for item in tools if item.type == \"function\" %}{{'<function=example>'}}{%- endfor %}",
-        "seed_oss",
-        "seed_oss",
-        True,
+        "{%- for item in tools if item.type == \"function\" %}{{'<function=example>'}}{%- endfor %}"
     ),
     "GLM-4.6": (
         "{%- if tools -%}\n<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>{arg-value-1}"
         "</arg_value>\n...\n</tool_call>{%- endif -%}{{ '\\n<tool_call>' + tc.name }}{% set _args = tc.arguments %}"
-        "{{ '\\n<think></think>' }}",
-        "glm",
-        "think",
-        True,
+        "{{ '\\n<think></think>' }}"
     ),
     "DeepSeek-V3.2": (
         '{%- set dsml_token = "｜DSML｜" -%}{%- if not tools -%}{%- endif -%}<{{ dsml_token }}function_calls>\n'
-        '<{{ dsml_token }}invoke name="$FUNCTION_NAME">{%- set thinking_end_token = "</think>" -%}',
-        "deepseek_v32",
-        "think",
-        True,
+        '<{{ dsml_token }}invoke name="$FUNCTION_NAME">{%- set thinking_end_token = "</think>" -%}'
     ),
     "Kimi-K2": (
         "{%- macro render_toolcalls(message) -%}<|tool_calls_section_begin|>{%- for tool_call in m.tool_calls -%}"
         "<|tool_call_begin|>{{ tool_call['id'] }}<|tool_call_argument_begin|>{%- endfor -%}{%- endmacro -%}"
-        "{%- if tools -%}<|im_system|>tool_declare<|im_middle|>{{ tools | tojson }}<|im_end|>{%- endif -%}",
-        "kimi_k2",
-        None,
-        True,
+        "{%- if tools -%}<|im_system|>tool_declare<|im_middle|>{{ tools | tojson }}<|im_end|>{%- endif -%}"
     ),
     "Hunyuan-A13B": (
         '{% if tools %}{% set content_tmp = \'<tool_calls>[{\\"name\\": \\"func_name1\\", \\"arguments\\": {}},...]'
-        "</tool_calls>' %}{% endif %}{{- '<think>\\n\\n</think>\\n' }}",
-        "hunyuan_a13b",
-        "think",
-        True,
+        "</tool_calls>' %}{% endif %}{{- '<think>\\n\\n</think>\\n' }}"
     ),
     "Granite-3.3": (
         "{%- if tools and not available_tools -%}{%- set available_tools = tools -%}{%- endif -%}{%- set system = "
-        '"respond only with <|tool_call|> followed by a JSON list of tools used." %}',
-        "granite",
-        None,
-        True,
+        '"respond only with <|tool_call|> followed by a JSON list of tools used." %}'
     ),
     "Granite-4.0": (
         '{%- if tools %}{{ \'For each call: <tool_call>\\n{"name": <function-name>, "arguments": <args-json-object>}'
-        "\\n</tool_call>' }}{%- endif %}",
-        "hermes",
-        None,
-        True,
+        "\\n</tool_call>' }}{%- endif %}"
     ),
     "MiniMax-M1": (
         '{%- if tools is not none %}{{ \'<beginning_of_sentence>system tool_setting=tools\\n<tool_calls>\\n{"name": '
-        '<tool-name>, "arguments": <args-json-object>}\\n...\\n</tool_calls><end_of_sentence>\\n\' -}}{%- endif %}',
-        "minimax_m1",
-        None,
-        True,
+        '<tool-name>, "arguments": <args-json-object>}\\n...\\n</tool_calls><end_of_sentence>\\n\' -}}{%- endif %}'
     ),
     "MiniMax-M2": (
         "{%- set toolcall_begin_token = '<minimax:tool_call>' -%}{%- if tools -%}{{- toolcall_begin_token }}\n"
         '<invoke name="tool-name-1">\n<parameter name="param-key-1">param-value-1</parameter>\n</invoke>{%- endif -%}'
-        "{%- if '</think>' in content %}{%- endif %}",
-        "minimax_m2",
-        "think",
-        True,
+        "{%- if '</think>' in content %}{%- endif %}"
     ),
     "Llama-3.2-pythonic": (
         "{{- '<|start_header_id|>' }}{%- if tools is not none %}{{- 'Respond in the format [func_name1(params_name1="
-        "params_value1, params_name2=params_value2...), func_name2(params)] ' }}{%- endif %}",
-        "pythonic",
-        None,
-        True,
+        "params_value1, params_name2=params_value2...), func_name2(params)] ' }}{%- endif %}"
     ),
     # Forms that look like others and are not read
-    "gpt-oss": ("{%- if tools %}<|channel|>commentary{%- endif %}{{ '</think>' }}", None, None, True),
-    "plain": (
-        "{% for message in messages %}{{ 'my tools: ' + message.content }} tools {% endfor %}",
-        None,
-        None,
-        False,
-    ),
-    "members": ("{{ message.tools }}{{ my_tools }}{{ message['tools'] }}{# {{ tools }} #}", None, None, False),
+    "gpt-oss": "{%- if tools %}<|channel|>commentary{%- endif %}{{ '</think>' }}",
+    "plain": "{% for message in messages %}{{ 'my tools: ' + message.content }} tools {% endfor %}",
+    "members": "{{ message.tools }}{{ my_tools }}{{ message['tools'] }}{# {{ tools }} #}",
+}
+# Tool format, reasoning, whether the template takes tools
+TOLD: dict[str, tuple[str | None, str | None, bool]] = {
+    "Qwen2.5": ("hermes", None, True),
+    "Qwen3": ("hermes", "think", True),
+    "Qwen3-Coder": ("qwen3_coder", None, True),
+    "Llama-3.1": ("llama3_json", None, True),
+    "Mistral-7B-v0.3": ("mistral", None, True),
+    "Mistral-Nemo": ("mistral_tekken", None, True),
+    "Mistral-Small-3.2": ("mistral_v11", None, True),
+    "Magistral-1.2": ("mistral_v13", "mistral", True),
+    "DeepSeek-R1": ("deepseek_v3", "think", False),
+    "DeepSeek-V3.1": ("deepseek_v31", "think", True),
+    "Seed-OSS": ("seed_oss", "seed_oss", True),
+    "GLM-4.6": ("glm", "think", True),
+    "DeepSeek-V3.2": ("deepseek_v32", "think", True),
+    "Kimi-K2": ("kimi_k2", None, True),
+    "Hunyuan-A13B": ("hunyuan_a13b", "think", True),
+    "Granite-3.3": ("granite", None, True),
+    "Granite-4.0": ("hermes", None, True),
+    "MiniMax-M1": ("minimax_m1", None, True),
+    "MiniMax-M2": ("minimax_m2", "think", True),
+    "Llama-3.2-pythonic": ("pythonic", None, True),
+    "gpt-oss": (None, None, True),
+    "plain": (None, None, False),
+    "members": (None, None, False),
 }
 
 
 @pytest.mark.parametrize("model", TEMPLATES)
 def test_the_template_tells(model: str) -> None:
-    template, tool_format, reasoning, takes_tools = TEMPLATES[model]
+    tool_format, reasoning, takes_tools = TOLD[model]
     expected = ModelFormats(
         TOOL_FORMATS[tool_format] if tool_format else None, REASONINGS[reasoning] if reasoning else None, takes_tools
     )
-    assert detect(template) == expected
+    assert detect(TEMPLATES[model]) == expected
 
 
 def test_names_come_first() -> None:
-    template = TEMPLATES["Qwen3"][0]
+    template = TEMPLATES["Qwen3"]
     formats = detect(template, "llama3_json", "mistral")
     assert formats.tool_format is TOOL_FORMATS["llama3_json"]
     assert formats.reasoning is REASONINGS["mistral"]
@@ -195,7 +152,7 @@ def test_names_come_first() -> None:
 
 def test_parsers() -> None:
     neither, calls = detect(None), detect(None, "hermes")
-    thinks, both = detect(None, "none", "think"), detect(TEMPLATES["Qwen3"][0])
+    thinks, both = detect(None, "none", "think"), detect(TEMPLATES["Qwen3"])
     assert neither.parser(tools=TOOLS, reasoning_open=False) is None
     assert calls.parser(tools=None, reasoning_open=False) is None
     assert calls.parser(tools=[], reasoning_open=False) is None
@@ -223,7 +180,7 @@ def test_no_schema_is_needed(form: str) -> None:
 
 
 def test_markers_that_stay() -> None:
-    formats = detect(TEMPLATES["Magistral-1.2"][0])
+    formats = detect(TEMPLATES["Magistral-1.2"])
     assert formats.kept_special(tools=False) == {"[THINK]", "[/THINK]"}
     assert formats.kept_special(tools=True) == {"[THINK]", "[/THINK]", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"}
     assert detect(None).kept_special(tools=True) == frozenset()

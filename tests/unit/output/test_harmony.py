@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -231,19 +230,3 @@ def test_the_turn_ends_although_the_model_goes_on() -> None:
     assert choice["finish_reason"] == "tool_calls"
     assert len(choice["message"]["tool_calls"]) == 1
     assert bench.engine.cancelled == [bench.engine.requests[0].request_id]
-
-
-def test_a_stream() -> None:
-    fields = {"messages": [{"role": "user", "content": "x"}], "stream": True}
-    body = answered("/v1/chat/completions", fields, THOUGHT, "<|channel|>fin", "al<|message|>Arrr", ".").body.decode()
-    chunks = [line.removeprefix("data: ") for line in body.split("\n\n") if line.startswith("data: {")]
-    deltas = [json.loads(chunk)["choices"][0]["delta"] for chunk in chunks]
-    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "User asks."
-    assert "".join(delta.get("content", "") for delta in deltas) == "Arrr."
-
-
-def test_a_response() -> None:
-    tools = [{"type": "function", **TOOLS[0]["function"]}]
-    answer = answered("/v1/responses", {"input": "x", "tools": tools}, THOUGHT, CALL).json()
-    assert [item["type"] for item in answer["output"]] == ["reasoning", "function_call"]
-    assert answer["output"][1]["arguments"] == ARGUMENTS

@@ -124,20 +124,6 @@ def test_streams_without_delay_and_says_where_it_is() -> None:
     assert new(opened=True).reasoning_open
 
 
-def test_behind_reasoning_text_goes_through_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    parser = new(opened=True, tools=False)
-    assert parser.push("a</think>\n\nb") == [ReasoningDelta("a"), ContentDelta("b")]
-
-    def never(*_: object) -> None:
-        raise AssertionError("this text was looked at")
-
-    monkeypatch.setattr(ReasoningParser, "_content", never)
-    monkeypatch.setattr(ReasoningParser, "_read_reasoning", never)
-    assert parser.push("</think>\n") == [ContentDelta("</think>\n")]
-    assert parser.push("") == []
-    assert parser.finish() == []
-
-
 @pytest.mark.parametrize(
     ("kind", "tail", "opened"),
     [

@@ -1,18 +1,17 @@
+"""Requests from their admission to their end, through the chat API."""
+
 from __future__ import annotations
 
 import asyncio
-import itertools
-import json
 import time
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from openai_bls.api.chat import serving
-from openai_bls.api.common.encoding import encode
-from openai_bls.core.engine_types import Logprobs, PromptResult, SamplingParams
+from openai_bls.core.engine_types import PromptResult, SamplingParams
 from openai_bls.core.errors import (
     ApiError,
     EngineError,
@@ -22,8 +21,8 @@ from openai_bls.core.errors import (
     RateLimitError,
     RequestDeadlineError,
 )
-from openai_bls.core.request import Deadline, ValidRequest
-from openai_bls.output.detect import detect
+from openai_bls.core.request import Deadline
+from openai_bls.pipeline.admission.key_budgets import KeyBudgets
 from openai_bls.pipeline.service import within
 from tests.unit.core_support import (
     EOS,
@@ -38,52 +37,7 @@ from tests.unit.core_support import (
     token_ids,
     usage_body,
 )
-
-CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
-TOOLS = [{"type": "function", "function": {"name": "f"}}]
-
-
-async def begin(bench: Bench, request: ValidRequest) -> asyncio.Task[Any]:
-    """A whole answer whose sequences have reached the engine."""
-    before = len(bench.engine.requests)
-    task = asyncio.ensure_future(serving.answer(bench.service, request_context(), request))
-    while len(bench.engine.requests) == before and not task.done():
-        await asyncio.sleep(0)
-    return task
-
-
-async def whole(bench: Bench, request: ValidRequest, *pieces: Any, reason: str = "length", **last: Any) -> Any:
-    """The body of an answer made of pieces, a delta each; `last` comes with the last of them."""
-    before = len(bench.engine.requests)
-    task = await begin(bench, request)
-    for piece in pieces[:-1]:
-        bench.engine.deliver(before, piece)
-    bench.engine.deliver(before, pieces[-1], reason, stop_token_id=EOS if reason == "stop" else None, **last)
-    return body_of(await task)
-
-
-async def stream(bench: Bench, request: ValidRequest, *, open_at_once: bool = False) -> FakeSink:
-    sink = FakeSink(opens_at_once=open_at_once)
-    await serving.stream(bench.service, request_context(), request, sink)
-    return sink
-
-
-async def refused(bench: Bench, request: ValidRequest) -> ApiError:
-    """The same error streamed and not; nothing stays behind."""
-    with pytest.raises(ApiError) as caught:
-        await serving.answer(bench.service, request_context(), request)
-    sink = FakeSink(opens_at_once=True)
-    with pytest.raises(ApiError) as streamed:
-        await serving.stream(bench.service, request_context(), request, sink)
-    assert sink.raw == []
-    assert caught.value.body() == streamed.value.body()
-    assert bench.service.in_progress == 0
-    assert bench.engine.requests == []
-    return caught.value
-
-
-def body_of(answer: Any) -> Any:
-    return json.loads(encode(answer))
+from tests.unit.pipeline.serving import begin, body_of, both_ways, refused, stream, whole
 
 
 async def test_a_whole_answer() -> None:
@@ -151,23 +105,16 @@ async def test_prompts_times_n_in_order() -> None:
     assert body["usage"] == usage_body(3, 4)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_echo(streamed: bool) -> None:
-    bench = Bench()
-    request = completion(prompt=["aé", "b"], n=2, echo=True, stream=streamed)
-    if streamed:
-        sink = await stream(bench, request)
-    else:
-        task = await begin(bench, request)
-    for at in range(4):
-        bench.engine.deliver(at, "!", "length")
-    if streamed:
-        texts = ["", "", "", ""]
-        for chunk in sink.chunks:
-            texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
-    else:
-        texts = [choice["text"] for choice in body_of(await task)["choices"]]
-    assert texts == ["aé!", "aé!", "b!", "b!"]
+async def test_echo() -> None:
+    def feed(bench: Bench) -> None:
+        for at in range(4):
+            bench.engine.deliver(at, "!", "length")
+
+    body, sink = await both_ways(partial(completion, prompt=["aé", "b"], n=2, echo=True), feed)
+    texts = [""] * 4
+    for chunk in sink.chunks:
+        texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+    assert texts == [choice["text"] for choice in body["choices"]] == ["aé!", "aé!", "b!", "b!"]
 
 
 async def test_echo_of_token_ids() -> None:
@@ -245,12 +192,23 @@ async def test_preprocessing_may_fail(result: Any, kind: type[ApiError], param: 
     assert bench.busy == [1, 0, 1, 0]
 
 
-async def test_an_unexpected_exception_of_preprocessing_leaves_no_count_behind() -> None:
-    bench = Bench()
-    bench.prompts.result = RuntimeError("bug")
-    with pytest.raises(RuntimeError):
-        await serving.answer(bench.service, request_context(), chat())
-    assert bench.service.in_progress == 0
+async def test_a_budget_pays_for_what_was_used(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("alice: k tokens_per_minute=100\n")
+    bench = Bench(api_keys_file=str(tmp_path / "keys"))
+    budgets = bench.service.budgets = KeyBudgets(bench.service.api_keys.limits, clock=lambda: 0.0)
+    for result, left in ((RuntimeError("bug"), "100"), (None, "96")):
+        bench.prompts.result = result
+        context = request_context(key="alice")
+        answer = asyncio.ensure_future(serving.answer(bench.service, context, chat(max_tokens=50)))
+        while not (answer.done() or bench.engine.requests):
+            await asyncio.sleep(0)
+        if result is None:
+            assert budgets.headers("alice")["x-ratelimit-remaining-tokens"] == "48"
+            bench.engine.deliver(0, "ab", "stop")
+        await asyncio.gather(answer, return_exceptions=True)
+        assert answer.exception() is result
+        assert budgets.headers("alice")["x-ratelimit-remaining-tokens"] == left
+        assert bench.service.in_progress == 0
 
 
 async def test_admission() -> None:
@@ -285,29 +243,6 @@ async def test_draining_takes_no_more_and_ends_what_runs() -> None:
 # --- ends ---
 
 
-@pytest.mark.parametrize(
-    ("delta", "status"),
-    [
-        ({"finish_reason": "error", "error": "x"}, 500),
-        ({"finish_reason": "error", "error": "x", "invalid": True}, 400),
-        ({"finish_reason": "cancelled"}, 503),
-    ],
-)
-async def test_an_engine_error(delta: dict[str, Any], status: int) -> None:
-    bench = Bench()
-    task = await begin(bench, chat(n=2))
-    bench.engine.deliver(1, "x", **delta)
-    with pytest.raises(ApiError) as info:
-        await task
-    assert info.value.status == status
-    assert bench.service.in_progress == 0
-    assert bench.engine.cancelled == [bench.engine.requests[0].request_id]
-    sink = await stream(bench, chat())
-    bench.engine.deliver(2, "x", **delta)
-    assert [error.status for error in sink.errors] == [status]
-    assert bench.service.in_progress == 0
-
-
 async def test_cancelling_an_answer_cancels_the_generation() -> None:
     bench = Bench()
     task = await begin(bench, chat(n=2))
@@ -315,16 +250,6 @@ async def test_cancelling_an_answer_cancels_the_generation() -> None:
     await asyncio.gather(task, return_exceptions=True)
     assert bench.engine.cancelled == [request.request_id for request in bench.engine.requests]
     assert bench.service.in_progress == 0
-
-
-async def test_cancelling_a_stream() -> None:
-    bench = Bench()
-    sink = FakeSink()
-    generation = await serving.stream(bench.service, request_context(), chat(), sink)
-    generation.cancel()
-    assert bench.engine.cancelled == [1]
-    assert bench.service.in_progress == 0
-    assert (sink.raw, sink.ended) == ([], False)
 
 
 async def test_a_sink_that_raises_at_the_beginning_leaves_no_count_behind() -> None:
@@ -337,268 +262,6 @@ async def test_a_sink_that_raises_at_the_beginning_leaves_no_count_behind() -> N
         await serving.stream(bench.service, request_context(), chat(stream=True), Broken(opens_at_once=True))
     assert bench.service.in_progress == 0
     assert bench.engine.listeners == {}
-
-
-# --- streams ---
-
-
-async def test_the_order_of_a_stream() -> None:
-    bench = Bench()
-    request = chat(n=2, stream=True, stream_options={"include_usage": True})
-    sink = await stream(bench, request, open_at_once=True)
-    # Roles at once.
-    assert [c["choices"][0]["index"] for c in sink.chunks] == [0, 1]
-    bench.engine.deliver(1, "b", "length")
-    bench.engine.deliver(0, "a")
-    bench.engine.deliver(0, "a", "stop", stop_token_id=EOS)
-    chunks = sink.chunks
-    assert len({(c["id"], c["created"], c["model"], c["system_fingerprint"]) for c in chunks}) == 1
-    for index, texts, reason in ((0, ["a", "a"], "stop"), (1, ["b"], "length")):
-        own = [c["choices"][0] for c in chunks if c["choices"] and c["choices"][0]["index"] == index]
-        assert [c["delta"] for c in own] == [
-            {"role": "assistant", "content": ""},
-            *({"content": text} for text in texts),
-            {},
-        ]
-        assert [c["finish_reason"] for c in own] == [None] * (len(own) - 1) + [reason]
-    assert [c["usage"] for c in chunks[:-1]] == [None] * (len(chunks) - 1)
-    assert chunks[-1]["choices"] == []
-    assert chunks[-1]["usage"] == usage_body(2, 4)
-    assert sink.ends == 1
-
-
-async def test_usage_with_every_chunk() -> None:
-    bench = Bench()
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    sink = await stream(bench, chat(stream=True, stream_options=options))
-    bench.engine.deliver(0, "ab")
-    bench.engine.deliver(0, "c", "length")
-    counts = [c["usage"]["completion_tokens"] for c in sink.chunks]
-    # The chunk with the role has no token yet.
-    assert counts == [0, 2, 3, 3, 3]
-    assert {c["usage"]["prompt_tokens"] for c in sink.chunks} == {2}
-
-
-PIECES = st.sampled_from(["a", "b", "é", "中", "👍", " ", "\n", "<", CALL, "<tool_call>", "stop", "\0"])
-CHOICE = st.tuples(
-    st.lists(PIECES, max_size=6).map("".join),
-    st.lists(st.integers(1, 7), min_size=1, max_size=10),
-    st.sampled_from(["stop", "length"]),
-)
-
-
-@given(st.lists(CHOICE, min_size=1, max_size=3), st.booleans(), st.sampled_from([[], ["b", "中👍"]]), st.booleans())
-@settings(deadline=None, max_examples=120)
-def test_a_stream_adds_up_to_the_whole_answer(choices: list[Any], tools: bool, stop: list[str], is_chat: bool) -> None:
-    fields: dict[str, Any] = {"n": len(choices), "stop": stop, "skip_special_tokens": True}
-    if is_chat and tools:
-        fields["tools"] = TOOLS
-    make = chat if is_chat else completion
-    usage = {"stream_options": {"include_usage": True}}
-
-    def feed(bench: Bench) -> None:
-        rests = [token_ids(text) for text, _, _ in choices]
-        sizes = [itertools.cycle(cuts) for _, cuts, _ in choices]
-        while any(rests):
-            for at, rest in enumerate(rests):
-                size = next(sizes[at])
-                bench.engine.deliver(at, rest[:size])
-                rests[at] = rest[size:]
-        for at, (_, _, reason) in enumerate(choices):
-            token = EOS if reason == "stop" else None
-            bench.engine.deliver(at, [], reason, stop_token_id=token)
-
-    async def test() -> None:
-        bench = Bench()
-        task = await begin(bench, make(**fields))
-        feed(bench)
-        answer = body_of(await task)
-        bench = Bench()
-        sink = await stream(bench, make(stream=True, **usage, **fields))
-        feed(bench)
-        assert sink.ends == 1
-        assert sink.chunks[-1]["usage"] == answer["usage"]
-        for choice in answer["choices"]:
-            own = [c["choices"][0] for c in sink.chunks[:-1] if c["choices"][0]["index"] == choice["index"]]
-            assert own[-1]["finish_reason"] == choice["finish_reason"]
-            assert all(c["finish_reason"] is None for c in own[:-1])
-            if not is_chat:
-                assert "".join(c["text"] for c in own) == choice["text"]
-                continue
-            deltas = [c["delta"] for c in own]
-            assert [d.get("role") for d in deltas] == ["assistant"] + [None] * (len(deltas) - 1)
-            assert deltas[-1] == {}
-            message = choice["message"]
-            assert "".join(d.get("content", "") for d in deltas) == (message["content"] or "")
-            calls: list[dict[str, str]] = []
-            for delta in deltas:
-                for call in delta.get("tool_calls", ()):
-                    if "id" in call:
-                        assert call["index"] == len(calls)
-                        calls.append({"name": call["function"]["name"], "arguments": ""})
-                    calls[call["index"]]["arguments"] += call["function"]["arguments"]
-            assert calls == [call["function"] for call in message.get("tool_calls", ())]
-
-    asyncio.run(test())
-
-
-THINKING = detect(None, tool_call_parser="hermes", reasoning_parser="think")
-
-# --- log-probabilities ---
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_log_probabilities_of_a_chat(streamed: bool) -> None:
-    bench = Bench()
-    request = chat(logprobs=True, top_logprobs=1, stream=streamed, stop=["!"])
-    if streamed:
-        sink = await stream(bench, request)
-    else:
-        task = await begin(bench, request)
-    assert bench.engine.requests[0].logprobs == 1
-    first, second = token_ids("é")
-    bench.engine.deliver(0, [first])
-    bench.engine.deliver(0, [second, *token_ids("a!")])
-    if streamed:
-        parts = [c["choices"][0]["logprobs"] for c in sink.chunks if c["choices"][0]["logprobs"]]
-        content = [entry for part in parts for entry in part["content"]]
-        assert sink.ends == 1
-    else:
-        content = body_of(await task)["choices"][0]["logprobs"]["content"]
-    # Not of the stop string.
-    assert [entry["bytes"] for entry in content] == [[0xC3], [0xA9], [97]]
-    assert content[2] == {
-        "token": "a",
-        "logprob": -0.5,
-        "bytes": [97],
-        "top_logprobs": [{"token": "b", "logprob": -0.1, "bytes": [98]}],
-    }
-
-
-async def test_log_probabilities_of_an_echoed_prompt() -> None:
-    bench = Bench()
-    prompt = Logprobs([-1.0, -2.0], [[3], [4]], [[-0.1], [-0.2]])
-    request = completion(prompt="aé", echo=True, logprobs=1, max_tokens=2)
-    choice = (await whole(bench, request, "xy", prompt_logprobs=prompt))["choices"][0]
-    assert bench.engine.requests[0].prompt_logprobs == 1
-    assert choice["text"] == "aéxy"
-    logprobs = choice["logprobs"]
-    assert logprobs["tokens"] == ["a", "bytes:\\xc3", "bytes:\\xa9", "x", "y"]
-    assert logprobs["token_logprobs"] == [None, -1.0, -2.0, -0.5, -0.5]
-    assert logprobs["text_offset"] == [0, 1, 1, 2, 3]
-    assert logprobs["top_logprobs"][0] is None
-
-
-async def test_nothing_but_the_prompts_log_probabilities() -> None:
-    bench = Bench()
-    request = completion(prompt="ab", echo=True, logprobs=0, max_tokens=0)
-    body = await whole(bench, request, "", prompt_logprobs=Logprobs([-1.0], [[]], [[]]))
-    assert bench.engine.requests[0].max_tokens == 0
-    assert (body["choices"][0]["text"], body["choices"][0]["finish_reason"]) == ("ab", "length")
-    assert body["choices"][0]["logprobs"]["token_logprobs"] == [None, -1.0]
-    assert body["usage"] == usage_body(2, 0)
-
-
-@pytest.mark.parametrize("fields", [{}, {"logprobs": 0}])
-async def test_an_echo_of_what_is_left_of_a_prompt(fields: dict[str, Any]) -> None:
-    bench = Bench()
-    more: dict[str, Any] = {"prompt_logprobs": Logprobs([-1.0], [[]], [[]])} if fields else {}
-    request = completion(prompt="abcdef", echo=True, truncate_prompt_tokens=2, **fields)
-    assert (await whole(bench, request, "X", **more))["choices"][0]["text"] == "efX"
-    assert bench.engine.requests[0].prompt_token_ids == token_ids("ef")
-
-
-async def test_the_prompt_has_no_part_in_which_answer_is_best() -> None:
-    bench = Bench()
-    task = await begin(bench, completion(prompt="ab", echo=True, logprobs=0, best_of=2))
-    prompt = Logprobs([-10.0], [[]], [[]])
-    for at, values in enumerate(([-1.0], [-1.5, -1.5, -1.5])):
-        logprobs = Logprobs(values, [[]] * len(values), [[]] * len(values))
-        bench.engine.deliver(at, str(at) * len(values), "length", logprobs=logprobs, prompt_logprobs=prompt)
-    assert body_of(await task)["choices"][0]["text"] == "ab0"
-
-
-async def test_thoughts_that_are_not_told_have_no_log_probabilities() -> None:
-    bench = Bench(formats=THINKING)
-    request = chat(messages=[{"role": "user", "content": "<think>"}], include_reasoning=False, logprobs=True)
-    choice = (await whole(bench, request, "hmm", "</think>", "yes", ""))["choices"][0]
-    assert choice["message"]["content"] == "yes"
-    assert [entry["token"] for entry in choice["logprobs"]["content"]] == list("yes")
-
-
-async def test_an_engine_that_keeps_log_probabilities_back_fails_the_request() -> None:
-    bench = Bench()
-    task = await begin(bench, completion(prompt="ab", echo=True, logprobs=0))
-    bench.engine.deliver(0, "x")
-    with pytest.raises(EngineError):
-        await task
-
-
-async def test_the_likeliest_of_several() -> None:
-    bench = Bench()
-    task = await begin(bench, completion(prompt=["a", "b"], n=1, best_of=3))
-    assert [r.logprobs for r in bench.engine.requests] == [0] * 6
-    for at, value in enumerate([-3.0, -1.0, -2.0, -1.0, -5.0, -0.5]):
-        bench.engine.deliver(at, str(at), "length", logprobs=Logprobs([value], [[]], [[]]))
-    body = body_of(await task)
-    assert [(c["index"], c["text"], c["logprobs"]) for c in body["choices"]] == [(0, "1", None), (1, "5", None)]
-    # All that was generated counts.
-    assert body["usage"] == usage_body(2, 6)
-
-
-# --- reasoning and tools ---
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("opened", [False, True])
-async def test_what_the_model_thinks_is_told_apart_and_counted(streamed: bool, opened: bool) -> None:
-    bench = Bench(formats=THINKING)
-    prompt = "hi<think>\n" if opened else "hi"
-    request = chat(messages=[{"role": "user", "content": prompt}], stream=streamed, tools=TOOLS)
-    if streamed:
-        sink = await stream(bench, request)
-    else:
-        task = await begin(bench, request)
-    for piece in ("" if opened else "<think>", "hm", "m", "</think>", "\n\nyes", CALL):
-        bench.engine.deliver(0, piece)
-    bench.engine.deliver(0, "", "stop", stop_token_id=EOS)
-    if streamed:
-        deltas = [c["choices"][0]["delta"] for c in sink.chunks]
-        thoughts = "".join(d.get("reasoning_content", "") for d in deltas)
-        assert thoughts == "".join(d.get("reasoning", "") for d in deltas)
-        content = "".join(d.get("content") or "" for d in deltas)
-    else:
-        body = body_of(await task)
-        message = body["choices"][0]["message"]
-        thoughts, content = message["reasoning_content"], message["content"]
-        assert message["reasoning"] == thoughts
-        assert message["tool_calls"][0]["function"]["name"] == "f"
-        assert body["choices"][0]["finish_reason"] == "tool_calls"
-        # Of a token a byte: "hmm" and the marker that ends it.
-        assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == len("hmm</think>")
-    assert (thoughts, content) == ("hmm", "yes")
-
-
-async def test_thoughts_that_nobody_wants() -> None:
-    bench = Bench(formats=THINKING)
-    message = (await whole(bench, chat(include_reasoning=False), "<think>hm</think>yes"))["choices"][0]["message"]
-    assert message["content"] == "yes"
-    assert "reasoning_content" not in message
-    choice = (await whole(bench, chat(), "<think>hm"))["choices"][0]
-    assert (choice["message"]["content"], choice["finish_reason"]) == (None, "length")
-
-
-@pytest.mark.parametrize(
-    ("choice", "reason"), [("required", "tool_calls"), ({"type": "function", "function": {"name": "f"}}, "stop")]
-)
-async def test_forced_calls(choice: Any, reason: str) -> None:
-    bench = Bench()
-    body = (await whole(bench, chat(tools=TOOLS, tool_choice=choice), CALL, reason="stop"))["choices"][0]
-    grammar = bench.engine.requests[0].grammar
-    assert grammar is not None
-    assert "<tool_call>" in grammar.text
-    assert body["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": 1}'}
-    assert (body["message"]["content"], body["finish_reason"]) == (None, reason)
 
 
 # --- the engine's part in the answer ---

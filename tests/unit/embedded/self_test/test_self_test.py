@@ -77,7 +77,7 @@ def test_the_steps_of_a_number_format_are_no_differences() -> None:
 
 
 def stored(token_ids: list[int], logprobs: list[float]) -> SelfTestRecord:
-    return SelfTestRecord("cpu", {}, "float32", "r", "a", [[1, 2]], [token_ids], [logprobs])
+    return SelfTestRecord("cpu", "float32", [[1, 2]], [token_ids], [logprobs], versions={}, runner="r", attention="a")
 
 
 @pytest.mark.parametrize(

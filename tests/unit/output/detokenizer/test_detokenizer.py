@@ -153,17 +153,6 @@ def test_kept_special_tokens_stay(kind: str, data: st.DataObject, with_prompt: b
 
 
 @every_kind
-def test_kept_special_tokens_share_the_large_table(kind: str) -> None:
-    factory = factory_of(kind)
-    keep = frozenset(specials(kind).values())
-    first, second, plain = factory.new(keep_special=keep), factory.new(keep_special=keep), factory.new()
-    name = "_kept" if isinstance(factory, WindowedFactory) else "_table"
-    assert getattr(first, name) is getattr(second, name)
-    if not isinstance(factory, WindowedFactory):
-        assert getattr(first, name).whole is getattr(plain, name).whole
-
-
-@every_kind
 @pytest.mark.parametrize("skip", [True, False])
 def test_decode_is_the_tokenizers(kind: str, skip: bool) -> None:
     assert type(factory_of(kind)) is KINDS[kind]
@@ -249,27 +238,6 @@ def test_a_run_of_byte_tokens_is_held_while_it_can_be_valid() -> None:
     assert detokenizer.finish() == "\ufffd" * 3
 
 
-def test_a_prompt_may_end_within_a_run_of_byte_tokens() -> None:
-    x = tokenizer_of("llama2").token_to_id("x")
-    new = factory_of("llama2").new
-    completes = new(prompt_token_ids=[x, *byte_run(0xE4, 0xBD)])
-    assert completes.push(byte_run(0xA0)) + completes.push([x]) == "你x"
-    continues = new(prompt_token_ids=[x, *byte_run(0x41)])
-    assert continues.push(byte_run(0x42)) + continues.finish() == "B"
-    silent = new(prompt_token_ids=[x, *byte_run(0x41)])
-    assert silent.finish() == ""
-
-
-def test_leading_space() -> None:
-    space, x, begin = (tokenizer_of("llama2").token_to_id(token) for token in ("▁", "x", "<s>"))
-    new = factory_of("llama2").new
-    assert new().push([space, x]) == "x"
-    assert new(prompt_token_ids=[begin]).push([space, x]) == "x"
-    assert new(prompt_token_ids=[begin, space]).push([space, x]) == " x"
-    assert new(prompt_token_ids=[begin, x]).push([space, x]) == " x"
-    assert new(False, [begin]).push([space, x]) == " x"
-
-
 @every_kind
 @moderate
 @given(data=st.data(), skip=st.booleans())
@@ -302,12 +270,6 @@ def test_stateless_chunks_of_a_run_longer_than_the_context() -> None:
         for i in range(len(ids))
     ]
     assert "".join(chunks) == text
-
-
-def test_stateless_chunks_of_an_invalid_run() -> None:
-    decode_chunk = factory_of("llama2").decode_chunk
-    assert decode_chunk([], byte_run(0xF0, 0x9F), True) == "\ufffd\ufffd"
-    assert decode_chunk([], byte_run(0xF0, 0x9F, 0x41, 0xFF, 0xE4), False) == "\ufffd\ufffdA\ufffd"
 
 
 def test_load(tmp_path: Path) -> None:

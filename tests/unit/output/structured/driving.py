@@ -99,17 +99,22 @@ def drive(vocabulary: Vocabulary, wanted: Grammar, random: Random, limit: int = 
     return b"".join(output)
 
 
+def spelled(text: str) -> list[int]:
+    """A text's ids in the tiny vocabulary."""
+    return [tiny().id_of_byte[byte] for byte in text.encode()]
+
+
 def accepts(wanted: Grammar, text: str) -> bool:
     """Whether a grammar allows a whole text."""
     vocabulary = tiny()
     constraint = vocabulary.make(wanted)
-    for byte in text.encode():
+    for token_id in spelled(text):
         try:
-            if vocabulary.id_of_byte[byte] not in vocabulary.allowed(constraint):
+            if token_id not in vocabulary.allowed(constraint):
                 return False
         except GrammarError:
             return False
-        assert constraint.accept(vocabulary.id_of_byte[byte])
+        assert constraint.accept(token_id)
     return constraint.ended or vocabulary.eos in vocabulary.allowed(constraint)
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.output.structured import Format, grammar, guidance, has_structural_tags, has_style
+from openai_bls.output.structured import Format, grammar, has_structural_tags, has_style
 from tests.unit.core_support import engine_info
 from tests.unit.output.structured.driving import json_schema, made
 
@@ -84,8 +83,3 @@ def test_structural_tags_and_styles() -> None:
     assert has_structural_tags(VLLM)
     assert has_style(VLLM, "glm_xml")
     assert not has_structural_tags(engine_info(engine="vllm", grammar_backend=""))
-
-
-def test_the_kinds_are_known_ones() -> None:
-    assert isinstance(VLLM, EngineInfo)
-    assert VLLM.grammar_kinds == guidance.KINDS

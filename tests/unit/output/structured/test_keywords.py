@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from typing import Any, Literal
 
@@ -48,7 +47,7 @@ BY_BOTH: list[Any] = [
     {"oneOf": [{"type": "string"}, {"type": "integer"}]},
     {"type": "integer", "format": "int32", "minLength": 3},
     {"type": "array", "uniqueItems": False},
-    {"type": "array", "maxItems": 1, "uniqueItems": True},
+    {"type": "array", "minItems": 1.0, "maxItems": 1, "uniqueItems": True},
     {"type": "object", "properties": {"a": {}}, "unevaluatedProperties": False},
     {"$schema": "http://json-schema.org/draft-07/schema#", "$id": "x", "definitions": {"d": {"not": {}}}, "x-y": 1},
 ]
@@ -217,27 +216,6 @@ def test_nullable_is_openapis(wanted: Schema, right: tuple[str, ...], wrong: tup
 
 
 @pytest.mark.parametrize(
-    ("wanted", "normal"),
-    [
-        (OBJECT, CLOSED),
-        ({"type": "object", "required": ["z"]}, {"type": "object", "required": ["z"]}),
-        ({"maxLength": 3}, {"type": "string", "maxLength": 3}),
-        ({"maxLength": 3, "minimum": 1}, {"maxLength": 3, "minimum": 1}),
-        ({"type": ["number", "integer", "null"]}, {"type": ["number", "null"]}),
-        ({"type": "integer", "minimum": 0.5, "maximum": 2.5}, {"type": "integer", "minimum": 1, "maximum": 2}),
-        ({"type": "integer", "exclusiveMinimum": 0.5}, {"type": "integer", "exclusiveMinimum": 0}),
-        ({"const": 1.0, "enum": [1, True, 2]}, {"enum": [1]}),
-        ({"type": "array", "items": [{"type": "null"}], "minItems": 1.0}, {"prefixItems": [{"type": "null"}]}),
-    ],
-)
-def test_normal_form(wanted: Schema, normal: Schema) -> None:
-    before = copy.deepcopy(wanted)
-    found = schema.checked(wanted)
-    assert normal.items() <= found.items()
-    assert wanted == before
-
-
-@pytest.mark.parametrize(
     ("wanted", "right", "wrong"),
     [
         ({"anyOf": [{"type": "null"}, False]}, "null", "1"),
@@ -327,40 +305,6 @@ def test_what_the_openai_sdk_and_pydantic_write(model: type[BaseModel], strict: 
     text = json.dumps(value)
     assert accepts(found, text)
     assert not accepts(found, text.replace("Oak", "oak"))
-
-
-ITEMS = {"type": "array", "items": {"type": "integer"}}
-
-
-@pytest.mark.parametrize(
-    ("schema_of", "text"),
-    [
-        ({"type": "string", "minLength": 1}, '"\t"'),
-        ({"type": "string", "format": "regex"}, '"x"'),
-        ({"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": {}}, '{"\\u0061": "x"}'),
-        ({"anyOf": [{"type": "string"}], "maxLength": 1}, '"xyz"'),
-        ({"$ref": "#/$defs/s", "enum": ["a"], "$defs": {"s": {"type": "string"}}}, '"xyz"'),
-        ({"type": "string", "enum": [1]}, "1"),
-        ({"type": "integer", "multipleOf": 3, "minimum": 0}, "4"),
-        ({"type": "number", "multipleOf": 3}, "4"),
-        ({**ITEMS, "uniqueItems": True}, "[1, 1]"),
-        ({**ITEMS, "contains": {"const": 3}}, "[1]"),
-        ({"type": "object", "dependentRequired": {"a": ["b"]}}, '{"a": 1}'),
-        ({"type": "string", "not": {"const": "a"}}, '"a"'),
-        ({"if": {"type": "string"}, "then": {"const": "a"}}, '"b"'),
-        ({"allOf": [{"type": "string"}, {"maxLength": 1}]}, '"xyz"'),
-        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "1"),
-        ({"type": "string"}, '"\\ud83d"'),
-        ({"type": "string"}, '"\\udfff\\ud83d"'),
-    ],
-)
-def test_what_xgrammar_lets_pass(schema_of: Any, text: str) -> None:
-    """These schemas are enforced here, or refused."""
-    try:
-        found = made(json_schema(schema_of))
-    except InvalidRequestError:
-        return
-    assert not accepts(found, text)
 
 
 def llguidance_says(found: Any) -> list[str]:

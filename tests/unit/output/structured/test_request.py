@@ -78,71 +78,40 @@ def test_forms(fields: dict[str, Any], expected: dict[str, Any], param: str) -> 
     assert requested(fields) == Requested(expected, param)
 
 
-@pytest.mark.parametrize(
-    ("fields", "param", "says"),
-    [
-        ({"response_format": "json"}, "response_format", "must be an object"),
-        ({"response_format": {}}, "response_format.type", "Missing required parameter"),
-        (
-            {"response_format": {"type": "xml"}},
-            "response_format.type",
-            "text, json_object, json_schema, structural_tag",
-        ),
-        ({"response_format": {"type": "grammar", "grammar": "x"}}, "response_format.type", "is not one of"),
-        ({"response_format": {"type": "json_object", "x": 1}}, "response_format.x", "is not known"),
-        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "Missing required parameter"),
-        ({"response_format": {"type": "json_schema", "json_schema": 3}}, "response_format.json_schema", "an object"),
-        ({"response_format": json_schema(name=None)}, "response_format.json_schema.name", "Missing required parameter"),
-        ({"response_format": json_schema(name="a b")}, "response_format.json_schema.name", "letters, digits"),
-        ({"response_format": json_schema(name="a\n")}, "response_format.json_schema.name", "letters, digits"),
-        ({"response_format": json_schema(name="a" * 65)}, "response_format.json_schema.name", "1 to 64"),
-        ({"response_format": json_schema(name=3)}, "response_format.json_schema.name", "not 3"),
-        ({"response_format": json_schema(schema=None)}, "response_format.json_schema.schema", "Missing"),
-        ({"response_format": json_schema(schema=True)}, "response_format.json_schema.schema", "an object"),
-        ({"response_format": json_schema(strict="yes")}, "response_format.json_schema.strict", "a boolean"),
-        ({"response_format": json_schema(description=3)}, "response_format.json_schema.description", "a string"),
-        ({"response_format": json_schema(scheme={})}, "response_format.json_schema.scheme", "is not known"),
-        ({"structured_outputs": []}, "structured_outputs", "must be an object"),
-        ({"structured_outputs": {}}, "structured_outputs", "must have one of json, regex"),
-        ({"structured_outputs": {"json_object": False}}, "structured_outputs", "must have one of"),
-        ({"structured_outputs": {"lark": "x"}}, "structured_outputs.lark", "is not known"),
-        ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "not JSON text"),
-        ({"structured_outputs": {"json": [1]}}, "structured_outputs.json", "a JSON schema, not [1]"),
-        ({"structured_outputs": {"regex": ""}}, "structured_outputs.regex", "something in it"),
-        ({"structured_outputs": {"regex": 3}}, "structured_outputs.regex", "a string"),
-        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "array of strings"),
-        ({"structured_outputs": {"choice": ["a", ""]}}, "structured_outputs.choice", "array of strings"),
-        ({"structured_outputs": {"choice": "ab"}}, "structured_outputs.choice", "array of strings"),
-        ({"structured_outputs": {"json_object": 1}}, "structured_outputs.json_object", "a boolean"),
-        ({"structured_outputs": {"structural_tag": "3"}}, "structured_outputs.structural_tag", "an object"),
-        ({"structured_outputs": {"regex": "a", "backend": "outlines"}}, "structured_outputs.backend", '"outlines"'),
-        (
-            {"structured_outputs": {"json": SCHEMA, "whitespace_pattern": " *"}},
-            "structured_outputs.whitespace_pattern",
-            "is not supported",
-        ),
-        (
-            {"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}},
-            "structured_outputs.disable_additional_properties",
-            "is not supported",
-        ),
-        (
-            {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": "no"}},
-            "structured_outputs.disable_any_whitespace",
-            "a boolean",
-        ),
-        ({"guided_regex": "a", "guided_decoding_backend": "outlines"}, "guided_decoding_backend", "is not supported"),
-        ({"guided_json": {}, "guided_whitespace_pattern": ""}, "guided_whitespace_pattern", "is not supported"),
-        ({"guided_json": 3}, "guided_json", "a JSON schema"),
-        ({"guided_json": "\ud800"}, "guided_json", "not JSON text"),
-    ],
-)
-def test_refusals(fields: dict[str, Any], param: str, says: str) -> None:
+# Field at fault → values of the field that it belongs to.
+REFUSED: dict[str, list[Any]] = {
+    "response_format": ["json"],
+    "response_format.type": [{}, {"type": "xml"}, {"type": "grammar", "grammar": "x"}],
+    "response_format.x": [{"type": "json_object", "x": 1}],
+    "response_format.json_schema": [{"type": "json_schema"}, {"type": "json_schema", "json_schema": 3}],
+    "response_format.json_schema.name": [json_schema(name=name) for name in (None, "a b", "a\n", "a" * 65, 3)],
+    "response_format.json_schema.schema": [json_schema(schema=None), json_schema(schema=True)],
+    "response_format.json_schema.strict": [json_schema(strict="yes")],
+    "response_format.json_schema.description": [json_schema(description=3)],
+    "response_format.json_schema.scheme": [json_schema(scheme={})],
+    "structured_outputs": [[], {}, {"json_object": False}],
+    "structured_outputs.lark": [{"lark": "x"}],
+    "structured_outputs.json": [{"json": "{"}, {"json": [1]}],
+    "structured_outputs.regex": [{"regex": ""}, {"regex": 3}],
+    "structured_outputs.choice": [{"choice": []}, {"choice": ["a", ""]}, {"choice": "ab"}],
+    "structured_outputs.json_object": [{"json_object": 1}],
+    "structured_outputs.structural_tag": [{"structural_tag": "3"}],
+    "structured_outputs.backend": [{"json": SCHEMA, "backend": "outlines"}],
+    "structured_outputs.whitespace_pattern": [{"json": SCHEMA, "whitespace_pattern": " *"}],
+    "structured_outputs.disable_additional_properties": [{"json": SCHEMA, "disable_additional_properties": True}],
+    "structured_outputs.disable_any_whitespace": [{"json": SCHEMA, "disable_any_whitespace": "no"}],
+    "guided_decoding_backend": ["outlines"],
+    "guided_whitespace_pattern": [""],
+    "guided_json": [3, "\ud800"],
+}
+
+
+@pytest.mark.parametrize(("param", "value"), [(param, value) for param, values in REFUSED.items() for value in values])
+def test_refusals_name_the_field(param: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        requested(fields)
+        requested({param.partition(".")[0]: value})
     assert caught.value.param == param
-    assert param in caught.value.message
-    assert says in caught.value.message
+    assert f"'{param}'" in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -204,23 +173,14 @@ def test_structural_tags_are_put_together_with_other_formats(field: str, tag: di
     assert not accepts(made, text[:-1])
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"structures": 3}, "'structures' must be an array"),
-        ({"x": 1}, "either 'format', or"),
-        ({"structures": [{"begin": "<f>"}]}, "a structure has"),
-        ({"format": TAG}, "either 'format', or"),
-    ],
-)
+@pytest.mark.parametrize("change", [{"structures": 3}, {"x": 1}, {"structures": [{"begin": "<f>"}]}, {"format": TAG}])
 @pytest.mark.parametrize("kind", [None, "structural_tag"])
-def test_bad_structural_tags_are_refused_at_once(kind: str | None, change: dict[str, Any], says: str) -> None:
+def test_bad_structural_tags_are_refused_at_once(kind: str | None, change: dict[str, Any]) -> None:
     tag = OLDER | change
     fields = {"response_format": tag} if kind is None else {"structured_outputs": {kind: tag}}
     with pytest.raises(InvalidRequestError) as caught:
         requested(fields)
     assert caught.value.param == ("response_format" if kind is None else f"structured_outputs.{kind}")
-    assert says in caught.value.message
 
 
 @pytest.mark.parametrize("inner", [3, {}, {"type": "xml"}, {"type": []}, NEWER])

@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from openai_bls.core.engine_types import Grammar
 from openai_bls.output.detect import REASONINGS, TOOL_FORMATS, detect
 from openai_bls.output.tool_parsers.formats import as_json_array
 from tests.unit.output.parsing import Found, run
@@ -56,17 +57,19 @@ def accepts(constraint: dict[str, Any], text: str) -> bool:
     return driving.accepts(driving.made(constraint), text)
 
 
-def walk(constraint: dict[str, Any], likely: Sequence[str], seed: int) -> str | None:
-    """A text at random that the constraint allows; None if it has not come to an end in time."""
+def walk(
+    grammar: Grammar, likely: Sequence[Sequence[int]], seed: int, vocabulary: driving.Vocabulary | None = None
+) -> str | None:
+    """A text at random that the grammar allows; None if it has not come to an end in time."""
     choose = random.Random(seed)
-    vocabulary = driving.tiny()
-    matcher = vocabulary.make(driving.made(constraint))
+    vocabulary = vocabulary or driving.tiny()
+    matcher = vocabulary.make(grammar)
     raw = b""
     wanted: list[int] = []
     for _ in range(MAX_STEPS):
         allowed = {int(token_id) for token_id in vocabulary.allowed(matcher)}
         if not wanted and choose.random() < 0.3:
-            wanted = [vocabulary.id_of_byte[byte] for byte in choose.choice(likely).encode()]
+            wanted = [*choose.choice(likely)]
         if not wanted or wanted[0] not in allowed:
             wanted = []
             if vocabulary.eos in allowed:
@@ -103,7 +106,8 @@ def samples(form: str, count: int, **choice: Any) -> list[Found]:
     if tool_format.only_at_start:
         likely += [tool_format.open + begin for begin in begins] * 3
     likely += VALUE_ENDS.get(tool_format.style, ())
-    texts = [walk(constraint, [*LIKELY, *filter(None, likely)], seed) for seed in range(count)]
+    parts = [driving.spelled(part) for part in (*LIKELY, *filter(None, likely))]
+    texts = [walk(driving.made(constraint), parts, seed) for seed in range(count)]
     ended = [text for text in texts if text is not None]
     assert len(ended) >= count // 4
     return [run(tool_format.parser(TOOLS), [text]) for text in ended]

@@ -10,9 +10,8 @@ import pytest
 
 from openai_bls.output.events import OutputParser
 from openai_bls.output.tool_parsers.families.hermes import HERMES
-from openai_bls.output.tool_parsers.families.mistral import MISTRAL
 from openai_bls.output.tool_parsers.formats import as_json_array, either
-from tests.unit.output.parsing import Found, check_every_split, run
+from tests.unit.output.parsing import Found, check_every_split
 
 TREE = {
     "type": "object",
@@ -46,11 +45,6 @@ def parser() -> OutputParser:
 )
 def test_calls(text: str, expected: Found) -> None:
     check_every_split(parser, text, expected)
-
-
-def test_ids_are_the_models_own() -> None:
-    assert as_json_array(MISTRAL).new_id is MISTRAL.new_id
-    assert run(parser(), ['[{"name": "g", "parameters": {}}]']) == [("call", "g", "{}")]
 
 
 @pytest.mark.parametrize("parallel", [True, False])

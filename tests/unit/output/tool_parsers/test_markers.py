@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import tempfile
 from functools import cache
@@ -16,7 +15,7 @@ from openai_bls.core.engine_types import EngineInfo, Grammar
 from openai_bls.output.detect import REASONINGS, TOOL_FORMATS
 from openai_bls.output.structured import Format, grammar
 from tests.unit import core_support
-from tests.unit.output.structured.driving import Vocabulary, accepts, json_schema, made
+from tests.unit.output.structured.driving import Vocabulary, accepts, json_schema, made, spelled
 from tests.unit.output.tool_parsers.test_constraints import LIKELY, TOOLS, VALUE_ENDS, walk
 
 MARKERS = sorted(
@@ -35,7 +34,6 @@ FORMATS = {
         for name, reasoning in REASONINGS.items()
     },
 }
-MAX_STEPS = 300
 
 
 @cache
@@ -83,38 +81,11 @@ def likely(name: str) -> list[str]:
     return [*LIKELY, *filter(None, own), *(reasoning.end for reasoning in REASONINGS.values())]
 
 
-def text_at_random(wanted: Grammar, parts: list[str], seed: int) -> str | None:
-    """A text that a grammar allows, many of its tokens markers; None if it did not end in time."""
-    choose = random.Random(seed)
-    found = vocabulary()
-    constraint = found.make(wanted)
-    raw = b""
-    queue: list[int] = []
-    for step in range(MAX_STEPS):
-        allowed = {int(token_id) for token_id in found.allowed(constraint)}
-        if not queue and choose.random() < 0.4:
-            queue = tokens(choose.choice(parts))
-        if not queue or queue[0] not in allowed:
-            queue = []
-            if found.eos in allowed:
-                if len(allowed) == 1 or step > 40 or choose.random() < 0.1:
-                    return raw.decode(errors="replace")
-                allowed.remove(found.eos)
-            preferred = [one for one in allowed if len(found.bytes_of[one]) > 1 or (step > 40 and found.closing[one])]
-            queue = [choose.choice(sorted(preferred if preferred and choose.random() < 0.5 else allowed))]
-        token_id = queue.pop(0)
-        assert constraint.accept(token_id)
-        raw += found.bytes_of[token_id]
-        if constraint.ended:
-            return raw.decode(errors="replace")
-    return None
-
-
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_comes_by_ids_is_what_may_be_spelled(name: str) -> None:
     wanted = FORMATS[name]
     plain, marked = made(wanted), by_id(wanted)
-    texts = [text_at_random(marked, likely(name), seed) for seed in range(12)]
+    texts = [walk(marked, [tokens(part) for part in likely(name)], seed, vocabulary()) for seed in range(12)]
     ended = [text for text in texts if text is not None]
     assert len(ended) >= 2
     for text in ended:
@@ -125,7 +96,7 @@ def test_what_comes_by_ids_is_what_may_be_spelled(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in FORMATS if "deepseek_v32" not in name])
 def test_what_may_be_spelled_may_come_by_ids(name: str) -> None:
     wanted: dict[str, Any] = FORMATS[name]
-    texts = [walk(wanted, likely(name), seed) for seed in range(6)]
+    texts = [walk(made(wanted), [spelled(part) for part in likely(name)], seed) for seed in range(6)]
     marked = by_id(wanted)
     for text in filter(None, texts):
         if "\ufffd" in text:

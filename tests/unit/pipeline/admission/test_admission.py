@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -149,21 +148,6 @@ def test_sequences_leave_one_by_one() -> None:
     assert bench.admission.running == 1
 
 
-def test_one_key_with_many_requests_does_not_hold_up_another() -> None:
-    bench = Bench(capacity=4)
-    for _ in range(500):
-        bench.enter("a", tokens=100)
-    for _ in range(5):
-        bench.serve()
-    waiting = [bench.enter("b", tokens=100) for _ in range(3)]
-    # The first comes next, and then they take turns.
-    bench.serve()
-    assert waiting[0].started
-    for _ in range(5):
-        bench.serve()
-    assert all(work.started for work in waiting)
-
-
 def test_a_key_that_runs_nothing_finds_a_place() -> None:
     bench = Bench(64, several_keys=True)
     many = [bench.enter("many") for _ in range(200)]
@@ -201,34 +185,6 @@ def test_without_several_keys_all_places_are_taken() -> None:
         assert len(bench.fill("many")) > 64
     bench = Bench(1, several_keys=True)
     assert bench.enter("many").started
-
-
-def test_weights_are_shares_of_tokens() -> None:
-    bench = Bench(capacity=1, limits={"a": KeyLimits(weight=3)})
-    bench.fill("c")
-    for _ in range(200):
-        bench.enter("a", tokens=100)
-        bench.enter("b", tokens=300)
-    for _ in range(4):
-        bench.serve()
-    order = Counter(bench.serve().key for _ in range(100))
-    # 110 tokens each with their answers, and 310.
-    assert order["a"] * 110 / (order["b"] * 310) == pytest.approx(3, rel=0.2)
-
-
-def test_a_key_pays_for_answers_that_were_longer_than_expected() -> None:
-    bench = Bench(capacity=1)
-    bench.fill("c", max_tokens=1000)
-    for _ in range(100):
-        bench.enter("a", tokens=50, max_tokens=1000)
-        bench.enter("b", tokens=50, max_tokens=1000)
-    served: Counter[str] = Counter()
-    for _ in range(60):
-        bench.now += 1
-        work = bench.running[0]
-        served[work.key] += 1
-        work.end(tokens=640 if work.key == "a" else 5)
-    assert served["b"] > 2 * served["a"]
 
 
 @pytest.mark.parametrize(

@@ -115,18 +115,6 @@ ONE_CALL = [("f", '{"a": 1}')]
 END = {"stop": ("END",)}
 
 
-def test_tokens_after_the_end_do_not_count() -> None:
-    """Of several that come in one delta, by speculative decoding."""
-    run = Run(stop=("END",))
-    run.deliver(0, "abENDxyz")
-    assert run.writer.content() == "ab"
-    assert run.writer.events[-1] == ("done", Usage.of(5, 5))
-    calls = Run(tools=True, parallel_tool_calls=False)
-    calls.deliver(0, CALL + CALL, "stop", stop_token_id=EOS)
-    assert calls.writer.events[-1][1].completion_tokens < len(token_ids(CALL + CALL))
-    assert calls.writer.reasons() == ["tool_calls"]
-
-
 def test_usage_of_predictions() -> None:
     run = Run(count=2)
     for sequence in run.sequences:
@@ -192,32 +180,6 @@ def test_what_becomes_of_deltas(
     assert run.ends == 1
 
 
-def test_bytes_that_are_no_character_yet_are_held_and_at_the_end_replaced() -> None:
-    first, second, third = token_ids("中")
-    run = Run()
-    run.deliver(0, [first])
-    run.deliver(0, [second])
-    assert run.writer.events == []
-    run.deliver(0, [third])
-    assert run.writer.content() == "中"
-    run.deliver(0, [first], "length")
-    assert run.writer.content() == "中\ufffd"
-    assert run.generation.usage.completion_tokens == 4
-
-
-def test_several_sequences_end_on_their_own_and_are_summed() -> None:
-    run = Run(3)
-    run.deliver(1, "b", "length")
-    run.deliver(0, "a")
-    run.deliver(2, "c", "stop", stop_token_id=EOS)
-    assert not run.writer.over
-    assert run.ends == 0
-    run.deliver(0, "a", "stop", stop_token_id=EOS)
-    assert run.writer.events[-1] == ("done", Usage.of(5, 6))
-    assert [run.writer.content(i) for i in range(3)] == ["aa", "b", "c"]
-    assert run.ends == 1
-
-
 @pytest.mark.parametrize(
     ("delta", "kind", "message"),
     [
@@ -241,28 +203,6 @@ def test_a_failed_sequence_fails_the_request(delta: dict[str, Any], kind: type[A
     assert run.ends == 1
 
 
-def test_cancelling_stops_what_runs_and_writes_nothing() -> None:
-    run = Run(2)
-    run.deliver(0, "a", "length")
-    before = list(run.writer.events)
-    run.generation.cancel()
-    run.generation.cancel()
-    run.deliver(1, "late")
-    assert run.writer.events == before
-    assert run.engine.cancelled == [run.engine.requests[1].request_id]
-    assert run.ends == 1
-
-
-def test_cancelling_after_the_end_is_harmless() -> None:
-    run = Run()
-    run.deliver(0, "a", "length")
-    run.generation.cancel()
-    run.generation.fail(EngineError("late"))
-    assert run.writer.events[-1][0] == "done"
-    assert run.engine.cancelled == []
-    assert run.ends == 1
-
-
 def test_a_bug_while_a_delta_is_taken_ends_the_request_and_not_silently() -> None:
     run = Run(2)
     run.writer.raises = RuntimeError("bug")
@@ -273,9 +213,6 @@ def test_a_bug_while_a_delta_is_taken_ends_the_request_and_not_silently() -> Non
     assert "bug" not in error.message
     assert run.ends == 1
     assert len(run.engine.cancelled) == 2
-
-
-# --- tool calls ---
 
 
 # --- however the tokens are cut ---

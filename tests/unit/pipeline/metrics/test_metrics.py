@@ -16,7 +16,7 @@ from openai_bls.core.errors import AuthenticationError, EngineError, InvalidRequ
 from openai_bls.core.request_record import Outcome, RequestRecord
 from openai_bls.core.usage import Usage
 from openai_bls.pipeline.metrics.metrics import Metrics
-from tests.unit.core_support import EOS, Bench, chat, request_context
+from tests.unit.core_support import Bench, chat, request_context
 
 CHAT = {"model": "tiny", "endpoint": "chat.completions"}
 
@@ -64,47 +64,45 @@ def new() -> Metrics:
     return Metrics(Bench().service)
 
 
-def test_a_request_that_ended_well() -> None:
-    metrics = new()
-    metrics.ended(record())
+@pytest.mark.parametrize(
+    ("changes", "token_s"),
+    [
+        # Four gaps in two seconds, in one choice or in each of two.
+        ({}, 0.5),
+        ({"finish_reasons": ["stop", "length"], "usage": Usage.of(10, 10)}, 0.5),
+        ({"usage": Usage.of(10, 1)}, None),
+        ({"usage": Usage.of(10, 1), "first_token_at": None}, None),
+    ],
+)
+def test_a_request_that_ended_well(changes: dict[str, Any], token_s: float | None) -> None:
+    metrics, ended = new(), record(**changes)
+    metrics.count(ended)
     found = of(metrics)
     assert found[line("requests_total", **CHAT, outcome="done")] == 1
-    assert found[line("finished_sequences_total", **CHAT, finish_reason="stop")] == 1
-    assert found[line("prompt_tokens_total", **CHAT)] == 10
-    assert found[line("cached_prompt_tokens_total", **CHAT)] == 4
-    assert found[line("generation_tokens_total", **CHAT)] == 5
-    assert found[line("reasoning_tokens_total", **CHAT)] == 2
-    assert found[line("time_to_first_token_seconds_sum", **CHAT)] == pytest.approx(0.05)
-    assert found[line("time_to_first_token_seconds_bucket", **CHAT, le="0.04")] == 0
-    assert found[line("time_to_first_token_seconds_bucket", **CHAT, le="0.06")] == 1
+    for reason in ended.finish_reasons:
+        assert found[line("finished_sequences_total", **CHAT, finish_reason=reason)] == 1
+    assert found[line("generation_tokens_total", **CHAT)] == ended.usage.completion_tokens
     assert found[line("e2e_request_latency_seconds_sum", **CHAT)] == pytest.approx(2.05)
-    # Four gaps in two seconds.
-    assert found[line("time_per_output_token_seconds_sum", **CHAT)] == pytest.approx(0.5)
+    assert found.get(line("time_per_output_token_seconds_sum", **CHAT)) == (token_s and pytest.approx(token_s))
+    first_s = None if ended.first_token_at is None else pytest.approx(0.05)
+    assert found.get(line("time_to_first_token_seconds_sum", **CHAT)) == first_s
     assert not any("_created" in key for key in found)
 
 
-def test_choices_run_side_by_side() -> None:
+def test_kinds_of_tokens_and_buckets() -> None:
     metrics = new()
-    metrics.ended(record(finish_reasons=["stop", "length"], usage=Usage.of(10, 10)))
+    metrics.count(record())
     found = of(metrics)
-    assert found[line("requests_total", **CHAT, outcome="done")] == 1
-    assert found[line("finished_sequences_total", **CHAT, finish_reason="length")] == 1
-    assert found[line("time_per_output_token_seconds_sum", **CHAT)] == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("first_token_at", [None, 100.05])
-def test_a_single_token_has_no_pace(first_token_at: float | None) -> None:
-    metrics = new()
-    metrics.ended(record(usage=Usage.of(10, 1), first_token_at=first_token_at))
-    found = of(metrics)
-    assert line("time_per_output_token_seconds_count", **CHAT) not in found
-    assert (line("time_to_first_token_seconds_count", **CHAT) in found) == (first_token_at is not None)
+    for name, count in {"prompt": 10, "cached_prompt": 4, "generation": 5, "reasoning": 2}.items():
+        assert found[line(f"{name}_tokens_total", **CHAT)] == count
+    assert found[line("time_to_first_token_seconds_bucket", **CHAT, le="0.04")] == 0
+    assert found[line("time_to_first_token_seconds_bucket", **CHAT, le="0.06")] == 1
 
 
 @pytest.mark.parametrize(("outcome", "label"), [("cancelled", "cancelled"), (EngineError("x"), "500")])
 def test_what_did_not_end_well_counts_without_a_latency(outcome: Outcome, label: str) -> None:
     metrics = new()
-    metrics.ended(record(outcome))
+    metrics.count(record(outcome))
     found = of(metrics)
     assert found[line("requests_total", **CHAT, outcome=label)] == 1
     assert found[line("generation_tokens_total", **CHAT)] == 5
@@ -127,7 +125,7 @@ def test_refused_requests_count_once_by_status() -> None:
 def test_an_admitted_requests_error_is_not_counted_again_when_it_is_answered() -> None:
     metrics = new()
     error = EngineError("x")
-    metrics.ended(record(error))
+    metrics.count(record(error))
     metrics.refused("chat.completions", error)
     found = of(metrics)
     assert sum(value for key, value in found.items() if key.startswith("openai_bls_requests_total")) == 1
@@ -141,37 +139,19 @@ async def test_keys_of_a_file_are_counted_by_their_names(tmp_path: Path) -> None
     answer = asyncio.create_task(serving.answer(bench.service, request_context(key="alice"), chat()))
     while not bench.engine.requests:
         await asyncio.sleep(0)
+    assert lines(await metrics.scrape())["openai_bls_requests_in_progress"] == 1
     metrics.refused("tokenize", InvalidRequestError("x"), "alice")
     metrics.refused("tokenize", AuthenticationError("x"))
     bench.engine.deliver(0, "ab", "stop")
     await answer
     found = lines(await metrics.scrape())
+    assert found["openai_bls_requests_in_progress"] == 0
     assert found[line("requests_total", **CHAT, key="alice", outcome="done")] == 1
     assert found[line("prompt_tokens_total", **CHAT, key="alice")] == 2
     assert found[line("generation_tokens_total", **CHAT, key="alice")] == 2
     assert found[line("requests_total", model="", endpoint="tokenize", key="alice", outcome="400")] == 1
     assert found[line("requests_total", model="", endpoint="tokenize", key="", outcome="401")] == 1
     assert found[line("finished_sequences_total", **CHAT, finish_reason="stop")] == 1
-
-
-async def test_a_service_feeds_them() -> None:
-    bench = Bench()
-    metrics = bench.service.metrics
-    bench.service.on_end = metrics.ended
-    answer = asyncio.create_task(serving.answer(bench.service, request_context(), chat()))
-    while not bench.engine.requests:
-        await asyncio.sleep(0)
-    assert lines(await metrics.scrape())["openai_bls_requests_in_progress"] == 1
-    bench.engine.deliver(0, "ab", cached_tokens=1)
-    bench.engine.deliver(0, "c", "stop", stop_token_id=EOS)
-    await answer
-    found = lines(await metrics.scrape())
-    assert found["openai_bls_requests_in_progress"] == 0
-    assert found[line("requests_total", **CHAT, outcome="done")] == 1
-    assert found[line("generation_tokens_total", **CHAT)] == 4
-    assert found[line("cached_prompt_tokens_total", **CHAT)] == 1
-    for name in ("time_to_first_token", "e2e_request_latency", "time_per_output_token"):
-        assert found[line(f"{name}_seconds_count", **CHAT)] == 1
 
 
 def test_the_engines_load_is_told_where_it_is_known() -> None:
@@ -257,7 +237,7 @@ metrics = new()
 while command := sys.stdin.readline().split():
     match command:
         case ["end", outcome]:
-            metrics.ended(record(outcome))
+            metrics.count(record(outcome))
         case ["progress", count]:
             metrics.set_in_progress(int(count))
     sys.stdout.buffer.write(asyncio.run(metrics.scrape()) + b"\\n\\n")

@@ -21,12 +21,13 @@ from tests.unit.core_support import (
     completion,
     engine_info,
     tiny_detokenizers,
-    token_ids,
 )
 from tests.unit.output.structured import driving
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 OTHER = {"type": "function", "function": {"name": "g", "strict": True}}
+NAMED = {"type": "function", "function": {"name": "f"}}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}
 HERMES = detect(None, tool_call_parser="hermes", reasoning_parser="none")
@@ -60,17 +61,7 @@ def constraint(request: ValidRequest, formats: ModelFormats = HERMES, tail: str 
         (chat(response_format={"type": "json_object"}), "grammar", "response_format"),
         (chat(guided_regex="a+"), "grammar", "guided_regex"),
         (chat(tools=[TOOL], tool_choice="required"), "grammar", "tool_choice"),
-        (
-            chat(
-                tools=[TOOL, OTHER],
-                tool_choice={
-                    "type": "allowed_tools",
-                    "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]},
-                },
-            ),
-            "grammar",
-            "tool_choice",
-        ),
+        (chat(tools=[TOOL, OTHER], tool_choice=ALLOWED), "grammar", "tool_choice"),
         (chat(tools=[OTHER]), "grammar", "tools.function.strict"),
     ],
 )
@@ -125,7 +116,6 @@ def test_tools_need_a_form_that_is_known() -> None:
 OLD_TRTLLM = engine_info(
     engine="tensorrt_llm", version="tensorrt_llm 0.20.0", grammar_backend="xgrammar", grammar_kinds=("json_schema",)
 )
-NAMED = {"type": "function", "function": {"name": "f"}}
 
 
 @pytest.mark.parametrize(
@@ -206,17 +196,6 @@ def test_the_engines_request() -> None:
     assert (made.lora_name, made.grammar, made.prediction) == ("poet", grammar, (7, 8))
 
 
-def test_log_probabilities_by_which_the_best_are_found() -> None:
-    choice = Target(model(), None)
-    for request, expected in ((completion(best_of=2), 0), (completion(best_of=1), None), (completion(n=2), None)):
-        assert prepare.generation_request(request, choice, 0, [1], [], None).logprobs == expected
-
-
-def test_no_tokens_at_all() -> None:
-    made = prepare.generation_request(completion(max_tokens=0, echo=True), Target(model(), None), 0, [1], [], None)
-    assert (made.max_tokens, made.min_tokens) == (0, 0)
-
-
 def test_nothing_is_constrained_unless_asked_for() -> None:
     for request in (chat(), completion(), chat(tools=[TOOL]), chat(tools=[OTHER], tool_choice="none")):
         assert constraint(request, THINKING) is None
@@ -270,24 +249,9 @@ def test_what_the_output_must_match(fields: dict[str, Any], good: list[str], bad
         assert not accepts(grammar, good[-1])
 
 
-def test_completions_do_not_think() -> None:
-    grammar = constraint(completion(response_format=JSON_SCHEMA), THINKING, "<think>\n")
-    assert accepts(grammar, '{"a": 1}')
-
-
 def test_a_schema_that_nothing_honours_is_refused_by_the_requests_field() -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"$ref": "http://example.com/x"}}}
     with pytest.raises(InvalidRequestError) as info:
         constraint(chat(response_format=schema))
     assert info.value.param is not None
     assert info.value.param.startswith("response_format")
-
-
-def test_the_end_of_a_prompt() -> None:
-    served = model(THINKING)
-    prompt = token_ids("x" * 100 + "<think>\n")
-    assert prepare.prompt_tail(chat(), served, prompt).endswith("<think>\n")
-    assert prepare.prompt_tail(chat(), served, [EOS]) == "<|im_end|>"
-    # Not looked at where it does not matter.
-    assert prepare.prompt_tail(completion(), served, prompt) == ""
-    assert prepare.prompt_tail(chat(), model(HERMES), prompt) == ""

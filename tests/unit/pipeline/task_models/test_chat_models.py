@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openai_bls.core.errors import ApiError
+from openai_bls.core.errors import ApiError, ModelAnswerError
 from openai_bls.pipeline.task_models import chat_models
 from openai_bls.pipeline.task_models.chat_models import ChatModels
 from openai_bls.transport.model_calls import Array, Arrays, ModelCallError, NoStreamsError
@@ -40,15 +40,6 @@ async def chunks(models: ChatModels, which: Any = STREAMING) -> list[bytes]:
     return [chunk async for chunk in models.chunks(which, b"{}")]
 
 
-async def test_a_model_that_answers_once_is_called_by_bls() -> None:
-    calls = calls_of(whole=lambda _: text(b"yes"))
-    models = ChatModels(calls, 5)
-    assert await models.answer(WHOLE, b"ask") == b"yes"
-    ((name, inputs),) = calls.called
-    assert (name, inputs["request"].tolist(), inputs["request"].dtype.kind) == ("rag", [b"ask"], "O")
-    assert models.in_progress == 0
-
-
 async def test_tensors_of_other_names_and_a_batch_dimension() -> None:
     other = model(
         "chat",
@@ -70,31 +61,20 @@ async def test_a_decoupled_model_is_called_by_grpc() -> None:
     assert calls.closed_streams == 2
 
 
-@pytest.mark.parametrize(
-    ("responses", "message"),
-    [
-        ([], "The model 'rag' sent no response."),
-        ([text(b"a"), text(b"b")], "The model 'rag' sent several responses where 'stream' is false."),
-        ([text(b"a", b"b")], "The model 'rag' sent a response whose output 'response' is not one text."),
-        ([text()], "The model 'rag' sent a response whose output 'response' is not one text."),
-        (
-            [{"response": np.array([1.5], dtype=np.float32)}],
-            "The model 'rag' sent a response whose output 'response' is not one text.",
-        ),
-    ],
-)
-async def test_answers_that_are_none(responses: list[Arrays], message: str) -> None:
+NUMBER = {"response": np.array([1.5], dtype=np.float32)}
+
+
+@pytest.mark.parametrize("responses", [[], [text(b"a"), text(b"b")], [text(b"a", b"b")], [text()], [NUMBER]])
+async def test_answers_that_are_none(responses: list[Arrays]) -> None:
     calls = calls_of(streamed=lambda _: responses)
     models = ChatModels(calls, 5)
     with pytest.raises(ApiError) as raised:
         await models.answer(STREAMING, b"ask")
-    assert (raised.value.status, raised.value.message) == (502, message)
+    assert (raised.value.status, raised.value.code) == (502, "bad_model_answer")
     assert (models.in_progress, calls.closed_streams) == (0, 1)
-
-
-async def test_a_stream_without_a_response() -> None:
-    with pytest.raises(ApiError, match="sent no response"):
-        await chunks(ChatModels(calls_of(streamed=lambda _: []), 5))
+    if not responses:
+        with pytest.raises(ModelAnswerError):
+            await chunks(models)
 
 
 def failing(error: Exception) -> Any:
@@ -105,27 +85,18 @@ def failing(error: Exception) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "message"),
+    ("error", "status"),
     [
-        (ModelCallError("the model 'rag': no index"), 500, "The model 'rag' failed: no index"),
-        (
-            ModelCallError("the model 'rag': Failed to process the request(s) for model instance 'rag_0', message: /x"),
-            500,
-            "The model 'rag' failed; see the server's log.",
-        ),
-        (
-            NoStreamsError("it is called over gRPC, but tritonserver runs with --allow-grpc=false"),
-            503,
-            "The model 'rag' cannot be used: it is called over gRPC, but tritonserver runs with --allow-grpc=false.",
-        ),
+        (ModelCallError("the model 'rag': no index"), 500),
+        (NoStreamsError("it is called over gRPC, but tritonserver runs with --allow-grpc=false"), 503),
     ],
 )
-async def test_failures(error: Exception, status: int, message: str) -> None:
+async def test_failures(error: Exception, status: int) -> None:
     models = ChatModels(calls_of(whole=failing(error), streamed=failing(error)), 5)
     for attempt in (models.answer(WHOLE, b""), models.answer(STREAMING, b""), chunks(models)):
         with pytest.raises(ApiError) as raised:
             await attempt
-        assert (raised.value.status, raised.value.message) == (status, message)
+        assert raised.value.status == status
     assert models.in_progress == 0
 
 

@@ -45,6 +45,8 @@ class LocalSource:
         self._info = list(info) or [engine_info()]
         self.engines: list[FakeEngine] = []
         self.refusal: str | None = None
+        self.may_open = threading.Event()
+        self.may_open.set()
         self.opened = threading.Condition()
         self.attempts = 0
         self._exchange: ExchangeServer | None = None
@@ -58,6 +60,7 @@ class LocalSource:
         with self.opened:
             self.attempts += 1
             self.opened.notify_all()
+        assert self.may_open.wait(WAIT_S)
         if closing.is_set():
             raise ClosedError
         if self.refusal is not None:
@@ -107,5 +110,5 @@ class LocalSource:
             assert self.opened.wait_for(condition, WAIT_S)
 
 
-def request(request_id: int, **more: int) -> GenerationRequest:
+def request(request_id: int) -> GenerationRequest:
     return GenerationRequest(request_id, [1, 2], 5)

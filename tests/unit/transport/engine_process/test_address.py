@@ -50,10 +50,3 @@ def test_any_text_is_an_address_or_one_sentence(text: str) -> None:
         with contextlib.suppress(EngineLoadError):
             found = parse(begin + text)
             assert parse(str(found)) == found
-
-
-@given(st.binary(max_size=106).filter(lambda name: b"\0" not in name))
-def test_any_path(name: bytes) -> None:
-    path = "/" + name.decode(errors="surrogateescape")
-    if len(path) > 1:
-        assert parse(f"unix:{path}").path == path

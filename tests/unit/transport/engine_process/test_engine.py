@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,28 +16,31 @@ from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.ipc import link
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.server import ExchangeServer
-from tests.unit.core_support import WAIT_S, engine_info, exchange_address
+from tests.unit.core_support import WAIT_S, FakeEngine, engine_info, exchange_address
 from tests.unit.transport.engine_process.local_source import LocalSource, Taken, request
 
 
 class World:
     """An engine over a source, and what its listener was told."""
 
-    def __init__(self, source: LocalSource, silence_s: float = 60.0) -> None:
+    def __init__(self, source: LocalSource) -> None:
         self.source = source
         self.taken = Taken()
-        self.engine = ProcessEngine(source, self.taken, silence_s)
+        self.engine = ProcessEngine(source, self.taken, 60)
 
     def lose(self) -> None:
         """Lose the process, and wait until it is back."""
         restarts = self.engine.stats().restarts
         self.source.lose()
-        self.until_back(restarts + 1)
+        self._until(lambda: self.engine.stats().restarts == restarts + 1)
 
-    def until_back(self, restarts: int) -> None:
-        """Until the process was started again that often."""
+    def until_failed(self) -> None:
+        """Until the process is given up."""
+        self._until(lambda: self.engine.stats().failed)
+
+    def _until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + WAIT_S
-        while self.engine.stats().restarts != restarts:
+        while not condition():
             assert time.monotonic() < deadline
 
 
@@ -72,15 +75,10 @@ def test_requests_go_there_and_back(world: World) -> None:
     assert world.engine.info == engine_info()
     assert answered(world, 1) == TokenDelta(1, [7], "length")
     inner = submitted(world, 2)
+    assert world.engine.stats().running == 1
     world.engine.cancel(2)
     assert world.taken.wait_end(2).finish_reason == "cancelled"
     assert world.source.engine.cancelled == [inner]
-
-
-def test_stats_are_those_of_now(world: World) -> None:
-    assert world.engine.stats().running == 0
-    submitted(world, 1)
-    assert world.engine.stats().running == 1
 
 
 def test_a_lost_process_ends_its_requests_and_comes_back(world: World) -> None:
@@ -115,8 +113,7 @@ def test_it_is_given_up_after_too_many_failures(world: World, caplog: pytest.Log
     world.source.refusal = "no GPU"
     world.source.lose()
     world.source.wait(lambda: world.source.attempts == 1 + 3)
-    while not world.engine.stats().failed:
-        pass
+    world.until_failed()
     assert "no GPU; it is not started any more" in caplog.text
     world.engine.submit(request(1))
     assert world.taken.ends()[1].finish_reason == "error"
@@ -145,9 +142,12 @@ def test_an_adapter_of_the_build_that_was_unloaded_stays_so() -> None:
     world.engine.close()
 
 
-def test_an_adapter_that_does_not_load_again_is_left_out(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_adapter_that_does_not_load_again_is_left_out(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     world.engine.load_lora("a", "/adapters/a")
-    world.engine._adapters["a"] = "bad"
+    known = FakeEngine.load_lora
+    monkeypatch.setattr(FakeEngine, "load_lora", lambda engine, name, path: known(engine, name, "bad"))
     world.lose()
     answered(world, 1)
     assert "the adapter a is not loaded again: the adapter is bad" in caplog.text
@@ -166,8 +166,7 @@ def test_the_prefix_cache(world: World) -> None:
 def test_another_engine_is_not_taken(caplog: pytest.LogCaptureFixture) -> None:
     world = World(LocalSource(engine_info(), engine_info(max_model_len=7)))
     world.source.lose()
-    while not world.engine.stats().failed:
-        pass
+    world.until_failed()
     assert "has come back with another engine: load the model again" in caplog.text
     assert world.engine.info == engine_info()
     world.engine.close()
@@ -177,16 +176,6 @@ def test_the_first_start_fails_with_its_sentence(source: LocalSource) -> None:
     source.refusal = "no GPU"
     with pytest.raises(EngineLoadError, match=r"^no GPU$"):
         World(source)
-
-
-def test_a_silent_process_is_killed(source: LocalSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that takes in what it is sent, and answers nothing."""
-    world = World(source, silence_s=0.2)
-    for connection in source._connections:
-        monkeypatch.setattr(connection, "_tell", lambda message: None)
-    world.until_back(1)
-    assert answered(world, 1).finish_reason == "length"
-    world.engine.close()
 
 
 def test_closing_ends_requests_once(world: World) -> None:
@@ -245,22 +234,22 @@ async def test_connections_are_handed_over(world: World, monkeypatch: pytest.Mon
         await instance.until_connected(3)
         assert instance.infos[-1].lora_names == ("a",)
         assert await instance.client.check(WAIT_S) == "up"
+        await asyncio.to_thread(world.engine.close)
+        await instance.until("absent")
     await instance.close()
 
 
 async def test_what_instances_are_told_meanwhile(source: LocalSource, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "_RETRY_S", 0.005)
-    source.limit = None
     world = World(source)
     instance = Instance(world)
     async with asyncio.timeout(WAIT_S):
         await instance.until_connected(1)
-        source.refusal = "no GPU"
+        source.may_open.clear()
         source.lose()
         await instance.until("restarting")
-        source.refusal = None
+        source.may_open.set()
         await instance.until("up")
-        world.engine._policy._limit = 2
         source.refusal = "no GPU"
         source.lose()
         await instance.until("failed")
@@ -269,16 +258,6 @@ async def test_what_instances_are_told_meanwhile(source: LocalSource, monkeypatc
     async with asyncio.timeout(WAIT_S):
         while await instance.client.check(WAIT_S) == "failed":
             await asyncio.sleep(0.001)
-    await instance.close()
-
-
-async def test_an_orderly_end_says_goodbye(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "_RETRY_S", 0.005)
-    instance = Instance(world)
-    async with asyncio.timeout(WAIT_S):
-        await instance.until_connected(1)
-        await asyncio.to_thread(world.engine.close)
-        await instance.until("absent")
     await instance.close()
 
 

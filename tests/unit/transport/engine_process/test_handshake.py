@@ -6,15 +6,11 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from openai_bls.transport.engine_process import handshake
 from openai_bls.transport.engine_process.handshake import HandshakeError, HungUpError, Status
-from openai_bls.transport.ipc.frames import FRAMES_RELEASE, LENGTH, pack
+from openai_bls.transport.ipc.frames import LENGTH, pack
 from tests.unit.core_support import WAIT_S
-
-KEY = "a key of the engine's"
 
 
 @pytest.fixture
@@ -27,36 +23,12 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 Ends = tuple[socket.socket, socket.socket]
 
 
-@pytest.mark.parametrize("role", ["exchange", "handover"])
-@pytest.mark.parametrize("key", ["", KEY])
-def test_a_preface_is_what_was_sent(ends: Ends, role: handshake.Role, key: str) -> None:
-    ends[0].sendall(handshake.preface(role, key))
-    found = handshake.read_preface(ends[1], WAIT_S, key)
-    assert found == (role, FRAMES_RELEASE, True)
-    assert handshake.refusal(found) is None
-
-
-@pytest.mark.parametrize("key", ["", "a key of another engine"])
-def test_a_wrong_key(ends: Ends, key: str) -> None:
-    ends[0].sendall(handshake.preface("exchange", key))
-    assert "the key is wrong" in (handshake.refusal(handshake.read_preface(ends[1], WAIT_S, KEY)) or "")
-
-
 def test_frames_of_another_release(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshake, "FRAMES_RELEASE", "0123456789abcdef")
     ends[0].sendall(handshake.preface("exchange"))
     found = handshake.read_preface(ends[1], WAIT_S)
     monkeypatch.undo()
     assert "install the same release on both sides" in (handshake.refusal(found) or "")
-
-
-@given(st.binary(min_size=67, max_size=80))
-def test_strangers_are_told_from_peers(data: bytes) -> None:
-    first, second = socket.socketpair()
-    with first, second:
-        first.sendall(data)
-        with pytest.raises(HandshakeError):
-            handshake.read_preface(second, WAIT_S)
 
 
 def test_a_slow_peer_has_one_deadline_for_all(ends: Ends) -> None:
@@ -79,14 +51,6 @@ def test_a_slow_peer_has_one_deadline_for_all(ends: Ends) -> None:
 
 def patient(heard: bool) -> None:
     pass
-
-
-def test_an_engine_that_loads_and_is_ready(ends: Ends) -> None:
-    for state in ("loading", "loading", "ready"):
-        handshake.send_status(ends[0], Status(state))
-    ends[0].sendall(b"what follows")
-    handshake.await_ready(ends[1], patient)
-    assert ends[1].recv(100) == b"what follows"
 
 
 @pytest.mark.parametrize(

@@ -187,28 +187,6 @@ def test_an_engine_that_fails_is_started_again(world: World, bare: Path, caplog:
     assert "the engine has failed, and its process with it" in caplog.text
 
 
-STUB = """
-import sys, time
-from pathlib import Path
-from tests.unit.transport.engine_process.test_processes import World
-world = World()
-world.environ["OPENAI_BLS_LAUNCH_MARK"] = sys.argv[2]
-world.start(sys.argv[1])
-print(*world.leavings, flush=True)
-time.sleep(1000)
-"""
-
-
-def test_nothing_outlives_a_starter_that_is_killed(world: World, bare: Path) -> None:
-    command = [sys.executable, "-c", STUB, str(bare), world.mark]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as starter:
-        assert starter.stdout is not None
-        world.leavings = [Path(line) for line in starter.stdout.readline().split()]
-        assert len(world.processes()) >= 2
-        starter.kill()
-    until(lambda: not world.processes())
-
-
 def refused(world: World, python: Path | str, version_dir: Path = Path("/nowhere")) -> str:
     with pytest.raises(EngineLoadError) as refusal:
         ProcessEngine(world.source(python, version_dir), world.taken, 60)

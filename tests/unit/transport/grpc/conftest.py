@@ -9,6 +9,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from openai_bls.transport.grpc import client
+
 
 @pytest.fixture(scope="package")
 def anyio_backend() -> str:
@@ -21,6 +23,12 @@ async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
     """Keep the loop to the last test: what gRPC has left for one that is closed fails the test that runs then."""
     yield
     await asyncio.sleep(0.25)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_RETRY_S", 0.005)
+    monkeypatch.setattr(client, "_WATCH_S", 0.005)
 
 
 @pytest.fixture

@@ -22,12 +22,6 @@ from tests.unit.core_support import WAIT_S
 from tests.unit.transport.grpc.test_description import write_engine
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "_RETRY_S", 0.005)
-    monkeypatch.setattr(client_module, "_WATCH_S", 0.005)
-
-
 class Model(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """Triton with one model, which answers as the tests say; a stop request ends a live one."""
 
@@ -72,9 +66,13 @@ class Model(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc
                 else:
                     self.requests.append(request)
                     self.live[request.id] = answers
+                    self.taken(request)
                 self.changed.notify_all()
         # Closed by the client: the server ends the stream once all has been answered.
         answers.put_nowait(None)
+
+    def taken(self, request: Any) -> None:
+        """A request is live."""
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with self.changed:
@@ -286,20 +284,6 @@ async def test_what_cannot_be_honoured_never_leaves(w: World) -> None:
     _, nothing = w.submit(max_tokens=0)
     assert (await nothing.last()).finish_reason == "length"
     assert w.model.requests == []
-
-
-async def test_a_listener_that_fails_is_not_the_others_trouble(w: World) -> None:
-    await w.client.ready()
-
-    def broken(delta: TokenDelta) -> None:
-        raise ValueError
-
-    w.client.submit(GenerationRequest(w.client.new_request_id(), [1], 2), broken)
-    _, listener = w.submit()
-    await w.model.answer(0, [1, 2], final=True)
-    await w.model.answer(1, [3], final=True)
-    await listener.last()
-    assert listener.tokens == [3]
 
 
 async def test_an_unloaded_engine_is_found_again(w: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,17 +14,10 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from openai_bls.engines.capabilities import ENGINE_FAILED
-from openai_bls.transport.grpc import client as client_module
 from openai_bls.transport.grpc.decoding import UNAVAILABLE
 from tests.unit.transport.grpc.test_client import Listener, Model, World, folder, response, running, w
 
 __all__ = ["folder", "w"]
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "_RETRY_S", 0.005)
-    monkeypatch.setattr(client_module, "_WATCH_S", 0.05)
 
 
 class Busy(Model):
@@ -34,25 +27,14 @@ class Busy(Model):
         super().__init__()
         self.rng = random.Random(7)
         self.answering: set[asyncio.Task[None]] = set()
-        self.most = 0
 
-    async def _read(self, requests: Any, answers: asyncio.Queue[Any]) -> None:
-        async for request in requests:
-            inputs = dict(zip((tensor.name for tensor in request.inputs), request.raw_input_contents, strict=True))
-            if "stop" in inputs:
-                self.stops.append(request.id)
-                if self.live.pop(request.id, None) is not None:
-                    answers.put_nowait(response(request.id, [], final=True))
-                answers.put_nowait(response(request.id, None, final=True))
-                continue
-            self.live[request.id] = answers
-            self.most = max(self.most, len(self.live))
-            token = int(np.frombuffer(inputs["input_ids"], dtype=np.int32)[0])
-            count = int(np.frombuffer(inputs["request_output_len"], dtype=np.int32)[0])
-            task = asyncio.create_task(self._tokens(request.id, token, count))
-            self.answering.add(task)
-            task.add_done_callback(self.answering.discard)
-        answers.put_nowait(None)
+    def taken(self, request: Any) -> None:
+        inputs = dict(zip((tensor.name for tensor in request.inputs), request.raw_input_contents, strict=True))
+        token = int(np.frombuffer(inputs["input_ids"], dtype=np.int32)[0])
+        count = int(np.frombuffer(inputs["request_output_len"], dtype=np.int32)[0])
+        task = asyncio.create_task(self._tokens(request.id, token, count))
+        self.answering.add(task)
+        task.add_done_callback(self.answering.discard)
 
     async def _tokens(self, triton_id: str, token: int, count: int) -> None:
         for left in reversed(range(count)):
@@ -159,16 +141,6 @@ async def test_nonsense_fails_one_request_and_stops_the_engine_on_it(w: World, w
     await w.model.answer(1 - at, [5], final=True)
     assert (await good.last()).finish_reason == "stop"
     assert w.client.live == 0
-
-
-async def test_log_probabilities_that_are_missing_stop_the_engine(w: World) -> None:
-    await w.client.ready()
-    _, listener = w.submit(logprobs=0)
-    await w.model.answer(0, [5])
-    assert (await listener.last()).error == ENGINE_FAILED
-    await w.model.until(lambda: w.model.stops)
-    await w.until(lambda: not w.client._tasks)
-    assert w.model.broken_off == 0
 
 
 async def test_an_end_that_brings_nothing(w: World) -> None:

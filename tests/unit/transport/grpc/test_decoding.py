@@ -12,6 +12,7 @@ from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.transport.grpc.decoding import UNAVAILABLE, Decoder, failure
 
 END, OTHER_END = 100, 101
+FULL = "The engine's queue is full; try again later."
 
 
 def request(**fields: Any) -> GenerationRequest:
@@ -22,14 +23,6 @@ def request(**fields: Any) -> GenerationRequest:
 
 def take(decoder: Decoder, tokens: list[int], *, final: bool = False) -> TokenDelta | None:
     return decoder.take(tokens, final=final)
-
-
-def test_the_end_token_is_not_sent_and_yet_was_sampled() -> None:
-    decoder = Decoder(request())
-    assert take(decoder, [5, 6]) == TokenDelta(3, [5, 6])
-    assert take(decoder, []) is None
-    assert take(decoder, [], final=True) == TokenDelta(3, [], "stop", END)
-    assert take(decoder, [7], final=True) is None
 
 
 def test_length() -> None:
@@ -111,42 +104,30 @@ def test_nothing_follows_a_further_end_token(tokens: list[int], cuts: set[int]) 
     assert [token for delta in deltas for token in delta.token_ids] == before
     assert deltas[-1].stop_token_id == (OTHER_END if OTHER_END in tokens else END)
     assert [delta.finish_reason for delta in deltas].count("stop") == 1
+    assert decoder.fail("too late") is None
 
 
 @pytest.mark.parametrize(
-    ("message", "says"),
+    ("message", "expected"),
     [
-        ("Request for unknown model: 'tensorrt_llm' is not found", UNAVAILABLE),
-        ("Request for unknown model: 'tensorrt_llm' has no available versions", UNAVAILABLE),
-        ("Server is stopping, scheduler for model has stopped accepting new inference requests", UNAVAILABLE),
-        ("Exceeds maximum queue size", "queue is full"),
-        ("Maximum queue size of 2 has been reached, please try again later", "queue is full"),
+        ("Request for unknown model: 'tensorrt_llm' is not found", ("cancelled", False, UNAVAILABLE)),
+        ("Request for unknown model: 'tensorrt_llm' has no available versions", ("cancelled", False, UNAVAILABLE)),
+        (
+            "Server is stopping, scheduler for model has stopped accepting new inference requests",
+            ("cancelled", False, UNAVAILABLE),
+        ),
+        ("Exceeds maximum queue size", ("cancelled", False, FULL)),
+        ("Maximum queue size of 2 has been reached, please try again later", ("cancelled", False, FULL)),
+        (
+            "Executor failed process requestId 7 due to the following error: Encountered an error when fetching new "
+            "request: Prompt length (30) exceeds maximum input length (20). Set log level to info and check "
+            "TRTGptModel logs for how maximum input length is set (/src/llmRequest.h:373)\n1  0x7f /opt/lib.so",
+            ("error", True, "Prompt length (30) exceeds maximum input length (20)."),
+        ),
+        ("[TensorRT-LLM][ERROR] CUDA runtime error in cudaMalloc (/src/x.cpp:3)", ("error", False, ENGINE_FAILED)),
     ],
 )
-def test_an_unavailable_model(message: str, says: str) -> None:
+def test_failures(message: str, expected: tuple[str, bool, str], caplog: pytest.LogCaptureFixture) -> None:
     delta = failure(3, message)
-    assert delta.finish_reason == "cancelled"
-    assert says in (delta.error or "")
-
-
-def test_a_request_that_does_not_fit() -> None:
-    delta = failure(
-        3,
-        "Executor failed process requestId 7 due to the following error: Encountered an error when fetching new "
-        "request: Prompt length (30) exceeds maximum input length (20). Set log level to info and check TRTGptModel "
-        "logs for how maximum input length is set (/src/llmRequest.h:373)\n1  0x7f /opt/lib.so",
-    )
-    assert delta.invalid
-    assert delta.error == "Prompt length (30) exceeds maximum input length (20)."
-
-
-def test_other_errors_are_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    message = "[TensorRT-LLM][ERROR] CUDA runtime error in cudaMalloc (/src/x.cpp:3)"
-    assert failure(3, message) == TokenDelta(3, [], "error", error=ENGINE_FAILED)
-    assert message in caplog.text
-
-
-def test_an_error_after_the_end_brings_nothing() -> None:
-    decoder = Decoder(request())
-    assert decoder.fail("x") is not None
-    assert decoder.fail("x") is None
+    assert (delta.finish_reason, delta.invalid, delta.error) == expected
+    assert (message in caplog.text) == (delta.error == ENGINE_FAILED)

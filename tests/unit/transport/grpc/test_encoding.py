@@ -126,12 +126,6 @@ def test_only_what_the_model_declares_is_sent() -> None:
     assert set(arrays) <= set(encoding.REQUIRED_INPUTS) <= {tensor.name for tensor in TENSORRT_LLM.inputs}
 
 
-def test_what_is_supported_goes_by_the_inputs() -> None:
-    assert {"min_tokens", "grammar"} <= set(encoding.supported(INPUTS))
-    assert "min_tokens" not in encoding.supported(INPUTS - {"min_tokens"})
-    assert "grammar" not in encoding.supported(INPUTS - {"guided_decoding_guide"})
-
-
 @pytest.mark.parametrize(
     ("fields", "named"),
     [

@@ -160,18 +160,6 @@ async def test_errors_of_triton_and_of_the_model(said: str, kind: type[ModelCall
     assert (type(raised.value), str(raised.value)) == (kind, message)
 
 
-async def test_an_error_in_the_middle_comes_after_what_was_sent() -> None:
-    async def answers(*_: Any) -> AsyncIterator[Any]:
-        yield response(response=text(b"a"))
-        yield error("no more")
-
-    async with serving(answers) as (_, streams):
-        stream = open_stream(streams)
-        assert (await soon(stream.__anext__()))["response"].item() == b"a"
-        with pytest.raises(ModelCallError, match="no more"):
-            await soon(stream.__anext__())
-
-
 async def hang(*_: Any) -> AsyncIterator[Any]:
     yield response(response=text(b"a"))
     await asyncio.Event().wait()
@@ -184,27 +172,19 @@ async def test_a_model_that_hangs_meets_the_deadline() -> None:
         await soon(triton.cancelled.wait())
 
 
-async def test_closing_the_iterator_cancels_the_request() -> None:
+@pytest.mark.parametrize("reader_is_cancelled", [False, True])
+async def test_leaving_a_stream_cancels_the_request(reader_is_cancelled: bool) -> None:
     async with serving(hang) as (triton, streams):
         stream: Any = open_stream(streams)
         await soon(stream.__anext__())
-        await stream.aclose()
-        await soon(triton.cancelled.wait())
-
-
-async def test_cancelling_the_reader_cancels_the_request() -> None:
-    async with serving(hang) as (triton, streams):
-        got_one = asyncio.Event()
-
-        async def reader() -> None:
-            async for _ in open_stream(streams):
-                got_one.set()
-
-        task = asyncio.create_task(reader())
-        await soon(got_one.wait())
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        if reader_is_cancelled:
+            reader = asyncio.ensure_future(stream.__anext__())
+            await asyncio.sleep(0)
+            reader.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reader
+        else:
+            await stream.aclose()
         await soon(triton.cancelled.wait())
 
 
@@ -226,24 +206,22 @@ async def test_a_server_that_is_not_there() -> None:
         await streams.close()
 
 
-async def test_a_stream_that_the_server_breaks_off() -> None:
-    async def answers(_: Any, context: Any) -> AsyncIterator[Any]:
-        yield response(response=text(b"a"))
-        await context.abort(grpc.StatusCode.INTERNAL, "boom")
-
-    async with serving(answers) as (_, streams):
-        with pytest.raises(ModelCallError, match="broke off"):
-            await soon(read(streams))
-
-
-async def test_an_end_that_the_model_did_not_send() -> None:
+@pytest.mark.parametrize(("end", "says"), [("error", "no more"), ("abort", "broke off"), ("nothing", "broke off")])
+async def test_an_end_in_the_middle_comes_after_what_was_sent(end: str, says: str) -> None:
     class Ends(Triton):
         async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> Any:  # noqa: N802
+            await anext(requests)
             yield response(response=text(b"a"))
+            if end == "error":
+                yield error("no more")
+            elif end == "abort":
+                await context.abort(grpc.StatusCode.INTERNAL, "boom")
 
     async with serving(hang, Ends) as (_, streams):
-        with pytest.raises(ModelCallError, match="broke off"):
-            await soon(read(streams))
+        stream = open_stream(streams)
+        assert (await soon(stream.__anext__()))["response"].item() == b"a"
+        with pytest.raises(ModelCallError, match=says):
+            await soon(stream.__anext__())
 
 
 @pytest.mark.parametrize("early", ["the model fails", "the reader stops", "the reader is cancelled"])

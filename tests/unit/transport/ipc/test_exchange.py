@@ -1,28 +1,20 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
-import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.core.engine import EngineStats, PrefixCacheError
-from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta, UpdateResult
-from openai_bls.core.errors import InvalidRequestError, OverloadedError
-from openai_bls.transport.ipc import frames
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
+from openai_bls.core.errors import OverloadedError
 from openai_bls.transport.ipc import link as link_module
-from openai_bls.transport.ipc import server as server_module
 from openai_bls.transport.ipc.client import ExchangeClient
-from openai_bls.transport.ipc.frames import CONNECTION_SHIFT, LENGTH, ClientFrame, Frames, ServerFrame, pack
 from openai_bls.transport.ipc.server import ExchangeServer
 from tests.unit.core_support import WAIT_S, FakeEngine, engine_info, exchange_address
 
@@ -39,6 +31,12 @@ class World:
         self.infos: list[EngineInfo] = []
         self.clients = [ExchangeClient(self.address, self.infos.append) for _ in range(clients)]
         self.client = self.clients[0]
+
+    async def taken(self, count: int) -> list[Listener]:
+        """Listeners of new requests that the engine has."""
+        listeners = [self.submit() for _ in range(count)]
+        await until(lambda: all(listener.request_id in self.engine.live for listener in listeners))
+        return listeners
 
     def load(self, info: EngineInfo | None = None) -> None:
         self.server = ExchangeServer(self.address)
@@ -104,30 +102,6 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
         yield made
 
 
-async def test_tokens_reach_their_listener_in_order(world: World) -> None:
-    assert world.infos == [engine_info()]
-    first, second = world.submit(prompt=[1, 2]), world.submit()
-    await until(lambda: len(world.engine.live) == 2)
-    assert world.engine.live[first.request_id].prompt_token_ids == [1, 2]
-    world.engine.step(TokenDelta(first.request_id, [1]), TokenDelta(second.request_id, [7]))
-    world.engine.step(TokenDelta(first.request_id, [2, 3]))
-    world.engine.step(TokenDelta(first.request_id, [4], "length"), TokenDelta(second.request_id, [8]))
-    world.engine.step(TokenDelta(second.request_id, [], "stop", 9))
-    await until(lambda: first.reasons and second.reasons)
-    assert (first.tokens, first.reasons) == ([1, 2, 3, 4], ["length"])
-    assert (second.tokens, second.reasons) == ([7, 8], ["stop"])
-    assert world.client.live == 0
-
-
-@pytest.mark.parametrize("world", [3], indirect=True)
-async def test_clients_have_ids_of_their_own(world: World) -> None:
-    ids = [client.new_request_id() for client in world.clients for _ in range(50)]
-    assert len(set(ids)) == 150
-    assert len({i >> CONNECTION_SHIFT for i in ids}) == 3
-    # 0 is the engine's own process.
-    assert all(i >> CONNECTION_SHIFT for i in ids)
-
-
 async def test_large_messages_both_ways(world: World) -> None:
     listener = world.submit(prompt=list(range(300_000)))
     await until(lambda: world.engine.live)
@@ -135,37 +109,6 @@ async def test_large_messages_both_ways(world: World) -> None:
     world.engine.step(TokenDelta(listener.request_id, list(range(300_000)), "stop"))
     await until(lambda: listener.reasons)
     assert listener.tokens == list(range(300_000))
-
-
-async def test_cancelling(world: World) -> None:
-    listener, other = world.submit(), world.submit()
-    await until(lambda: len(world.engine.live) == 2)
-    world.client.cancel(listener.request_id)
-    world.client.cancel(listener.request_id)
-    world.client.cancel(12345)
-    await until(lambda: len(world.engine.live) == 1)
-    world.engine.step(TokenDelta(other.request_id, [1], "stop"))
-    await until(lambda: other.reasons)
-    assert (listener.tokens, listener.reasons) == ([], [])
-    assert world.engine.cancelled == [listener.request_id]
-
-
-async def test_cancelling_before_the_submission_has_left(world: World) -> None:
-    listener = world.submit()
-    world.client.cancel(listener.request_id)
-    await until(lambda: listener.request_id in world.engine.cancelled)
-    assert world.engine.live == {}
-    assert listener.reasons == []
-
-
-async def test_a_refusal_at_submission(world: World) -> None:
-    def submit(request: GenerationRequest) -> None:
-        world.server.on_step([TokenDelta(request.request_id, [], "error", None, "too long", True)])
-
-    world.engine.submit = submit  # type: ignore[method-assign]
-    listener = world.submit()
-    await until(lambda: listener.reasons)
-    assert (listener.reasons, listener.errors) == (["error"], ["too long"])
 
 
 async def test_a_listener_that_raises_disturbs_no_other(world: World) -> None:
@@ -186,8 +129,7 @@ async def test_a_listener_that_raises_disturbs_no_other(world: World) -> None:
 
 
 async def test_a_lost_engine_is_told_to_everybody_and_found_again(world: World) -> None:
-    listeners = [world.submit() for _ in range(3)]
-    await until(lambda: len(world.engine.live) == 3)
+    listeners = await world.taken(3)
     await world.hang_up()
     await until(lambda: all(listener.reasons for listener in listeners))
     assert [listener.reasons for listener in listeners] == [["cancelled"]] * 3
@@ -201,8 +143,7 @@ async def test_a_lost_engine_is_told_to_everybody_and_found_again(world: World) 
     world.load(engine_info(model_name="other"))
     await until(lambda: len(world.infos) == 2)
     assert world.infos[1].model_name == "other"
-    again = world.submit()
-    await until(lambda: world.engine.live)
+    (again,) = await world.taken(1)
     world.engine.step(TokenDelta(again.request_id, [5], "stop"))
     await until(lambda: again.reasons)
     assert again.tokens == [5]
@@ -212,8 +153,7 @@ async def test_a_request_waits_for_an_engine_that_is_being_reloaded(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.client.ready()
-    lost = world.submit()
-    await until(lambda: world.engine.live)
+    (lost,) = await world.taken(1)
     await world.hang_up()
     await until(lambda: lost.reasons)
     waiting = asyncio.ensure_future(world.client.ready())
@@ -221,8 +161,7 @@ async def test_a_request_waits_for_an_engine_that_is_being_reloaded(
     assert not waiting.done()
     world.load()
     await waiting
-    again = world.submit()
-    await until(lambda: world.engine.live)
+    (again,) = await world.taken(1)
     world.engine.step(TokenDelta(again.request_id, [5], "stop"))
     await until(lambda: again.reasons)
     # One that does not come back is not waited for in vain; a closing client not at all.
@@ -264,21 +203,6 @@ async def test_what_was_cancelled_at_the_old_engine_is_not_cancelled_at_the_new_
     assert world.engine.cancelled == []
 
 
-async def test_an_engine_that_loads_later_is_found() -> None:
-    infos: list[EngineInfo] = []
-    address = exchange_address()
-    client = ExchangeClient(address, infos.append)
-    listener = Listener(client.new_request_id())
-    client.submit(GenerationRequest(listener.request_id, [1], 5), listener)
-    await until(lambda: listener.reasons)
-    assert listener.reasons == ["cancelled"]
-    server = ExchangeServer(address)
-    server.start(FakeEngine(server.on_step))
-    await until(lambda: infos)
-    await client.close()
-    await asyncio.get_running_loop().run_in_executor(None, server.close)
-
-
 async def test_a_reloaded_model_takes_the_address_over(world: World) -> None:
     old_server, old_engine = world.server, world.engine
     world.load()
@@ -288,8 +212,7 @@ async def test_a_reloaded_model_takes_the_address_over(world: World) -> None:
     await until(lambda: listener.reasons)
     await asyncio.get_running_loop().run_in_executor(None, old_server.close)
     await until(lambda: len(world.infos) == 2)
-    world.submit()
-    await until(lambda: world.engine.live)
+    await world.taken(1)
 
 
 @pytest.mark.parametrize("world", [2], indirect=True)
@@ -307,17 +230,6 @@ async def test_closing_stops_the_engines_work_and_refuses_what_comes_after(world
     assert other.reasons == []
 
 
-@pytest.mark.parametrize("world", [2], indirect=True)
-async def test_an_engine_that_closes_ends_all_requests(world: World) -> None:
-    listeners = [world.submit(client) for client in (0, 1, 1)]
-    await until(lambda: len(world.engine.live) == 3)
-    world.engine.close()
-    await until(lambda: all(listener.reasons for listener in listeners))
-    late = world.submit()
-    await until(lambda: late.reasons)
-    assert late.reasons == ["cancelled"]
-
-
 async def test_local_requests_stand_beside_the_clients(world: World) -> None:
     listener = world.submit()
     deltas: list[TokenDelta] = []
@@ -328,148 +240,6 @@ async def test_local_requests_stand_beside_the_clients(world: World) -> None:
     assert deltas == [TokenDelta(local, [1])]
     world.server.cancel_local(local)
     assert [delta.finish_reason for delta in deltas] == [None, "cancelled"]
-
-
-# --- the server, byte by byte ---
-
-
-class Peer:
-    """A client by hand."""
-
-    def __init__(self, address: str) -> None:
-        self.socket = frames.new_socket()
-        self.socket.settimeout(WAIT_S)
-        deadline = time.monotonic() + WAIT_S
-        while self.socket.connect_ex(address):
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-
-    def send(self, frame: ClientFrame) -> None:
-        self.socket.sendall(pack(msgspec.msgpack.encode(frame)))
-
-    def receive(self) -> ServerFrame:
-        (length,) = LENGTH.unpack(self._read(LENGTH.size))
-        return msgspec.msgpack.decode(self._read(length), type=ServerFrame)
-
-    def _read(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            piece = self.socket.recv(size - len(data))
-            assert piece, "hung up"
-            data += piece
-        return data
-
-    def hung_up(self) -> bool:
-        try:
-            while self.socket.recv(65536):
-                pass
-        except ConnectionResetError:
-            pass
-        return True
-
-
-@contextmanager
-def served() -> Iterator[tuple[FakeEngine, ExchangeServer, str]]:
-    address = exchange_address()
-    server = ExchangeServer(address)
-    engine = FakeEngine(server.on_step)
-    server.start(engine)
-    yield engine, server, address
-    engine.close()
-    server.close()
-
-
-def test_what_a_step_brings_is_one_frame_and_what_piles_up_is_one_too() -> None:
-    with served() as (engine, _, address):
-        peer = Peer(address)
-        base = peer.receive().id_base
-        peer.send(ClientFrame([GenerationRequest(base + 1, [1], 5), GenerationRequest(base + 2, [1], 5)]))
-        engine.wait_for(lambda: len(engine.live) == 2)
-        engine.step(TokenDelta(base + 1, [1]), TokenDelta(base + 2, [2]))
-        assert [delta.token_ids for delta in peer.receive().deltas] == [[1], [2]]
-        # Nobody reads; the engine does not wait.
-        for at in range(20_000):
-            engine.step(TokenDelta(base + 1, [at] * 20))
-        engine.step(TokenDelta(base + 1, [], "stop"))
-        deltas: list[TokenDelta] = []
-        taken = 0
-        while not deltas or deltas[-1].finish_reason is None:
-            deltas += peer.receive().deltas
-            taken += 1
-        assert [delta.token_ids[:1] for delta in deltas] == [[at] for at in range(20_000)] + [[]]
-        assert taken < 20_000
-        peer.socket.close()
-
-
-@pytest.mark.parametrize(
-    "junk", [b"\x01\0\0\0\xc1", b"\x02\0\0\0{}", b"\x05\0", b"GET / HTTP/1.1\r\n\r\n", b"\x02\0\0\0\x91\x05"]
-)
-def test_a_client_that_talks_nonsense_loses_its_own_requests_only(junk: bytes) -> None:
-    with served() as (engine, _, address):
-        good, bad = Peer(address), Peer(address)
-        good_id, bad_id = good.receive().id_base + 1, bad.receive().id_base + 1
-        good.send(ClientFrame([GenerationRequest(good_id, [1], 5)]))
-        bad.send(ClientFrame([GenerationRequest(bad_id, [1], 5)]))
-        engine.wait_for(lambda: len(engine.live) == 2)
-        bad.socket.sendall(junk)
-        bad.socket.shutdown(socket.SHUT_WR)
-        engine.wait_for(lambda: engine.cancelled == [bad_id])
-        assert bad.hung_up()
-        engine.step(TokenDelta(good_id, [1], "stop"))
-        assert good.receive().deltas == [TokenDelta(good_id, [1], "stop")]
-        for peer in (good, bad):
-            peer.socket.close()
-
-
-def test_a_request_that_the_engine_chokes_on_hangs_its_client_up() -> None:
-    with served() as (engine, _, address):
-
-        def submit(request: GenerationRequest) -> None:
-            raise RuntimeError("bug")
-
-        engine.submit = submit  # type: ignore[method-assign]
-        peer = Peer(address)
-        peer.send(ClientFrame([GenerationRequest(peer.receive().id_base + 1, [1], 5)]))
-        assert peer.hung_up()
-        # The next one is served.
-        other = Peer(address)
-        assert other.receive().info is not None
-        for each in (peer, other):
-            each.socket.close()
-
-
-def test_a_client_that_does_not_read_does_not_keep_the_model_from_unloading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_GRACE_S", 0.05)
-    with served() as (engine, _, address):
-        peer = Peer(address)
-        request_id = peer.receive().id_base + 1
-        peer.send(ClientFrame([GenerationRequest(request_id, [1], 5)]))
-        engine.wait_for(lambda: engine.live)
-        for _ in range(100):
-            engine.step(TokenDelta(request_id, [1] * 100_000))
-    peer.socket.close()
-
-
-def test_what_is_pending_is_sent_before_hanging_up() -> None:
-    with served() as (engine, _, address):
-        peer = Peer(address)
-        request_id = peer.receive().id_base + 1
-        peer.send(ClientFrame([GenerationRequest(request_id, [1], 5)]))
-        engine.wait_for(lambda: engine.live)
-    assert peer.receive().deltas == [TokenDelta(request_id, [], "cancelled")]
-    assert peer.hung_up()
-    peer.socket.close()
-
-
-def test_an_address_is_one_process_and_model() -> None:
-    mine = frames.address("tensorrt_llm", os.getpid())
-    assert mine == frames.address("tensorrt_llm", os.getpid())
-    assert mine.startswith("\0")
-    others = {frames.address("tensorrt_llm", pid) for pid in (1, os.getppid(), 2**22 + 1)}
-    others.add(frames.address("other", os.getpid()))
-    assert len({mine, *others}) == len(others) + 1
-    # The longest that Linux takes.
-    assert all(len(address) <= 107 for address in (mine, *others))
 
 
 # --- whatever happens in whatever order ---
@@ -566,148 +336,3 @@ async def test_many_clients_many_requests_and_an_engine_thread(world: World) -> 
         stop.set()
         thread.join()
     assert all(listener.tokens == list(range(30)) for listener in listeners)
-
-
-@pytest.mark.parametrize("world", [2], indirect=True)
-async def test_the_engines_load_is_told_while_it_changes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_STATS_INTERVAL_S", 0.005)
-    await until(lambda: all(client.stats is not None for client in world.clients))
-    idle = world.client.stats
-    assert idle is not None
-    assert idle.running == 0
-    listener = world.submit()
-    await until(lambda: all(client.stats == world.engine.stats() != idle for client in world.clients))
-    assert world.client.stats is not None
-    assert world.client.stats.running == 1
-    # Nothing is lost or repeated beside it.
-    world.engine.step(TokenDelta(listener.request_id, [1, 2]))
-    world.engine.step(TokenDelta(listener.request_id, [3], "stop"))
-    await until(lambda: listener.reasons)
-    assert listener.tokens == [1, 2, 3]
-    await until(lambda: world.client.stats == idle)
-
-
-def test_a_load_that_does_not_change_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_STATS_INTERVAL_S", 0.002)
-    address = exchange_address()
-    server = ExchangeServer(address)
-    engine = FakeEngine(server.on_step)
-    looks = threading.Semaphore(0)
-
-    def stats() -> EngineStats:
-        looks.release()
-        return FakeEngine.stats(engine)
-
-    monkeypatch.setattr(engine, "stats", stats)
-    server.start(engine)
-    with frames.new_socket() as client:
-        while client.connect_ex(address):
-            time.sleep(0.001)
-        parser = Frames()
-        messages: list[bytes] = []
-        for running in (0, 1):
-            for request_id in range(running):
-                engine.live[request_id] = GenerationRequest(request_id, [1], 5)
-            while len(messages) < 2 + running:
-                messages += parser.feed(client.recv(65536))
-            for _ in range(6):
-                assert looks.acquire(timeout=WAIT_S)
-        server.close()
-        while data := client.recv(65536):
-            messages += parser.feed(data)
-    assert messages.pop() == frames.GOODBYE
-    told = [msgspec.msgpack.decode(message, type=ServerFrame) for message in messages]
-    assert told[0].info is not None
-    assert [frame.stats and frame.stats.running for frame in told] == [None, 0, 1]
-
-
-async def test_a_load_that_is_not_known(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that fails to tell it is asked again; that of a lost one is forgotten."""
-    monkeypatch.setattr(server_module, "_STATS_INTERVAL_S", 0.002)
-    known, failures = FakeEngine.stats, itertools.count()
-
-    def stats(engine: FakeEngine) -> EngineStats:
-        if next(failures) < 3:
-            raise RuntimeError("not now")
-        return known(engine)
-
-    monkeypatch.setattr(FakeEngine, "stats", stats)
-    await until(lambda: world.client.stats is not None)
-    await world.hang_up()
-    await until(lambda: world.client.stats is None)
-    world.load()
-    await until(lambda: world.client.stats is not None)
-
-
-@pytest.mark.parametrize("world", [2], indirect=True)
-async def test_adapters_are_loaded_and_everybody_is_told(world: World) -> None:
-    listener = world.submit(1)
-    await until(lambda: listener.request_id in world.engine.live)
-    ids = [client.new_request_id() for client in world.clients]
-    await world.client.update_lora("poet", "folder")
-    # Whoever asked knows of it with the answer.
-    assert ("poet",) in [info.lora_names for info in world.infos]
-    await until(lambda: [info.lora_names for info in world.infos] == [(), (), ("poet",), ("poet",)])
-    await world.clients[1].update_lora("poet", "")
-    await until(lambda: [info.lora_names for info in world.infos[4:]] == [(), ()])
-    for path, said in (("bad", "The adapter is bad."), ("broken", "The engine failed; its log says why.")):
-        with pytest.raises(InvalidRequestError) as caught:
-            await world.client.update_lora("clerk", path)
-        assert caught.value.message == said
-    # Requests go on meanwhile, and their ids go on counting.
-    world.engine.step(TokenDelta(listener.request_id, [7], "length"))
-    await until(lambda: listener.reasons == ["length"])
-    assert all(client.new_request_id() > last for client, last in zip(world.clients, ids, strict=True))
-
-
-async def test_the_prefix_cache_is_reset(world: World) -> None:
-    await world.client.reset_prefix_cache()
-    assert world.engine.prefix_resets == 1
-    refusals: list[tuple[Exception, type[Exception], str]] = [
-        (PrefixCacheError("it cannot"), InvalidRequestError, "It cannot."),
-        (PrefixCacheError("it is held", busy=True), OverloadedError, "It is held."),
-        (RuntimeError("secret"), InvalidRequestError, "The engine failed; its log says why."),
-    ]
-    for refusal, kind, said in refusals:
-        world.engine.prefix_refusal = refusal
-        with pytest.raises(kind) as caught:
-            await world.client.reset_prefix_cache()
-        assert str(caught.value) == said
-
-
-async def test_an_engine_that_is_lost_while_it_loads_an_adapter(world: World) -> None:
-    loading, lost = threading.Event(), threading.Event()
-
-    def load(name: str, path: str) -> None:
-        loading.set()
-        lost.wait(WAIT_S)
-
-    world.engine.load_lora = load  # type: ignore[method-assign]
-    update = asyncio.ensure_future(world.client.update_lora("poet", "folder"))
-    await until(loading.is_set)
-    world.client._link._transport.abort()  # type: ignore[union-attr]
-    with pytest.raises(OverloadedError):
-        await update
-    lost.set()
-
-
-def test_what_is_told_to_a_client_that_reads_slowly_waits() -> None:
-    """A frame of its own goes out before the deltas that wait, and after what is half sent."""
-    ours, theirs = socket.socketpair()
-    engine = FakeEngine(lambda deltas: None)
-    connection = server_module.Connection(1, ours, engine, lambda connection, update: None, engine.stats)
-    connection.deliver([TokenDelta(1, [5])])
-    connection.tell(ServerFrame(update=UpdateResult(3, None)))
-    connection.start()
-    connection.close()
-    messages: list[bytes] = []
-    reader = Frames()
-    while data := theirs.recv(65536):
-        messages += reader.feed(data)
-    connection.join()
-    theirs.close()
-    messages.remove(frames.GOODBYE)
-    found = [msgspec.msgpack.decode(message, type=ServerFrame) for message in messages]
-    assert [frame.info is not None for frame in found] == [True, False, False]
-    assert found[1].update == UpdateResult(3, None)
-    assert found[2].deltas == [TokenDelta(1, [5])]

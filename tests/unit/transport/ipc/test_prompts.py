@@ -12,7 +12,7 @@ import pytest
 from openai_bls.core import memory
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
-from openai_bls.transport.ipc import link, prompt_server
+from openai_bls.transport.ipc import prompt_server
 from openai_bls.transport.ipc.frames import LENGTH, new_socket, pack
 from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
 from openai_bls.transport.ipc.prompts import PromptAnswer, PromptCall, PromptExchangeClient, encode_request
@@ -84,16 +84,6 @@ async def test_every_call_gets_its_own_answer(world: World) -> None:
     assert [result.prompt_token_ids for result in results] == [[[len(text)]] for text in texts]
     refused = await world.ask("refused")
     assert (refused.error, refused.param) == ("no", "prompt")
-
-
-async def test_a_long_prompt_holds_no_short_one_up(world: World) -> None:
-    world.held.clear()
-    long = asyncio.ensure_future(world.ask("held" + "x" * 50_000))
-    await world.wait_started()
-    assert (await world.ask("short")).prompt_token_ids == [[5]]
-    assert not long.done()
-    world.held.set()
-    assert (await long).prompt_token_ids == [[50_004]]
 
 
 async def test_any_number_of_long_prompts_holds_no_short_ones_up(world: World) -> None:
@@ -181,17 +171,6 @@ async def test_a_failure_is_the_calls_own(world: World) -> None:
     assert (await world.ask("abc")).prompt_token_ids == [[3]]
 
 
-async def test_a_caller_that_gives_up_leaves_nothing_behind(world: World) -> None:
-    world.held.clear()
-    call = asyncio.ensure_future(world.ask("held" + "x" * 50_000))
-    await world.wait_started()
-    call.cancel()
-    await asyncio.gather(call, return_exceptions=True)
-    world.held.set()
-    assert (await world.ask("abc")).prompt_token_ids == [[3]]
-    assert world.client._calls == {}
-
-
 async def test_a_lost_preprocessing_is_told_and_found_again(world: World) -> None:
     world.held.clear()
     call = asyncio.ensure_future(world.ask("held" + "x" * 50_000))
@@ -204,19 +183,6 @@ async def test_a_lost_preprocessing_is_told_and_found_again(world: World) -> Non
     await gone
     world.load()
     assert (await waiting).prompt_token_ids == [[4]]
-
-
-async def test_a_preprocessing_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = PromptExchangeClient(exchange_address())
-    monkeypatch.setattr(link, "_WAIT_S", 0.01)
-    with pytest.raises(OverloadedError, match="not available"):
-        await client.prepare(PromptRequest(prompts=["a"]))
-    monkeypatch.setattr(link, "_WAIT_S", WAIT_S)
-    waiting = asyncio.ensure_future(client.prepare(PromptRequest(prompts=["a"])))
-    await asyncio.sleep(0)
-    await client.close()
-    with pytest.raises(OverloadedError, match="shutting down"):
-        await waiting
 
 
 async def test_long_prompts_wait_together_for_a_preprocessing_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,4 +259,3 @@ def test_a_request_that_cannot_be_read_fails_alone(payload: bytes) -> None:
     assert peer.recv(1) == b""
     peer.close()
     server.close()
-    assert prompt_server._SHORT_BYTES > 0

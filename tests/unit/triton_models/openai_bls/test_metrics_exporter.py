@@ -67,12 +67,12 @@ def test_both_ports_tell_the_same() -> None:
     bench.engine.stats = EngineStats(3, 2, 0.25, 9, 40)
     metrics.set_in_progress(2)
     for outcome in ("done", "done", "cancelled"):
-        metrics.ended(record(outcome))
+        metrics.count(record(outcome))
     metrics.refused("tokenize", InvalidRequestError("x"))
     metrics.event_loop_stalled(0.3)
     exporter.export()
     assert port.values == pytest.approx(of(metrics))
-    metrics.ended(record(began_at=90.0))
+    metrics.count(record(began_at=90.0))
     metrics.set_in_progress(1)
     exporter.export()
     assert port.values == pytest.approx(of(metrics))
@@ -85,16 +85,16 @@ def test_only_what_has_changed_is_sent() -> None:
     metrics = bench.service.metrics
     exporter = MetricsExporter(metrics, port)
     for _ in range(100):
-        metrics.ended(record())
+        metrics.count(record())
     exporter.export()
     updates = port.updates
     exporter.export()
     assert port.updates == updates
-    metrics.ended(record())
+    metrics.count(record())
     exporter.export()
     once = port.updates - updates
     for _ in range(100):
-        metrics.ended(record())
+        metrics.count(record())
     exporter.export()
     # As many for a hundred requests as for one.
     assert port.updates - updates == 2 * once
@@ -122,7 +122,7 @@ def test_what_a_killed_process_left_is_not_counted_twice(now: int, shown: int) -
     # The engine has gone on, or was loaded again: then it counts from what is there, as nothing can be taken away.
     bench, port = Bench(), Port(left={steps: 9, requests: 5, line("engine_up", model="tiny"): 0})
     bench.engine.stats = EngineStats(0, 0, 0.0, now, 40)
-    bench.service.metrics.ended(record())
+    bench.service.metrics.count(record())
     exporter = MetricsExporter(bench.service.metrics, port)
     exporter.export()
     exporter.export()

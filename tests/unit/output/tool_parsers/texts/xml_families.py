@@ -1,30 +1,15 @@
+"""Texts of GLM, MiniMax-M2 and DeepSeek-V3.2: arguments within tags of their own."""
+
 from __future__ import annotations
 
 import json
 from typing import Any
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from openai_bls.output.events import ContentDelta, ToolCallArguments, ToolCallStart
 from openai_bls.output.tool_parsers.families.deepseek import V32_TAGS
 from openai_bls.output.tool_parsers.families.glm import glm
 from openai_bls.output.tool_parsers.families.minimax import M2_TAGS
-from openai_bls.output.tool_parsers.parser import ToolCallParser
 from openai_bls.output.tool_parsers.xml import invokes
-from tests.unit.output.parsing import (
-    Found,
-    check_any_cut,
-    check_every_split,
-    check_linear_time,
-    content,
-    cut,
-    cut_lengths,
-    json_values,
-    moderate,
-    run,
-)
+from tests.unit.output.parsing import Form, Found, content
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -37,10 +22,13 @@ SCHEMA: dict[str, Any] = {
         "note": {"type": ["string", "null"]},
     },
 }
+
 SCHEMAS = {"weather": SCHEMA}
-SYNTAXES = {"glm": glm(SCHEMAS), "minimax": invokes(M2_TAGS, SCHEMAS), "deepseek": invokes(V32_TAGS, SCHEMAS)}
+
 PARIS_CALL = ("call", "weather", '{"city": "Paris"}')
+
 ALL_KINDS = {"city": ' 你好 "x" \n', "days": 3, "metric": True, "where": {"x": "}"}, "unit": "C", "note": None}
+
 ALL_KINDS_CALL = ("call", "weather", json.dumps(ALL_KINDS, ensure_ascii=False))
 
 
@@ -79,6 +67,7 @@ def plain(value: Any) -> str:
 
 
 PARIS = glm_call("weather", {"city": "Paris"})
+
 GLM: dict[str, Found] = {
     "": [],
     "a <b> <tool": [content("a <b> <tool")],
@@ -128,8 +117,11 @@ GLM: dict[str, Found] = {
 }
 
 ONE: tuple[str, dict[str, Any]] = ("weather", {"city": "Paris"})
+
 TWO: tuple[str, dict[str, Any]] = ("now", {})
+
 TWO_CALLS: Found = [PARIS_CALL, ("call", "now", "{}")]
+
 MINIMAX: dict[str, Found] = {
     "": [],
     'a <invoke name="f"> <mini': [content('a <invoke name="f"> <mini')],
@@ -183,69 +175,27 @@ DEEPSEEK: dict[str, Found] = {
         ("call", "weather", "{")
     ],
 }
-ALL = [*(("glm", text) for text in GLM), *(("minimax", text) for text in MINIMAX)]
-ALL += [("deepseek", text) for text in DEEPSEEK]
-EXAMPLES = {"glm": GLM, "minimax": MINIMAX, "deepseek": DEEPSEEK}
+
+PARTS = ["weather", "city", "days", "\n", " ", "<", '"', "12", "null", "text", "你", "\\", "{"]
 
 
-@pytest.mark.parametrize(("syntax", "text"), ALL)
-def test_examples_however_they_are_cut(syntax: str, text: str) -> None:
-    check_every_split(lambda: ToolCallParser(SYNTAXES[syntax]), text, EXAMPLES[syntax][text])
-
-
-pieces = {
-    "glm": ["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", *GLM],
-    "minimax": ["<minimax:tool_call>", "</minimax:tool_call>", '<invoke name="', '">', "</invoke>", *MINIMAX],
-    "deepseek": ["<｜DSML｜function_calls>", '<｜DSML｜invoke name="', '" string="', 'true">', *DEEPSEEK],
+FORMS = {
+    "glm": Form(
+        glm(SCHEMAS),
+        GLM,
+        ["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", *PARTS],
+        [("<tool_call>", "a"), ("", "<tool_call>"), ("<tool_call>weather\n<arg_key>days</arg_key>\n<arg_value>", "<")],
+    ),
+    "minimax": Form(
+        invokes(M2_TAGS, SCHEMAS),
+        MINIMAX,
+        ["<minimax:tool_call>", "</minimax:tool_call>", '<invoke name="', '">', "</invoke>", *PARTS],
+        [('<minimax:tool_call><invoke name="', "a")],
+    ),
+    "deepseek_v32": Form(
+        invokes(V32_TAGS, SCHEMAS),
+        DEEPSEEK,
+        ["<｜DSML｜function_calls>", '<｜DSML｜invoke name="', '" string="', 'true">', *PARTS],
+        [('<｜DSML｜function_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="', "a")],
+    ),
 }
-others = ["weather", "city", "days", "\n", " ", "<", '"', "12", "null", "text", "你", "\\", "{"]
-
-
-@moderate
-@given(data=st.data(), syntax=st.sampled_from(list(SYNTAXES)), lengths=cut_lengths)
-def test_any_cut_equals_the_whole(data: st.DataObject, syntax: str, lengths: list[int]) -> None:
-    parts = st.sampled_from([*pieces[syntax], *others])
-    text = data.draw(st.lists(parts, max_size=8).map("".join))
-    check_any_cut(lambda: ToolCallParser(SYNTAXES[syntax]), text, lengths)
-
-
-@moderate
-@given(
-    city=st.text(max_size=20).filter(lambda text: "</" not in text),
-    days=st.integers(),
-    where=st.dictionaries(st.text(max_size=4), json_values, max_size=3),
-    lengths=cut_lengths,
-)
-def test_values_come_back(city: str, days: int, where: dict[str, Any], lengths: list[int]) -> None:
-    arguments = {"city": city, "days": days, "where": where}
-    if "</" in plain(where):
-        return
-    call = ("weather", arguments)
-    for syntax, text in (("glm", glm_call(*call)), ("minimax", minimax(call)), ("deepseek", deepseek(call))):
-        [(_, name, found)] = run(ToolCallParser(SYNTAXES[syntax]), cut(text, lengths))
-        assert name == "weather"
-        assert json.loads(found) == arguments
-
-
-def test_strings_stream() -> None:
-    parser = ToolCallParser(SYNTAXES["glm"], lambda: "call_x")
-    assert parser.push("so <tool_call>weather\n<arg") == [ContentDelta("so ")]
-    assert parser.push("_key>") == [ToolCallStart(0, "call_x", "weather"), ToolCallArguments(0, "{")]
-    assert parser.push("city</arg_key>\n<arg_value>New ") == [ToolCallArguments(0, '"city": "New ')]
-    assert parser.push("York</") == [ToolCallArguments(0, "York")]
-    assert parser.push("arg_value>\n</tool_call>") == [ToolCallArguments(0, '"}')]
-    assert parser.finish() == []
-
-
-@pytest.mark.parametrize(
-    ("syntax", "begin", "repeated"),
-    [
-        ("glm", "<tool_call>", "a"),
-        ("glm", "", "<tool_call>"),
-        ("glm", "<tool_call>weather\n<arg_key>days</arg_key>\n<arg_value>", "<"),
-        ("minimax", '<minimax:tool_call><invoke name="', "a"),
-        ("deepseek", '<｜DSML｜function_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="', "a"),
-    ],
-)
-def test_long_texts_take_linear_time(syntax: str, begin: str, repeated: str) -> None:
-    check_linear_time(lambda: ToolCallParser(SYNTAXES[syntax]), begin, repeated)

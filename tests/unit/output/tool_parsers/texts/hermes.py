@@ -1,26 +1,9 @@
+"""Texts of Hermes 2 Pro and Qwen2.5: JSON within tags."""
+
 from __future__ import annotations
 
-import json
-import re
-
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from openai_bls.output.events import ContentDelta, Event, ToolCallArguments, ToolCallStart
 from openai_bls.output.tool_parsers.families.hermes import SYNTAX
-from openai_bls.output.tool_parsers.parser import ToolCallParser, new_call_id
-from tests.unit.output.parsing import (
-    Found,
-    check_any_cut,
-    check_every_split,
-    check_linear_time,
-    content,
-    cut_lengths,
-    json_values,
-    moderate,
-    run,
-)
+from tests.unit.output.parsing import Form, Found, content
 
 Expected = tuple[list[str], list[tuple[str, str]]]
 """The content between the calls, and (name, arguments) of each call."""
@@ -39,6 +22,7 @@ def block(body: str) -> str:
 
 
 WEATHER = block('{"name": "weather", "arguments": {"city": "Paris", "days": [1, {"x": null}]}}')
+
 WEATHER_CALL = ("weather", '{"city": "Paris", "days": [1, {"x": null}]}')
 
 # text → content between the calls, calls
@@ -116,78 +100,18 @@ EXAMPLES: dict[str, Expected] = {
     f'<tool_call>{{"name": "f"}} and {WEATHER}': (["", " and ", ""], [("f", "{}"), WEATHER_CALL]),
 }
 
-
-@pytest.mark.parametrize("text", EXAMPLES)
-def test_examples_however_they_are_cut(text: str) -> None:
-    check_every_split(lambda: ToolCallParser(SYNTAX), text, found(EXAMPLES[text]))
-
-
-fragments = st.sampled_from(
-    [
-        *("<tool_call>", "</tool_call>", '{"name": "f"', ', "arguments": ', '{"a": "', '"', "{", "}", "}}", "\n", " "),
-        *("text", "<", "</", "\\", "\\ud83d", "null", "12", ":", ",", "你"),
-        *EXAMPLES,
-    ]
-)
+PARTS = [
+    *("<tool_call>", "</tool_call>", '{"name": "f"', ', "arguments": ', '{"a": "', '"', "{", "}", "}}", "\n", " "),
+    *("text", "<", "</", "\\", "\\ud83d", "null", "12", ":", ",", "你"),
+]
+SLOW = [
+    ("", " "),
+    ('<tool_call>{"arguments": "', "a"),
+    ('<tool_call>{"name": "f", "arguments": {}}', "<"),
+    ('<tool_call>{"name": "f", "arguments": ', "["),
+]
 
 
-@moderate
-@given(text=st.lists(fragments, max_size=8).map("".join), lengths=cut_lengths)
-def test_any_cut_equals_the_whole(text: str, lengths: list[int]) -> None:
-    check_any_cut(lambda: ToolCallParser(SYNTAX), text, lengths)
-
-
-@moderate
-@given(
-    arguments=st.lists(st.dictionaries(st.text(max_size=4), json_values, max_size=3), max_size=3),
-    ascii_only=st.booleans(),
-    indent=st.sampled_from([None, 2]),
-    as_string=st.booleans(),
-)
-def test_valid_calls_come_back_whole(
-    arguments: list[dict[str, object]], ascii_only: bool, indent: int | None, as_string: bool
-) -> None:
-    written = [json.dumps(a, ensure_ascii=ascii_only, indent=indent) for a in arguments]
-    values = [json.dumps(w, ensure_ascii=ascii_only) if as_string else w for w in written]
-    text = "\n".join(block(f'{{"name": "f", "arguments": {value}}}') for value in values)
-    assert run(ToolCallParser(SYNTAX), [text]) == [("call", "f", w) for w in written]
-
-
-def test_streams_without_delay() -> None:
-    parser = ToolCallParser(SYNTAX, lambda: "call_x")
-    steps: list[tuple[str, list[Event]]] = [
-        ("Let me ", [ContentDelta("Let me ")]),
-        ("see <", [ContentDelta("see ")]),
-        ("b> ", [ContentDelta("<b> ")]),
-        ("<tool_call>", []),
-        ('\n{"name": "f"', []),
-        (', "arguments": {', [ToolCallStart(0, "call_x", "f"), ToolCallArguments(0, "{")]),
-        ('"a": "b', [ToolCallArguments(0, '"a": "b')]),
-        ("\\", [ToolCallArguments(0, "\\")]),
-        ('"c"}', [ToolCallArguments(0, '"c"}')]),
-        ("}\n</tool", []),
-        ("_call>\n", []),
-        ("done", [ContentDelta("\ndone")]),
-    ]
-    for text, events in steps:
-        assert parser.push(text) == events
-    assert parser.finish() == []
-
-
-def test_call_ids() -> None:
-    ids = {new_call_id() for _ in range(100)}
-    assert len(ids) == 100
-    assert all(re.fullmatch(r"call_[A-Za-z0-9_-]{24}", call_id) for call_id in ids)
-
-
-@pytest.mark.parametrize(
-    ("begin", "repeated"),
-    [
-        ("", " "),
-        ('<tool_call>{"arguments": "', "a"),
-        ('<tool_call>{"name": "f", "arguments": {}}', "<"),
-        ('<tool_call>{"name": "f", "arguments": ', "["),
-    ],
-)
-def test_long_held_texts_take_linear_time(begin: str, repeated: str) -> None:
-    check_linear_time(lambda: ToolCallParser(SYNTAX), begin, repeated)
+FORMS = {
+    "hermes": Form(SYNTAX, {text: found(expected) for text, expected in EXAMPLES.items()}, PARTS, SLOW),
+}

@@ -1,24 +1,10 @@
+"""Texts of Kimi K2, and of models that write a list of calls: Hunyuan, MiniMax-M1, Granite."""
+
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from openai_bls.output.events import ToolCallArguments, ToolCallStart
 from openai_bls.output.tool_parsers.families import granite, hunyuan, kimi_k2
-from openai_bls.output.tool_parsers.parser import ToolCallParser
-from tests.unit.output.parsing import (
-    Found,
-    check_any_cut,
-    check_every_split,
-    check_linear_time,
-    content,
-    cut_lengths,
-    moderate,
-    run,
-)
+from tests.unit.output.parsing import Form, Found, content
 
-SYNTAXES = {"kimi": kimi_k2.SYNTAX, "block": hunyuan.SYNTAX, "granite": granite.SYNTAX}
 F, G = ("call", "f", "{}"), ("call", "g", '{"a": "]}</tool_calls><|tool_call_end|>"}')
 F_JSON, G_JSON = '{"name": "f", "arguments": {}}', f'{{"name": "g", "arguments": {G[2]}}}'
 
@@ -95,46 +81,11 @@ GRANITES: dict[str, Found] = {
     "<|tool_call|> none": [content("<|tool_call|> none")],
     '<|tool_call|>[{"name": "f", "arguments": {': [("call", "f", "{")],
 }  # fmt: skip
-EXAMPLES = {"kimi": KIMI, "block": BLOCK, "granite": GRANITES}
+PARTS = ["text", "\n", " ", "<", "{", "}", "]", ",", ":0", '"', "你", "functions.", "<tool_calls>", "</tool_calls>"]
 
 
-@pytest.mark.parametrize(("syntax", "text"), [(name, text) for name, texts in EXAMPLES.items() for text in texts])
-def test_examples_however_they_are_cut(syntax: str, text: str) -> None:
-    check_every_split(lambda: ToolCallParser(SYNTAXES[syntax]), text, EXAMPLES[syntax][text])
-
-
-others = ["text", "\n", " ", "<", "{", "}", "]", ",", ":0", '"', "你", "functions.", "<tool_calls>", "</tool_calls>"]
-
-
-@moderate
-@given(data=st.data(), syntax=st.sampled_from(list(SYNTAXES)), lengths=cut_lengths)
-def test_any_cut_equals_the_whole(data: st.DataObject, syntax: str, lengths: list[int]) -> None:
-    text = data.draw(st.lists(st.sampled_from([*EXAMPLES[syntax], *others]), max_size=8).map("".join))
-    check_any_cut(lambda: ToolCallParser(SYNTAXES[syntax]), text, lengths)
-
-
-def test_kimis_calls_keep_their_ids() -> None:
-    ids = iter(["call_x", "call_y"])
-    parser = ToolCallParser(kimi_k2.SYNTAX, lambda: next(ids))
-    events = parser.push(section(call("functions.f:4", "{}"), G_1, call("functions.f:4", "{}")))
-    starts = [event for event in events if isinstance(event, ToolCallStart)]
-    assert [start.id for start in starts] == ["functions.f:4", "functions.g:1", "call_x"]
-    assert parser.push("<|tool_call_begin|>functions.f:5<|tool_call_argument_begin|>") == []
-    assert parser.push('{"a"') == [ToolCallStart(3, "functions.f:5", "f"), ToolCallArguments(3, '{"a"')]
-
-
-def test_other_formats_calls_have_new_ids() -> None:
-    assert run(ToolCallParser(granite.SYNTAX), [f"<|tool_call|>[{F_JSON}, {F_JSON}]"]) == [F, F]
-
-
-@pytest.mark.parametrize(
-    ("syntax", "begin", "repeated"),
-    [
-        ("kimi", "<|tool_call_begin|>", "a"),
-        ("kimi", "", "<|tool_calls_section_begin|>"),
-        ("block", f"<tool_calls>{F_JSON}", "\n"),
-        ("granite", "", "<tool_call>["),
-    ],
-)
-def test_long_texts_take_linear_time(syntax: str, begin: str, repeated: str) -> None:
-    check_linear_time(lambda: ToolCallParser(SYNTAXES[syntax]), begin, repeated)
+FORMS = {
+    "kimi": Form(kimi_k2.SYNTAX, KIMI, PARTS, [("<|tool_call_begin|>", "a"), ("", "<|tool_calls_section_begin|>")]),
+    "block": Form(hunyuan.SYNTAX, BLOCK, PARTS, [(f"<tool_calls>{F_JSON}", "\n")]),
+    "granite": Form(granite.SYNTAX, GRANITES, PARTS, [("", "<tool_call>[")]),
+}

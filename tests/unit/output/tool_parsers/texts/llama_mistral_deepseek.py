@@ -1,36 +1,17 @@
+"""Texts of Llama 3.1, of the Mistral models, and of DeepSeek up to V3.1: JSON after markers."""
+
 from __future__ import annotations
 
-import json
-from typing import Any
-
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from openai_bls.output.events import ContentDelta
 from openai_bls.output.tool_parsers.families import deepseek, mistral
 from openai_bls.output.tool_parsers.families.deepseek import CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, SEPARATOR
 from openai_bls.output.tool_parsers.families.llama3_json import llama3_json
-from openai_bls.output.tool_parsers.parser import ToolCallParser
-from tests.unit.output.parsing import (
-    Found,
-    check_any_cut,
-    check_every_split,
-    check_linear_time,
-    content,
-    cut,
-    cut_lengths,
-    json_values,
-    moderate,
-    run,
-)
-
-SYNTAXES = {"llama": llama3_json(["f", "weather"]), "mistral": mistral.SYNTAX, "deepseek": deepseek.SYNTAX}
+from tests.unit.output.parsing import Form, Found, content
 
 # Unicode, escapes, nested braces, braces and markers in strings
 HARD = '{"a": {"b": [{}, "}]{[<"]}, "c": "\\u4f60\\n\\"</tool_call>[TOOL_CALLS]<｜tool▁call▁end｜>\\\\", '
 HARD += '"你": "👨‍👩‍👧 \0"}'
 F = ("call", "f", "{}")
+
 WEATHER = ("call", "weather", HARD)
 
 
@@ -156,91 +137,26 @@ DEEPSEEKS: dict[str, Found] = {
     f"{CALL_BEGIN}f{SEPARATOR}{{}}{CALL_END} x<｜tool▁calls▁e": [F, content(" x<｜tool▁calls▁e")],
 }
 
-EXAMPLES = {"llama": LLAMA, "mistral": MISTRALS, "deepseek": DEEPSEEKS}
+JSON_PARTS = ["{", "}", '"', "\n", " ", ",", ":", "\\", "text", "你", "<", "null", '{"a": 1}']
 
 
-def new(form: str) -> ToolCallParser:
-    return ToolCallParser(SYNTAXES[form])
-
-
-@pytest.mark.parametrize(("form", "text"), [(form, text) for form in EXAMPLES for text in EXAMPLES[form]])
-def test_examples_however_they_are_cut(form: str, text: str) -> None:
-    check_every_split(lambda: new(form), text, EXAMPLES[form][text])
-
-
-PARTS = {
-    "llama": ["<|python_tag|>", '{"name": "f"', ', "parameters": ', ";", "<|", '{"a": "'],
-    "mistral": ["[TOOL_CALLS]", "[", "]", "[ARGS]", "[CALL_ID]", "abcdefghi", '{"name": "f"', ', "arguments": ', "f"],
-    "deepseek": [CALLS_BEGIN, CALLS_END, CALL_BEGIN, CALL_END, SEPARATOR, "function", "f", "```", "json", "<｜"],
-}
-COMMON = ["{", "}", '"', "\n", " ", ",", ":", "\\", "text", "你", "<", "null", '{"a": 1}']
-
-
-@pytest.mark.parametrize("form", EXAMPLES)
-@moderate
-@given(data=st.data(), lengths=cut_lengths)
-def test_any_cut_equals_the_whole(form: str, data: st.DataObject, lengths: list[int]) -> None:
-    parts = st.sampled_from([*PARTS[form], *COMMON, *EXAMPLES[form]])
-    text = data.draw(st.lists(parts, max_size=8).map("".join))
-    check_any_cut(lambda: new(form), text, lengths)
-
-
-WRITE = {
-    "llama": lambda calls: "; ".join(f'{{"name": "f", "parameters": {call}}}' for call in calls),
-    "mistral": lambda calls: (
-        "[TOOL_CALLS] [" + ", ".join(f'{{"name": "f", "arguments": {call}}}' for call in calls) + "]"
+FORMS = {
+    "llama": Form(
+        llama3_json(["f", "weather"]),
+        LLAMA,
+        ["<|python_tag|>", '{"name": "f"', ', "parameters": ', ";", "<|", '{"a": "', *JSON_PARTS],
+        [("", " "), ('{"name": "', "a")],
     ),
-    "mistral_v11": lambda calls: "".join(f"[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{call}" for call in calls),
-    "deepseek": lambda calls: CALLS_BEGIN + "\n".join(v3("f", call) for call in calls) + CALLS_END,
-    "deepseek_v31": lambda calls: CALLS_BEGIN + "".join(v31("f", call) for call in calls) + CALLS_END,
+    "mistral": Form(
+        mistral.SYNTAX,
+        MISTRALS,
+        ["[TOOL_CALLS]", "[", "]", "[ARGS]", "[CALL_ID]", "abcdefghi", '{"name": "f"', ', "arguments": ', *JSON_PARTS],
+        [("[TOOL_CALLS]", "a"), ("", "[")],
+    ),
+    "deepseek": Form(
+        deepseek.SYNTAX,
+        DEEPSEEKS,
+        [CALLS_BEGIN, CALLS_END, CALL_BEGIN, CALL_END, SEPARATOR, "function", "f", "```", "json", "<｜", *JSON_PARTS],
+        [(CALL_BEGIN, "a"), ("", CALL_BEGIN)],
+    ),
 }
-
-
-@pytest.mark.parametrize("written_by", WRITE)
-@moderate
-@given(
-    arguments=st.lists(st.dictionaries(st.text(max_size=4), json_values, max_size=3), min_size=1, max_size=3),
-    ascii_only=st.booleans(),
-    indent=st.sampled_from([None, 2]),
-    end=st.integers(0, 400),
-    lengths=cut_lengths,
-)
-def test_valid_calls_come_back_whole_and_cut_ones_as_far_as_they_go(
-    written_by: str, arguments: list[dict[str, Any]], ascii_only: bool, indent: int | None, end: int, lengths: list[int]
-) -> None:
-    form = written_by.split("_", maxsplit=1)[0]
-    written = [json.dumps(a, ensure_ascii=ascii_only, indent=indent) for a in arguments]
-    text = WRITE[written_by](written)
-    assert run(new(form), cut(text, lengths)) == [("call", "f", call) for call in written]
-    calls = [found for found in run(new(form), cut(text[:end], lengths)) if found[0] == "call"]
-    assert len(calls) <= len(written)
-    for place, (_, name, got) in enumerate(calls):
-        assert name == "f"
-        assert written[place].startswith(got)
-        assert got == written[place] or place == len(calls) - 1
-
-
-def test_text_is_told_without_delay() -> None:
-    parser = new("llama")
-    assert parser.push("Hello [") == [ContentDelta("Hello [")]
-    parser = new("llama")
-    assert parser.push('{"a') == []
-    assert parser.push('ge": 3') == [ContentDelta('{"age": 3')]
-    parser = new("llama")
-    assert parser.push('{"type": "obj') == []
-    assert parser.push('ect"') == [ContentDelta('{"type": "object"')]
-
-
-@pytest.mark.parametrize(
-    ("form", "begin", "repeated"),
-    [
-        ("llama", "", " "),
-        ("llama", '{"name": "', "a"),
-        ("mistral", "[TOOL_CALLS]", "a"),
-        ("mistral", "", "["),
-        ("deepseek", CALL_BEGIN, "a"),
-        ("deepseek", "", CALL_BEGIN),
-    ],
-)
-def test_long_held_texts_take_linear_time(form: str, begin: str, repeated: str) -> None:
-    check_linear_time(lambda: new(form), begin, repeated)

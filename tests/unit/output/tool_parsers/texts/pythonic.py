@@ -1,35 +1,13 @@
+"""Texts of models that write calls as Python."""
+
 from __future__ import annotations
 
-import json
-from typing import Any
-
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from openai_bls.output.events import ToolCallArguments, ToolCallStart
 from openai_bls.output.tool_parsers.families.pythonic import pythonic
-from openai_bls.output.tool_parsers.parser import ToolCallParser
-from tests.unit.output.parsing import (
-    Found,
-    check_any_cut,
-    check_every_split,
-    check_linear_time,
-    content,
-    cut,
-    cut_lengths,
-    json_values,
-    moderate,
-    run,
-)
+from tests.unit.output.parsing import Form, Found, content
 
-SYNTAX = pythonic(["weather", "stop", "stop-2"])
 STOP = ("call", "stop", "{}")
+
 LA = ("call", "weather", '{"city": "LA", "metric": "C"}')
-
-
-def new() -> ToolCallParser:
-    return ToolCallParser(SYNTAX)
 
 
 def weather(arguments: str) -> tuple[str, str, str]:
@@ -91,47 +69,10 @@ EXAMPLES: dict[str, Found] = {
     "[stop()]<|python_e": [STOP],
 }
 
-
-@pytest.mark.parametrize("text", EXAMPLES)
-def test_examples_however_they_are_cut(text: str) -> None:
-    check_every_split(new, text, EXAMPLES[text])
+PARTS = [*"[](){}=,:'\"<\\", "weather(", "stop()", "city=", "1.5", "None", " ", "\n", "你", "<|python_start|>"]
+SLOW = [("[weather(a=", "["), ("[weather(a=", "1"), ("[weather(a='", "\\"), ("[", "a"), ("", "<|python_start|>")]
 
 
-parts = st.sampled_from(
-    [*"[](){}=,:'\"<\\", "weather(", "stop()", "city=", "1.5", "None", " ", "\n", "你", "<|python_start|>", *EXAMPLES]
-)
-
-
-@moderate
-@given(text=st.lists(parts, max_size=8).map("".join), lengths=cut_lengths)
-def test_any_cut_equals_the_whole(text: str, lengths: list[int]) -> None:
-    check_any_cut(new, text, lengths)
-
-
-@moderate
-@given(values=st.dictionaries(st.sampled_from(["a", "b_1", "中"]), json_values), lengths=cut_lengths)
-@pytest.mark.parametrize("write", [repr, json.dumps])
-def test_values_come_back(write: Any, values: dict[str, Any], lengths: list[int]) -> None:
-    text = f"[weather({', '.join(f'{key}={write(value)}' for key, value in values.items())})]"
-    [(_, name, arguments)] = run(new(), cut(text, lengths))
-    assert name == "weather"
-    assert json.loads(arguments) == values
-
-
-def test_strings_stream() -> None:
-    parser = ToolCallParser(SYNTAX, lambda: "call_x")
-    assert parser.push("[weather(city") == []
-    assert parser.push("='New ") == [ToolCallStart(0, "call_x", "weather"), ToolCallArguments(0, '{"city": "New ')]
-    assert parser.push("York\\") == [ToolCallArguments(0, "York")]
-    assert parser.push("'s', days=1") == [ToolCallArguments(0, '\'s", "days": ')]
-    assert parser.push("2)") == [ToolCallArguments(0, "12}")]
-    assert parser.push("]") == []
-    assert parser.finish() == []
-
-
-@pytest.mark.parametrize(
-    ("begin", "repeated"),
-    [("[weather(a=", "["), ("[weather(a=", "1"), ("[weather(a='", "\\"), ("[", "a"), ("", "<|python_start|>")],
-)
-def test_long_texts_take_linear_time(begin: str, repeated: str) -> None:
-    check_linear_time(new, begin, repeated)
+FORMS = {
+    "pythonic": Form(pythonic(["weather", "stop", "stop-2"]), EXAMPLES, PARTS, SLOW),
+}

@@ -1,0 +1,20 @@
+"""Texts that models write, by the form of their tool calls, and what is found in them."""
+
+from tests.unit.output.parsing import Form
+from tests.unit.output.tool_parsers.texts import (
+    hermes,
+    kimi_and_lists,
+    llama_mistral_deepseek,
+    pythonic,
+    qwen3_coder,
+    xml_families,
+)
+
+FORMS: dict[str, Form] = {
+    **hermes.FORMS,
+    **kimi_and_lists.FORMS,
+    **llama_mistral_deepseek.FORMS,
+    **pythonic.FORMS,
+    **qwen3_coder.FORMS,
+    **xml_families.FORMS,
+}
