@@ -18,10 +18,16 @@ from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm import api, nvidia_smi
 from openai_bls.engines.tensorrt_llm.api import Api
-from openai_bls.engines.tensorrt_llm.interface import BuildSpec, LlmOptions, LoraAdapter, Sampling, Version
-from openai_bls.engines.tensorrt_llm.versions import has_tensorrt_flow
-from tests.unit.engines.tensorrt_llm.fake_support import CHECKPOINT, VERSIONS, environment, in_process, on_loop, patched
-from tests.unit.engines.tensorrt_llm.test_fake import small_checkpoint
+from openai_bls.engines.tensorrt_llm.interface import BuildSpec, LlmOptions, LoraAdapter, Sampling
+from tests.unit.engines.tensorrt_llm.fake_support import (
+    CHECKPOINT,
+    VERSIONS,
+    environment,
+    in_process,
+    on_loop,
+    patched,
+    small_checkpoint,
+)
 
 END = 9
 FLOWS = [
@@ -38,7 +44,6 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "checkpoint").mkdir()
         self.checkpoint = small_checkpoint(folder / "checkpoint")
         self.log = folder / "calls"
 
@@ -83,13 +88,6 @@ def ask(installed: Api, llm: Any, sampling: Sampling, lora: LoraAdapter | None =
         return output.outputs[0]
 
     return on_loop(run())
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_installed(version: str) -> None:
-    with in_process(version) as installed:
-        assert installed.version_text == version
-        assert installed.version == Version.parse(version)
 
 
 @pytest.mark.parametrize(
@@ -199,14 +197,6 @@ def test_what_cannot_be_loaded(version: str, flow: str, values: dict[str, Any], 
         with pytest.raises(EngineLoadError, match=told):
             installed.open(options)
     assert world.calls(f"LLM.{flow}") == []
-
-
-def test_flow_of_versions() -> None:
-    assert has_tensorrt_flow("1.2.1")
-    assert has_tensorrt_flow("1.3.0rc20")
-    assert not has_tensorrt_flow("1.3.0rc21")
-    assert not has_tensorrt_flow("1.3.0")
-    assert not has_tensorrt_flow("1.4.0rc1")
 
 
 def test_a_later_version_serves_checkpoints(world: World) -> None:
