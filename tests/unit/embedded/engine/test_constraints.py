@@ -51,10 +51,9 @@ class Fake:
         stops: Sequence[int],
         least: int,
         *,
-        refuses: bool = False,
         fails: tuple[str, int, str] = ("", 0, ""),
     ) -> None:
-        self.plan, self.stops, self.least, self.refuses, self.fails = plan, stops, least, refuses, fails
+        self.plan, self.stops, self.least, self.fails = plan, stops, least, fails
         self.taken: list[int] = []
         self.fills: list[int] = []
 
@@ -75,7 +74,7 @@ class Fake:
 
     def accept(self, token_id: int) -> bool:
         self.check("accept")
-        if self.refuses or token_id not in self.plan[len(self.taken)]:
+        if token_id not in self.plan[len(self.taken)]:
             return False
         self.taken.append(token_id)
         return True
@@ -129,7 +128,7 @@ class Factory:
             method, place, how = rest.split(":")
             fails = (method, int(place), how)
         least = 3 if kind == "digits" else len(plan)
-        made = Fake(plan, stop_token_ids, least, refuses=kind == "refuse", fails=fails)
+        made = Fake(plan, stop_token_ids, least, fails=fails)
         self.made.append(made)
         return made
 

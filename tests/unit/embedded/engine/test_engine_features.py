@@ -7,7 +7,6 @@ import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +17,6 @@ from transformers.generation.continuous_batching.scheduler import FIFOScheduler
 from openai_bls.core.engine import PrefixCacheError
 from openai_bls.core.engine_types import Logprobs, SamplingParams, TokenDelta
 from openai_bls.embedded.model import prompt_forward
-from openai_bls.embedded.runners.continuous_batching import ContinuousBatcher
 from tests.unit.embedded.engine.test_engine import COUNT, PROMPTS, expected, generate, model
 from tests.unit.embedded.overlapping import IN_EVERY_WAY, overlap, steps
 from tests.unit.engines.engine_support import GREEDY, VOCAB_SIZE, Recorder, counted_restarts, request, run_all
@@ -318,23 +316,15 @@ def test_the_prefix_cache_is_reset(start: EngineFactory) -> None:
         engine.reset_prefix_cache()
 
 
-def test_pages_of_running_sequences_stay() -> None:
-    """The rest is given back, and they are told of."""
-    evicted: list[int] = []
-    ledger = SimpleNamespace(hash_to_block={1: 1})
-    cache = SimpleNamespace(
-        allow_block_sharing=True,
-        evict_cached_blocks=lambda: evicted.append(1),
-        cache_allocators={"full": SimpleNamespace(ledger=ledger)},
-    )
-    batcher: Any = ContinuousBatcher.__new__(ContinuousBatcher)
-    batcher._manager = SimpleNamespace(batch_processor=SimpleNamespace(cache=cache))
-    assert (batcher.reset_prefix_cache(), evicted) == (False, [1])
-    ledger.hash_to_block.clear()
-    assert batcher.reset_prefix_cache()
-    del cache.evict_cached_blocks
-    with pytest.raises(PrefixCacheError, match="transformers"):
-        batcher.reset_prefix_cache()
+def test_pages_of_running_sequences_stay(start: EngineFactory) -> None:
+    """The rest is given back, and the caller is told of them."""
+    engine, recorder = start()
+    engine.submit(request(0, prompt=PROMPTS[-1], max_tokens=300))
+    recorder.wait_tokens(0)
+    with pytest.raises(PrefixCacheError) as caught:
+        engine.reset_prefix_cache()
+    assert caught.value.busy
+    engine.cancel(0)
 
 
 @IN_EVERY_WAY

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -241,10 +240,3 @@ def test_logprobs_are_of_the_logits_as_they_were(dtype: torch.dtype) -> None:
         assert own == pytest.approx(float(wanted[i, 2]), abs=1e-5)
         assert values == pytest.approx(wanted[i].topk(count).values.tolist(), abs=1e-5)
         assert [float(wanted[i, token]) for token in ids] == pytest.approx(values, abs=1e-5)
-
-
-def test_processors_are_not_copied() -> None:
-    """A sequence that is started again is a copy of the state, of one and the same sequence."""
-    asked = request(1, bad_words=((3,),))
-    sampling = Sampling(0.0, 1.0, 0, 0.0, 0, processors_of(asked))
-    assert copy.deepcopy({"sampling": sampling})["sampling"].processors is sampling.processors

@@ -124,17 +124,6 @@ def test_what_is_cancelled_while_it_runs_is_not_told_of(setup: Setup) -> None:
     assert setup.results.empty()
 
 
-def test_nothing_is_told_of_after_close(setup: Setup) -> None:
-    setup.fill_threads()
-    setup.start("third")
-    setup.compiler.close()
-    setup.open()
-    setup.compiler._small.shutdown(wait=True)
-    setup.compiler._large.shutdown(wait=True)
-    assert setup.results.empty()
-    assert setup.factory.begun == [SMALL_GATE, LARGE_GATE]
-
-
 def test_large_grammars_hold_up_no_small_one(setup: Setup) -> None:
     setup.start(LARGE_GATE)
     assert setup.factory.at_gate.acquire(timeout=PATIENCE_S)
