@@ -40,6 +40,8 @@ class Recorder:
     """Keeps every delta and notes breaches of the listener's contract."""
 
     def __init__(self) -> None:
+        self.after: StepListener = lambda _: None
+        """Called at the end of each step, on the engine's thread."""
         self._changed = threading.Condition()
         self.tokens: dict[int, list[int]] = {}
         self.ends: dict[int, TokenDelta] = {}
@@ -66,6 +68,7 @@ class Recorder:
                 if delta.finish_reason is not None:
                     self.ends[delta.request_id] = delta
             self._changed.notify_all()
+        self.after(deltas)
 
     def wait_end(self, *request_ids: int) -> None:
         """Until all of these have ended."""

@@ -17,7 +17,6 @@ from tokenizers import Tokenizer
 
 from openai_bls.core.engine_types import Grammar, SamplingParams
 from openai_bls.core.manifest import Manifest, write_manifest
-from openai_bls.embedded.engine import engine as embedded_engine
 from openai_bls.embedded.engine import prefill_queue
 from openai_bls.embedded.sampling import grammar_backend
 from openai_bls.embedded.sampling.grammar_matcher import Constraint
@@ -144,7 +143,7 @@ def listed(tokens: Sequence[int]) -> Grammar:
 @pytest.fixture
 def factory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Factory]:
     factory = Factory()
-    monkeypatch.setattr(embedded_engine, "load_factory", lambda *args: factory)
+    monkeypatch.setattr(grammar_backend, "load", lambda *args: factory)
     yield factory
     factory.gate.set()
 

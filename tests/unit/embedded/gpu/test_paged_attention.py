@@ -166,25 +166,6 @@ def test_answers_with_steps_in_flight(start_with: StartPaged, expected: list[lis
 
 
 @pytest.mark.usefixtures("in_flight")
-def test_bad_words_with_steps_in_flight(start_with: StartPaged, model: Any, expected: list[list[int]]) -> None:
-    engine, recorder = start_with("paged")
-    for i in range(3):
-        bad = (expected[i][0],), tuple(expected[i][3:5]), tuple(expected[i][6:9])
-        engine.submit(request(i, prompt=PROMPTS[i], max_tokens=COUNT, bad_words=bad))
-    recorder.wait_end(0, 1, 2)
-    for i in range(3):
-        bad = (expected[i][0],), tuple(expected[i][3:5]), tuple(expected[i][6:9])
-        assert recorder.tokens[i] == generate(model, PROMPTS[i], bad_words_ids=[list(word) for word in bad])
-
-
-@pytest.mark.usefixtures("in_flight")
-def test_seeds_with_steps_in_flight(start_with: StartPaged, start: EngineFactory) -> None:
-    sampling = SamplingParams(temperature=0.9, top_k=30, seed=5)
-    found = run_all(*start_with("paged"), PROMPTS, sampling)
-    assert run_all(*start_with("paged", replayed=True), PROMPTS, sampling) == found
-
-
-@pytest.mark.usefixtures("in_flight")
 def test_cancelling_with_steps_in_flight(start_with: StartPaged, expected: list[list[int]]) -> None:
     engine, recorder = start_with("paged")
     for i, prompt in enumerate(PROMPTS):

@@ -296,18 +296,6 @@ def test_log_probabilities_of_the_models_own(field: str, world: World) -> None:
         llm.shutdown()
 
 
-def test_bias_and_bad_words_work(world: World) -> None:
-    with world.api() as installed:
-        llm = installed.open(world.options(installed, "tensorrt"))
-        biased = ask(installed, llm, replace(PLAIN, max_tokens=1, embedding_bias={3: 100.0}))
-        banned = ask(installed, llm, replace(PLAIN, max_tokens=2, bad_words=((2, 5), (5, 6))))
-        llm.shutdown()
-    assert list(biased.token_ids) == [3]
-    # The last token of the prompt and the first of the output are a word, and so are the next two.
-    assert 5 not in list(banned.token_ids)[:1]
-    assert list(banned.token_ids) == [0, 6]
-
-
 def test_nothing_ends_it_but_the_length(world: World) -> None:
     with world.api() as installed:
         llm = installed.open(world.options(installed, "pytorch"))
@@ -583,18 +571,6 @@ class RequestError(RuntimeError):
 def test_whose_failure_it_is(error: Exception, alone: bool) -> None:
     with in_process() as api:
         assert api.is_of_the_request(error) == alone
-
-
-@pytest.mark.parametrize(("version", "flow"), FLOWS)
-def test_health(version: str, flow: str, world: World) -> None:
-    with world.api(version) as installed:
-        options = world.options(installed, flow)
-        llm = installed.open(options)
-        assert installed.healthy(llm)
-        ask(installed, llm, PLAIN)
-        assert installed.healthy(llm)
-        llm.shutdown()
-        assert not installed.healthy(llm)
 
 
 @pytest.mark.parametrize(

@@ -201,13 +201,15 @@ def test_an_output_that_cannot_be_read_fails_alone(start: Starter, caplog: pytes
     assert "IndexError" in caplog.text
 
 
-DEATHS: dict[str, Callable[[ScriptedApi, ScriptedOutput], object]] = {
+def refused_by_a_rank(api: ScriptedApi, output: ScriptedOutput) -> None:
+    """As 1.0 and later end by an error of a request."""
+    api.health = False
+    output.fail(RequestError("refused"))
+
+
+DEATHS: dict[str, Callable[[ScriptedApi, ScriptedOutput], None]] = {
     "an error of its own": lambda _, output: output.fail(RuntimeError("Executor worker died")),
-    # As 1.0 and later do where a rank refuses a request.
-    "an error of a request": lambda api, output: (
-        setattr(api, "health", False),
-        output.fail(RequestError("refused")),
-    ),
+    "an error of a request": refused_by_a_rank,
     "found by the watch": lambda api, _: setattr(api, "health", False),
     # 0.20 would wait for its answer in the thread that all depends on.
     "found by the next request": lambda api, _: setattr(api, "health", False),

@@ -64,10 +64,6 @@ def test_the_backend_by_version(vllm: str, llguidance: str | None, backend: str)
     assert sentence.startswith("structured output is refused: ") != bool(backend)
 
 
-def test_the_installed_library() -> None:
-    assert structured_outputs.installed_llguidance() is not None
-
-
 def test_the_tokenizers_end_token_ends_the_sequence() -> None:
     stops = request(grammar=JSON, stop_token_ids=(7, 2))
     assert structured_outputs.sampling(stops, 2) == {"stop_token_ids": [7, 2]}
@@ -77,10 +73,6 @@ def test_the_tokenizers_end_token_ends_the_sequence() -> None:
         "stop_token_ids": [2],
         "logit_bias": {4: 1.0, 2: structured_outputs.END_BIAS},
     }
-
-
-def test_stop_tokens_of_the_grammar() -> None:
-    assert structured_outputs.end_tokens([7, 2, 7, -1, 100], 2, 100) == [7]
 
 
 def test_a_stop_token_that_is_text_is_refused() -> None:
