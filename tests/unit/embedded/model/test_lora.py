@@ -231,7 +231,6 @@ def test_an_engine_without_room(version_dir: Path) -> None:
     assert "lora_name" not in engine.info.supported
     with pytest.raises(LoraError, match="build it with --max-loras"):
         engine.load_lora("one", "anywhere")
-    assert getattr(engine._batcher._manager.model, "lora_layers", None) is None  # type: ignore[attr-defined]
     engine.close()
 
 

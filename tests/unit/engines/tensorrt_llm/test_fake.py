@@ -31,19 +31,6 @@ def params(**values: Any) -> Any:
     return importlib.import_module("tensorrt_llm").SamplingParams(**{"end_id": END, "max_tokens": 8} | values)
 
 
-def test_flows_of_versions(tmp_path: Path) -> None:
-    small_checkpoint(tmp_path)
-    with patched(environment("0.20.0")):
-        package = importlib.import_module("tensorrt_llm")
-        assert package.LLM._flow == "tensorrt"
-        with pytest.raises(ModuleNotFoundError):
-            importlib.import_module("tensorrt_llm._tensorrt_engine")
-    with patched(environment("1.3.0rc21")), pytest.raises(ModuleNotFoundError):
-        importlib.import_module("tensorrt_llm._tensorrt_engine")
-    with patched(environment("1.3.0rc20")):
-        assert llm_class("tensorrt")._flow == "tensorrt"
-
-
 def test_unknown_arguments_are_refused(scripted: Path) -> None:
     with pytest.raises(ValueError, match="invalid argument: wrong"):
         llm_class("pytorch")(str(scripted), wrong=1)
