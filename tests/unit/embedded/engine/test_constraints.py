@@ -371,25 +371,6 @@ def demo_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_a_grammar_forces() -> None:
-    tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
-    backend = grammar_backend.load(DEMO, 4096, (0,))
-    assert backend is not None
-    schema = {"properties": {"machine": {"enum": ["learning", "learner"]}}, "additionalProperties": False}
-    closed = {"type": "object", "required": ["machine"], "x-guidance": {"whitespace_flexible": False}}
-    constraint = backend.make(Grammar("json_schema", json.dumps(schema | closed)), (0,))
-    said = tokenizer.decode(forced := constraint.forced())
-    assert said == '{"machine":"learn'
-    assert len(forced) < len(said) / 2
-    for token in forced:
-        assert constraint.accept(token)
-    assert constraint.forced() == []
-    for token in tokenizer.encode("er").ids:
-        assert constraint.accept(token)
-    assert tokenizer.decode(constraint.forced()) == '"}'
-    assert backend.make(Grammar("regex", "[a-z]+"), (0,)).forced() == []
-
-
 def test_real_grammars(demo_dir: Path) -> None:
     recorder = Recorder()
     engine = create_engine(demo_dir, recorder, {"num_threads": "1"})

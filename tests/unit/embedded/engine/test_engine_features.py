@@ -147,19 +147,6 @@ def test_the_whole_context_counts_after_a_restart(start: EngineFactory, model: A
 
 
 @IN_EVERY_WAY
-def test_min_tokens(start: EngineFactory, model: Any) -> None:
-    engine, recorder = start()
-    prompt = PROMPTS[5]
-    usual = generate(model, prompt)
-    stops = (usual[0], usual[4])
-    engine.submit(request(1, prompt=prompt, max_tokens=COUNT, stop_token_ids=stops, min_tokens=10))
-    recorder.wait_end(1)
-    held_back = generate(model, prompt, count=10, bad_words_ids=[[stop] for stop in stops])
-    assert recorder.tokens[1][:10] == held_back
-    assert not set(recorder.tokens[1]) & set(stops)
-
-
-@IN_EVERY_WAY
 def test_logprobs(start: EngineFactory, model: Any) -> None:
     engine, recorder = start()
     counts = [0, 1, 5, 20, None, 3, 0, 20, 2, 7, 1, 4]

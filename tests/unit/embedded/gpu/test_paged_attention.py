@@ -165,18 +165,6 @@ def test_answers_with_steps_in_flight(start_with: StartPaged, expected: list[lis
     assert engine.stats().generated_tokens == COUNT * (3 * len(PROMPTS) + 3)
 
 
-@pytest.mark.usefixtures("in_flight")
-def test_cancelling_with_steps_in_flight(start_with: StartPaged, expected: list[list[int]]) -> None:
-    engine, recorder = start_with("paged")
-    for i, prompt in enumerate(PROMPTS):
-        engine.submit(request(i, prompt=prompt, max_tokens=120))
-    recorder.wait_tokens(3, 5)
-    for i in range(0, len(PROMPTS), 2):
-        engine.cancel(i)
-    recorder.wait_end(*range(len(PROMPTS)))
-    assert run_all(engine, recorder, PROMPTS, first=100) == expected
-
-
 def test_decoding_uses_page_tables_alone(start_with: StartPaged) -> None:
     engine, recorder = start_with("paged")
     run_all(engine, recorder, PROMPTS[5:6])

@@ -182,15 +182,6 @@ def test_a_page_that_is_replaced_in_place_is_noticed() -> None:
     assert io.block_table[0, 0, 0] == 33 * allocator.block_physical_stride // PAGE
 
 
-def test_a_prompt_takes_the_other_way() -> None:
-    _, _, scheduler = make_io(short=True)
-    add(scheduler, decoding("a", 3, 1))
-    scheduler.add_waiting_request(SequenceState(request_id="b", initial_tokens=[1, 2, 3]))
-    scheduled, fast, queries, _ = scheduler.schedule_batch(32, 1000)
-    assert len(scheduled) == 2
-    assert (fast, queries) == (False, 4)
-
-
 def test_a_prompt_beside_others_is_cut_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, scheduler = make_io(short=True)
     times = StepTimes([(10, 0.1), (20, 0.2), (32, 0.4)], seconds_per_score=0.0)

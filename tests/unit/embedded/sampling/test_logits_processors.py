@@ -7,9 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 
-from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingParams
+from openai_bls.core.engine_types import GenerationRequest, SamplingParams
 from openai_bls.embedded.sampling.logits_processors import (
     HostLogitsProcessors,
     LogitsUpdate,
@@ -37,24 +36,6 @@ def collected(processors: HostLogitsProcessors, of: Any, row: int = 2) -> Logits
     update = LogitsUpdate()
     processors.collect(row, of, update)
     return update
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"bad_words": ((1,),)},
-        {"min_tokens": 1, "stop_token_ids": (9,)},
-        {"logprobs": 0},
-        {"grammar": Grammar("regex", "a")},
-        {"sampling": SamplingParams(logit_bias={1: 1.0})},
-        {"sampling": SamplingParams(repetition_penalty=1.1)},
-        {"sampling": SamplingParams(presence_penalty=-0.1)},
-        {"sampling": SamplingParams(frequency_penalty=0.1)},
-    ],
-    ids="-".join,
-)
-def test_who_needs_some(more: dict[str, Any]) -> None:
-    assert HostLogitsProcessors.needed(asked(**more))
 
 
 def test_who_does_not() -> None:

@@ -226,24 +226,6 @@ def test_sequences_that_are_started_again(start: EngineFactory) -> None:
     check(recorder, further, plain(start, further, prefix_sharing="false"))
 
 
-@pytest.mark.usefixtures("ways")
-def test_cancelled_between_drafts(start: EngineFactory) -> None:
-    one = request(0, prompt=PROMPT, max_tokens=100)
-    tokens = plain(start, [one])[0].tokens
-    engine, recorder = speculating(start)
-    for i in range(8):
-        engine.submit(with_prediction(msgspec.structs.replace(one, request_id=i), tokens, wrong_at=range(9, 100, 13)))
-    for i in range(0, 8, 2):
-        recorder.wait_tokens(i, 3 + i)
-        engine.cancel(i)
-    recorder.wait_end(*range(8))
-    for i in range(8):
-        assert recorder.tokens[i] == tokens[: len(recorder.tokens[i])]
-        if i % 2:
-            assert recorder.reason(i) == "length"
-    assert engine.stats().running == 0
-
-
 def test_grammars_at_every_row(start: EngineFactory, demo_dir: Path) -> None:
     schema = {
         "type": "object",
