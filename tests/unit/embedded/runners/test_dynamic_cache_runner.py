@@ -38,13 +38,17 @@ def run(model: Any, prompts: list[list[int]], count: int, **sizes: Any) -> tuple
         }
         | sizes
     )
+    ended: dict[str, Any] = {}
     runner = DynamicCacheRunner(
-        model, config, lambda: None if any(runner.load()[:2]) else runner.stop(), lambda _: None
+        model,
+        config,
+        lambda: None if any(runner.load()[:2]) else runner.stop(),
+        lambda outputs: ended.update({output.request_id: output for output in outputs}),
     )
     for i, prompt in enumerate(prompts):
         runner.add(str(i), prompt, count, (), GREEDY)
-    states = list(runner._live.values())
     assert runner.run() is None
+    states = [ended[str(i)] for i in range(len(prompts))]
     assert [state.error for state in states] == [None] * len(prompts)
     return [state.generated_tokens for state in states], runner
 

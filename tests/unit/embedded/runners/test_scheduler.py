@@ -23,6 +23,7 @@ from openai_bls.embedded.runners.scheduler import (
     supports_fast_path,
 )
 from openai_bls.embedded.runners.step_budget import StepBudget, StepTimes
+from openai_bls.embedded.speculation.speculation import Speculator
 
 pytestmark = pytest.mark.skipif(
     not hasattr(ContinuousBatchingConfig, "page_size"), reason="the short cut stands aside in older releases"
@@ -52,12 +53,12 @@ def settings() -> tuple[Any, Any]:
     return config, batching
 
 
-def make_io(*, short: bool) -> tuple[Any, Any, Scheduler]:
+def make_io(*, short: bool, speculator: Speculator | None = None) -> tuple[Any, Any, Scheduler]:
     config, batching = settings()
     cache = PagedAttentionCache(
         config, batching, "cpu", DistributedHelper(None, None, {}), torch.float32, model_supports_logits_to_keep=True
     )
-    sampler = Sampler(on_gpu=False)
+    sampler = Sampler(on_gpu=False, speculator=speculator)
     io = ContinuousBatchingIOs(cache, config, batching, torch.device("cpu"), torch.float32, sampler)
     if short:
         assert supports_fast_path(cache)

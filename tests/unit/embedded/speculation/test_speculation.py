@@ -431,10 +431,10 @@ def test_a_copy_of_the_prompt_goes_on_behind_a_change() -> None:
 @pytest.mark.parametrize("padded", [False, True])
 def test_rows_of_a_step(padded: bool) -> None:
     """As on a GPU, where captured steps are padded: a draft has a row for each of its tokens and one more."""
-    io, sampler, scheduler = make_io(short=True)
-    sampler._speculator = speculator = Speculator(CONFIG)
-    speculator._rows, speculator._cache = 8, scheduler.cache
-    speculation._Inputs(speculator, io)
+    speculator = Speculator(CONFIG)
+    io, sampler, scheduler = make_io(short=True, speculator=speculator)
+    config = SimpleNamespace(max_requests_per_batch=8)
+    speculator.install(SimpleNamespace(cache=scheduler.cache, cb_config=config, inputs_and_outputs=io))
     drafter = Drafter(CONFIG, [*range(7), 40, 41, 5, 6, 40, 41])
     drawn = dataclasses.replace(SAMPLED, drafter=drafter)
     states = [decoding("a", 5, 1), decoding("b", 9, 4, sampling=drawn), decoding("c", 2, 1)]
