@@ -382,6 +382,15 @@ def test_close_aborts_what_runs(start: Starter) -> None:
     assert {recorder.reason(1), recorder.reason(2)} == {"cancelled"}
 
 
+def test_close_from_the_listener(start: Starter) -> None:
+    engine, api, recorder = start()
+    recorder.after = lambda _: engine.close()
+    engine.submit(request(1))
+    api.next().push(4)
+    recorder.wait_end(1)
+    assert recorder.reason(1) == "cancelled"
+
+
 def test_the_loop_runs_until_all_is_shut_down(start: Starter) -> None:
     """What was aborted has responses to come."""
     engine, api, recorder = start()

@@ -79,3 +79,7 @@ def test_a_stop_token_that_is_text_is_refused() -> None:
     assert structured_outputs.refusal(request(stop_token_ids=(7,)), [7]) is None
     assert structured_outputs.refusal(request(grammar=JSON), []) is None
     assert "stop_token_ids has 7" in str(structured_outputs.refusal(request(grammar=JSON), [7]))
+
+
+def test_stop_tokens_of_the_grammar() -> None:
+    assert structured_outputs.end_tokens([7, 2, 7, -1, 100], 2, 100) == [7]

@@ -90,3 +90,26 @@ def test_logprobs_of_what_is_delivered_alone() -> None:
     assert stopped.logprobs is None
     with pytest.raises(ValueError, match="1 of 2 tokens"):
         run(Cursor(asked(logprobs=0)), output(4, 5, new_logprobs=rows(([4], [-1.0]))))
+
+
+def test_a_stop_word_ends_before_what_follows_it() -> None:
+    cursor = Cursor(asked(stop_words=((5, 6), (8,))))
+    deltas = run(cursor, output(4, 5), output(6, 7, 8), output(1))
+    assert [delta.token_ids for delta in deltas] == [[4, 5], [6]]
+    assert (deltas[-1].finish_reason, deltas[-1].stop_token_id) == ("stop", None)
+    assert not cursor.plain
+
+
+def test_a_stop_word_waits_for_min_tokens() -> None:
+    deltas = run(Cursor(asked(stop_words=((5,),), min_tokens=3)), output(4, 5), output(6, 5, 7), output(5))
+    assert [delta.token_ids for delta in deltas] == [[4, 5], [6, 5]]
+
+
+@pytest.mark.parametrize("prompt", [[5], [5, 6, 7]])
+def test_a_prompt_alone(prompt: list[int]) -> None:
+    tensors = rows(([6], [-1.0]), ([7], [-2.0])) if len(prompt) > 1 else None
+    request = asked(max_tokens=0, prompt_logprobs=0, prompt_token_ids=prompt)
+    (delta,) = run(Cursor(request), output(4, reason="length", new_prompt_logprobs_tensors=tensors))
+    assert (delta.token_ids, delta.finish_reason) == ([], "length")
+    assert delta.prompt_logprobs is not None
+    assert len(delta.prompt_logprobs.token_logprobs) == len(prompt) - 1
