@@ -35,7 +35,8 @@ from openai_bls.embedded.options import EngineOptions
 from openai_bls.embedded.runners import factory
 from openai_bls.embedded.runners.runner import BatchingConfig, Runner, SequenceOutput
 from openai_bls.embedded.runners.runner_choice import RunnerChoice
-from openai_bls.embedded.sampling.grammar_compiler import CompiledGrammar, GrammarCompiler, load_factory
+from openai_bls.embedded.sampling import grammar_backend
+from openai_bls.embedded.sampling.grammar_compiler import CompiledGrammar, GrammarCompiler
 from openai_bls.embedded.self_test import self_test
 from openai_bls.embedded.self_test.runner_trials import RunnerTrials
 from openai_bls.embedded.speculation.draft_loading import speculation_config
@@ -79,8 +80,9 @@ class TransformersEngine:
         self._discarded = False
         """True if the runner did not pass its trial."""
         device = model_loader.find_device(options.device)
-        self._factory = factory = load_factory(version_dir, facts.vocab_size, facts.eos_token_ids)
-        compiler = None if factory is None else GrammarCompiler(factory, self._commands.put)
+        grammars = grammar_backend.load(version_dir / "tokenizer", facts.vocab_size, facts.eos_token_ids)
+        self._grammars = grammars
+        compiler = None if grammars is None else GrammarCompiler(grammars, self._commands.put)
         if compiler is not None:
             compiler.warm_up()  # while the model loads, so that no grammar waits for it
         if device.type == "cpu":
@@ -90,7 +92,7 @@ class TransformersEngine:
         self._lora_lock = threading.Lock()
         self._adapters = lora.built_in(model, version_dir, manifest)
         self._live = LiveRequests(self._adapters)
-        self._info = engine_info(facts, manifest, options, factory, self._adapters)
+        self._info = engine_info(facts, manifest, options, "" if grammars is None else grammars.backend)
         self._prefill_queue = PrefillQueue(model, compiler, self._wake)
         try:
             trials = RunnerTrials(model, self._info, manifest, options)
@@ -328,9 +330,9 @@ class TransformersEngine:
         """Turn a step's outputs into deltas; those of cancelled requests are passed over."""
         found = ((self._live.of_sequence(output.request_id), output) for output in outputs)
         current = [(state, output) for state, output in found if state is not None]
-        if self._factory is not None:
+        if self._grammars is not None:
             accepted = [state.accept(output) for state, output in current]
-            self._factory.fill_bitmasks([constraint for constraint in accepted if constraint is not None])
+            self._grammars.fill_bitmasks([constraint for constraint in accepted if constraint is not None])
         deltas: list[TokenDelta] = []
         for state, output in current:
             seen = state.cursor

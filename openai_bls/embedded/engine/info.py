@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import msgspec
 import transformers
 
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.manifest import Manifest
-from openai_bls.embedded.model.lora import Adapters
 from openai_bls.embedded.options import EngineOptions, speculative_method
-from openai_bls.embedded.sampling.grammar_matcher import ConstraintFactory
+from openai_bls.engines import engine_info as common
 from openai_bls.engines.capabilities import ALL_FIELDS, MAX_LOGPROBS
 
 
 def engine_info(
-    facts: CheckpointFacts,
-    manifest: Manifest,
-    options: EngineOptions,
-    grammars: ConstraintFactory | None,
-    adapters: Adapters | None,
+    facts: CheckpointFacts, manifest: Manifest, options: EngineOptions, grammar_backend: Literal["", "llguidance"]
 ) -> EngineInfo:
     """Identity, limits and capabilities of the engine.
 
@@ -26,29 +24,20 @@ def engine_info(
         facts: facts of the checkpoint.
         manifest: manifest that the builder left.
         options: start-up options, which override the manifest.
-        grammars: compiler of grammars; None: there are none.
-        adapters: loaded adapters; None: there is no room for any.
+        grammar_backend: library that holds outputs to a grammar; empty is none.
     """
-    absent = {
-        "lora_name": adapters is None,
-        "grammar": grammars is None,
-        "prediction": not speculative_method(options, manifest),
-    }
-    return EngineInfo(
+    here = msgspec.structs.replace(
+        manifest,
         engine="transformers",
-        model_name=manifest.model_name,
         max_model_len=min(manifest.max_model_len, facts.max_position_embeddings or manifest.max_model_len),
         max_batch_size=options.max_batch_size or manifest.max_batch_size,
-        vocab_size=facts.vocab_size,
-        eos_token_ids=facts.eos_token_ids,
-        pad_token_id=facts.pad_token_id,
-        sampling_defaults=facts.sampling_defaults,
-        supported=tuple(field for field in ALL_FIELDS if not absent.get(field)),
-        version=f"transformers {transformers.__version__}",
-        created=manifest.created,
+    )
+    drafts = bool(speculative_method(options, manifest))
+    return common.engine_info(
+        here,
+        facts,
+        version=transformers.__version__,
+        supported=(field for field in ALL_FIELDS if drafts or field != "prediction"),
         max_logprobs=min(MAX_LOGPROBS, facts.vocab_size),
-        grammar_backend=grammars.backend if grammars is not None else "",
-        lora_names=() if adapters is None else adapters.names,
-        max_loras=manifest.lora.max_loras,
-        max_lora_rank=manifest.lora.max_lora_rank,
+        grammar_backend=grammar_backend,
     )

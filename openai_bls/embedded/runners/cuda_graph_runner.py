@@ -16,7 +16,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingAsyncIOs
@@ -25,6 +25,7 @@ from transformers.generation.continuous_batching.model_runner import ModelRunner
 from openai_bls.core.manifest import first_line
 from openai_bls.embedded.gpu import paged_attention
 from openai_bls.embedded.model import fused_layers
+from openai_bls.embedded.runners.sampler import Sampler
 from openai_bls.embedded.runners.step_budget import StepTimes
 
 logger = logging.getLogger(__name__)
@@ -37,24 +38,6 @@ _MOST_MEASURED = 2112  # tokens: larger steps take longer than a sequence that d
 
 _GraphKey = tuple[int, int, bool, bool, bool]
 """Set of inputs, tokens, decoding only, any keys in the cache, long contexts."""
-
-
-class TokenSampler(Protocol):
-    """Sampler of the next tokens."""
-
-    @property
-    def is_greedy(self) -> bool:
-        """True if the next tokens are the likeliest ones, all of them."""
-        ...
-
-    @property
-    def needs_last_tokens(self) -> bool:
-        """True if `pick` needs the tokens of the step before on the host."""
-        ...
-
-    def pick(self, last_ids: torch.Tensor, logits: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
-        """The next token of each row of `logits`."""
-        ...
 
 
 def ladder(limit: int) -> tuple[int, ...]:
@@ -89,7 +72,7 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
 
     def __init__(
         self,
-        sampler: TokenSampler,
+        sampler: Sampler,
         update_last_step: Callable[[], None],
         *,
         graphs: bool,

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import msgspec
 
@@ -97,13 +96,3 @@ class GrammarCompiler:
         with self._lock:
             if self._futures.pop(key, None) is not None:
                 self._on_compiled(result)
-
-
-def load_factory(version_dir: Path, vocab_size: int, eos_token_ids: tuple[int, ...]) -> ConstraintFactory | None:
-    """The factory for the tokenizer that lies beside the engine; None without a tokenizer or a grammar library."""
-    folder = version_dir / "tokenizer"
-    if not folder.is_dir():
-        return None
-    from openai_bls.embedded.sampling import grammar_backend
-
-    return grammar_backend.load(folder, vocab_size, eos_token_ids)

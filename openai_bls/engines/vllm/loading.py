@@ -80,7 +80,7 @@ def load(
         return _open(start, manifest, gathering)
 
     listener = answers.Switch(on_step)
-    with StartLog(vllm) as log:
+    with StartLog(vllm.name) as log:
         try:
             engine = VllmEngine(open_client, listener, lora=adapters, checkpoint=start.checkpoint)
         except EngineLoadError:

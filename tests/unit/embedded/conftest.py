@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.unit.engines.conftest import checkpoint, start, version_dir
+from tests.unit.engines.conftest import checkpoint, folder, start, version_dir
 
-__all__ = ["checkpoint", "start", "version_dir"]
+__all__ = ["checkpoint", "folder", "start", "version_dir"]

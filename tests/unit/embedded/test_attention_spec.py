@@ -1,24 +1,11 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from openai_bls.embedded.attention_spec import head_sizes, other_feature, refuse_features
-
-
-@pytest.mark.parametrize(
-    ("config", "sizes"),
-    [
-        ({"num_key_value_heads": 2, "head_dim": 128}, (8, 2, 128)),
-        ({"num_key_value_heads": None, "head_dim": None}, (8, 8, 64)),
-        ({}, (8, 8, 64)),
-    ],
-)
-def test_head_sizes(config: dict[str, Any], sizes: tuple[int, int, int]) -> None:
-    assert head_sizes(SimpleNamespace(num_attention_heads=8, hidden_size=512, **config)) == sizes
+from openai_bls.embedded.attention_spec import other_feature, refuse_features
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,12 @@ def version_dir(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture
+def folder(version_dir: Path, tmp_path: Path) -> Path:
+    """A copy of that engine, to be spoilt."""
+    return Path(shutil.copytree(version_dir, tmp_path / "tensorrt_llm" / "1"))
+
+
+@pytest.fixture
 def start(version_dir: Path) -> Iterator[EngineFactory]:
     """Start an engine with overrides: `engine, recorder = start(engine="null")`; in `folder`, if that is given."""
     started: list[tuple[Engine, Recorder]] = []

@@ -9,12 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.engine_types import GenerationRequest, Logprobs, SamplingParams, TokenDelta
+from openai_bls.core.manifest import load_manifest, write_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.embedded.runners.continuous_batching import ContinuousBatcher
 from openai_bls.transport.engine_process.engine import ProcessEngine
@@ -40,6 +42,8 @@ class Recorder:
     """Keeps every delta and notes breaches of the listener's contract."""
 
     def __init__(self) -> None:
+        self.after: StepListener = lambda _: None
+        """Called at the end of each step, on the engine's thread."""
         self._changed = threading.Condition()
         self.tokens: dict[int, list[int]] = {}
         self.ends: dict[int, TokenDelta] = {}
@@ -66,6 +70,7 @@ class Recorder:
                 if delta.finish_reason is not None:
                     self.ends[delta.request_id] = delta
             self._changed.notify_all()
+        self.after(deltas)
 
     def wait_end(self, *request_ids: int) -> None:
         """Until all of these have ended."""
@@ -125,6 +130,11 @@ def run_all(engine: Engine, recorder: Recorder, requests: Sequence[GenerationReq
         engine.submit(one)
     recorder.wait_end(*(one.request_id for one in requests))
     return [recorder.tokens[one.request_id] for one in requests]
+
+
+def change(folder: Path, **fields: Any) -> None:
+    """Change fields of the manifest in an engine's folder."""
+    write_manifest(folder, msgspec.structs.replace(load_manifest(folder), **fields))
 
 
 @contextlib.contextmanager

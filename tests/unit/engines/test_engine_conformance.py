@@ -68,14 +68,18 @@ def behind(kind: tuple[str, Path | None], version_dir: Path) -> Iterator[Callabl
     """The engine in a process of its own, which all tests share until one closes it."""
     name, folder = kind
     running: list[ProcessEngine] = []
+    listening: list[Recorder] = []
+
+    def tell(deltas: Sequence[TokenDelta]) -> None:
+        listening[0](deltas)
 
     def give(recorder: Recorder) -> ProcessEngine:
+        listening[:] = [recorder]
         if not running or running[-1].closed:
             # A cancellation takes its time from process to process.
             options = {"engine": name.removeprefix(BEHIND), "null_token_ids": NULL_TOKENS, "null_step_delay_ms": "0.5"}
             overrides = options | {"num_threads": "1"} if folder is None else {}
-            running.append(create_behind(folder or version_dir, recorder, overrides))
-        running[-1]._on_step = recorder
+            running.append(create_behind(folder or version_dir, tell, overrides))
         return running[-1]
 
     yield give
@@ -156,14 +160,12 @@ def test_one_thread_calls_the_listener(started: Started) -> None:
 
 def test_cancel_while_running(started: Started) -> None:
     engine, recorder = started
-    original = recorder.__call__
 
     def cancel_at_once(deltas: Sequence[TokenDelta]) -> None:
-        original(deltas)
         if any(delta.request_id == 1 and delta.token_ids for delta in deltas):
             engine.cancel(1)
 
-    engine._on_step = cancel_at_once  # type: ignore[attr-defined]
+    recorder.after = cancel_at_once
     engine.submit(request(1, max_tokens=400))
     engine.submit(request(2, max_tokens=30))
     recorder.wait_end(1, 2)
@@ -450,13 +452,11 @@ def test_races_of_submit_and_cancel(started: Started) -> None:
 
 def test_a_listener_that_raises_does_no_harm(started: Started) -> None:
     engine, recorder = started
-    original = recorder.__call__
 
-    def raise_after(deltas: Sequence[TokenDelta]) -> None:
-        original(deltas)
+    def fail(deltas: Sequence[TokenDelta]) -> None:
         raise RuntimeError("a listener's bug")
 
-    engine._on_step = raise_after  # type: ignore[attr-defined]
+    recorder.after = fail
     engine.submit(request(1, max_tokens=5))
     recorder.wait_end(1)
     assert len(recorder.tokens[1]) == 5

@@ -14,21 +14,6 @@ if TYPE_CHECKING:
     from tests.unit.engines.conftest import EngineFactory
 
 
-def test_tokens_cycle(start: EngineFactory) -> None:
-    engine, recorder = start(engine="null", null_token_ids="4, 5,6")
-    engine.submit(request(1, max_tokens=7))
-    recorder.wait_end(1)
-    assert recorder.tokens[1] == [4, 5, 6, 4, 5, 6, 4]
-
-
-def test_default_tokens_do_not_end_a_sequence(start: EngineFactory) -> None:
-    engine, recorder = start(engine="null")
-    engine.submit(request(1, max_tokens=200, stop_token_ids=engine.info.eos_token_ids))
-    recorder.wait_end(1)
-    assert recorder.reason(1) == "length"
-    assert len(recorder.tokens[1]) == 200
-
-
 def test_echo(start: EngineFactory) -> None:
     engine, recorder = start(engine="null", null_echo="true")
     prompt = list(range(20, 60))

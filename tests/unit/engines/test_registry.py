@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from openai_bls.core.checkpoint import read_checkpoint
@@ -32,15 +31,7 @@ from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.embedded.options import EngineOptions, with_settings
 from openai_bls.engines.null_loading import NullOptions
 from openai_bls.engines.registry import create_engine, parse_options
-from tests.unit.engines.engine_support import Recorder
-
-
-@pytest.fixture
-def folder(version_dir: Path, tmp_path: Path) -> Path:
-    """A copy of a good engine, to be spoilt."""
-    copy = tmp_path / "tensorrt_llm" / "1"
-    shutil.copytree(version_dir, copy)
-    return copy
+from tests.unit.engines.engine_support import Recorder, change
 
 
 def sentence(folder: Path, **overrides: str) -> str:
@@ -49,10 +40,6 @@ def sentence(folder: Path, **overrides: str) -> str:
     message = str(caught.value)
     assert "\n" not in message
     return message
-
-
-def change(folder: Path, **fields: Any) -> None:
-    write_manifest(folder, msgspec.structs.replace(load_manifest(folder), **fields))
 
 
 def test_empty_folder(tmp_path: Path) -> None:

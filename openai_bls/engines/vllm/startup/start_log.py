@@ -7,11 +7,10 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-
-from openai_bls.engines.vllm.module import Vllm
 
 _VARIABLE = "VLLM_LOGGING_CONFIG_PATH"
 _CONFIG = "DEFAULT_LOGGING_CONFIG"
@@ -27,11 +26,11 @@ class StartLog:
     """While it is open, processes that vLLM starts write their errors into a file too.
 
     Args:
-        vllm: the installed package.
+        named: function that gives the installed vLLM's object at a dotted path.
     """
 
-    def __init__(self, vllm: Vllm) -> None:
-        self._vllm = vllm
+    def __init__(self, named: Callable[[str], Any]) -> None:
+        self._named = named
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._file = Path()
 
@@ -40,7 +39,7 @@ class StartLog:
             # The operator's own configuration stays.
             return self
         try:
-            config: dict[str, Any] = copy.deepcopy(self._vllm.name(f"vllm.logger.{_CONFIG}"))
+            config: dict[str, Any] = copy.deepcopy(self._named(f"vllm.logger.{_CONFIG}"))
             self._folder = tempfile.TemporaryDirectory(prefix="openai_bls-vllm-")
             self._file = Path(self._folder.name) / "errors.log"
             # Opened at once: an error after the start must not look for a file that is gone by then.

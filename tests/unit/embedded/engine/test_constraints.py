@@ -17,7 +17,6 @@ from tokenizers import Tokenizer
 
 from openai_bls.core.engine_types import Grammar, SamplingParams
 from openai_bls.core.manifest import Manifest, write_manifest
-from openai_bls.embedded.engine import engine as embedded_engine
 from openai_bls.embedded.engine import prefill_queue
 from openai_bls.embedded.sampling import grammar_backend
 from openai_bls.embedded.sampling.grammar_matcher import Constraint
@@ -51,10 +50,9 @@ class Fake:
         stops: Sequence[int],
         least: int,
         *,
-        refuses: bool = False,
         fails: tuple[str, int, str] = ("", 0, ""),
     ) -> None:
-        self.plan, self.stops, self.least, self.refuses, self.fails = plan, stops, least, refuses, fails
+        self.plan, self.stops, self.least, self.fails = plan, stops, least, fails
         self.taken: list[int] = []
         self.fills: list[int] = []
 
@@ -75,7 +73,7 @@ class Fake:
 
     def accept(self, token_id: int) -> bool:
         self.check("accept")
-        if self.refuses or token_id not in self.plan[len(self.taken)]:
+        if token_id not in self.plan[len(self.taken)]:
             return False
         self.taken.append(token_id)
         return True
@@ -129,7 +127,7 @@ class Factory:
             method, place, how = rest.split(":")
             fails = (method, int(place), how)
         least = 3 if kind == "digits" else len(plan)
-        made = Fake(plan, stop_token_ids, least, refuses=kind == "refuse", fails=fails)
+        made = Fake(plan, stop_token_ids, least, fails=fails)
         self.made.append(made)
         return made
 
@@ -145,7 +143,7 @@ def listed(tokens: Sequence[int]) -> Grammar:
 @pytest.fixture
 def factory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Factory]:
     factory = Factory()
-    monkeypatch.setattr(embedded_engine, "load_factory", lambda *args: factory)
+    monkeypatch.setattr(grammar_backend, "load", lambda *args: factory)
     yield factory
     factory.gate.set()
 
@@ -371,25 +369,6 @@ def demo_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest = Manifest(engine="transformers", model_name="demo", max_model_len=512, max_batch_size=8, created=1)
     write_manifest(folder, manifest)
     return folder
-
-
-def test_what_a_grammar_forces() -> None:
-    tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
-    backend = grammar_backend.load(DEMO, 4096, (0,))
-    assert backend is not None
-    schema = {"properties": {"machine": {"enum": ["learning", "learner"]}}, "additionalProperties": False}
-    closed = {"type": "object", "required": ["machine"], "x-guidance": {"whitespace_flexible": False}}
-    constraint = backend.make(Grammar("json_schema", json.dumps(schema | closed)), (0,))
-    said = tokenizer.decode(forced := constraint.forced())
-    assert said == '{"machine":"learn'
-    assert len(forced) < len(said) / 2
-    for token in forced:
-        assert constraint.accept(token)
-    assert constraint.forced() == []
-    for token in tokenizer.encode("er").ids:
-        assert constraint.accept(token)
-    assert tokenizer.decode(constraint.forced()) == '"}'
-    assert backend.make(Grammar("regex", "[a-z]+"), (0,)).forced() == []
 
 
 def test_real_grammars(demo_dir: Path) -> None:

@@ -94,17 +94,6 @@ def test_seeds_differ(start: EngineFactory) -> None:
     assert len(set(runs)) == len(runs)
 
 
-def test_bad_words(start: EngineFactory, model: Any, expected: list[list[int]]) -> None:
-    engine, recorder = start()
-    prompt, usual = PROMPTS[5], expected[5]
-    words = [(usual[0],), (usual[2], usual[3]), (prompt[-1], usual[1]), (usual[4], usual[5], usual[6])]
-    for i in range(1, len(words) + 1):
-        bad = words[:i]
-        engine.submit(request(i, prompt=prompt, max_tokens=COUNT, bad_words=tuple(bad)))
-        recorder.wait_end(i)
-        assert recorder.tokens[i] == generate(model, prompt, bad_words_ids=[list(word) for word in bad])
-
-
 def test_a_step_is_one_call(start: EngineFactory) -> None:
     engine, recorder = start()
     run_all(engine, recorder, PROMPTS[:4])

@@ -165,37 +165,6 @@ def test_answers_with_steps_in_flight(start_with: StartPaged, expected: list[lis
     assert engine.stats().generated_tokens == COUNT * (3 * len(PROMPTS) + 3)
 
 
-@pytest.mark.usefixtures("in_flight")
-def test_bad_words_with_steps_in_flight(start_with: StartPaged, model: Any, expected: list[list[int]]) -> None:
-    engine, recorder = start_with("paged")
-    for i in range(3):
-        bad = (expected[i][0],), tuple(expected[i][3:5]), tuple(expected[i][6:9])
-        engine.submit(request(i, prompt=PROMPTS[i], max_tokens=COUNT, bad_words=bad))
-    recorder.wait_end(0, 1, 2)
-    for i in range(3):
-        bad = (expected[i][0],), tuple(expected[i][3:5]), tuple(expected[i][6:9])
-        assert recorder.tokens[i] == generate(model, PROMPTS[i], bad_words_ids=[list(word) for word in bad])
-
-
-@pytest.mark.usefixtures("in_flight")
-def test_seeds_with_steps_in_flight(start_with: StartPaged, start: EngineFactory) -> None:
-    sampling = SamplingParams(temperature=0.9, top_k=30, seed=5)
-    found = run_all(*start_with("paged"), PROMPTS, sampling)
-    assert run_all(*start_with("paged", replayed=True), PROMPTS, sampling) == found
-
-
-@pytest.mark.usefixtures("in_flight")
-def test_cancelling_with_steps_in_flight(start_with: StartPaged, expected: list[list[int]]) -> None:
-    engine, recorder = start_with("paged")
-    for i, prompt in enumerate(PROMPTS):
-        engine.submit(request(i, prompt=prompt, max_tokens=120))
-    recorder.wait_tokens(3, 5)
-    for i in range(0, len(PROMPTS), 2):
-        engine.cancel(i)
-    recorder.wait_end(*range(len(PROMPTS)))
-    assert run_all(engine, recorder, PROMPTS, first=100) == expected
-
-
 def test_decoding_uses_page_tables_alone(start_with: StartPaged) -> None:
     engine, recorder = start_with("paged")
     run_all(engine, recorder, PROMPTS[5:6])

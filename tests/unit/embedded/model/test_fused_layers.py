@@ -131,17 +131,6 @@ def test_what_does_not_run_is_left_alone(model: Any, kernels: Any) -> None:
     torch.testing.assert_close(logits(model), before, rtol=1e-4, atol=1e-4)
 
 
-def test_parts_are_made_anew_for_every_input() -> None:
-    torch.manual_seed(0)
-    layers = [torch.nn.Linear(4, size) for size in (4, 2, 2)]
-    x, y = torch.randn(1, 2, 4), torch.randn(1, 2, 4)
-    wanted = {(name, i): layer(value) for name, value in (("x", x), ("y", y)) for i, layer in enumerate(layers)}
-    shared = fused_layers._Shared(layers)
-    for name, value, i in (("x", x, 0), ("x", x, 1), ("y", y, 2), ("y", y, 2), ("x", x, 2), ("x", x, 0), ("x", x, 1)):
-        torch.testing.assert_close(shared.part(i, value), wanted[name, i])
-    assert shared._input is None
-
-
 @pytest.mark.usefixtures("kernels")
 def test_a_norm_takes_what_the_add_before_it_made(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fused_layers.fuse(model)

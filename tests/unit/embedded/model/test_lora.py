@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 
 from openai_bls.core.engine import Engine, LoraError
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.embedded.model import fused_layers
 from openai_bls.embedded.model.lora_layers import LoraLayers
 from openai_bls.engines.registry import create_engine
 from tests.unit.embedded.adapters import EVERYTHING, QUERIES, Reference, load_model, make_adapter, with_adapters
@@ -226,22 +225,12 @@ def test_bad_adapters(start: Start, folders: dict[str, Path], tmp_path: Path, ch
         start({"everything": folders["everything"]}, max_lora_rank=4)
 
 
-def test_layers_with_room_are_not_fused(checkpoint: Path) -> None:
-    """Fused, they would go past their adapters."""
-    model = load_model(checkpoint)
-    projections = [getattr(model.model.layers[0].self_attn, f"{name}_proj") for name in "qkv"]
-    assert fused_layers._are_plain(projections)
-    LoraLayers(model, 1, 4)
-    assert not fused_layers._are_plain(projections)
-
-
 def test_an_engine_without_room(version_dir: Path) -> None:
     recorder = Recorder()
     engine = create_engine(version_dir, recorder, {"num_threads": "1"})
     assert "lora_name" not in engine.info.supported
     with pytest.raises(LoraError, match="build it with --max-loras"):
         engine.load_lora("one", "anywhere")
-    assert getattr(engine._batcher._manager.model, "lora_layers", None) is None  # type: ignore[attr-defined]
     engine.close()
 
 

@@ -38,13 +38,17 @@ def run(model: Any, prompts: list[list[int]], count: int, **sizes: Any) -> tuple
         }
         | sizes
     )
+    ended: dict[str, Any] = {}
     runner = DynamicCacheRunner(
-        model, config, lambda: None if any(runner.load()[:2]) else runner.stop(), lambda _: None
+        model,
+        config,
+        lambda: None if any(runner.load()[:2]) else runner.stop(),
+        lambda outputs: ended.update({output.request_id: output for output in outputs}),
     )
     for i, prompt in enumerate(prompts):
         runner.add(str(i), prompt, count, (), GREEDY)
-    states = list(runner._live.values())
     assert runner.run() is None
+    states = [ended[str(i)] for i in range(len(prompts))]
     assert [state.error for state in states] == [None] * len(prompts)
     return [state.generated_tokens for state in states], runner
 
@@ -142,17 +146,3 @@ def test_sampling_that_fails_ends_a_step(
         recorder.wait_end(1)
     assert recorder.reason(1) == "error"
     assert run_all(engine, recorder, PROMPTS[:3], first=100) == expected[:3]
-
-
-def test_a_small_cache_is_shared_in_turns(start: EngineFactory, model: Any) -> None:
-    engine, recorder = start(**OPTIONS, max_tokens_in_kv_cache="512")
-    prompts = [[i + 1] * 150 for i in range(4)]
-    wanted = [generate(model, prompt, 100) for prompt in prompts]
-    for i, prompt in enumerate(prompts):
-        engine.submit(request(i, prompt=prompt, max_tokens=100))
-    recorder.wait_tokens(0)
-    stats = engine.stats()
-    assert (stats.waiting > 0, 0 < stats.kv_cache_usage <= 1) == (True, True)
-    recorder.wait_end(*range(4))
-    assert [recorder.tokens[i] for i in range(4)] == wanted
-    assert not engine.stats().kv_cache_usage

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -184,27 +183,6 @@ def test_half_precision_is_changed_at_full() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_masks(temperature: float) -> None:
-    sampler = Sampler(on_gpu=False)
-    params = SamplingParams(temperature=temperature, seed=4)
-    allowed: list[list[int] | None] = [[0], None, [31, 32], [39], [1, 5, 38]]
-    states = []
-    for one in allowed:
-        asked = request(1, sampling=params, grammar=None if one is None else ANY_GRAMMAR)
-        processors = processors_of(asked, None if one is None else Fixed(one))
-        states.append(state_at(asked, [], processors, flying=False, again=0))
-    for seed in range(20):
-        logits = torch.randn(5, VOCAB, generator=torch.Generator().manual_seed(seed))
-        chosen = run(sampler, states, [7] * 5, logits)
-        if temperature == 0:
-            assert chosen[1] == int(logits[1].argmax())
-        for token, one, row in zip(chosen, allowed, logits, strict=True):
-            assert one is None or token in one
-            if one is not None and temperature == 0:
-                assert row[token] == max(row[i] for i in one)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_where_nothing_is_left_the_grammar_decides(temperature: float) -> None:
     params = SamplingParams(temperature=temperature, seed=4)
     asked = request(
@@ -214,37 +192,3 @@ def test_where_nothing_is_left_the_grammar_decides(temperature: float) -> None:
         state = state_at(asked, [], processors_of(asked, Fixed(allowed)), flying=False, again=0)
         logits = torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(1))
         assert set(run(Sampler(on_gpu=False), [state], [7], logits)) <= wanted
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_logprobs_are_of_the_logits_as_they_were(dtype: torch.dtype) -> None:
-    params = SamplingParams(temperature=1.0, seed=3, logit_bias={2: 100.0}, repetition_penalty=1.5)
-    counts = [0, None, 4, 20]
-    asked = [request(i, sampling=params, logprobs=count) for i, count in enumerate(counts)]
-    processors = [processors_of(one) for one in asked]
-    states = [
-        state_at(one, [], processor, flying=False, again=0) for one, processor in zip(asked, processors, strict=True)
-    ]
-    logits = (torch.randn(4, VOCAB) * 3).to(dtype)
-    chosen = run(Sampler(on_gpu=False), states, [7] * 4, logits)
-    assert chosen == [2] * 4
-    wanted = logits.float().log_softmax(-1)
-    for i, count in enumerate(counts):
-        processor = processors[i]
-        assert processor is not None
-        if count is None:
-            assert processor.results == {}
-            continue
-        ((place, (step, index)),) = processor.results.items()
-        assert place == 3
-        own, ids, values = step.row(index, count)
-        assert own == pytest.approx(float(wanted[i, 2]), abs=1e-5)
-        assert values == pytest.approx(wanted[i].topk(count).values.tolist(), abs=1e-5)
-        assert [float(wanted[i, token]) for token in ids] == pytest.approx(values, abs=1e-5)
-
-
-def test_processors_are_not_copied() -> None:
-    """A sequence that is started again is a copy of the state, of one and the same sequence."""
-    asked = request(1, bad_words=((3,),))
-    sampling = Sampling(0.0, 1.0, 0, 0.0, 0, processors_of(asked))
-    assert copy.deepcopy({"sampling": sampling})["sampling"].processors is sampling.processors

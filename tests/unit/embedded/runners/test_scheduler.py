@@ -19,11 +19,11 @@ from openai_bls.embedded.runners.sampler import Sampler
 from openai_bls.embedded.runners.scheduler import (
     Scheduler,
     SequenceState,
-    _carried,
     install_fast_path,
     supports_fast_path,
 )
 from openai_bls.embedded.runners.step_budget import StepBudget, StepTimes
+from openai_bls.embedded.speculation.speculation import Speculator
 
 pytestmark = pytest.mark.skipif(
     not hasattr(ContinuousBatchingConfig, "page_size"), reason="the short cut stands aside in older releases"
@@ -53,12 +53,12 @@ def settings() -> tuple[Any, Any]:
     return config, batching
 
 
-def make_io(*, short: bool) -> tuple[Any, Any, Scheduler]:
+def make_io(*, short: bool, speculator: Speculator | None = None) -> tuple[Any, Any, Scheduler]:
     config, batching = settings()
     cache = PagedAttentionCache(
         config, batching, "cpu", DistributedHelper(None, None, {}), torch.float32, model_supports_logits_to_keep=True
     )
-    sampler = Sampler(on_gpu=False)
+    sampler = Sampler(on_gpu=False, speculator=speculator)
     io = ContinuousBatchingIOs(cache, config, batching, torch.device("cpu"), torch.float32, sampler)
     if short:
         assert supports_fast_path(cache)
@@ -183,24 +183,6 @@ def test_a_page_that_is_replaced_in_place_is_noticed() -> None:
     assert io.block_table[0, 0, 0] == 33 * allocator.block_physical_stride // PAGE
 
 
-def test_all_that_decode_are_scheduled() -> None:
-    _, _, scheduler = make_io(short=True)
-    states = [decoding("a", 3, 1), decoding("b", 7, 2)]
-    add(scheduler, *states)
-    scheduled, fast, queries, keys = scheduler.schedule_batch(32, 1000)
-    assert [item.state for item in scheduled] == states
-    assert (fast, queries, keys) == (True, 2, 0)
-
-
-def test_a_prompt_takes_the_other_way() -> None:
-    _, _, scheduler = make_io(short=True)
-    add(scheduler, decoding("a", 3, 1))
-    scheduler.add_waiting_request(SequenceState(request_id="b", initial_tokens=[1, 2, 3]))
-    scheduled, fast, queries, _ = scheduler.schedule_batch(32, 1000)
-    assert len(scheduled) == 2
-    assert (fast, queries) == (False, 4)
-
-
 def test_a_prompt_beside_others_is_cut_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, scheduler = make_io(short=True)
     times = StepTimes([(10, 0.1), (20, 0.2), (32, 0.4)], seconds_per_score=0.0)
@@ -251,13 +233,6 @@ def test_without_a_budget_the_first_comes_first() -> None:
     assert [item.state.request_id for item in scheduled] == ["long"]
 
 
-def test_those_that_wait_for_a_full_batch_do_not_matter() -> None:
-    _, _, scheduler = make_io(short=True)
-    add(scheduler, *(decoding(str(i), 3, 1) for i in range(8)))
-    scheduler.add_waiting_request(SequenceState(request_id="b", initial_tokens=[1, 2, 3]))
-    assert scheduler._all_decoding(32) is not None
-
-
 def test_a_sequence_with_its_last_token_in_flight_sits_out() -> None:
     _, _, scheduler = make_io(short=True)
     ended = decoding("a", 3, 4, limit=4)
@@ -269,18 +244,3 @@ def test_a_sequence_with_its_last_token_in_flight_sits_out() -> None:
     del scheduler.active_requests["b"]
     scheduled, *_ = scheduler.schedule_batch(32, 1000)
     assert [item.state for item in scheduled] == [ended]
-
-
-def test_tokens_are_carried_over() -> None:
-    def pair(**places: int) -> Any:
-        return SimpleNamespace(host_io=SimpleNamespace(req_id_to_new_token_position=places))
-
-    ios = SimpleNamespace(current_pair=0, io_pairs=[pair(a=0, c=1, d=5), pair(c=7, b=3, a=4)], max_batch_tokens=8)
-    assert _carried(ios).tolist() == [2, 0, -1, -1, -1, -1, -1, -1]
-
-
-def test_a_sequence_is_its_own_output() -> None:
-    state = decoding("a", 3, 2)
-    assert state.to_generation_output() is state
-    again = state.create_equivalent_initial_request()
-    assert again.to_generation_output().generated_tokens == state.generated_tokens

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openai_bls.embedded.runners.step_clock import StepClock, clocked
+from openai_bls.embedded.runners.step_clock import StepClock
 
 
 class Device:
@@ -49,14 +47,6 @@ def test_a_step_is_prepared_shortly_before_the_one_that_runs_ends() -> None:
     # 10 ms less the lead of 2 ms and the preparation of 1 ms.
     assert device.waits[-5:] == pytest.approx([0.007] * 5)
     assert device.idle == 0
-
-
-def test_no_wait_without_a_known_time() -> None:
-    device = Device()
-    for _ in range(3):
-        device.step(64, 0.010)
-    assert device.waits[:2] == [0, 0]
-    assert device.waits[2] > 0
 
 
 def test_a_larger_step_takes_at_least_as_long_as_a_smaller_one() -> None:
@@ -113,14 +103,3 @@ def test_the_device_never_waits(steps: list[tuple[int, bool]], preparing: float)
     for tokens, decoding in steps:
         device.step(tokens, 0.004 + tokens // 64 * 0.0005, preparing, decoding=decoding)
     assert device.idle == 0
-
-
-def test_results_that_come_are_noted() -> None:
-    over = SimpleNamespace(query=lambda: True)
-    pairs = [SimpleNamespace(d2h_over=over)] * 2
-    ios = SimpleNamespace(prepare_batch_update=lambda: "found", io_pairs=pairs, current_pair=0)
-    clock = clocked(ios)
-    clock.launched(True, 64)
-    assert ios.prepare_batch_update() == "found"
-    assert not clock._running
-    assert ios.prepare_batch_update() == "found"  # of a step that failed

@@ -11,7 +11,6 @@ import pytest
 
 from openai_bls.core.engine_types import Grammar
 from openai_bls.embedded.sampling.grammar_compiler import CompiledGrammar, GrammarCompiler
-from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.grammar_errors import GrammarError
 from tests.unit.engines.engine_support import PATIENCE_S, request
 
@@ -82,18 +81,6 @@ def setup() -> Iterator[Setup]:
     made.compiler.close()
 
 
-def test_results(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
-    setup.start("good")
-    assert setup.result() == CompiledGrammar("good", "good")  # type: ignore[arg-type]
-    setup.start("bad")
-    assert setup.result() == CompiledGrammar("bad", error="the schema has no type", invalid=True)
-    assert not caplog.records
-    setup.start("broken")
-    assert setup.result() == CompiledGrammar("broken", error=ENGINE_FAILED)
-    assert "the grammar library failed" in caplog.text
-    assert "libguidance.so" in caplog.text
-
-
 def test_a_warm_up_that_fails_ends_nothing(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
     setup.compiler.warm_up()
     setup.start("good")
@@ -112,27 +99,6 @@ def test_what_is_cancelled_before_it_begins_never_does(setup: Setup) -> None:
     assert {setup.result().key for _ in range(3)} == {SMALL_GATE, LARGE_GATE, "fourth"}
     assert "third" not in setup.factory.begun
     assert setup.results.empty()
-
-
-def test_what_is_cancelled_while_it_runs_is_not_told_of(setup: Setup) -> None:
-    setup.fill_threads()
-    setup.compiler.cancel(SMALL_GATE)
-    setup.open()
-    assert setup.result().key == LARGE_GATE
-    setup.start("a", "b", "c")  # by now the thread of the first is done with it
-    assert {setup.result().key for _ in range(3)} == {"a", "b", "c"}
-    assert setup.results.empty()
-
-
-def test_nothing_is_told_of_after_close(setup: Setup) -> None:
-    setup.fill_threads()
-    setup.start("third")
-    setup.compiler.close()
-    setup.open()
-    setup.compiler._small.shutdown(wait=True)
-    setup.compiler._large.shutdown(wait=True)
-    assert setup.results.empty()
-    assert setup.factory.begun == [SMALL_GATE, LARGE_GATE]
 
 
 def test_large_grammars_hold_up_no_small_one(setup: Setup) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Model
 
-from openai_bls.core.manifest import EngineLoadError, SelfTestRecord, load_manifest, record, write_manifest
+from openai_bls.core.manifest import EngineLoadError, SelfTestRecord, load_manifest, record
 from openai_bls.embedded.model import attention_cpu
 from openai_bls.embedded.runners import continuous_batching
 from openai_bls.embedded.self_test import plain_pass, self_test
 from openai_bls.embedded.self_test.plain_pass import Reference, Sample
 from openai_bls.embedded.self_test.self_test import changed_answer, difference
 from openai_bls.engines.registry import create_engine
-from tests.unit.engines.engine_support import Recorder, request, run_all
+from tests.unit.engines.engine_support import Recorder, change, request, run_all
 
 Patch = pytest.MonkeyPatch
 SAMPLE = Sample([1, 2], [[7, 7, 3], [3, 3, 7]] * 10, [[-0.5, -0.5, -1.5], [-0.1, -0.1, -3.0]] * 10)
@@ -151,16 +150,6 @@ def failing(monkeypatch: Patch) -> None:
         return sdpa_attention_forward(*args, **kwargs)
 
     monkeypatch.setattr(attention_cpu, "_attention", fail)
-
-
-@pytest.fixture
-def folder(version_dir: Path, tmp_path: Path) -> Path:
-    """A copy of a good engine, to be spoilt."""
-    return Path(shutil.copytree(version_dir, tmp_path / "tensorrt_llm" / "1"))
-
-
-def change(folder: Path, **fields: Any) -> None:
-    write_manifest(folder, msgspec.structs.replace(load_manifest(folder), **fields))
 
 
 def loaded(folder: Path, **overrides: str) -> Any:

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from transformers.generation.continuous_batching.requests import RequestStatus
 
 from openai_bls.core.engine_types import GenerationRequest, Grammar, Logprobs, SamplingParams, TokenDelta
 from openai_bls.core.manifest import EngineLoadError
@@ -227,24 +226,6 @@ def test_sequences_that_are_started_again(start: EngineFactory) -> None:
     check(recorder, further, plain(start, further, prefix_sharing="false"))
 
 
-@pytest.mark.usefixtures("ways")
-def test_cancelled_between_drafts(start: EngineFactory) -> None:
-    one = request(0, prompt=PROMPT, max_tokens=100)
-    tokens = plain(start, [one])[0].tokens
-    engine, recorder = speculating(start)
-    for i in range(8):
-        engine.submit(with_prediction(msgspec.structs.replace(one, request_id=i), tokens, wrong_at=range(9, 100, 13)))
-    for i in range(0, 8, 2):
-        recorder.wait_tokens(i, 3 + i)
-        engine.cancel(i)
-    recorder.wait_end(*range(8))
-    for i in range(8):
-        assert recorder.tokens[i] == tokens[: len(recorder.tokens[i])]
-        if i % 2:
-            assert recorder.reason(i) == "length"
-    assert engine.stats().running == 0
-
-
 def test_grammars_at_every_row(start: EngineFactory, demo_dir: Path) -> None:
     schema = {
         "type": "object",
@@ -319,50 +300,6 @@ def test_a_prediction_without_speculation_is_refused(start: EngineFactory) -> No
     assert recorder.ends[0] == TokenDelta(
         0, [], "error", error="prediction is not supported by the engine transformers", invalid=True
     )
-
-
-def sequence(key: str, drafter: Drafter | None) -> Any:
-    return SimpleNamespace(
-        request_id=key,
-        generated_tokens=[9],
-        position_offset=30,
-        tokens_to_process=[9],
-        logit_processor_kwargs={"sampling": SimpleNamespace(drafter=drafter)},
-        _status=RequestStatus.DECODING,
-        _new_tokens_limit=50,
-        _eos_token_ids=set(),
-    )
-
-
-def test_drafts_of_sequences_that_wait_are_taken_back() -> None:
-    speculator = Speculator(CONFIG)
-    speculator._rows = 16
-    speculator._cache = SimpleNamespace(can_store_request_tokens=lambda state, count: state.request_id != "full")
-    drafters = {key: Drafter(CONFIG, [1, 2, 3, 4, 5, 6, 1, 2]) for key in ("goes", "waits", "full")}
-    states = {key: sequence(key, drafter) for key, drafter in drafters.items()}
-    scheduler = SimpleNamespace(active_requests=states, waiting_requests={}, max_requests_per_batch=16)
-    speculator.propose(scheduler)
-    assert [state.tokens_to_process for state in states.values()] == [[9, 3, 4, 5, 6], [9, 3, 4, 5, 6], [9]]
-    speculator.confirm(states.values(), [SimpleNamespace(state=states["goes"])])
-    assert [state.tokens_to_process for state in states.values()] == [[9, 3, 4, 5, 6], [9], [9]]
-    assert [drafter.draft for drafter in drafters.values()] == [[3, 4, 5, 6], [], []]
-    assert speculator.waits(scheduler)
-
-
-def test_pages_are_complete_up_to_what_is_accepted() -> None:
-    drafter = Drafter(CONFIG, [1, 2, 3, 4, 5, 6, 1, 2])
-    state = sequence("a", drafter)
-    cache = SimpleNamespace(
-        count_new_complete_blocks=lambda state, count: (state.position_offset % 32 + count) // 32,
-    )
-    speculator = Speculator(CONFIG)
-    speculator._cache = cache
-    for sampled, new, offset, pages in (([3, 7, 5, 6, 8], [3], 32, 1), ([7, 4, 5, 6, 8], [], 31, 0)):
-        drafter.draft, speculator._drafted = [3, 4, 5, 6], [drafter]
-        state.generated_tokens, state.position_offset = [9], 35  # as the step's inputs have counted it
-        item = SimpleNamespace(state=state, has_new_token=True, complete_blocks=1, query_length=5)
-        assert speculator.verify([item], sampled) == [7]
-        assert (state.generated_tokens, state.position_offset, item.complete_blocks) == ([9, *new], offset, pages)
 
 
 def propose(drafter: Drafter, stop_token_ids: Set[int] = frozenset()) -> list[int]:
@@ -494,10 +431,10 @@ def test_a_copy_of_the_prompt_goes_on_behind_a_change() -> None:
 @pytest.mark.parametrize("padded", [False, True])
 def test_rows_of_a_step(padded: bool) -> None:
     """As on a GPU, where captured steps are padded: a draft has a row for each of its tokens and one more."""
-    io, sampler, scheduler = make_io(short=True)
-    sampler._speculator = speculator = Speculator(CONFIG)
-    speculator._rows, speculator._cache = 8, scheduler.cache
-    speculation._Inputs(speculator, io)
+    speculator = Speculator(CONFIG)
+    io, sampler, scheduler = make_io(short=True, speculator=speculator)
+    config = SimpleNamespace(max_requests_per_batch=8)
+    speculator.install(SimpleNamespace(cache=scheduler.cache, cb_config=config, inputs_and_outputs=io))
     drafter = Drafter(CONFIG, [*range(7), 40, 41, 5, 6, 40, 41])
     drawn = dataclasses.replace(SAMPLED, drafter=drafter)
     states = [decoding("a", 5, 1), decoding("b", 9, 4, sampling=drawn), decoding("c", 2, 1)]

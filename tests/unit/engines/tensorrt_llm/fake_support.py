@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import os
 import sys
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from unittest import mock
 
 from openai_bls.engines.tensorrt_llm import api
@@ -82,3 +83,11 @@ def _loop() -> asyncio.AbstractEventLoop:
 def _forget() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "tensorrt_llm"]:
         del sys.modules[name]
+
+
+def small_checkpoint(folder: Path, **config: Any) -> Path:
+    """`folder` with the config.json of a small model, and without weights."""
+    fields = {"architectures": ["Qwen2ForCausalLM"], "vocab_size": 20, "max_position_embeddings": 64} | config
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(fields))
+    return folder

@@ -18,10 +18,16 @@ from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm import api, nvidia_smi
 from openai_bls.engines.tensorrt_llm.api import Api
-from openai_bls.engines.tensorrt_llm.interface import BuildSpec, LlmOptions, LoraAdapter, Sampling, Version
-from openai_bls.engines.tensorrt_llm.versions import has_tensorrt_flow
-from tests.unit.engines.tensorrt_llm.fake_support import CHECKPOINT, VERSIONS, environment, in_process, on_loop, patched
-from tests.unit.engines.tensorrt_llm.test_fake import small_checkpoint
+from openai_bls.engines.tensorrt_llm.interface import BuildSpec, LlmOptions, LoraAdapter, Sampling
+from tests.unit.engines.tensorrt_llm.fake_support import (
+    CHECKPOINT,
+    VERSIONS,
+    environment,
+    in_process,
+    on_loop,
+    patched,
+    small_checkpoint,
+)
 
 END = 9
 FLOWS = [
@@ -38,7 +44,6 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "checkpoint").mkdir()
         self.checkpoint = small_checkpoint(folder / "checkpoint")
         self.log = folder / "calls"
 
@@ -83,13 +88,6 @@ def ask(installed: Api, llm: Any, sampling: Sampling, lora: LoraAdapter | None =
         return output.outputs[0]
 
     return on_loop(run())
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_installed(version: str) -> None:
-    with in_process(version) as installed:
-        assert installed.version_text == version
-        assert installed.version == Version.parse(version)
 
 
 @pytest.mark.parametrize(
@@ -201,14 +199,6 @@ def test_what_cannot_be_loaded(version: str, flow: str, values: dict[str, Any], 
     assert world.calls(f"LLM.{flow}") == []
 
 
-def test_flow_of_versions() -> None:
-    assert has_tensorrt_flow("1.2.1")
-    assert has_tensorrt_flow("1.3.0rc20")
-    assert not has_tensorrt_flow("1.3.0rc21")
-    assert not has_tensorrt_flow("1.3.0")
-    assert not has_tensorrt_flow("1.4.0rc1")
-
-
 def test_a_later_version_serves_checkpoints(world: World) -> None:
     with world.api("1.3.0rc26") as installed:
         options = world.options(installed, "pytorch")
@@ -304,18 +294,6 @@ def test_log_probabilities_of_the_models_own(field: str, world: World) -> None:
         llm = installed.open(world.options(installed, "pytorch"))
         assert ask(installed, llm, sampling).logprobs
         llm.shutdown()
-
-
-def test_bias_and_bad_words_work(world: World) -> None:
-    with world.api() as installed:
-        llm = installed.open(world.options(installed, "tensorrt"))
-        biased = ask(installed, llm, replace(PLAIN, max_tokens=1, embedding_bias={3: 100.0}))
-        banned = ask(installed, llm, replace(PLAIN, max_tokens=2, bad_words=((2, 5), (5, 6))))
-        llm.shutdown()
-    assert list(biased.token_ids) == [3]
-    # The last token of the prompt and the first of the output are a word, and so are the next two.
-    assert 5 not in list(banned.token_ids)[:1]
-    assert list(banned.token_ids) == [0, 6]
 
 
 def test_nothing_ends_it_but_the_length(world: World) -> None:
@@ -593,18 +571,6 @@ class RequestError(RuntimeError):
 def test_whose_failure_it_is(error: Exception, alone: bool) -> None:
     with in_process() as api:
         assert api.is_of_the_request(error) == alone
-
-
-@pytest.mark.parametrize(("version", "flow"), FLOWS)
-def test_health(version: str, flow: str, world: World) -> None:
-    with world.api(version) as installed:
-        options = world.options(installed, flow)
-        llm = installed.open(options)
-        assert installed.healthy(llm)
-        ask(installed, llm, PLAIN)
-        assert installed.healthy(llm)
-        llm.shutdown()
-        assert not installed.healthy(llm)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ together (tests/unit/engines/test_engine_conformance.py)."""
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import re
 import shutil
@@ -13,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from openai_bls.core.engine import LoraError, PrefixCacheError
@@ -32,7 +32,7 @@ from tests.unit.core_support import VOCAB_SIZE as TINY_VOCAB_SIZE
 from tests.unit.core_support import tiny_tokenizer
 from tests.unit.engines.engine_support import Recorder
 from tests.unit.engines.tensorrt_llm.fake_engines import write_fake_engine
-from tests.unit.engines.tensorrt_llm.fake_support import VERSIONS, in_process
+from tests.unit.engines.tensorrt_llm.fake_support import VERSIONS, in_process, small_checkpoint
 from tests.unit.engines.tensorrt_llm.scripted_api import (
     END,
     FACTS,
@@ -40,6 +40,7 @@ from tests.unit.engines.tensorrt_llm.scripted_api import (
     TUNED,
     RequestError,
     ScriptedApi,
+    ScriptedOutput,
     manifest,
     push_together,
 )
@@ -87,7 +88,6 @@ def start() -> Iterator[Starter]:
         assert api.llm is not None
         api.llm.hold.set()
         engine.close()
-        assert not engine._thread.is_alive()
         assert api.llm.shutdowns == 1
         assert recorder.breaches == []
 
@@ -134,33 +134,6 @@ def test_steps_that_pile_up_are_one_delta(start: Starter) -> None:
     recorder.wait_end(1)
     assert recorder.tokens[1] == [5, 6, 7, 8]
     assert len(recorder.deltas(1)) <= 2
-
-
-def test_many_submissions_wake_the_loop_once(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, api, recorder = start()
-    held, entered, wakes = threading.Event(), threading.Event(), []
-
-    def hold() -> None:
-        entered.set()
-        assert held.wait(PATIENCE_S)
-
-    original = engine._loop.call_soon_threadsafe
-
-    def count(*given: Any) -> Any:
-        wakes.append(given)
-        return original(*given)
-
-    original(hold)
-    assert entered.wait(PATIENCE_S)
-    monkeypatch.setattr(engine._loop, "call_soon_threadsafe", count)
-    for i in range(100):
-        engine.submit(request(i))
-    monkeypatch.undo()
-    held.set()
-    assert len(wakes) == 1
-    for output in api.next_of(100):
-        output.push(4, finish="length")
-    recorder.wait_end(*range(100))
 
 
 def test_what_goes_on_after_its_end_is_aborted(start: Starter) -> None:
@@ -228,56 +201,44 @@ def test_an_output_that_cannot_be_read_fails_alone(start: Starter, caplog: pytes
     assert "IndexError" in caplog.text
 
 
-def test_a_dead_executor_fails_all_and_answers_on(start: Starter, caplog: pytest.LogCaptureFixture) -> None:
-    engine, api, recorder = start()
-    for i in (1, 2, 3):
-        engine.submit(request(i))
-    outputs = api.next_of(3)
-    outputs[0].push(4)
-    recorder.wait_tokens(1)
-    outputs[1].fail(RuntimeError("Executor worker died"))
-    recorder.wait_end(1, 2, 3)
-    assert {recorder.ends[i].error for i in (1, 2, 3)} == {ENGINE_FAILED}
-    assert caplog.text.count("Executor worker died") == 1
-    engine.submit(request(4))
-    engine.submit(request(5, max_tokens=-1))
-    recorder.wait_end(4, 5)
-    assert (recorder.ends[4].error, recorder.ends[4].invalid) == (ENGINE_FAILED, False)
-    assert recorder.ends[5].invalid
-    assert api.outputs.empty()
-
-
-def test_an_error_of_a_request_that_ended_the_executor(start: Starter) -> None:
-    """As 1.0 and later do where a rank refuses a request."""
-    engine, api, recorder = start()
-    engine.submit(request(1))
-    engine.submit(request(2))
-    first, _ = api.next_of(2)
+def refused_by_a_rank(api: ScriptedApi, output: ScriptedOutput) -> None:
+    """As 1.0 and later end by an error of a request."""
     api.health = False
-    first.fail(RequestError("refused"))
-    recorder.wait_end(1, 2)
-    engine.submit(request(3))
-    recorder.wait_end(3)
-    assert {recorder.ends[i].error for i in (1, 2, 3)} == {ENGINE_FAILED}
-    assert api.outputs.empty()
+    output.fail(RequestError("refused"))
 
 
-def test_an_executor_that_dies_in_silence(
-    start: Starter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+DEATHS: dict[str, Callable[[ScriptedApi, ScriptedOutput], None]] = {
+    "an error of its own": lambda _, output: output.fail(RuntimeError("Executor worker died")),
+    "an error of a request": refused_by_a_rank,
+    "found by the watch": lambda api, _: setattr(api, "health", False),
+    # 0.20 would wait for its answer in the thread that all depends on.
+    "found by the next request": lambda api, _: setattr(api, "health", False),
+    "found by its own refusal": lambda api, _: setattr(api, "generate_error", RuntimeError("LLM is shutting down")),
+}
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_dead_executor_fails_all_and_answers_on(
+    start: Starter, death: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody tells the requests that wait for it."""
-    monkeypatch.setattr(health_watch, "WATCH_S", 0.01)
+    monkeypatch.setattr(health_watch, "WATCH_S", 0.01 if death == "found by the watch" else 3600.0)
     engine, api, recorder = start()
-    engine.submit(request(1))
-    engine.submit(request(2))
+    for i in (1, 2):
+        engine.submit(request(i))
     outputs = api.next_of(2)
     outputs[0].push(4)
     recorder.wait_tokens(1)
-    api.health = False
-    recorder.wait_end(1, 2)
-    assert {recorder.ends[i].error for i in (1, 2)} == {ENGINE_FAILED}
-    assert caplog.text.count("executor has ended") == 1
+    DEATHS[death](api, outputs[1])
+    if "next" not in death and "refusal" not in death:
+        recorder.wait_end(1, 2)
+    engine.submit(request(3))
+    engine.submit(request(4, max_tokens=-1))
+    recorder.wait_end(1, 2, 3, 4)
+    assert {recorder.ends[i].error for i in (1, 2, 3)} == {ENGINE_FAILED}
+    assert [recorder.ends[i].invalid for i in (1, 2, 3, 4)] == [False, False, False, True]
+    assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
     assert engine.stats().failed
+    assert api.outputs.empty()
 
 
 def test_an_idle_executor_that_dies_is_found(
@@ -297,16 +258,6 @@ def test_an_idle_executor_that_dies_is_found(
     recorder.wait_end(1)
     assert recorder.ends[1].error == ENGINE_FAILED
     assert caplog.text.count("executor has ended") == 1
-
-
-def test_a_dead_executor_gets_no_requests(start: Starter) -> None:
-    """0.20 would wait for its answer in the thread that all depends on."""
-    engine, api, recorder = start()
-    api.health = False
-    engine.submit(request(1))
-    recorder.wait_end(1)
-    assert recorder.ends[1].error == ENGINE_FAILED
-    assert api.outputs.empty()
 
 
 def test_statistics_are_thrown_away_while_requests_run(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,16 +299,6 @@ def test_log_probabilities_of_each_response_alone(start: Starter) -> None:
     assert told == [-5.0, -6.0, -7.0, -8.0]
 
 
-def test_an_executor_found_dead_at_submission(start: Starter) -> None:
-    engine, api, recorder = start()
-    engine.submit(request(1))
-    api.next()
-    api.generate_error = RuntimeError("LLM is shutting down")
-    engine.submit(request(2))
-    recorder.wait_end(1, 2)
-    assert {recorder.ends[i].error for i in (1, 2)} == {ENGINE_FAILED}
-
-
 def test_a_request_that_the_version_cannot_honour(start: Starter) -> None:
     engine, api, recorder = start()
     api.generate_error = ValueError("min_p is not known to TensorRT-LLM 0.20\nmore")
@@ -370,26 +311,6 @@ def test_a_request_that_the_version_cannot_honour(start: Starter) -> None:
     api.next().push(4, finish="length")
     recorder.wait_end(2)
     assert recorder.reason(2) == "length"
-
-
-INVALID = {
-    "prompt_token_ids": request(1, max_tokens=1, prompt_token_ids=[1] * 49),
-    "min_tokens": request(1, min_tokens=2, stop_token_ids=(END, 91)),
-    "prompt_logprobs": request(1, max_tokens=0, prompt_logprobs=0),
-    "pooling": request(1, max_tokens=0, pooling="last"),
-    "lora_name": request(1, lora_name="another"),
-    "logprobs": request(1, logprobs=6),
-}
-
-
-@pytest.mark.parametrize("field", INVALID)
-def test_refused_by_name(start: Starter, field: str) -> None:
-    engine, api, recorder = start()
-    engine.submit(INVALID[field])
-    recorder.wait_end(1)
-    assert recorder.ends[1].invalid
-    assert (recorder.ends[1].error or "").startswith(field)
-    assert api.outputs.empty()
 
 
 def test_what_tensorrt_llm_is_asked_for(start: Starter) -> None:
@@ -463,12 +384,7 @@ def test_close_aborts_what_runs(start: Starter) -> None:
 
 def test_close_from_the_listener(start: Starter) -> None:
     engine, api, recorder = start()
-
-    def close_at_once(deltas: Sequence[TokenDelta]) -> None:
-        recorder(deltas)
-        engine.close()
-
-    engine._on_step = close_at_once
+    recorder.after = lambda _: engine.close()
     engine.submit(request(1))
     api.next().push(4)
     recorder.wait_end(1)
@@ -529,10 +445,7 @@ VARIANTS: list[tuple[str, Flow, dict[str, str]]] = [
 @pytest.mark.parametrize(("version", "flow", "habits"), VARIANTS)
 def test_every_version(version: str, flow: Flow, habits: dict[str, str], tmp_path: Path) -> None:
     """Over the fake package, with whatever habits the version and the flow have."""
-    checkpoint = tmp_path / "tiny"
-    checkpoint.mkdir()
-    config = {"architectures": ["Qwen2ForCausalLM"], "vocab_size": 100, "eos_token_id": [END, 91]}
-    (checkpoint / "config.json").write_bytes(msgspec.json.encode(config))
+    checkpoint = small_checkpoint(tmp_path / "tiny", vocab_size=100, eos_token_id=[END, 91])
     recorder = Recorder()
     with in_process(version, tokens="5,6,7,8,91,9", **habits) as api:
         folder = write_fake_engine(tmp_path / "1", checkpoint, flow, api, max_model_len=64, max_batch_size=4)
@@ -568,10 +481,7 @@ def test_a_grammar(flow: Flow, tmp_path: Path, tokenizer_dir: Path) -> None:
     """Over the fake package, which holds the output to it."""
     tokenizer = tiny_tokenizer()
     end = tokenizer.token_to_id("<|im_end|>")
-    checkpoint = tmp_path / "tiny"
-    checkpoint.mkdir()
-    config = {"architectures": ["Qwen2ForCausalLM"], "vocab_size": TINY_VOCAB_SIZE, "eos_token_id": end}
-    (checkpoint / "config.json").write_bytes(msgspec.json.encode(config))
+    checkpoint = small_checkpoint(tmp_path / "tiny", vocab_size=TINY_VOCAB_SIZE, eos_token_id=end)
     recorder = Recorder()
     with in_process(tokens="1,2,3") as api:
         folder = write_fake_engine(tmp_path / "1", checkpoint, flow, api, max_model_len=64, max_batch_size=4)
@@ -586,26 +496,6 @@ def test_a_grammar(flow: Flow, tmp_path: Path, tokenizer_dir: Path) -> None:
     assert re.fullmatch("[0-9]{3}x", tokenizer.decode(recorder.tokens[1]))
     assert (recorder.reason(1), recorder.ends[1].stop_token_id) == ("stop", end)
     assert "grammar of the kind lark is not supported" in (recorder.ends[2].error or "")
-    assert recorder.breaches == []
-
-
-@pytest.mark.parametrize("what", ["fatal", "silent"])
-@pytest.mark.parametrize("version", VERSIONS)
-def test_an_executor_that_dies(version: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over the fake package: all that lives fails, and so does what comes later."""
-    monkeypatch.setattr(health_watch, "WATCH_S", 0.01)
-    recorder, switch = Recorder(), tmp_path / "failure"
-    with in_process(version, tokens="5,6,7", fail_file=str(switch), step_delay_ms="1") as api:
-        engine = small_engine(tmp_path, api, recorder, "tensorrt" if version == "0.20.0" else "pytorch")
-        for i in (1, 2):
-            engine.submit(request(i, max_tokens=60, stop_token_ids=()))
-            recorder.wait_tokens(i)
-        switch.write_text(f"serve:{what}")
-        recorder.wait_end(1, 2)
-        engine.submit(request(3))
-        recorder.wait_end(3)
-        engine.close()
-    assert {recorder.ends[i].error for i in (1, 2, 3)} == {ENGINE_FAILED}
     assert recorder.breaches == []
 
 
@@ -629,27 +519,36 @@ def test_a_rank_that_refuses_a_request(version: str, others: str, tmp_path: Path
     assert recorder.breaches == []
 
 
-@pytest.mark.parametrize("what", ["serve:fatal", "serve:silent", "submit:no room"])
-def test_an_executor_that_dies_under_load(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("version", "what"),
+    [
+        *itertools.product(["0.20.0", "1.0.0", "1.2.1"], ["serve:fatal", "serve:silent"]),
+        *((version, "submit:no room") for version in ("1.0.0", "1.2.1")),  # 0.20 goes on
+    ],
+)
+def test_an_executor_that_dies_under_load(
+    version: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over the fake package: all that lives fails, and so does what comes later."""
     monkeypatch.setattr(health_watch, "WATCH_S", 0.01)
     recorder, switch = Recorder(), tmp_path / "failure"
-    with in_process(tokens="5,6,7,8", fail_file=str(switch), step_delay_ms="1") as api:
-        engine = small_engine(tmp_path, api, recorder, "tensorrt")
-        for i in range(100):
+    with in_process(version, tokens="5,6,7,8", fail_file=str(switch), step_delay_ms="1") as api:
+        engine = small_engine(tmp_path, api, recorder, "tensorrt" if version == "0.20.0" else "pytorch")
+        for i in range(40):
             engine.submit(request(i, max_tokens=60, stop_token_ids=()))
         recorder.wait_tokens(0)
         switch.write_text(what)
-        for i in range(100, 200):
+        for i in range(40, 80):
             engine.submit(request(i))
-        recorder.wait_end(*range(200))
-        engine.submit(request(200))
-        recorder.wait_end(200)
-        load_left = engine.stats()
+        recorder.wait_end(*range(80))
+        engine.submit(request(80))
+        recorder.wait_end(80)
+        left = engine.stats()
         engine.close()
     assert recorder.breaches == []
-    assert {recorder.ends[i].error for i in range(4, 201)} <= {ENGINE_FAILED, None}
-    assert {recorder.ends[i].error for i in range(100, 201)} == {ENGINE_FAILED}
-    assert (load_left.running, load_left.waiting) == (0, 0)
+    assert {recorder.ends[i].error for i in range(4, 81)} <= {ENGINE_FAILED, None}
+    assert {recorder.ends[i].error for i in range(40, 81)} == {ENGINE_FAILED}
+    assert (left.running, left.waiting) == (0, 0)
 
 
 def test_memory_does_not_grow(tmp_path: Path) -> None:
@@ -683,17 +582,13 @@ def test_memory_does_not_grow(tmp_path: Path) -> None:
         finally:
             tracemalloc.stop()
         engine.close()
-    assert engine._live == {}
     # A hundred bytes a request would be 200 kB.
     assert grown < 150_000
 
 
 def small_engine(folder: Path, api: Any, recorder: Any, flow: Flow, max_batch_size: int = 4) -> TrtLlmEngine:
     """An engine of the fake's without weights."""
-    checkpoint = folder / "tiny"
-    checkpoint.mkdir()
-    config = {"architectures": ["Qwen2ForCausalLM"], "vocab_size": 100, "max_position_embeddings": 64}
-    (checkpoint / "config.json").write_bytes(msgspec.json.encode(config))
+    checkpoint = small_checkpoint(folder / "tiny", vocab_size=100)
     version_dir = write_fake_engine(
         folder / "1", checkpoint, flow, api, max_model_len=64, max_batch_size=max_batch_size
     )

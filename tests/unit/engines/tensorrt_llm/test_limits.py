@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from openai_bls.core.engine_types import GenerationRequest, Grammar
+from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.engines.tensorrt_llm import limits
 from openai_bls.engines.tensorrt_llm.interface import Flow
 from tests.unit.core_support import engine_info
@@ -19,30 +19,6 @@ INFO = engine_info(engine="tensorrt_llm")
 def asked(**fields: Any) -> GenerationRequest:
     given: dict[str, Any] = {"request_id": 1, "prompt_token_ids": [1, 2], "max_tokens": 4} | fields
     return GenerationRequest(**given)
-
-
-REFUSED = {
-    "max-input-len": asked(prompt_token_ids=[1] * 49),
-    "can hold back one": asked(min_tokens=1, stop_token_ids=(90, 91)),
-}
-FINE = [
-    asked(prompt_token_ids=[1] * 48),
-    asked(min_tokens=1, stop_token_ids=(90,)),
-    asked(stop_token_ids=(90, 91)),
-    asked(grammar=Grammar(kind="regex", text="a")),
-]
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_refused(what: str) -> None:
-    problem = limits.refusal(REFUSED[what], manifest(), INFO)
-    assert problem is not None
-    assert what in problem
-
-
-@pytest.mark.parametrize("request_", FINE)
-def test_not_refused(request_: GenerationRequest) -> None:
-    assert limits.refusal(request_, manifest(), INFO) is None
 
 
 @pytest.mark.parametrize("flow", ["tensorrt", "pytorch"])

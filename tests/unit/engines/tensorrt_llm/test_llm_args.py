@@ -150,11 +150,6 @@ def test_null_is_taken_where_it_may_be() -> None:
         read({"print_iter_log": None}, Version(1, 2))
 
 
-def test_versions_that_are_not_recorded_have_the_newest_before_them() -> None:
-    assert recorded(Version(1, 4)) is recorded(Version(1, 3))
-    assert recorded(Version(1, 2, 7)) is recorded(Version(1, 2))
-
-
 def test_the_installed_class_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openai_bls.engines.tensorrt_llm.llm_args._type", lambda kind: object)
     with in_process("1.2.1") as installed:

@@ -29,11 +29,6 @@ def test_the_end_token() -> None:
     assert end_token(request(stop_token_ids=(7, 91, END)), INFO) == END
 
 
-def test_stop_tokens_beside_it() -> None:
-    asked = sampling(request(stop_token_ids=(7, END, 7, 91)), INFO, END)
-    assert (asked.end_id, asked.pad_id, asked.stop_token_ids) == (END, END, (7, 91))
-
-
 GRAMMAR = Grammar("regex", "a+")
 
 
@@ -61,17 +56,6 @@ def test_the_end_token_of_grammars(tmp_path: Path, eos: object) -> None:
     assert grammar_end(tmp_path) == 9
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": null}')
     assert grammar_end(tmp_path) is None
-
-
-def test_the_demos() -> None:
-    from transformers import AutoTokenizer
-
-    demo = Path(__file__).parents[4] / "demo" / "checkpoint"
-    assert grammar_end(demo) == AutoTokenizer.from_pretrained(demo).eos_token_id
-
-
-def test_stop_words_are_not_for_tensorrt_llm() -> None:
-    assert sampling(request(stop_words=((5,), (6, 7))), INFO, None).stop_token_ids == ()
 
 
 def test_a_top_k_of_all_is_none() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -18,7 +17,7 @@ from openai_bls.engines.tensorrt_llm.loading import load
 from openai_bls.engines.tensorrt_llm.speculation import notes, refusals, speculation
 from tests.unit.engines.engine_support import Recorder
 from tests.unit.engines.tensorrt_llm.fake_engines import write_fake_engine
-from tests.unit.engines.tensorrt_llm.fake_support import in_process
+from tests.unit.engines.tensorrt_llm.fake_support import in_process, small_checkpoint
 from tests.unit.engines.tensorrt_llm.test_api import END, PLAIN, World, ask
 from tests.unit.engines.tensorrt_llm.test_engine import request
 from tests.unit.engines.tensorrt_llm.test_llm_args import NGRAM, draft_model
@@ -62,12 +61,6 @@ def test_drafters(
     assert ("allow_advanced_sampling: true" in told[-1]) == (greedy and version >= "1.2")
     assert list(refusals(values, number)) == []
     assert len(list(refusals(values, number, grammars="xgrammar"))) == (not guided)
-
-
-def test_no_speculation() -> None:
-    assert speculation({}, Version(1, 2)) is None
-    assert list(notes({"print_iter_log": True}, Version(1, 2))) == []
-    assert list(refusals({}, Version(1, 2), pipeline_parallel_size=2, adapters=True)) == []
 
 
 @pytest.mark.parametrize("version", ["1.0.0", "1.1.0", "1.2.1", "1.3.0rc21"])
@@ -130,10 +123,7 @@ def test_a_draft_model_that_is_gone(world: World) -> None:
 @pytest.mark.parametrize("version", ["1.0.0", "1.2.1"])
 def test_requests_beside_a_drafter(version: str, tmp_path: Path) -> None:
     """The same tokens, several per step; stops in the middle of a step; refusals by name that end nobody else."""
-    checkpoint = tmp_path / "tiny"
-    checkpoint.mkdir()
-    config = {"architectures": ["Qwen2ForCausalLM"], "vocab_size": 100, "eos_token_id": [END, 91]}
-    (checkpoint / "config.json").write_bytes(msgspec.json.encode(config))
+    checkpoint = small_checkpoint(tmp_path / "tiny", vocab_size=100, eos_token_id=[END, 91])
     recorder = Recorder()
     with in_process(version, tokens="5,6,7,8,91,9") as api:
         folder = write_fake_engine(tmp_path / "1", checkpoint, "pytorch", api, max_model_len=64, max_batch_size=4)

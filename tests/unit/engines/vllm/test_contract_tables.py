@@ -71,20 +71,3 @@ def test_the_pinned_llguidance_is_one_that_was_tried(version: str) -> None:
     assert lower in structured_outputs.LLGUIDANCE
     assert upper[1] == lower[1] + 1
     assert structured_outputs.grammar_backend(table(version)["version"], f"{pinned[3]}.{pinned[4]}.0") == "llguidance"
-
-
-@pytest.mark.parametrize(
-    ("annotation", "written"),
-    [
-        ("int | None", "int|None"),
-        ("Literal['auto', Literal['a']] | str", "'auto'|'a'|str"),
-        ("Optional[dict[str, Any]]", "dict|None"),
-        ("'dict[str, Any] | Foo | None'", "dict|None"),
-        ("SchedulerConfig", "dict"),
-        ("AttentionBackendEnum | None", "*|None"),
-        ("set[str]", "list"),
-        ("Union[int, torch.dtype]", "int"),
-    ],
-)
-def test_types_are_written_as_alternatives(annotation: str, written: str) -> None:
-    assert record.alternatives(annotation) == written

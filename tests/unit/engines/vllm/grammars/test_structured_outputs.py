@@ -64,10 +64,6 @@ def test_the_backend_by_version(vllm: str, llguidance: str | None, backend: str)
     assert sentence.startswith("structured output is refused: ") != bool(backend)
 
 
-def test_the_installed_library() -> None:
-    assert structured_outputs.installed_llguidance() is not None
-
-
 def test_the_tokenizers_end_token_ends_the_sequence() -> None:
     stops = request(grammar=JSON, stop_token_ids=(7, 2))
     assert structured_outputs.sampling(stops, 2) == {"stop_token_ids": [7, 2]}
@@ -79,11 +75,11 @@ def test_the_tokenizers_end_token_ends_the_sequence() -> None:
     }
 
 
-def test_stop_tokens_of_the_grammar() -> None:
-    assert structured_outputs.end_tokens([7, 2, 7, -1, 100], 2, 100) == [7]
-
-
 def test_a_stop_token_that_is_text_is_refused() -> None:
     assert structured_outputs.refusal(request(stop_token_ids=(7,)), [7]) is None
     assert structured_outputs.refusal(request(grammar=JSON), []) is None
     assert "stop_token_ids has 7" in str(structured_outputs.refusal(request(grammar=JSON), [7]))
+
+
+def test_stop_tokens_of_the_grammar() -> None:
+    assert structured_outputs.end_tokens([7, 2, 7, -1, 100], 2, 100) == [7]

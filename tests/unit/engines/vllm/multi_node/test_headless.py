@@ -110,7 +110,7 @@ def test_the_first_machine_ends() -> None:
 def test_the_first_machine_is_gone() -> None:
     with machine() as second:
         worker = second.said("worker ")
-        second.first._joined[1].shutdown(2)
+        second.first.close(orderly=False)
         code, said = second.end()
         assert code == 1
         assert "the first machine of the engine is gone" in said

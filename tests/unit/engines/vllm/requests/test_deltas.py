@@ -42,26 +42,6 @@ def test_the_first_delta_tells_of_the_prompt() -> None:
     assert cursor.plain
 
 
-@pytest.mark.parametrize("reason", ["stop", "length"])
-def test_a_stop_token_is_not_delivered(reason: str) -> None:
-    end = run(Cursor(asked(stop_token_ids=(9,))), output(4), output(5, 9 if reason == "stop" else 6, reason=reason))[-1]
-    assert (end.token_ids, end.finish_reason) == ([5] if reason == "stop" else [5, 6], reason)
-    assert end.stop_token_id == (9 if reason == "stop" else None)
-
-
-def test_a_stop_word_ends_before_what_follows_it() -> None:
-    cursor = Cursor(asked(stop_words=((5, 6), (8,))))
-    deltas = run(cursor, output(4, 5), output(6, 7, 8), output(1))
-    assert [delta.token_ids for delta in deltas] == [[4, 5], [6]]
-    assert (deltas[-1].finish_reason, deltas[-1].stop_token_id) == ("stop", None)
-    assert not cursor.plain
-
-
-def test_a_stop_word_waits_for_min_tokens() -> None:
-    deltas = run(Cursor(asked(stop_words=((5,),), min_tokens=3)), output(4, 5), output(6, 5, 7), output(5))
-    assert [delta.token_ids for delta in deltas] == [[4, 5], [6, 5]]
-
-
 def test_a_stop_token_goes_before_a_stop_word_of_it() -> None:
     end = run(Cursor(asked(stop_words=((9,),), stop_token_ids=(9,))), output(4, 9, reason="stop"))[-1]
     assert (end.token_ids, end.stop_token_id) == ([4], 9)
@@ -112,13 +92,17 @@ def test_logprobs_of_what_is_delivered_alone() -> None:
         run(Cursor(asked(logprobs=0)), output(4, 5, new_logprobs=rows(([4], [-1.0]))))
 
 
-def test_logprobs_of_the_prompt_come_once() -> None:
-    tensors = rows(([6, 1], [-1.0, -0.5]), ([7, 7], [-2.0, -2.0]))
-    deltas = run(Cursor(asked(prompt_logprobs=1)), output(4, new_prompt_logprobs_tensors=tensors), output(5))
-    found = deltas[0].prompt_logprobs
-    assert found is not None
-    assert (found.token_logprobs, found.top_token_ids) == ([-1.0, -2.0], [[1], [7]])
-    assert deltas[1].prompt_logprobs is None
+def test_a_stop_word_ends_before_what_follows_it() -> None:
+    cursor = Cursor(asked(stop_words=((5, 6), (8,))))
+    deltas = run(cursor, output(4, 5), output(6, 7, 8), output(1))
+    assert [delta.token_ids for delta in deltas] == [[4, 5], [6]]
+    assert (deltas[-1].finish_reason, deltas[-1].stop_token_id) == ("stop", None)
+    assert not cursor.plain
+
+
+def test_a_stop_word_waits_for_min_tokens() -> None:
+    deltas = run(Cursor(asked(stop_words=((5,),), min_tokens=3)), output(4, 5), output(6, 5, 7), output(5))
+    assert [delta.token_ids for delta in deltas] == [[4, 5], [6, 5]]
 
 
 @pytest.mark.parametrize("prompt", [[5], [5, 6, 7]])

@@ -27,12 +27,6 @@ def test_greedy_is_greedy_whatever_else_is_set() -> None:
     assert found["presence_penalty"] == 1
 
 
-def test_no_tokenizer_and_no_end_token_of_its_own() -> None:
-    found = params()
-    assert (found["ignore_eos"], found["detokenize"]) == (True, False)
-    assert "stop_token_ids" not in found
-
-
 @pytest.mark.parametrize(("top_k", "given"), [(0, 0), (5, 5), (99, 99), (100, 0), (5000, 0)])
 def test_top_k_of_the_whole_vocabulary_is_off(top_k: int, given: int) -> None:
     assert params(top_k=top_k)["top_k"] == given
@@ -54,11 +48,6 @@ def test_words_and_ends() -> None:
     assert "stop" not in found
     # Without end tokens there is nothing for vLLM to hold back.
     assert "min_tokens" not in params(min_tokens=3, stop_words=((8,),))
-
-
-def test_a_prompt_alone_has_one_token_that_is_dropped() -> None:
-    found = params(max_tokens=0, prompt_logprobs=2)
-    assert (found["max_tokens"], found["prompt_logprobs"]) == (1, 2)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -29,17 +29,15 @@ def test_the_cause_is_the_last_exception_that_is_one() -> None:
     assert start_log.cause("torch.OutOfMemoryError: CUDA out of memory.") == "CUDA out of memory."
 
 
-class _Package:
-    """The part of an installed vLLM that the log of a start reads."""
-
-    def name(self, path: str) -> dict[str, Any]:
-        assert path == "vllm.logger.DEFAULT_LOGGING_CONFIG"
-        return {
-            "version": 1,
-            "disable_existing_loggers": False,
-            "handlers": {"vllm": {"class": "logging.NullHandler"}},
-            "loggers": {"vllm": {"handlers": ["vllm"], "propagate": False}},
-        }
+def configuration(path: str) -> dict[str, Any]:
+    """The configuration of an installed vLLM's log, which is all that the log of a start asks for."""
+    assert path == "vllm.logger.DEFAULT_LOGGING_CONFIG"
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "handlers": {"vllm": {"class": "logging.NullHandler"}},
+        "loggers": {"vllm": {"handlers": ["vllm"], "propagate": False}},
+    }
 
 
 def test_an_error_after_the_start_finds_the_log_that_the_start_has_opened(
@@ -48,7 +46,7 @@ def test_an_error_after_the_start_finds_the_log_that_the_start_has_opened(
     monkeypatch.delenv("VLLM_LOGGING_CONFIG_PATH", raising=False)
     logger = logging.getLogger("vllm")
     try:
-        with start_log.StartLog(_Package()) as log:  # type: ignore[arg-type]
+        with start_log.StartLog(configuration) as log:
             # As a process of vLLM does it when it begins.
             logging.config.dictConfig(json.loads(Path(os.environ["VLLM_LOGGING_CONFIG_PATH"]).read_bytes()))
             assert log.cause() == ""

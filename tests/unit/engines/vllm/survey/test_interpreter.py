@@ -11,7 +11,6 @@ from openai_bls.core.manifest import EngineLoadError, Manifest, VllmRecord
 from openai_bls.engines.vllm.survey import interpreter
 from openai_bls.engines.vllm.survey.start_check import check_start
 from tests.unit.builder.vllm.vllm_support import make_interpreter
-from tests.vllm_python import vllm_python
 
 
 def refusal(python: object) -> str:
@@ -56,22 +55,6 @@ def test_an_answer(tmp_path: Path) -> None:
     asked = interpreter.ask(str(tmp_path / "python"), {"quantization": "none"})
     assert asked.refusal == "Unknown quantization method: none."
     assert interpreter.ask(str(tmp_path / "python"), {"tp": 2}).refusal == "its AsyncEngineArgs has no tp"
-
-
-def test_the_real_one() -> None:
-    """Of a model that it has, in the data type of the engine's load on a CPU."""
-    demo = Path(__file__).parents[5] / "demo" / "checkpoint"
-    found = interpreter.ask(vllm_python(), {"model": str(demo), "skip_tokenizer_init": True, "quantization": None})
-    assert (found.refusal, found.architecture, found.max_model_len) == ("", "Qwen2ForCausalLM", 2048)
-    assert found.dtype == "float32" or found.devices
-    assert {"speculative_config", "tensor_parallel_size", "max_num_batched_tokens"} <= set(found.fields)
-
-
-def test_a_model_that_the_real_one_does_not_know(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "no_such", "architectures": ["NoSuchForCausalLM"]}')
-    refused = interpreter.ask(vllm_python(), {"model": str(tmp_path), "skip_tokenizer_init": True}).refusal
-    assert "no_such" in refused
-    assert "\n" not in refused
 
 
 def test_the_check_of_a_start(tmp_path: Path) -> None:
