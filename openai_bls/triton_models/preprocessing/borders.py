@@ -17,16 +17,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-
-class AddedToken(Protocol):
-    """What is asked of a token of `get_added_tokens_decoder()`."""
-
-    content: str
-    lstrip: bool
-    single_word: bool
-    normalized: bool
+if TYPE_CHECKING:
+    from tokenizers import AddedToken
 
 
 def border_pattern(added: Iterable[AddedToken], wanted: str) -> re.Pattern[str] | None:
