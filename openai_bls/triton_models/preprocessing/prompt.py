@@ -16,6 +16,29 @@ from openai_bls.triton_models.preprocessing.token_bound import token_bound
 _SHORT_TEXT = 1 << 16
 
 
+def load_tokenizer(tokenizer_dir: Path) -> Any:
+    """Tokenizer of transformers that any thread may call.
+
+    Raises:
+        FileNotFoundError: `tokenizer_dir` is empty or missing.
+    """
+    if not tokenizer_dir.is_dir() or not any(tokenizer_dir.iterdir()):
+        # transformers would take it for the name of a repository on the hub.
+        raise FileNotFoundError(f"nothing at {tokenizer_dir}")
+    # A second and 30 MB, even without torch: no process but preprocessing's pays for them.
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_dir, local_files_only=True)
+    # Some classes build the tokenizer anew and keep what they built it from: 50 MB for 150,000 tokens.
+    for name in ("_vocab", "_merges"):
+        vars(tokenizer).pop(name, None)
+    # The first call may change how the tokenizer truncates and pads, which must not happen beside another's.
+    tokenizer("")
+    # The length is checked against the engine's limit, with an error; a warning in the log helps nobody.
+    tokenizer.model_max_length = 10**9
+    return tokenizer
+
+
 class PromptEncoder:
     """Turns conversations and texts into token ids.
 
@@ -28,20 +51,7 @@ class PromptEncoder:
     def __init__(
         self, tokenizer_dir: Path, max_prompt_bytes: Callable[[], int] | None = None, cache_bytes: int = 0
     ) -> None:
-        if not tokenizer_dir.is_dir() or not any(tokenizer_dir.iterdir()):
-            # transformers would take it for the name of a repository on the hub.
-            raise FileNotFoundError(f"nothing at {tokenizer_dir}")
-        # A second and 30 MB, even without torch: no process but preprocessing's pays for them.
-        from transformers import AutoTokenizer
-
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_dir, local_files_only=True)
-        # Some classes build the tokenizer anew and keep what they built it from: 50 MB for 150,000 tokens.
-        for name in ("_vocab", "_merges"):
-            vars(self._tokenizer).pop(name, None)
-        # The first call may change how the tokenizer truncates and pads, which must not happen beside another's.
-        self._tokenizer("")
-        # The length is checked against the engine's limit, with an error; a warning in the log helps nobody.
-        self._tokenizer.model_max_length = 10**9
+        self._tokenizer = load_tokenizer(tokenizer_dir)
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         self._bound = token_bound(backend.to_str()) if backend is not None else None
         self._encode = encoding.best_encoding(self._tokenizer, rendering.template_texts(self._tokenizer), cache_bytes)

@@ -93,6 +93,26 @@ def test_turns_of_a_conversation_have_the_tokens_of_the_whole_text(name: str, da
 
 
 @pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=40)
+@given(data=st.data(), special=st.booleans())
+def test_texts_are_encoded_as_transformers_does(name: str, data: st.DataObject, special: bool) -> None:
+    text = data.draw(contents(name))
+    assert whole(name)(text, special) == tokenizer(name)(text, add_special_tokens=special)["input_ids"]
+
+
+def test_a_tokenizer_with_a_way_of_its_own_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tokenizer("qwen2")
+    kind, original = type(made), type(made).__call__
+
+    def shouting(self: Any, text: str, **options: Any) -> Any:
+        return original(self, text.upper(), **options)
+
+    monkeypatch.setattr(kind, "__call__", shouting)
+    text = render("qwen2", [("user", "ab")] * 1000)
+    assert best_encoding(made, template_texts(made), 1 << 20)(text, False) == whole("qwen2")(text.upper(), False)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_long_texts_with_and_without_the_tokenizers_own_special_tokens(name: str) -> None:
     made = tokenizer(name)
     cached = best_encoding(made, template_texts(made), 1 << 20)
