@@ -100,16 +100,16 @@ def test_texts_are_encoded_as_transformers_does(name: str, data: st.DataObject, 
     assert whole(name)(text, special) == tokenizer(name)(text, add_special_tokens=special)["input_ids"]
 
 
-def test_a_tokenizer_with_a_way_of_its_own_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_with_a_way_of_its_own_is_asked_itself() -> None:
     made = tokenizer("qwen2")
-    kind, original = type(made), type(made).__call__
 
-    def shouting(self: Any, text: str, **options: Any) -> Any:
-        return original(self, text.upper(), **options)
+    class Shouting(type(made)):  # type: ignore[misc]
+        def __call__(self, text: str, **options: Any) -> Any:
+            return super().__call__(text.upper(), **options)
 
-    monkeypatch.setattr(kind, "__call__", shouting)
-    text = render("qwen2", [("user", "ab")] * 1000)
-    assert best_encoding(made, template_texts(made), 1 << 20)(text, False) == whole("qwen2")(text.upper(), False)
+    shouting = Shouting(tokenizer_object=made.backend_tokenizer, eos_token="<|im_end|>")
+    text = "<|im_end|>\n<|im_start|>user\nab" * 1000
+    assert best_encoding(shouting, [], 1 << 20)(text, False) == whole("qwen2")(text.upper(), False)
 
 
 @pytest.mark.parametrize("name", NAMES)

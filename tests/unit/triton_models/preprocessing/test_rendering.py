@@ -26,6 +26,7 @@ def refused(tokenizer: Any, *messages: dict[str, Any], **fields: Any) -> Invalid
     return caught.value
 
 
+HARMONY = "<|start|>assistant<|channel|>analysis<|message|><|start|>assistant<|channel|>final<|message|>"
 TURN = "<|im_start|>user\nhé<|im_end|>\n"
 GENERATION = "<|im_start|>assistant\n"
 
@@ -38,6 +39,11 @@ GENERATION = "<|im_start|>assistant\n"
         ([USER], {"chat_template_kwargs": {"thinking": "hm"}}, TURN + "hm" + GENERATION),
         ([USER], {"tools": [{"name": "f"}]}, TURN + '[{"name": "f"}]' + GENERATION),
         ([USER], {"chat_template": "{{ documents }}", "documents": [{"a": 1}]}, "[{'a': 1}]"),
+        (
+            [USER, {**ASSISTANT, "reasoning_content": "hm"}],
+            {"chat_template": HARMONY + "{{ messages[1].thinking }}"},
+            HARMONY + "hm",
+        ),
         (
             [USER, ASSISTANT],
             {"chat_template_kwargs": {"continue_final_message": True, "add_generation_prompt": False}},
@@ -128,6 +134,8 @@ def test_templates_by_name(tokenizer: Any) -> None:
         ("x", "medium", "x"),
         ("x", "high", None),
         ("{{ enable_thinking }}", "low", None),
+        (HARMONY + "{{ reasoning_effort }}", "low", HARMONY + "low"),
+        (HARMONY + "{{ reasoning_effort }}", "none", None),
     ],
 )
 def test_reasoning_effort(tokenizer: Any, template: str, effort: str, expected: str | None) -> None:
