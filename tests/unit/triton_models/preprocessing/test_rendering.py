@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -93,20 +94,33 @@ def test_a_template_that_cannot_render_is_the_requests_error(tmp_path: Path, tem
     assert str(tmp_path) not in error.message
 
 
-def test_a_template_that_fails_is_one_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def deep(levels: int) -> Any:
+    value: Any = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("template", "kwargs", "told"),
+    [
+        ("a\n{{ messages[0].content + 1 }}", {}, "TypeError.*line 2 of the template"),
+        ("\n{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", {}, "RecursionError.*line 2 of the template"),
+        # Which of both it is goes by the release of transformers.
+        ("{{ messages[0].content + 1 }}", {"x": deep(2000)}, "RecursionError|TypeError"),
+    ],
+)
+def test_a_template_that_fails_is_one_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, template: str, kwargs: dict[str, Any], told: str
+) -> None:
     """Also by a recursion, whose traceback has hundreds of kilobytes."""
-    deep: Any = {}
-    for _ in range(2000):
-        deep = {"a": deep}
-    tokenizer = load_tokenizer(write_tokenizer(tmp_path, "a\n{{ messages[0].content + 1 }}"))
-    for kwargs, name in (({}, "TypeError"), ({"x": deep}, "RecursionError")):
-        caplog.clear()
-        assert refused(tokenizer, chat_template_kwargs=kwargs).param == "messages"
-        (line,) = caplog.messages
-        assert name in line
-        assert ("line 2 of the template" in line) == (name == "TypeError")
-        assert caplog.records[0].exc_info is None
-        assert "\n" not in line
+    tokenizer = load_tokenizer(write_tokenizer(tmp_path, template))
+    caplog.clear()
+    assert refused(tokenizer, chat_template_kwargs=kwargs).param == "messages"
+    (line,) = caplog.messages
+    assert re.search(told, line)
+    assert caplog.records[0].exc_info is None
+    assert "\n" not in line
 
 
 def test_without_a_template_there_is_no_chat(tmp_path: Path) -> None:
