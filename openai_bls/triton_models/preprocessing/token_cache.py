@@ -44,7 +44,7 @@ class TokenCache:
         self._max_bytes = max_bytes
         self._part_chars = part_chars
         self._lock = threading.Lock()
-        self._entries: OrderedDict[str, Tokens] = OrderedDict()
+        self._entries: OrderedDict[bytes, Tokens] = OrderedDict()
         self._bytes = 0
         self._numbers: dict[int, int] = {}
 
@@ -55,35 +55,37 @@ class TokenCache:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, of which only parts that are not known are tokenized."""
-        *known, rest = parts(text, self._border, self._part_chars)
+        *whole, rest = parts(text, self._border, self._part_chars)
+        # As UTF-8, in which a part takes least: one rare character makes a str of four bytes for each.
+        keys = [part.encode(errors="surrogatepass") for part in whole]
         with self._lock:
-            found = [self._get(part) for part in known]
+            found = [self._get(key) for key in keys]
         ids: list[int] = []
-        for part, tokens in zip(known, found, strict=True):
-            ids += tokens if tokens is not None else self._learn(part)
+        for part, key, tokens in zip(whole, keys, found, strict=True):
+            ids += tokens if tokens is not None else self._learn(part, key)
         # The last part is another one in the next turn, which goes on.
         ids += self._encode(rest)
         return ids
 
-    def _get(self, part: str) -> Tokens | None:
-        tokens = self._entries.get(part)
+    def _get(self, key: bytes) -> Tokens | None:
+        tokens = self._entries.get(key)
         if tokens is not None:
-            self._entries.move_to_end(part)
+            self._entries.move_to_end(key)
         return tokens
 
-    def _learn(self, part: str) -> Tokens:
+    def _learn(self, part: str, key: bytes) -> Tokens:
         ids = self._encode(part)
         # One object for each id, not for each token: 8 bytes in place of 36, and a list of them is made by copying.
         tokens = tuple(map(self._numbers.setdefault, ids, ids))
-        size = _size(part, tokens)
+        size = _size(key, tokens)
         with self._lock:
-            if part not in self._entries and size <= self._max_bytes:
-                self._entries[part] = tokens
+            if key not in self._entries and size <= self._max_bytes:
+                self._entries[key] = tokens
                 self._bytes += size
             while self._bytes > self._max_bytes:
                 self._bytes -= _size(*self._entries.popitem(last=False))
         return tokens
 
 
-def _size(part: str, tokens: Tokens) -> int:
-    return _ENTRY_BYTES + sys.getsizeof(part) + sys.getsizeof(tokens)
+def _size(key: bytes, tokens: Tokens) -> int:
+    return _ENTRY_BYTES + sys.getsizeof(key) + sys.getsizeof(tokens)
