@@ -180,6 +180,9 @@ class PreprocessingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     max_prompt_bytes: NotNegative = 0
     """The largest prompt that is tokenized, in bytes of text, which take some 200 times the memory; 0 is 8 for each
     token of the engine's context, and 1 MiB at the least."""
+    prompt_cache_bytes: NotNegative = 64 * 1024 * 1024
+    """Memory for the tokens of long prompts, in bytes: of a conversation that goes on only the new messages are
+    tokenized. The least recently used go first; 0 is no cache."""
     max_request_bytes: Positive = 32 * 1024 * 1024
     """The largest request on Triton's endpoints, in bytes of its tensors."""
 

@@ -38,7 +38,7 @@ class Preprocessing:
     ) -> None:
         self._settings = settings or PreprocessingSettings()
         self._engine_dir = engine_dir
-        self._encoder = PromptEncoder(tokenizer_dir, self._max_prompt_bytes)
+        self._encoder = PromptEncoder(tokenizer_dir, self._max_prompt_bytes, self._settings.prompt_cache_bytes)
         self.prepare = self._encoder.prepare
 
     def __call__(self, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:

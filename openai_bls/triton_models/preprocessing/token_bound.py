@@ -20,6 +20,12 @@ NFC_SHRINK = 4
 # Characters that are looked at together.
 _SLICE = 1 << 16
 _SPACE = re.compile(r"\s")
+# What words of bytes are split at.
+_SEPARATORS = " \t\n\r\x0b\x0c▁"
+# UTF-8 bytes that a character has at most.
+_CHAR_BYTES = 4
+# Characters per token up to which a text may well fit. Longer ones mostly show in a few slices that they do not.
+_CHARS_PER_TOKEN = 8
 _METASPACE = "▁".encode()
 _PRE_TOKENIZERS = {"ByteLevel", "Metaspace", "Digits", "Split", "Punctuation"}
 
@@ -55,6 +61,8 @@ class TokenBound(NamedTuple):
         """True if `text` has more than `limit` tokens for certain; reads no more of it than it takes to know."""
         if not self.strips and len(text) > limit * self.bytes_per_token:
             return True
+        if self._fits_for_certain(text, limit):
+            return False
         size = words = 0
         inside = False
         for start in range(0, len(text), _SLICE):
@@ -68,6 +76,14 @@ class TokenBound(NamedTuple):
             if size > limit * self.bytes_per_token or words > limit * self.words_per_token:
                 return True
         return False
+
+    def _fits_for_certain(self, text: str, limit: int) -> bool:
+        """True if neither bytes nor words can be too many; a look that costs a fraction of counting them."""
+        if len(text) > limit * _CHARS_PER_TOKEN or len(text) * _CHAR_BYTES > limit * self.bytes_per_token:
+            return False
+        most = limit * self.words_per_token
+        # Two words have a separator between them.
+        return len(text) // 2 < most or (not self.strips and sum(map(text.count, _SEPARATORS)) < most)
 
 
 def token_bound(tokenizer_json: str | bytes) -> TokenBound | None:

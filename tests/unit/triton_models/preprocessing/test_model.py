@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from openai_bls.core import word_lists
+from openai_bls.core.engine_types import PromptRequest
 from openai_bls.core.errors import InvalidRequestError, TooLargeError
 from openai_bls.core.settings import PreprocessingSettings
 from openai_bls.triton_models.preprocessing.model import Preprocessing
@@ -145,15 +146,30 @@ def test_a_query_that_cannot_fit_the_engines_context(tokenizer_dir: Path, engine
 
 
 @pytest.mark.parametrize(
-    ("setting", "context", "limit"), [(0, 5000, 1 << 20), (0, 200_000, 1_600_000), (0, None, 1 << 20), (7, 5000, 7)]
+    ("setting", "context", "limit"),
+    [(0, 5000, 1 << 20), (0, 200_000, 1_600_000), (0, None, 1 << 20), (70_000, 5000, 70_000)],
 )
 def test_bytes_of_a_prompt(
     tokenizer_dir: Path, engine_dir: Path, setting: int, context: int | None, limit: int
 ) -> None:
     manifest = json.loads((engine_dir / "engine.json").read_text())
     (engine_dir / "engine.json").write_text(json.dumps(manifest | {"max_model_len": context or "none"}))
-    settings = PreprocessingSettings(max_prompt_bytes=setting)
-    assert Preprocessing(tokenizer_dir, settings, engine_dir)._max_prompt_bytes() == limit
+    preprocessing = Preprocessing(tokenizer_dir, PreprocessingSettings(max_prompt_bytes=setting), engine_dir)
+    codes = [preprocessing.prepare(PromptRequest(prompts=["a" * size])).code for size in (limit, limit + 1)]
+    assert codes == [None, "string_above_max_length"]
+
+
+def test_a_cache_of_any_size_changes_no_tokens(tokenizer_dir: Path) -> None:
+    sizes = (0, 20_000, 64 << 20)
+    models = [Preprocessing(tokenizer_dir, PreprocessingSettings(prompt_cache_bytes=size)) for size in sizes]
+    for turns in range(1, 40, 3):
+        messages = [{"role": "user", "content": f"{at} é " * 200} for at in range(turns)]
+        first, *others = [model.prepare(PromptRequest(messages=messages)) for model in models]
+        assert first.error is None
+        assert others == [first, first]
+        texts = strings(["".join(message["content"] for message in messages)], ["<|im_end|> é" * 700 * turns])
+        rows = [model({"QUERY": texts})["INPUT_ID"].tolist() for model in models]
+        assert rows[1:] == rows[:1] * 2
 
 
 def test_a_request_that_is_too_large(tokenizer_dir: Path) -> None:

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from openai_bls.core.engine_types import PromptRequest, PromptResult
-from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
-from tests.unit.core_support import EOS, tiny_tokenizer, token_ids, write_tokenizer
+from openai_bls.triton_models.preprocessing.prompt import PromptEncoder, load_tokenizer
+from tests.unit.core_support import EOS, token_ids, write_tokenizer
 
 USER = {"role": "user", "content": "hé"}
 
@@ -40,22 +38,6 @@ def test_a_chat_is_rendered_by_the_template(encoder: PromptEncoder) -> None:
     assert prepare(encoder, chat_template_kwargs={"add_generation_prompt": False}) == PromptResult([token_ids(text)])
 
 
-def test_tools_and_template_arguments_reach_the_template(encoder: PromptEncoder) -> None:
-    tools = [{"type": "function", "function": {"name": "f"}}]
-    result = prepare(encoder, tools=tools, chat_template_kwargs={"thinking": "hm"})
-    text = tiny_tokenizer().decode(result.prompt_token_ids[0], skip_special_tokens=False)
-    assert '"name": "f"' in text
-    assert "hm" in text
-
-
-def test_a_last_message_is_continued(encoder: PromptEncoder) -> None:
-    kwargs = {"continue_final_message": True, "add_generation_prompt": False}
-    messages = [USER, {"role": "assistant", "content": "ho"}]
-    result = encoder.prepare(PromptRequest(messages=messages, chat_template_kwargs=kwargs))
-    text = tiny_tokenizer().decode(result.prompt_token_ids[0], skip_special_tokens=False)
-    assert text.endswith("<|im_start|>assistant\nho")
-
-
 def test_raw_prompts_are_taken_as_they_stand(encoder: PromptEncoder) -> None:
     result = encoder.prepare(PromptRequest(prompts=["a b", "", "中"]))
     assert result.prompt_token_ids == [token_ids("a b"), [], token_ids("中")]
@@ -70,70 +52,6 @@ def test_a_prediction_is_the_inside_of_an_output(tmp_path: Path, encoder: Prompt
     assert "The prediction has 70001 bytes" in (result.error or "")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("conversation", "tools", "chat_template", "tokenize", "padding", "return_dict", "return_tensors"),
-        *("messages", "self"),
-    ],
-)
-def test_reserved_template_arguments(encoder: PromptEncoder, name: str) -> None:
-    result = prepare(encoder, chat_template_kwargs={name: 1})
-    assert result.error is not None
-    if name not in ("messages", "self"):
-        assert result.param == "chat_template_kwargs"
-        assert name in result.error
-
-
-def test_what_the_template_refuses_is_told_in_its_words(encoder: PromptEncoder) -> None:
-    result = encoder.prepare(PromptRequest(messages=[{"role": "forbidden", "content": "x"}]))
-    assert result.param == "messages"
-    assert "no forbidden role" in (result.error or "")
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{{ messages[7].content }}",
-        "{{ 1 // 0 }}",
-        "{{ messages | tojson(indent='x' * 2, no=1) }}",
-        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-        "{{ ''.__class__.__mro__ }}",
-        "{% for i in range(10 ** 9) %}x{% endfor %}",
-        "{% if %}",
-    ],
-)
-def test_a_template_that_cannot_render_is_an_error_not_an_exception(tmp_path: Path, template: str) -> None:
-    result = PromptEncoder(write_tokenizer(tmp_path, template)).prepare(PromptRequest(messages=[USER]))
-    assert result.param == "messages"
-    assert result.error is not None
-    assert str(tmp_path) not in result.error
-
-
-def test_a_template_that_fails_is_one_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Also by a recursion, whose traceback has hundreds of kilobytes."""
-    deep: Any = {}
-    for _ in range(2000):
-        deep = {"a": deep}
-    encoder = PromptEncoder(write_tokenizer(tmp_path, "a\n{{ messages[0].content + 1 }}"))
-    for kwargs, error in (({}, "TypeError"), ({"x": deep}, "RecursionError")):
-        caplog.clear()
-        result = encoder.prepare(PromptRequest(messages=[USER], chat_template_kwargs=kwargs))
-        assert result.param == "messages"
-        (line,) = caplog.messages
-        assert error in line
-        assert ("line 2 of the template" in line) == (error == "TypeError")
-        assert caplog.records[0].exc_info is None
-        assert "\n" not in line
-
-
-def test_without_a_template_there_is_no_chat(tmp_path: Path) -> None:
-    encoder = PromptEncoder(write_tokenizer(tmp_path, None))
-    assert encoder.prepare(PromptRequest(messages=[USER])).param == "messages"
-    # A long prompt is not cut.
-    assert encoder.prepare(PromptRequest(prompts=["a" * 50_000])).prompt_token_ids == [token_ids("a") * 50_000]
-
-
 def test_words_in_both_of_their_forms(encoder: PromptEncoder) -> None:
     words = encoder.encode_words(["ab", "", "\nx", "ab"])
     assert words == [tuple(token_ids("ab")), tuple(token_ids(" ab")), tuple(token_ids("\nx"))]
@@ -143,8 +61,8 @@ def test_what_a_tokenizer_was_built_from_is_dropped(tmp_path: Path) -> None:
     folder = write_tokenizer(tmp_path)
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "tokenizer_class": "Qwen2Tokenizer"}))
+    assert not {"_vocab", "_merges"} & set(vars(load_tokenizer(folder)))
     encoder = PromptEncoder(folder)
-    assert not {"_vocab", "_merges"} & set(vars(encoder._tokenizer))
     assert encoder.encode("ab 中") == token_ids("ab 中")
     assert len(prepare(encoder).prompt_token_ids[0]) > 0
 
@@ -163,28 +81,6 @@ def test_threads_prepare_side_by_side(tokenizer_dir: Path) -> None:
         found = list(pool.map(encoder.prepare, requests))
     assert found[:40] == expected
     assert all(result.error is None for result in found)
-
-
-@given(
-    text=st.text(st.characters(exclude_categories=["Cs"])) | st.text(" \n\tab1.<|im_start|>é中🙂"),
-    special=st.booleans(),
-)
-def test_texts_are_encoded_as_transformers_does(encoder: PromptEncoder, text: str, special: bool) -> None:
-    expected = encoder._tokenizer(text, add_special_tokens=special)["input_ids"]
-    assert encoder.encode(text, add_special_tokens=special) == expected
-
-
-def test_a_tokenizer_with_a_way_of_its_own_is_asked_itself(
-    tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind = type(PromptEncoder(tokenizer_dir)._tokenizer)
-    original = kind.__call__
-
-    def shouting(self: Any, text: str, **options: Any) -> Any:
-        return original(self, text.upper(), **options)
-
-    monkeypatch.setattr(kind, "__call__", shouting)
-    assert PromptEncoder(tokenizer_dir).encode("ab") == token_ids("AB")
 
 
 LONG = "ab " * 400_000

@@ -94,6 +94,17 @@ def test_words_tell_more_than_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert bound.exceeded_by("  ab  abc" * 5 + " x", 10)
 
 
+@given(
+    text=st.text(" \n\t\r\x0b\x0c▁\u00a0\u2028ab你🙂", max_size=60), limit=st.integers(0, 40), size=st.integers(1, 4)
+)
+def test_the_bound_is_one_of_bytes_and_of_words(text: str, limit: int, size: int) -> None:
+    """However little of the text is looked at to know."""
+    data = text.encode()
+    words = len(data.replace("▁".encode(), b" ").split())
+    bound = TokenBound(bytes_per_token=size * 4, words_per_token=size)
+    assert bound.exceeded_by(text, limit) == (len(data) > limit * size * 4 or words > limit * size)
+
+
 def test_white_space_that_a_token_takes_along_does_not_count() -> None:
     tokenizer = stripping()
     text = "<mask>" + " \u00a0 \n" * 50_000
