@@ -31,7 +31,7 @@ from benchmarks.random_checkpoint import SHAPES, room_for, write
 from benchmarks.report import MISSING, compact, markdown_table, number
 from benchmarks.stats import spread
 from openai_bls.builder.build import build
-from openai_bls.builder.recipe import BuildOptions
+from openai_bls.builder.options.build import BuildOptions
 from openai_bls.engines.registry import create_engine
 
 _BUDGETS_S = {"cpu": 50.0, "cuda": 540.0}

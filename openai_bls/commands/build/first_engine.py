@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-from openai_bls.builder.hub import SOURCE, default_name, source_of
+from openai_bls.builder.source.hub import SOURCE, default_name, source_of
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
 from openai_bls.launcher import workspace
 from openai_bls.launcher.checks import engine_address

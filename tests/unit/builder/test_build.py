@@ -13,18 +13,18 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from openai_bls.builder import build, target
-from openai_bls.builder.hub import default_name
-from openai_bls.builder.lora import LoraOptions
-from openai_bls.builder.recipe import BuildOptions
-from openai_bls.builder.target import TOKENIZER_MODELS, sole_build, target_of
+from openai_bls.builder import build
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.options.lora import LoraOptions
+from openai_bls.builder.source.hub import default_name
+from openai_bls.builder.targets.folders import TOKENIZER_MODELS
+from openai_bls.builder.targets.selection import sole_build, target_of
 from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
 from openai_bls.commands.main import run as run_command
 from openai_bls.core.engine_types import Grammar
@@ -156,11 +156,10 @@ def test_training_on_does_not_reach_the_engine(source: Path, repository: Path) -
 
 
 @pytest.mark.parametrize(
-    ("module", "name"),
-    [(build, "place_tokenizer"), (build, "place_weights"), (build, "_versions"), (target, "write_manifest")],
+    "step", ["build.place_tokenizer", "embedded.building.place_weights", "targets.default.write_manifest"]
 )
 def test_a_failed_build_leaves_the_last_engine(
-    source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+    source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     first, _ = run(source, repository)
     before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
@@ -168,7 +167,7 @@ def test_a_failed_build_leaves_the_last_engine(
     def interrupt(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, name, interrupt)
+    monkeypatch.setattr(f"openai_bls.builder.{step}", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(source, repository, max_model_len=99)
     assert {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()} == before
@@ -184,6 +183,7 @@ def test_a_killed_build(source: Path, repository: Path, where: str | int) -> Non
         import os, signal
         from pathlib import Path
         from openai_bls.builder import build as package
+        from openai_bls.builder.embedded import building
         where, rename, count = {where!r}, Path.rename, 0
         def die(*args, **kwargs):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -193,7 +193,7 @@ def test_a_killed_build(source: Path, repository: Path, where: str | int) -> Non
             return die() if count == where else rename(self, target)
         Path.rename = counted
         if isinstance(where, str):
-            setattr(package, where, die)
+            setattr(building, where, die)
         options = package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99, self_test=False)
         package.build(options, print)
     """
@@ -224,7 +224,7 @@ def test_a_full_disk(source: Path, repository: Path, monkeypatch: pytest.MonkeyP
         # As `shutil.copyfile` does it.
         raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(target))
 
-    monkeypatch.setattr("openai_bls.builder.weights.place", full)
+    monkeypatch.setattr("openai_bls.builder.tokenizer.placing.place", full)
     said = refusal(source, repository)
     assert said.startswith("the disk is full: ")
     assert f"GiB are free at {repository / 'tensorrt_llm' / '1'}" in said

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from openai_bls.builder.build import build
-from openai_bls.builder.lora import LoraOptions
-from openai_bls.builder.recipe import BuildOptions
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.commands.build import command as build_command
 from openai_bls.commands.main import parse
 from openai_bls.core import guide_names

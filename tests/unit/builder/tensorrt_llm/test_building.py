@@ -17,10 +17,10 @@ import msgspec
 import pytest
 
 from openai_bls.builder.build import build
-from openai_bls.builder.lora import LoraOptions
-from openai_bls.builder.recipe import BuildOptions
-from openai_bls.builder.target import TOKENIZER_MODELS
-from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.options.lora import LoraOptions
+from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
+from openai_bls.builder.targets.folders import TOKENIZER_MODELS
 from openai_bls.builder.tensorrt_llm.worker import main as worker_module
 from openai_bls.core.manifest import BuildError, LoraSettings, Manifest, TensorRtLlmRecord, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings

@@ -8,10 +8,10 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from openai_bls.builder.tensorrt_llm.memory.quantization import BUILT
+from openai_bls.builder.options.quantizations import BUILT
+from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.model.families import family_of
 from openai_bls.builder.tensorrt_llm.plan.calibration import Calibration
-from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.plan.planning import Plan, Request
 from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype, Quant
 from tests.unit.builder.tensorrt_llm import published_models

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.memory.gpus import find_gpu
 from openai_bls.builder.tensorrt_llm.plan.chunking import prompts, without_paged_context
-from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype
 

@@ -11,10 +11,10 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openai_bls.builder.options.quantizations import QUANTIZATIONS
 from openai_bls.builder.tensorrt_llm.memory.estimate import estimate
 from openai_bls.builder.tensorrt_llm.memory.estimate_text import report
 from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, GPUS, Gpu, find_gpu
-from openai_bls.builder.tensorrt_llm.memory.quantization import QUANTIZATIONS
 from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, PlannedEngine
 from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
 from openai_bls.core.manifest import BuildError

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.builder.tensorrt_llm.worker.failures import Kind, classify, of_files, require_disk
+from openai_bls.builder.file_errors import of_files
+from openai_bls.builder.tensorrt_llm.worker.failures import Kind, classify, require_disk
 from openai_bls.builder.tensorrt_llm.worker.main import REFUSAL, REFUSED
 from openai_bls.builder.tensorrt_llm.worker.process import KILLED_BASE
 from openai_bls.core.manifest import BuildError

@@ -10,9 +10,10 @@ from typing import Any, get_args
 import pytest
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from openai_bls.builder.checkpoint.quantized import CHECKPOINT_FORMS
+from openai_bls.builder.options.quantizations import BUILT, QUANTIZATIONS
 from openai_bls.builder.tensorrt_llm.memory.estimate import estimate
 from openai_bls.builder.tensorrt_llm.memory.gpus import find_gpu
-from openai_bls.builder.tensorrt_llm.memory.quantization import BUILT, QUANTIZATIONS
 from openai_bls.builder.tensorrt_llm.memory.sizes import PlannedEngine
 from openai_bls.builder.tensorrt_llm.model.families import (
     FAMILIES,
@@ -26,7 +27,6 @@ from openai_bls.builder.tensorrt_llm.model.families import (
     refusal,
     written,
 )
-from openai_bls.builder.tensorrt_llm.model.quantized_checkpoint import CHECKPOINT_FORMS
 from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
 from openai_bls.builder.tensorrt_llm.plan.calibration import Calibration
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype

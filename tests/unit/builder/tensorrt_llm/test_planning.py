@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from openai_bls.builder.lora import LoraOptions
-from openai_bls.builder.recipe import BuildOptions
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.options.lora import LoraOptions
+from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, find_gpu
-from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.plan.planning import Plan, Request, as_gpu, described, gpu_for, plan
 from openai_bls.core.manifest import BuildError
 from openai_bls.core.settings import TensorRtLlmSettings

@@ -14,7 +14,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.builder.tensorrt_llm.model.hf_config import read_config
+from openai_bls.builder.checkpoint.config import read_config
 from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
 from openai_bls.core.manifest import BuildError, EngineSetupError
 from tests.unit.builder.tensorrt_llm import published_models

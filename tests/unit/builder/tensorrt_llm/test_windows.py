@@ -8,8 +8,8 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
+from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.memory.gpus import find_gpu
-from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.plan.planning import described, plan
 from openai_bls.builder.tensorrt_llm.plan.windows import windows_of
 from openai_bls.core.manifest import Manifest, TensorRtLlmRecord
