@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import unicodedata
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, AnyStr
@@ -23,7 +24,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from openai_bls.core.checkpoint import read_json
 from openai_bls.core.manifest import BuildError
 
-_BPE, _UNIGRAM = 2, 1
+_BPE = 2
 _CONTROL, _USER_DEFINED = 3, 4
 _SPACE = "▁"
 
@@ -64,8 +65,6 @@ class Made(msgspec.Struct, frozen=True):
     """Chat template where the checkpoint has none; empty is none."""
     end_tokens: tuple[int, ...] = ()
     """Token ids that end an answer, besides those of generation_config.json."""
-    compared: bool = True
-    """False if the library that the code uses is not installed, so that nothing was compared."""
 
 
 def make(source: Path) -> Made | None:
@@ -116,8 +115,8 @@ def from_sentencepiece(path: Path, special: Mapping[str, int] | None = None) -> 
     return tokenizer
 
 
-def from_ranks(path: Path, pattern: str, special: Mapping[str, int], *, nfc: bool) -> tuple[Tokenizer, bool]:
-    """The tokenizer of a list of byte pairs in tiktoken's form, and whether tiktoken was there to compare it with.
+def from_ranks(path: Path, pattern: str, special: Mapping[str, int], *, nfc: bool) -> Tokenizer:
+    """The tokenizer of a list of byte pairs in tiktoken's form, compared with tiktoken's own encoding of `SAMPLES`.
 
     Args:
         path: a file of lines, each a token in base64 and its rank.
@@ -126,8 +125,12 @@ def from_ranks(path: Path, pattern: str, special: Mapping[str, int], *, nfc: boo
         nfc: whether text is normalized to Unicode's form C first.
 
     Raises:
-        BuildError: the file is no such list, or the two differ.
+        BuildError: tiktoken is not installed, the file is no such list, or the two differ.
     """
+    try:
+        import tiktoken
+    except ImportError:
+        raise BuildError(f"{path} is a list of byte pairs: run `pip install tiktoken` to have it converted") from None
     ranks = _ranks(path)
     names = _byte_names()
 
@@ -147,12 +150,6 @@ def from_ranks(path: Path, pattern: str, special: Mapping[str, int], *, nfc: boo
     )
     tokenizer.decoder = decoders.ByteLevel()
     _add(tokenizer, special, path)
-    try:
-        import tiktoken
-    except ImportError:
-        return tokenizer, False
-    import unicodedata
-
     encoding = tiktoken.Encoding(path.name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=dict(special))
 
     def encode(text: str) -> list[int]:
@@ -160,7 +157,7 @@ def from_ranks(path: Path, pattern: str, special: Mapping[str, int], *, nfc: boo
         return ids
 
     _compare(tokenizer, encode, path)
-    return tokenizer, True
+    return tokenizer
 
 
 def _baichuan(source: Path) -> Made:
@@ -181,8 +178,7 @@ def _chatglm(source: Path) -> Made:
     if _is_ranks(path):
         if not named:
             raise BuildError(f"{source}/tokenizer_config.json has no added_tokens_decoder")
-        tokenizer, compared = from_ranks(path, _GLM_PATTERN, named, nfc=False)
-        return Made(tokenizer, config, "", compared=compared)
+        return Made(from_ranks(path, _GLM_PATTERN, named, nfc=False), config, "")
     code = source / "tokenization_chatglm.py"
     roles = ["<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"]
     third = "<|user|>" in named or (code.is_file() and "<|user|>" in code.read_text(encoding="utf-8"))
@@ -206,28 +202,25 @@ def _qwen(source: Path) -> Made:
     first = len(_ranks(path))
     tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{number}|>" for number in range(205))]
     special = {token: first + number for number, token in enumerate(tokens)}
-    tokenizer, compared = from_ranks(path, _QWEN_PATTERN, special, nfc=True)
+    tokenizer = from_ranks(path, _QWEN_PATTERN, special, nfc=True)
     config = {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>", **_tokenizer_config(source)}
-    return Made(tokenizer, config, _chat_template("qwen"), (special["<|im_end|>"],), compared)
+    return Made(tokenizer, config, _chat_template("qwen"), (special["<|im_end|>"],))
 
 
 def _from_proto(proto: Any) -> Tokenizer:
     trainer, rules = proto.trainer_spec, proto.normalizer_spec
     scores = [(piece.piece, piece.score) for piece in proto.pieces]
-    if trainer.model_type == _BPE:
-        vocabulary = {piece: number for number, (piece, _) in enumerate(scores)}
-        model: Any = models.BPE(
-            vocab=vocabulary,
-            # The pair whose whole has the best score is joined first.
-            merges=_merges({piece: -score for piece, score in scores}, vocabulary),
-            unk_token=trainer.unk_piece,
-            fuse_unk=True,
-            byte_fallback=trainer.byte_fallback,
-        )
-    elif trainer.model_type == _UNIGRAM:
-        model = models.Unigram(scores, unk_id=trainer.unk_id, byte_fallback=trainer.byte_fallback)
-    else:
-        raise BuildError("only SentencePiece models of the kinds bpe and unigram can be converted")
+    if trainer.model_type != _BPE:
+        raise BuildError("only SentencePiece models of the kind bpe can be converted")
+    vocabulary = {piece: number for number, (piece, _) in enumerate(scores)}
+    model = models.BPE(
+        vocab=vocabulary,
+        # The pair whose whole has the best score is joined first.
+        merges=_merges({piece: -score for piece, score in scores}, vocabulary),
+        unk_token=trainer.unk_piece,
+        fuse_unk=True,
+        byte_fallback=trainer.byte_fallback,
+    )
     tokenizer = Tokenizer(model)
     steps: list[Any] = []
     if rules.precompiled_charsmap:

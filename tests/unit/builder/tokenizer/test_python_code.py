@@ -17,7 +17,6 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.builder.tokenizer import python_code
 from openai_bls.builder.tokenizer.python_code import SAMPLES, Made, from_ranks, from_sentencepiece, make
 from openai_bls.core.manifest import BuildError
 from openai_bls.output.detokenizer import factory
@@ -28,7 +27,7 @@ PATTERN = r"\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+"
 
 
 @cache
-def trained(kind: str, dummy_prefix: bool = True, extra: bool = False, rule: str = "identity") -> bytes:
+def trained(dummy_prefix: bool = True, extra: bool = False, rule: str = "identity") -> bytes:
     """A SentencePiece model of the demo's own text."""
     names = ("demo/data/chat_en.jsonl", "demo/data/chat_zh.jsonl", "demo/train.py")
     text = [line for name in names for line in (ROOT / name).read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -37,7 +36,7 @@ def trained(kind: str, dummy_prefix: bool = True, extra: bool = False, rule: str
         sentence_iterator=iter(text),
         model_writer=model,
         vocab_size=1000,
-        model_type=kind,
+        model_type="bpe",
         byte_fallback=True,
         add_dummy_prefix=dummy_prefix,
         remove_extra_whitespaces=extra,
@@ -76,14 +75,13 @@ def text_of(made: Made, messages: list[dict[str, str]]) -> str:
     return template.render(messages=messages, add_generation_prompt=True)
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize(
     ("dummy_prefix", "extra", "rule"),
     [(True, False, "identity"), (False, False, "identity"), (True, True, "identity"), (True, True, "nmt_nfkc")],
 )
-def test_sentencepiece(tmp_path: Path, kind: str, dummy_prefix: bool, extra: bool, rule: str) -> None:
+def test_sentencepiece(tmp_path: Path, dummy_prefix: bool, extra: bool, rule: str) -> None:
     path = tmp_path / "tokenizer.model"
-    path.write_bytes(trained(kind, dummy_prefix, extra, rule))
+    path.write_bytes(trained(dummy_prefix, extra, rule))
     original = sentencepiece.SentencePieceProcessor(model_file=str(path))
     tokenizer = from_sentencepiece(path)
     assert tokenizer.get_vocab_size() == original.get_piece_size()
@@ -101,7 +99,7 @@ def test_sentencepiece(tmp_path: Path, kind: str, dummy_prefix: bool, extra: boo
 def test_any_text_comes_out_alike(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "own.model"
     if not path.exists():
-        path.write_bytes(trained("bpe"))
+        path.write_bytes(trained())
     assert converted(path).encode(text).ids == sentencepiece.SentencePieceProcessor(model_file=str(path)).encode(text)
 
 
@@ -114,8 +112,7 @@ def test_ranks(tmp_path: Path) -> None:
     path = tmp_path / "qwen.tiktoken"
     write_ranks(path)
     special = {"<|endoftext|>": len(ranks()), "<|im_end|>": len(ranks()) + 1}
-    tokenizer, compared = from_ranks(path, PATTERN, special, nfc=True)
-    assert compared
+    tokenizer = from_ranks(path, PATTERN, special, nfc=True)
     reference = tiktoken.Encoding("t", pat_str=PATTERN, mergeable_ranks=ranks(), special_tokens=special)
     for text in ("hello world", "hhello\n\n你你好", "<|im_end|>hello"):
         assert tokenizer.encode(text).ids == reference.encode(text, allowed_special="all")
@@ -123,35 +120,29 @@ def test_ranks(tmp_path: Path) -> None:
     assert tokenizer.encode("e\u0301").ids == reference.encode("\u00e9")
 
 
-def test_ranks_without_tiktoken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_ranks(tmp_path / "r")
-    monkeypatch.setitem(sys.modules, "tiktoken", None)
-    assert not from_ranks(tmp_path / "r", PATTERN, {}, nfc=False)[1]
-
-
 def test_baichuan(tmp_path: Path) -> None:
     config = {"auto_map": {"AutoTokenizer": ["x", None]}, "tokenizer_class": "BaichuanTokenizer", "eos_token": "</s>"}
-    made = make(folder(tmp_path, "baichuan", config, tokenizer__model=trained("bpe", False)))
+    made = make(folder(tmp_path, "baichuan", config, tokenizer__model=trained(False)))
     assert made is not None
     assert made.config == {"eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
     text = text_of(made, [{"role": "system", "content": "S"}, {"role": "user", "content": "hello"}])
     assert text == "S<reserved_106>hello<reserved_107>"
     ids = made.tokenizer.encode(text).ids
-    original = sentencepiece.SentencePieceProcessor(model_proto=trained("bpe", False))
+    original = sentencepiece.SentencePieceProcessor(model_proto=trained(False))
     roles = [original.piece_to_id(token) for token in RESERVED]
     # As its code builds the ids: each message encoded by itself, after the id of its role.
     assert ids == [*original.encode("S"), roles[0], *original.encode("hello"), roles[1]]
 
 
 def chatglm(path: Path, code: str, config: dict[str, Any] | None = None) -> Path:
-    files = {"tokenizer__model": trained("bpe"), "tokenization_chatglm__py": code.encode()}
+    files = {"tokenizer__model": trained(), "tokenization_chatglm__py": code.encode()}
     return folder(path, "chatglm", config or {}, **files)
 
 
 def test_chatglm3(tmp_path: Path) -> None:
     made = make(chatglm(tmp_path, 'raise SystemExit("code that came with a checkpoint was run")  # "<|user|>"'))
     assert made is not None
-    original = sentencepiece.SentencePieceProcessor(model_proto=trained("bpe"))
+    original = sentencepiece.SentencePieceProcessor(model_proto=trained())
     first = original.get_piece_size()
     text = text_of(made, [{"role": "user", "content": "你好"}])
     assert text == "[gMASK]sop<|user|>\n 你好<|assistant|>"
@@ -185,7 +176,6 @@ def test_glm4_of_the_first_form(tmp_path: Path) -> None:
     write_ranks(tmp_path / "tokenizer.model")
     made = make(folder(tmp_path, "chatglm", config))
     assert made is not None
-    assert made.compared
     assert made.chat_template == ""
     assert made.tokenizer.encode("[gMASK]<sop><|user|>").ids == [first + 2, first + 4, first + 7]
 
@@ -222,8 +212,8 @@ def test_bad_data(tmp_path: Path, model_type: str, files: dict[str, bytes], says
 
 def test_a_tokenizer_that_comes_out_otherwise_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tokenizer.model"
-    path.write_bytes(trained("bpe"))
-    monkeypatch.setattr(python_code, "_merges", lambda *_: [])
+    path.write_bytes(trained())
+    monkeypatch.setattr(sentencepiece.SentencePieceProcessor, "encode", lambda *_: [1])
     with pytest.raises(BuildError, match=r"cannot be converted to a tokenizer\.json: 'Hello, world! How are you\?'"):
         from_sentencepiece(path)
 
