@@ -11,7 +11,7 @@
 
 A named engine gets models of its own. Each model holds its own copy of the tokenizer, since a repository in object
 storage is fetched model by model. All of it is prepared aside and then moved into place; until then the last engine
-stays whole. `targets` has where everything lies; `embedded`, `tensorrt_llm` and `vllm` each have a recipe in `building`.
+stays whole. `targets` has where everything lies; `embedded`, `tensorrt_llm` and `vllm` have a recipe each.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Recipe of the engines of transformers: the checkpoint as it is, a draft model, and the self-test. Imports source, tokenizer and placing."""
+"""Recipe of the embedded and the null engine, with draft model and self-test. Imports source, tokenizer, placing."""

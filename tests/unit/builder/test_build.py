@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,48 +18,22 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from openai_bls.builder import build
-from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.builder.source.hub import default_name
 from openai_bls.builder.targets.folders import TOKENIZER_MODELS
 from openai_bls.builder.targets.selection import sole_build, target_of
 from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
-from openai_bls.commands.main import run as run_command
 from openai_bls.core.engine_types import Grammar
-from openai_bls.core.manifest import BuildError, EngineLoadError, LoraSettings, Manifest, load_manifest
+from openai_bls.core.manifest import EngineLoadError, LoraSettings, load_manifest
 from openai_bls.embedded.sampling import grammar_backend
 from openai_bls.engines.registry import create_engine
+from tests.unit.builder.builds import answer, build_main, refusal, run
 from tests.unit.builder.tensorrt_llm.build_support import leftovers
 from tests.unit.builder.tensorrt_llm.build_support import make_adapter as of_size_4
 from tests.unit.embedded.adapters import QUERIES, make_adapter
-from tests.unit.engines.engine_support import Recorder, request
+from tests.unit.engines.engine_support import Recorder
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def run(source: Path | str, repository: Path, **options: object) -> tuple[Manifest, list[str]]:
-    lines: list[str] = []
-    manifest = build.build(BuildOptions(str(source), repository, **options), lines.append)  # type: ignore[arg-type]
-    return manifest, lines
-
-
-def refusal(source: Path | str, repository: Path, **options: object) -> str:
-    with pytest.raises(BuildError) as caught:
-        run(source, repository, **options)
-    assert "\n" not in str(caught.value)
-    assert not leftovers(repository)
-    return str(caught.value)
-
-
-def answer(repository: Path) -> list[int]:
-    """What the engine in the repository generates."""
-    recorder = Recorder()
-    engine = create_engine(repository / "tensorrt_llm" / "1", recorder, {"num_threads": "1"})
-    engine.submit(request(1))
-    recorder.wait_end(1)
-    engine.close()
-    return recorder.tokens[1]
 
 
 def test_files_and_manifest(source: Path, repository: Path) -> None:
@@ -77,13 +50,17 @@ def test_files_and_manifest(source: Path, repository: Path) -> None:
     assert len(answer(repository)) == 8
 
 
-def test_second_run_does_nothing(source: Path, repository: Path) -> None:
+def test_what_needs_no_build(source: Path, repository: Path) -> None:
     first, _ = run(source, repository)
     weights = repository / "tensorrt_llm" / "1" / "checkpoint" / "model.safetensors"
     inode = weights.stat().st_ino
     again, lines = run(source, repository)
     assert again == first
     assert "up to date" in lines[0]
+    manifest, lines = run(source, repository, served_model_name="other")
+    assert load_manifest(repository / "tensorrt_llm" / "1") == manifest
+    assert manifest.model_name == "other"
+    assert "no rebuild" in lines[-1]
     assert weights.stat().st_ino == inode
     run(source, repository, force=True)
     assert weights.stat().st_ino != inode
@@ -103,12 +80,12 @@ def test_a_change_builds_again(source: Path, repository: Path) -> None:
 
 def test_a_build_takes_the_place_of_an_engine_for_several_gpus(source: Path, repository: Path) -> None:
     """An older release's, which is refused at its load."""
-    built, _ = run(source, repository, self_test=False)
+    built, _ = run(source, repository)
     path = repository / "tensorrt_llm" / "1" / "engine.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"tensor_parallel_size": 2}))
     with pytest.raises(EngineLoadError, match="--tp-size 2"):
         load_manifest(path.parent)
-    again, said = run(source, repository, self_test=False)
+    again, said = run(source, repository)
     assert "up to date" not in said[0]
     assert again.source == built.source
     assert load_manifest(path.parent) == again
@@ -130,7 +107,7 @@ def test_adapters(source: Path, repository: Path, tmp_path: Path) -> None:
     assert not (repository / "tensorrt_llm" / "1" / "lora").exists()
     # Of another model: told before the engine that is there is touched.
     other = LoraOptions({"clerk": of_size_4(tmp_path / "clerk", 8)})
-    said = refusal(source, repository, lora=other)
+    said = refusal(source, repository, lora=other, self_test=True)
     assert said.startswith(
         "the adapter clerk does not load: the adapter is of another model: model.layers.0.self_attn.q"
     )
@@ -283,29 +260,6 @@ def test_refusals(source: Path, repository: Path, tmp_path: Path, monkeypatch: p
     assert "HF_HUB_OFFLINE is set" in refusal("nobody/no-such-model", repository)
 
 
-def test_refused_checkpoints(source: Path, repository: Path) -> None:
-    config = json.loads((source / "config.json").read_text())
-
-    def with_config(**changes: object) -> str:
-        (source / "config.json").write_text(json.dumps(config | changes))
-        return refusal(source, repository)
-
-    assert "no causal language model" in with_config(model_type="vit", architectures=["ViTModel"])
-    assert "--trust-remote-code" in with_config(auto_map={"AutoModelForCausalLM": "modeling.Model"})
-    assert "no vocab_size" in with_config(vocab_size=None)
-    (source / "config.json").write_text("{")
-    assert "cannot read" in refusal(source, repository)
-    (source / "config.json").write_text(json.dumps(config))
-    (source / "model.safetensors").unlink()
-    assert "no weights" in refusal(source, repository)
-
-
-def test_no_tokenizer(source: Path, repository: Path) -> None:
-    for path in source.glob("*token*"):
-        path.unlink()
-    assert "no tokenizer.json" in refusal(source, repository)
-
-
 def test_a_tokenizer_in_python(source: Path, repository: Path) -> None:
     """None is made without running it, and what runs may not give one."""
     (source / "tokenizer.json").unlink()
@@ -358,18 +312,6 @@ def test_a_tokenizer_of_a_known_family(source: Path, repository: Path) -> None:
     assert manifest.files["generation_config.json"].size == (checkpoint / "generation_config.json").stat().st_size
 
 
-def test_a_changed_name_needs_no_build(source: Path, repository: Path) -> None:
-    run(source, repository)
-    weights = repository / "tensorrt_llm" / "1" / "checkpoint" / "model.safetensors"
-    inode = weights.stat().st_ino
-    manifest, lines = run(source, repository, served_model_name="other")
-    assert load_manifest(repository / "tensorrt_llm" / "1") == manifest
-    assert manifest.model_name == "other"
-    assert "no rebuild" in lines[-1]
-    assert weights.stat().st_ino == inode
-    assert "up to date" in run(source, repository, served_model_name="other")[1][0]
-
-
 def test_somebodys_settings_stay(source: Path, repository: Path) -> None:
     """The embedded engine has none of its own, so no build of it has a reason to write the file again."""
     config = repository / "tensorrt_llm" / "config.pbtxt"
@@ -399,11 +341,6 @@ def test_somebodys_settings_stay(source: Path, repository: Path) -> None:
 )
 def test_served_name(model: str, name: str) -> None:
     assert default_name(model) == name
-
-
-def build_main(arguments: Sequence[str]) -> int:
-    """The exit status of `openai-bls build`."""
-    return run_command("build", arguments)
 
 
 @pytest.mark.parametrize(

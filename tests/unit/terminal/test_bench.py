@@ -43,7 +43,8 @@ def test_one_run_for_each_load(fake: FakeServer, program: Path, capfd: pytest.Ca
     assert ran == f"ran: {told}".replace("'", "")
     assert told.startswith(f"profile --model small --url {host} --custom-endpoint /v1/chat/completions ")
     for option in (
-        "--streaming", "--concurrency 1 --request-count 16 --num-dataset-entries 18", "--tokenizer t", "--synthetic-input-tokens-mean 25",
+        "--streaming", "--concurrency 1 --request-count 16 --num-dataset-entries 18", "--tokenizer t",
+        "--synthetic-input-tokens-mean 25",
         "--output-tokens-mean 2", "--extra-inputs ignore_eos:true", "--warmup-request-count 2", "--random-seed 0",
         "--goodput 'time_to_first_token:1000 inter_token_latency:50'",
     ):  # fmt: skip

@@ -105,7 +105,6 @@ def test_https_that_fails(
 def test_a_client_certificate(
     fake: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, shown: bool
 ) -> None:
-    """Both clients show it."""
     authority = Authority(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.issue())
@@ -116,11 +115,8 @@ def test_a_client_certificate(
     certificate, key = map(str, authority.issue("client"))
     words = ["--url", fake.url.replace("http:", "https:")]
     words += ["--client-certfile", certificate, "--client-keyfile", key] if shown else []
-    status = 0 if shown else 2
-    assert ask(fake, monkeypatch, *words) == status
+    assert ask(fake, monkeypatch, *words) == (0 if shown else 2)
     assert ("Hello" in capsys.readouterr().out) == shown
-    load = ["--tool", "own", "--concurrency", "1", "--requests", "1", "--warm-up", "0"]
-    assert cli.main(["bench", *words, *load]) == status
 
 
 def test_a_client_certificate_that_cannot_be_used(

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from tests.unit.builder.tensorrt_llm.build_support import contents, leftovers, make_checkpoint, make_repository
-from tests.unit.builder.test_build import build_main
+from tests.unit.builder.builds import build_main
+from tests.unit.builder.tensorrt_llm.build_support import contents, leftovers, make_repository
 
 WEIGHTS = "model.safetensors"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9876543\n"
@@ -109,6 +109,11 @@ def larger_vocabulary(folder: Path) -> None:
     assert Tokenizer.from_file(str(path)).token_to_id("beyond") == 512
 
 
+def no_tokenizer(folder: Path) -> None:
+    for path in folder.glob("*token*"):
+        path.unlink()
+
+
 def parent(folder: Path) -> None:
     (folder / "checkpoint-7").mkdir()
     (folder / "config.json").rename(folder / "checkpoint-7" / "config.json")
@@ -118,15 +123,8 @@ PULL = "is a git-LFS pointer, not the file: run `git lfs pull`"
 BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
     "weights are a pointer": (pointer(WEIGHTS), (f"/{WEIGHTS} {PULL}",)),
     "tokenizer.json is a pointer": (pointer("tokenizer.json"), (f"/tokenizer.json {PULL}",)),
-    "tokenizer.model is a pointer": (
-        renamed("tokenizer.json", "tokenizer.model"),
-        (f"/tokenizer.model {PULL}",),
-    ),
+    "tokenizer.model is a pointer": (renamed("tokenizer.json", "tokenizer.model"), (f"/tokenizer.model {PULL}",)),
     "config.json is a pointer": (pointer("config.json"), (f"/config.json {PULL}",)),
-    "pytorch_model.bin is a pointer": (
-        renamed(WEIGHTS, "pytorch_model.bin"),
-        (f"/pytorch_model.bin {PULL}",),
-    ),
     "weights are cut off": (truncated, ("no whole safetensors file", "incomplete")),
     "weights are too long": (longer, ("no whole safetensors file",)),
     "the header is too large": (header, ("no whole safetensors file", "header too large")),
@@ -165,6 +163,11 @@ BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
         larger_vocabulary,
         ("1 of its tokens (ids 512 to 512) are beyond the vocabulary of 512",),
     ),
+    "own code": (config(auto_map={"AutoModelForCausalLM": "modeling.Model"}), ("--trust-remote-code",)),
+    "no vocabulary": (config(vocab_size=None), ("no vocab_size",)),
+    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), ("no weights",)),
+    "no tokenizer": (no_tokenizer, ("no tokenizer.json",)),
+    "an image model": (config(model_type="vit", architectures=["ViTModel"]), ("no causal language model",)),
     "an encoder": (
         config(model_type="roberta", architectures=["RobertaForMaskedLM"]),
         ("is an encoder", "RobertaForMaskedLM"),
@@ -184,21 +187,9 @@ BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
         ("is quantized (AutoAWQ)", "pip install gptqmodel", "build the original checkpoint"),
     ),
     "GPTQ": (quantization(quant_method="gptq", bits=4, group_size=128), ("is quantized (GPTQ", "pip install optimum")),
-    "bitsandbytes": (
-        quantization(quant_method="bitsandbytes", load_in_4bit=True, bnb_4bit_quant_type="nf4"),
-        ("is quantized (bitsandbytes)", "pip install -U bitsandbytes"),
-    ),
     "compressed-tensors": (
         quantization(quant_method="compressed-tensors", format="float-quantized", config_groups={}),
         ("is quantized (compressed-tensors", "pip install compressed-tensors", "--engine tensorrt_llm takes it"),
-    ),
-    "torchao": (
-        quantization(quant_method="torchao", quant_type="int8wo"),
-        ("is quantized (torchao)", "pip install torchao"),
-    ),
-    "quanto": (
-        quantization(quant_method="quanto", weights="int8"),
-        ("is quantized (quanto)", "pip install optimum-quanto"),
     ),
     "an unknown quantization": (quantization(quant_method="nobodys"), ("is quantized (nobodys)", "nobodys")),
     "ModelOpt": (
@@ -236,19 +227,6 @@ def test_broken(
         assert part in printed
     assert contents(repository) == before
     assert not leftovers(repository)
-
-
-@pytest.mark.usefixtures("machine")
-def test_a_pointer_for_tensorrt_llm(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = make_checkpoint(tmp_path / "source")
-    pointer("pytorch_model.bin")(source)
-    before = contents(repository)
-    where = ["--model", str(source), "--model-repository", str(repository), "--engine", "tensorrt_llm"]
-    assert build_main(where) == 1
-    printed = capsys.readouterr().err
-    assert f"/pytorch_model.bin {PULL}" in printed
-    assert printed.count("\n") == 1
-    assert contents(repository) == before
 
 
 def test_tokens_that_only_the_tokenizer_has(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

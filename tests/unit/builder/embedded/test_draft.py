@@ -10,7 +10,7 @@ import pytest
 
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.registry import create_engine
-from tests.unit.builder.test_build import refusal, run
+from tests.unit.builder.builds import refusal, run
 from tests.unit.engines.engine_support import Recorder, make_checkpoint, request
 
 
@@ -23,7 +23,7 @@ def small(tmp_path: Path) -> Path:
 
 def test_it_is_built_in_and_drafts(source: Path, repository: Path, small: Path) -> None:
     folder = repository / "tensorrt_llm" / "1"
-    manifest, lines = run(source, repository, draft_model=str(small))
+    manifest, lines = run(source, repository, draft_model=str(small), self_test=True)
     assert set(manifest.draft_files) == {"config.json", "model.safetensors"}
     assert manifest.draft_checkpoint == "draft"
     assert manifest.builder["draft_model"] == str(small)
@@ -36,20 +36,20 @@ def test_it_is_built_in_and_drafts(source: Path, repository: Path, small: Path) 
     assert engine.stats().draft_tokens > 0
     engine.close()
     # Nothing has changed; then a file of it; then it is gone.
-    assert "up to date" in run(source, repository, draft_model=str(small))[1][0]
+    assert "up to date" in run(source, repository, draft_model=str(small), self_test=True)[1][0]
     make_checkpoint(small, seed=8)
-    untested = {"draft_model": str(small), "self_test": False}
+    untested = {"draft_model": str(small)}
     assert run(source, repository, **untested)[0].draft_files != manifest.draft_files
     (folder / "draft" / "model.safetensors").write_bytes(b"")
     with pytest.raises(EngineLoadError, match=r"the draft model: .*model.safetensors has not the size"):
         create_engine(folder, Recorder(), {"num_threads": "1"})
     assert "up to date" not in run(source, repository, **untested)[1][0]
-    assert run(source, repository, self_test=False)[0].draft_checkpoint == ""
+    assert run(source, repository)[0].draft_checkpoint == ""
     assert not (folder / "draft").exists()
 
 
 def test_a_further_engine_has_its_own(source: Path, repository: Path, small: Path) -> None:
-    manifest, _ = run(source, repository, name="quick", draft_model=str(small), self_test=False)
+    manifest, _ = run(source, repository, name="quick", draft_model=str(small))
     assert manifest.draft_files
     assert (repository / "tensorrt_llm_quick" / "1" / "draft" / "config.json").is_file()
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from openai_bls.core.manifest import load_manifest
-from tests.unit.builder.test_build import answer, refusal, run
+from tests.unit.builder.builds import answer, refusal, run
 
 BLIND_IN_BATCHES = """
     import torch
@@ -45,7 +45,7 @@ def give_code(source: Path, code: str) -> None:
 
 
 def test_the_record(source: Path, repository: Path) -> None:
-    manifest, lines = run(source, repository)
+    manifest, lines = run(source, repository, self_test=True)
     found = manifest.self_test
     assert found is not None
     assert (found.device, found.dtype, found.runner, found.attention) == (
@@ -61,15 +61,15 @@ def test_the_record(source: Path, repository: Path) -> None:
 
 
 def test_it_can_be_left_to_the_load(source: Path, repository: Path) -> None:
-    manifest, _ = run(source, repository, self_test=False)
+    manifest, _ = run(source, repository)
     assert manifest.self_test is None
     assert len(answer(repository)) == 8
-    assert run(source, repository)[0].self_test is not None
+    assert run(source, repository, self_test=True)[0].self_test is not None
 
 
 def test_the_next_runner_is_taken(source: Path, repository: Path) -> None:
     give_code(source, BLIND_IN_BATCHES)
-    manifest, lines = run(source, repository, trust_remote_code=True)
+    manifest, lines = run(source, repository, trust_remote_code=True, self_test=True)
     assert manifest.self_test is not None
     assert manifest.self_test.runner == "dynamic_cache"
     assert any(line.startswith("self-test: not continuous_batching with attention sdpa") for line in lines)
@@ -81,7 +81,9 @@ def test_a_model_that_computes_nothing(source: Path, repository: Path) -> None:
     before = load_manifest(repository / "tensorrt_llm" / "1")
     path = source / "model.safetensors"
     save_file({name: value * torch.nan for name, value in load_file(path).items()}, path, {"format": "pt"})
-    assert "the model computes NaN or infinity in float32: its weights are corrupt" in refusal(source, repository)
+    assert "the model computes NaN or infinity in float32: its weights are corrupt" in refusal(
+        source, repository, self_test=True
+    )
     assert load_manifest(repository / "tensorrt_llm" / "1") == before
     assert len(answer(repository)) == 8
 
@@ -92,4 +94,4 @@ def test_a_model_that_computes_nothing(source: Path, repository: Path) -> None:
 )
 def test_a_process_that_dies(source: Path, repository: Path, signal: str, expected: str) -> None:
     give_code(source, DEADLY.format(signal))
-    assert expected in refusal(source, repository, trust_remote_code=True)
+    assert expected in refusal(source, repository, trust_remote_code=True, self_test=True)

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 
 from openai_bls.builder.source.hub import fetch_config
 from openai_bls.core.manifest import BuildError, load_manifest
+from tests.unit.builder.builds import answer, refusal, run
 from tests.unit.builder.gguf.gguf_support import transformers_model, write_gguf
-from tests.unit.builder.test_build import answer, refusal, run
 from tests.unit.core_support import CHAT_TEMPLATE, tiny_tokenizer
 from tests.unit.engines.engine_support import request
 
@@ -26,7 +26,7 @@ TYPES |= dict.fromkeys(("Q4_1", "Q5_0", "Q4_K", "Q5_K", "Q6_K"), torch.float32)
 @pytest.mark.parametrize(("kind", "weights"), [*(("llama", weights) for weights in TYPES), ("qwen2", "Q4_0")])
 def test_weights_are_those_of_transformers(kind: str, weights: str, tmp_path: Path, repository: Path) -> None:
     file = write_gguf(tmp_path / "tiny.gguf", kind, weights)
-    manifest, lines = run(file, repository, self_test=False)
+    manifest, lines = run(file, repository)
     assert manifest.model_name == "tiny"
     assert any("holds each value exactly" in line for line in lines)
     written = load_file(repository / "tensorrt_llm" / "1" / "checkpoint" / "model.safetensors")
@@ -64,7 +64,7 @@ def test_tokenizer_and_template_come_along(tmp_path: Path, repository: Path) -> 
 
 def test_float32_holds_every_value_of_a_half_type(tmp_path: Path, repository: Path) -> None:
     file = write_gguf(tmp_path / "tiny.gguf", weights="F16")
-    lines = run(file, repository, dtype="float32", self_test=False)[1]
+    lines = run(file, repository, dtype="float32")[1]
     assert any("as float32, which holds each value exactly" in line for line in lines)
 
 
@@ -72,13 +72,13 @@ def test_dtype_and_a_second_run(tmp_path: Path, repository: Path) -> None:
     folder = tmp_path / "downloaded"
     folder.mkdir()
     file = write_gguf(folder / "model.gguf", weights="Q4_0")
-    manifest, lines = run(folder, repository, dtype="bfloat16", self_test=False)
+    manifest, lines = run(folder, repository, dtype="bfloat16")
     assert manifest.model_name == "downloaded"
     assert any("dequantized to bfloat16, rounded" in line for line in lines)
     written = load_file(repository / "tensorrt_llm" / "1" / "checkpoint" / "model.safetensors")
     expected = transformers_model(file, torch.bfloat16).state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in written.items())
-    assert "up to date" in run(folder, repository, dtype="bfloat16", self_test=False)[1][-1]
+    assert "up to date" in run(folder, repository, dtype="bfloat16")[1][-1]
     write_gguf(folder / "other.gguf")
     assert "several GGUF files" in refusal(folder, repository)
 

@@ -16,8 +16,8 @@ from openai_bls.builder.targets.selection import target_of
 from openai_bls.core.manifest import OLD, BuildError, Manifest, load_manifest
 from openai_bls.engines.registry import create_engine
 from openai_bls.triton_models.repository import served_names
+from tests.unit.builder.builds import build_main, refusal, run
 from tests.unit.builder.tensorrt_llm.build_support import MODELS, contents
-from tests.unit.builder.test_build import build_main, refusal, run
 from tests.unit.engines.engine_support import Recorder, request
 
 # Of the names that a build cut short may leave, in the folder of `openai_bls`.
@@ -164,12 +164,13 @@ def test_ours_are_known_when_parts_are_missing(source: Path, repository: Path) -
     """`make clean` takes the tokenizers."""
     before = contents(repository)
     run(source, repository, engine="null", name="small")
-    (repository / "tensorrt_llm_small" / "1" / "engine.json").unlink()
-    shutil.rmtree(repository / "preprocessing_small" / "1" / "tokenizer")
-    run(source, repository, engine="null", name="small")
-    (repository / "tensorrt_llm_small" / "1" / "engine.json").unlink()
-    shutil.rmtree(repository / "preprocessing_small" / "1" / "tokenizer")
-    remove(repository, "small", print)
+    for again in (
+        lambda: run(source, repository, engine="null", name="small"),
+        lambda: remove(repository, "small", print),
+    ):
+        (repository / "tensorrt_llm_small" / "1" / "engine.json").unlink()
+        shutil.rmtree(repository / "preprocessing_small" / "1" / "tokenizer")
+        again()
     assert contents(repository) == before
 
 
@@ -191,8 +192,7 @@ def test_a_repository_that_nobody_may_change(
     assert refusal(source, repository, engine="null", force=True).startswith(where)
     assert refusal(source, repository, engine="null", name="other", served_model_name="other").startswith(where)
     assert refusal(source, repository, engine="null", name="small", served_model_name="new").startswith(where)
-    main = build_main
-    assert main(["--model-repository", str(repository), "--remove", "small"]) == 1
+    assert build_main(["--model-repository", str(repository), "--remove", "small"]) == 1
     assert capsys.readouterr().err.startswith(f"openai-bls build: {where}")
     assert contents(repository) == before
 
@@ -324,19 +324,18 @@ def consistent(repository: Path, before: dict[str, bytes]) -> None:
         assert now[f"{path}/tokenizer.json"] == b"new"
 
 
-def test_remove(source: Path, repository: Path) -> None:
+def test_remove(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(repository)
     run(source, repository, engine="null", name="small")
     run(source, repository, engine="null", name="smaller", served_model_name="other")
     other = {path for path in contents(repository) if "smaller" in path}
-    lines: list[str] = []
-    remove(repository, "small", lines.append)
-    assert lines == ["removed the engine small"]
+    where = ["--model-repository", str(repository), "--remove", "small"]
+    assert build_main(where) == 0
     after = contents(repository)
     assert set(after) == set(before) | other
     assert served_names(repository) == {"tensorrt_llm": ["openai_bls"], "tensorrt_llm_smaller": ["other"]}
-    with pytest.raises(BuildError, match="there is no engine small"):
-        remove(repository, "small", lines.append)
+    assert build_main(where) == 1
+    assert "there is no engine small" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("moves", range(4))
@@ -353,16 +352,3 @@ def test_a_removal_cut_short(source: Path, repository: Path, monkeypatch: pytest
         assert contents(repository) == before
     run(source, repository, engine="null", name="small")
     assert set(contents(repository)) == set(with_engine)
-
-
-def test_command_line(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main = build_main
-    where = ["--model-repository", str(repository)]
-    arguments = ["--model", str(source), *where, "--engine", "null", "--name", "small"]
-    assert main([*arguments, "--max-tokens-in-kv-cache", "700", "--served-model-name", "little"]) == 0
-    manifest = load_manifest(repository / "tensorrt_llm_small" / "1")
-    assert (manifest.model_name, manifest.kv_cache.max_tokens_in_kv_cache) == ("little", 700)
-    assert main([*where, "--remove", "small"]) == 0
-    assert names(repository) == sorted(MODELS)
-    assert main([*where, "--remove", "small"]) == 1
-    assert capsys.readouterr().err == "openai-bls build: there is no engine small in this repository\n"

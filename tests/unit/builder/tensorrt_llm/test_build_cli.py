@@ -23,6 +23,7 @@ from openai_bls.commands.main import parse
 from openai_bls.core import guide_names
 from openai_bls.core.manifest import BuildError, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
+from tests.unit.builder.builds import build_main
 from tests.unit.builder.tensorrt_llm.build_support import (
     ROOT,
     Machine,
@@ -32,7 +33,6 @@ from tests.unit.builder.tensorrt_llm.build_support import (
     make_checkpoint,
     make_repository,
 )
-from tests.unit.builder.test_build import build_main
 
 PATIENCE_S = 60.0
 
