@@ -57,22 +57,20 @@ def test_combinations_that_fail(name: str) -> None:
         (
             "Llama-3.1-8B",
             TensorRtLlmOptions(quant="int8_weight_only", kv_cache_dtype="fp8"),
-            "--quant int8_weight_only with --kv-cache-dtype fp8 ends in an error in TensorRT-LLM's conversion of Llama "
-            "models (0.20 to 1.2): give --kv-cache-dtype auto or int8, or --quant fp8 or int8_sq or awq or w4a8_awq or "
-            "nvfp4",
+            "give --kv-cache-dtype auto or int8, or --quant fp8 or int8_sq or awq or w4a8_awq or nvfp4",
         ),
         (
             "gemma-7b",
             TensorRtLlmOptions(kv_cache_dtype="int8"),
-            "--kv-cache-dtype int8 ends in an error in TensorRT-LLM's conversion of Gemma models (0.20 to 1.2): give "
-            "--kv-cache-dtype auto, or --quant fp8 or int8_sq or awq",
+            "give --kv-cache-dtype auto, or --quant fp8 or int8_sq or awq",
         ),
     ],
 )
 def test_they_are_problems_of_the_plan(name: str, own: TensorRtLlmOptions, says: str) -> None:
     """Which --force tries all the same, in another release than those that were read."""
     made = plan_of(published_models.config(name), own)
-    assert says in made.problems
+    (problem,) = made.problems
+    assert problem.endswith(says)
     assert made.refusals == ()
 
 

@@ -17,7 +17,6 @@ from openai_bls.builder.tensorrt_llm.memory.gpus import find_gpu
 from openai_bls.builder.tensorrt_llm.memory.sizes import PlannedEngine
 from openai_bls.builder.tensorrt_llm.model.families import (
     FAMILIES,
-    TENSORRT_FLOW_END,
     Family,
     Windows,
     command,
@@ -144,12 +143,6 @@ def test_others_do_not(name: str) -> None:
 )
 def test_sentences(name: str, flow: str, version: tuple[int, int], says: str) -> None:
     assert says in str(refused(name, flow, version))
-
-
-def test_an_engine_of_a_release_that_builds_none() -> None:
-    """Nothing else runs ChatGLM, so the sentence ends there."""
-    text = str(refused("chatglm3-6b", "tensorrt", TENSORRT_FLOW_END))
-    assert text.endswith("use a release before 1.3")
 
 
 @pytest.mark.parametrize(

@@ -107,10 +107,3 @@ def test_number_formats() -> None:
         "RTX 5090": ["bfloat16", "int8", "fp8", "nvfp4"],
         "B200": ["bfloat16", "int8", "fp8", "nvfp4"],
     }
-
-
-def test_those_that_tensorrt_llm_dropped() -> None:
-    assert "V100" in str(find_gpu("V100-16GB").refusal)
-    assert "0.16" in str(find_gpu("V100-16GB").refusal)
-    assert {gpu.name for gpu in GPUS if gpu.refusal} == {"V100-16GB", "V100-32GB"}
-    assert {gpu.name for gpu in GPUS if gpu.warning} == {"T4"}
