@@ -73,7 +73,7 @@ _TENSORRT_FLOW = {
 }  # fmt: skip
 _CPP_BACKEND = {"cpp_parameter", "max_queue_delay", "max_queue_size"}
 _PYTORCH_FLOW = {"extra_llm_api_options"}
-_TENSORRT_LLM = _TENSORRT_FLOW | _PYTORCH_FLOW | _CPP_BACKEND | {
+TENSORRT_LLM_ONLY = _TENSORRT_FLOW | _PYTORCH_FLOW | _CPP_BACKEND | {
     "flow", "backend", "pp_size", "max_input_len", "max_output_len", "max_num_tokens", "max_beam_width",
     "kv_cache_dtype", "gpu", "gpu_memory", "kv_cache_free_gpu_mem_fraction",
     "kv_cache_host_memory_bytes", "enable_kv_cache_reuse", "max_attention_window_size", "enable_chunked_context",
@@ -101,7 +101,7 @@ def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, b
     """
     for name in given:
         option = f"--{name.replace('_', '-')}"
-        if engine != "tensorrt_llm" and name in _TENSORRT_LLM:
+        if engine != "tensorrt_llm" and name in TENSORRT_LLM_ONLY:
             also = "--engine vllm and " * (name == "pp_size")
             raise BuildError(f"{option} is for {also}--engine tensorrt_llm: the engine {engine} does not know it")
         if name == "tp_size" and engine == "null":

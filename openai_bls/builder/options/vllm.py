@@ -29,7 +29,7 @@ _FIELDS = {
 }
 """Options of other engines → the fields of AsyncEngineArgs that say the same."""
 
-_SETTINGS = ("enable_kv_cache_reuse", "enable_chunked_context")
+HONOURED_SETTINGS = ("enable_kv_cache_reuse", "enable_chunked_context")
 """Options that are settings of config.pbtxt with vLLM, too."""
 
 _INSTEAD = {
@@ -77,7 +77,7 @@ def read_vllm_options(values: dict[str, Any]) -> VllmOptions:
     refuse_foreign(values)
     own: dict[str, Any] = {_NAMES[name]: values.pop(name) for name in _NAMES if name in values}
     own |= {name: values.pop(name) for name in ("quant", "engine_python") if name in values}
-    settings = {name: values.pop(name) for name in _SETTINGS if name in values}
+    settings = {name: values.pop(name) for name in HONOURED_SETTINGS if name in values}
     own["settings"] = TensorRtLlmSettings(**settings)
     if "extra_engine_args" in values:
         own["extra_engine_args"] = read_yaml(OPTION, values.pop("extra_engine_args"))

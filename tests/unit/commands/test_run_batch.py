@@ -67,7 +67,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_batch, "_RETRY_S", (0.001, 0.002))
+    monkeypatch.setattr(run_batch, "RETRY_S", (0.001, 0.002))
 
 
 def options(folder: Path, url: str, *prompts: str) -> argparse.Namespace:
@@ -122,43 +122,37 @@ def test_an_interrupted_command_waits_for_nobody(server: Server, tmp_path: Path)
     assert len((tmp_path / "out.jsonl.partial").read_text().splitlines()) == 1
 
 
+def fails(asked: argparse.Namespace, said: str) -> None:
+    with pytest.raises(LaunchError, match=said):
+        run_batch.run(asked)
+
+
 def test_what_is_no_answer(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(LaunchError, match="no JSON"):
-        run_batch.run(options(tmp_path, server.url, "oops"))
-    monkeypatch.setattr(run_batch, "_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(run_batch, "_PATIENCE_S", 0.0)
-    with pytest.raises(LaunchError, match="cannot be reached: timed out"):
-        run_batch.run(options(tmp_path, server.url, "slow"))
+    fails(options(tmp_path, server.url, "oops"), "no JSON")
+    monkeypatch.setattr(run_batch, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(run_batch, "PATIENCE_S", 0.0)
+    fails(options(tmp_path, server.url, "slow"), "cannot be reached: timed out")
     (tmp_path / "out.jsonl.partial").write_text("x\n")
-    with pytest.raises(LaunchError, match="no result, move it away"):
-        run_batch.run(options(tmp_path, server.url, "a"))
+    fails(options(tmp_path, server.url, "a"), "no result, move it away")
 
 
 def test_a_server_that_is_full_for_good(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_batch, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(run_batch, "PATIENCE_S", 0.0)
     assert run_batch.run(options(tmp_path, server.url, "full")) == 1
     (answer,) = results(tmp_path).values()
     assert (answer["status_code"], answer["body"]["error"]["message"]) == (503, "oops")
 
 
 def test_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_batch, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(run_batch, "PATIENCE_S", 0.0)
     asked = options(tmp_path, "http://127.0.0.1:1", "a")
-    with pytest.raises(LaunchError, match="cannot be reached"):
-        run_batch.run(asked)
+    fails(asked, "cannot be reached")
     source = tmp_path / "in.jsonl"
-    source.write_text(f"{source.read_text()}\n{source.read_text()}")
-    for text, says in (
-        (source.read_text(), "line 2: another line has"),
-        ("{", "line 1: This line is not"),
-        ("", "no requests"),
-    ):
+    line = source.read_text()
+    for text, said in ((f"{line}\n{line}", "line 2: another line has"), ("{", "line 1: "), ("", "no requests")):
         source.write_text(text)
-        with pytest.raises(LaunchError, match=says):
-            run_batch.run(asked)
+        fails(asked, said)
     source.unlink()
-    with pytest.raises(LaunchError, match="No such file"):
-        run_batch.run(asked)
+    fails(asked, "No such file")
     asked.url = "localhost"
-    with pytest.raises(LaunchError, match="no URL"):
-        run_batch.run(asked)
+    fails(asked, "no URL")

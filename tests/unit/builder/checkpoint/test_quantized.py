@@ -84,35 +84,13 @@ def test_what_is_taken(name: str, version: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("told", "flow", "version", "says"),
     [
-        (
-            TOLD["gptq"],
-            "tensorrt",
-            (1, 2),
-            "as GPTQ (AutoGPTQ, GPTQModel), and TensorRT-LLM builds no engine of that: use",
-        ),
         (TOLD["gptq"], "tensorrt", (1, 2), "use the original checkpoint with --quant int4_weight_only"),
-        (
-            TOLD["awq"],
-            "pytorch",
-            (1, 1),
-            "TensorRT-LLM 1.1 does not load that: use the original checkpoint, or one that",
-        ),
+        (TOLD["awq"], "pytorch", (1, 1), "use the original checkpoint, or one that"),
         (TOLD["fp8_block"], "tensorrt", (1, 2), "use --flow pytorch, or the original checkpoint with --quant fp8"),
         (TOLD["fp8_block"], "tensorrt", (0, 20), "use the original checkpoint with --quant fp8"),
-        (
-            TOLD["compressed-tensors"],
-            "pytorch",
-            (1, 2),
-            "use TensorRT-LLM 1.3 or later, the original checkpoint, or one",
-        ),
+        (TOLD["compressed-tensors"], "pytorch", (1, 2), "use TensorRT-LLM 1.3 or later, the original checkpoint, or"),
         ({"quant_method": "hqq"}, "pytorch", (1, 2), "quantized already, as hqq"),
         ({"bits": 4}, "tensorrt", (1, 2), "quantized already, as an unnamed form"),
-        (
-            {"quant_method": "modelopt", "quant_algo": "FP8"},
-            "tensorrt",
-            (1, 2),
-            "hf_quant_config.json, which is missing",
-        ),
         ({"quant_algo": "NVFP4"}, "pytorch", (1, 0), "hf_quant_config.json, which is missing"),
     ],
 )

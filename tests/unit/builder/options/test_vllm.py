@@ -9,7 +9,7 @@ import pytest
 
 from openai_bls.builder.options import vllm as vllm_options
 from openai_bls.builder.options.build import BuildOptions
-from openai_bls.builder.options.tensorrt_llm import _TENSORRT_LLM
+from openai_bls.builder.options.tensorrt_llm import TENSORRT_LLM_ONLY
 from openai_bls.commands.build import command as build_command
 from openai_bls.commands.main import parse
 from openai_bls.core.manifest import BuildError
@@ -64,8 +64,8 @@ def test_refusals(words: str, said: str) -> None:
 
 def test_every_option_of_tensorrt_llm_has_a_sentence() -> None:
     """One that this engine honours is taken out before."""
-    honoured = {"quant", "pp_size", *vllm_options._SETTINGS}
-    for name in _TENSORRT_LLM - honoured:
+    honoured = {"quant", "pp_size", *vllm_options.HONOURED_SETTINGS}
+    for name in TENSORRT_LLM_ONLY - honoured:
         with pytest.raises(BuildError, match=f"--{name.replace('_', '-')} is"):
             vllm_options.refuse_foreign([name])
 

@@ -529,12 +529,11 @@ def test_settings_that_somebody_changed(machine: Machine, source: Path, reposito
         (said,) = [line for line in lines if "was changed" in line]
         assert said.endswith("openai-bls render --set tensorrt_llm.NAME=VALUE)")
         assert config.read_text() == edited
-    run(source, repository, own, name="small", served_model_name="small")
-    again, lines = build_with_lines(source, repository, own, name="small", served_model_name="small")
-    assert not any("was changed" in line for line in lines)
+    small = {"name": "small", "served_model_name": "small"}
+    again = run(source, repository, own, **small)
     assert configure(repository, ["tensorrt_llm_small.kv_cache_free_gpu_mem_fraction=0.3"])
-    assert build_with_lines(source, repository, own, name="small", served_model_name="small")[0] == again
-    lines = build_with_lines(source, repository, own, name="small", served_model_name="small")[1]
+    manifest, lines = build_with_lines(source, repository, own, **small)
+    assert manifest == again
     assert "--set tensorrt_llm_small.NAME=VALUE" in lines[-2]
 
 

@@ -78,10 +78,8 @@ def test_they_are_problems_of_the_plan(name: str, own: TensorRtLlmOptions, says:
     ("name", "quant", "cache", "size", "texts"),
     [
         ("Llama-3.1-8B", "fp8", "auto", None, 512),
-        ("Llama-3.1-8B", "fp8", "auto", 64, 64),
         ("Llama-3.1-8B", "awq", "auto", None, 32),
         ("Llama-3.1-8B", "w4a8_awq", "fp8", 16, 16),
-        ("Llama-3.1-8B", None, "int8", 64, 64),
         ("Qwen2.5-7B-Instruct", None, "int8", None, 512),
         ("chatglm3-6b", "int8_weight_only", "int8", None, 64),
         ("chatglm3-6b", "int8_sq", "int8", None, 512),
@@ -108,12 +106,10 @@ def test_numbers_of_texts_that_are_not_taken() -> None:
     ("quant", "cache", "dataset", "refused"),
     [
         ("fp8", "auto", "texts", None),
-        ("fp8", "auto", "cnn_dailymail", None),
         ("awq", "fp8", "ccdv/cnn_dailymail", None),
         ("fp8", "auto", "pileval", None),
         (None, "fp8", "texts", None),
         (None, "int8", "cnn_dailymail", None),
-        (None, "int8", "lambada", None),
         (None, "int8", "copy_of_cnn_dailymail", None),
         ("fp8", "auto", "mit-han-lab/pileval", "no data set that TensorRT-LLM knows by that name"),
         ("fp8", "auto", "lambada", "no data set that TensorRT-LLM knows by that name"),

@@ -43,20 +43,6 @@ def test_paged_context(plugins: dict[str, str], quant: str, kv_cache_dtype: KvCa
     assert loaded == ""
 
 
-def test_prompts_that_fit_a_step() -> None:
-    for asked in (None, True, False):
-        found = prompts(options(chunked=asked), 8192, 8192, "")
-        assert (found.max_input_len, found.chunked, found.problems, found.notes) == (8192, asked, (), ())
-
-
-def test_longer_prompts_turn_it_on() -> None:
-    found = prompts(options(), 32767, 8192, "")
-    assert (found.max_input_len, found.chunked, found.problems) == (32767, True, ())
-    assert "prompts of more than 8,192 tokens (--max-num-tokens) are taken in over several steps" in found.notes[0]
-    assert prompts(options(chunked=True), 32767, 8192, "").notes == ()
-    assert prompts(options(longest=20000), 20000, 8192, "").chunked
-
-
 def test_prompts_end_where_it_cannot_be() -> None:
     refused = prompts(options(chunked=False), 32767, 8192, "")
     assert (refused.max_input_len, refused.chunked, refused.problems) == (8192, False, ())

@@ -178,19 +178,6 @@ def test_a_latent_is_on_every_rank() -> None:
 # --- problems and notes
 
 
-def test_the_issues_models_on_usual_gpus() -> None:
-    """What is known to fit, fits; what is known not to, does not."""
-    assert not problems("Qwen1.5-1.8B-Chat", gpu=find_gpu("T4"), dtype="float16")
-    assert not problems("Qwen2.5-7B-Instruct", gpu=find_gpu("L4"), max_batch_size=8)
-    assert not problems("Baichuan2-13B-Chat", gpu=find_gpu("A100-40GB"))
-    assert not problems("CodeLlama-13b-hf", gpu=find_gpu("L4"), quant="int8_weight_only", max_batch_size=8)
-    assert not problems("Qwen2.5-72B-Instruct", gpu=H100, tp=4)
-    assert not problems("Qwen2.5-72B-Instruct", gpu=find_gpu("H200"), quant="fp8")
-    for name, gpu in (("CodeLlama-13b-hf", "L4"), ("Qwen2.5-72B-Instruct", "H100"), ("Llama-2-7b-hf", "V100-16GB")):
-        assert problems(name, gpu=find_gpu(gpu)), name
-    assert "does not fit: each L4 has 21.8 GiB" in problems("CodeLlama-13b-hf", gpu=find_gpu("L4"))
-
-
 def test_a_cache_below_one_sequence() -> None:
     text = problems("Llama-3.1-8B", gpu=find_gpu("L4"), max_seq_len=131_072)
     assert "less than one sequence of 131,072" in text

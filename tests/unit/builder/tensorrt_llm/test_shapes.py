@@ -52,12 +52,6 @@ def test_architectures_outside_the_table(model_type: str, architecture: str, bil
     assert shape.kv_bytes_per_token(2) == kv_bytes
 
 
-def test_baichuan_of_the_first_generation() -> None:
-    """Its model cards tell the exact numbers; Baichuan2 differs by the vocabulary alone."""
-    for name, parameters in (("Baichuan2-7B-Chat", 7_000_559_616), ("Baichuan2-13B-Chat", 13_264_901_120)):
-        assert shape_of(published_models.config(name) | {"vocab_size": 64000}).parameters.total == parameters
-
-
 def test_the_demo_checkpoint_exactly() -> None:
     with (DEMO / "model.safetensors").open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
@@ -102,11 +96,6 @@ def test_experts() -> None:
     assert shape_of(config | {"decoder_sparse_step": 2}).dense_layers == 24
 
 
-def test_longest_sequence() -> None:
-    scaling = {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}
-    assert shape_of(published_models.config("Qwen2.5-7B-Instruct") | scaling).max_position_embeddings == 131072
-
-
 def test_modelopt_tells_it_in_a_file_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(published_models.config("Llama-3.1-8B")))
     assert shape_of(read_config(tmp_path)).quantization == ""
@@ -117,7 +106,6 @@ def test_modelopt_tells_it_in_a_file_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "field"),
     [
-        ("Llama-2-7b-hf", "num_hidden_layers"),
         ("Llama-2-7b-hf", "hidden_size"),
         ("Baichuan2-7B-Chat", "num_attention_heads"),
         ("chatglm3-6b", "ffn_hidden_size"),
@@ -136,7 +124,6 @@ def test_a_missing_field_is_named(name: str, field: str) -> None:
     ("config", "said"),
     [
         ({"model_type": "no_such"}, "has no model_type 'no_such'"),
-        ({}, "has no model_type None"),
         ({"model_type": ["qwen2"]}, "has no model_type"),
         ({"model_type": "qwen2", "hidden_size": "many"}, "transformers makes no model of this config.json: "),
         ({"model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"]}, "no usable hidden_size"),

@@ -29,7 +29,7 @@ from tests.unit.core_support import VOCAB_SIZE, tiny_tokenizer
 from tests.unit.engines.tensorrt_llm.fake_engines import write_fake_engine
 from tests.unit.engines.tensorrt_llm.fake_support import in_process
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 DEMO = ROOT / "demo" / "checkpoint"
 ANSWER = "Hello, wörld."
 
@@ -191,20 +191,14 @@ def tensorrt_manifest(backend: str) -> Manifest:
     )
 
 
-def test_settings(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["python", "cpp"])
+def test_settings(tmp_path: Path, backend: str) -> None:
+    """Of the C++ backend those that the LLM API has too."""
     config = tmp_path / "config.pbtxt"
     assert verify.read_settings(config, tensorrt_manifest("python")) == TensorRtLlmSettings()
-    config.write_text(CONFIG)
-    assert verify.read_settings(config, tensorrt_manifest("python")) == TensorRtLlmSettings(
-        kv_cache_free_gpu_mem_fraction=0.5, max_attention_window_size="1024,4096"
-    )
-
-
-def test_settings_of_the_cpp_backend(tmp_path: Path) -> None:
-    """Those that the LLM API has too."""
-    config = tmp_path / "config.pbtxt"
-    config.write_text(CONFIG + 'parameters { key: "gpt_model_path" value { string_value: "/engine" } }\n')
-    assert verify.read_settings(config, tensorrt_manifest("cpp")) == TensorRtLlmSettings(
+    own = 'parameters { key: "gpt_model_path" value { string_value: "/engine" } }\n' if backend == "cpp" else ""
+    config.write_text(CONFIG + own)
+    assert verify.read_settings(config, tensorrt_manifest(backend)) == TensorRtLlmSettings(
         kv_cache_free_gpu_mem_fraction=0.5, max_attention_window_size="1024,4096"
     )
 
