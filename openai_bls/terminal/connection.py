@@ -42,8 +42,8 @@ def add_arguments(parser: ArgumentParser, *, timeout: float = 120.0, waits_for: 
 
     Args:
         parser: parser of the command.
-        timeout: default of --timeout, in seconds.
-        waits_for: what --timeout is the limit of, for its help.
+        timeout: default of --timeout, seconds.
+        waits_for: event that --timeout limits, for its help.
     """
     parser.add_argument("--url", type=base_url, default=DEFAULT_URL, help="of /v1 (default: %(default)s)")
     parser.add_argument("--model", help="the served name to ask for (default: the first of /v1/models)")
