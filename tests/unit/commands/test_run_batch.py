@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,6 +26,8 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[tuple[str, str | None, str]] = []
+        self.slow = threading.Event()
+        """The prompt "slow" has come."""
         self.stopped = threading.Event()
 
     @property
@@ -43,6 +44,7 @@ class Handler(BaseHTTPRequestHandler):
         status = 400 if prompt == "bad" else 503 if prompt == "full" and not times else 200
         body = b"oops" if status == 503 or prompt == "oops" else json.dumps({"echo": prompt}, indent=2).encode()
         if prompt == "slow":
+            server.slow.set()
             server.stopped.wait(WAIT_S)
         self.send_response(status)
         self.send_header("x-request-id", "req_1")
@@ -112,10 +114,7 @@ def test_an_interrupted_command_waits_for_nobody(server: Server, tmp_path: Path)
     options(tmp_path, server.url, "a", "slow")
     command = [sys.executable, "-m", "openai_bls", "run-batch", "--concurrency", "1", "--url", server.url]
     with subprocess.Popen([*command, "-i", "in.jsonl", "-o", "out.jsonl"], cwd=tmp_path) as process:
-        deadline = time.monotonic() + WAIT_S
-        while not any(prompt == "slow" for _, _, prompt in server.asked):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        assert server.slow.wait(WAIT_S)
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 2
     assert not server.stopped.is_set()

@@ -228,12 +228,14 @@ def test_heads_that_do_not_divide() -> None:
         ("B200", {"quant": "awq"}, "no engine with awq weights for B200 (10.0): give --quant fp8 or nvfp4"),
         ("GB200", {"kv_cache_dtype": "int8"}, "no engine with an int8 KV cache for GB200 (10.0)"),
         ("L4", {"kv_cache_dtype": "nvfp4", "flow": "pytorch"}, "give --kv-cache-dtype auto or fp8"),
+        # A GeForce of that generation (12.0) is not meant.
+        ("RTX 5090", {"quant": "awq"}, None),
     ],
 )
-def test_what_a_gpu_lacks(gpu: str, options: dict[str, Any], says: str) -> None:
+def test_what_a_gpu_lacks(gpu: str, options: dict[str, Any], says: str | None) -> None:
     found = estimated("Qwen1.5-1.8B-Chat", gpu=find_gpu(gpu), **options)
-    assert len(found.problems) == 1
-    assert says in found.problems[0]
+    assert len(found.problems) == (says is not None)
+    assert says is None or says in found.problems[0]
 
 
 def test_a_quantized_checkpoint() -> None:
@@ -243,13 +245,6 @@ def test_a_quantized_checkpoint() -> None:
     assert awq.checkpoint == awq.weights < estimated("Qwen2.5-7B-Instruct").weights / 2
     assert not awq.problems
     assert estimated("Qwen2.5-7B-Instruct-AWQ", quant="awq") == estimated("Qwen2.5-7B-Instruct-AWQ")
-
-
-def test_blackwell_loads_what_it_builds_no_engine_of() -> None:
-    """The PyTorch flow has other kernels, and a GeForce of that generation (12.0) is not meant."""
-    shape = msgspec.structs.replace(published_models.shape("Qwen2-0.5B"), quantization="awq")
-    assert not estimate(shape, PlannedEngine(gpu=find_gpu("B200"), flow="pytorch")).problems
-    assert not problems("Qwen2-0.5B", gpu=find_gpu("RTX 5090"), quant="awq")
 
 
 def test_a_quantized_cache_is_calibrated() -> None:

@@ -133,14 +133,6 @@ def test_a_model_of_unknown_size(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\n  - no estimate: config.json has no usable" in text
 
 
-def test_problems_are_told_once() -> None:
-    own = TensorRtLlmOptions(tensor_parallel_size=3)
-    made = plan_of(own=own)
-    assert len(made.problems) == 1
-    text = described(asked(DEMO, own), made)
-    assert text.count("does not divide the 4 attention heads") == 1
-
-
 def test_every_sentence_is_under_its_heading() -> None:
     own = TensorRtLlmOptions(quant="awq", workers=3, plugins={"gemm": "auto"}, max_num_tokens=100)
     foreign = published_models.config("Qwen3-8B")
@@ -155,51 +147,35 @@ def test_every_sentence_is_under_its_heading() -> None:
     assert [sentence.split()[0] for sentence in made.notes] == ["--flow", "TensorRT-LLM", "prompts", "awq", "of"]
 
 
+FP8_CONTEXT = {"use_fp8_context_fmha": "enable"}
+LLGUIDANCE = TensorRtLlmSettings(guided_decoding_backend="llguidance")
+
+
 @pytest.mark.parametrize(
     ("own", "version", "said"),
     [
-        (TensorRtLlmOptions(workers=2), "1.2.1", "builds an engine's 1 rank side by side"),
+        # What the version would refuse in the middle of the build.
         (TensorRtLlmOptions(plugins={"gemm_plugin": "int2"}), "0.20.0", "plugin option gemm_plugin is 'int2': give"),
         (TensorRtLlmOptions(plugins={"use_custom_all_reduce": "enable"}), "1.0.0", "chooses the all-reduce by itself"),
         (TensorRtLlmOptions(kv_cache_dtype="nvfp4", flow="pytorch"), "1.2.1", "give one of auto, fp8"),
-        (TensorRtLlmOptions(quant="gptq"), "1.2.1", "neither makes nor reads GPTQ weights"),
-        (TensorRtLlmOptions(flow="pytorch"), "0.20.0", "serves checkpoints by PyTorch as an experiment only"),
-    ],
-)
-def test_what_the_version_refuses_in_the_middle(own: TensorRtLlmOptions, version: str, said: str) -> None:
-    assert any(said in problem for problem in plan_of(own=own, version=version).problems)
-
-
-@pytest.mark.parametrize(
-    ("own", "said"),
-    [
-        (TensorRtLlmOptions(calib_size=5), "--calib-size 5 has no effect here: only --quant fp8, "),
-        (TensorRtLlmOptions(calib_size=5, quant="int8_weight_only"), "--calib-size 5 has no effect"),
-        (TensorRtLlmOptions(calib_dataset="cnn_dailymail"), "--calib-dataset cnn_dailymail has no effect"),
-        (TensorRtLlmOptions(workers=3), "--workers 3 cannot be had"),
-        (TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "enable"}), "turns it off unless --quant is fp8, "),
+        (TensorRtLlmOptions(workers=3), "1.2.1", "--workers 3 cannot be had"),
+        # What would have no effect.
+        (TensorRtLlmOptions(calib_size=5), "1.2.1", "--calib-size 5 has no effect here: only --quant fp8, "),
+        (TensorRtLlmOptions(calib_size=5, quant="int8_weight_only"), "1.2.1", "--calib-size 5 has no effect"),
+        (TensorRtLlmOptions(calib_dataset="cnn_dailymail"), "1.2.1", "--calib-dataset cnn_dailymail has no effect"),
+        (TensorRtLlmOptions(plugins=FP8_CONTEXT), "1.2.1", "turns it off unless --quant is fp8, "),
+        (TensorRtLlmOptions(plugins=FP8_CONTEXT, quant="fp8"), "1.2.1", "turns it off unless the KV cache is in fp8"),
         (
-            TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "enable"}, quant="fp8"),
-            "turns it off unless the KV cache is in fp8",
-        ),
-        (
-            TensorRtLlmOptions(
-                plugins={"use_fp8_context_fmha": "enable", "context_fmha": "disable"}, quant="fp8", kv_cache_dtype="fp8"
-            ),
+            TensorRtLlmOptions(plugins=FP8_CONTEXT | {"context_fmha": "disable"}, quant="fp8", kv_cache_dtype="fp8"),
+            "1.2.1",
             "turns it off together with context_fmha",
         ),
-        (
-            TensorRtLlmOptions(flow="tensorrt", settings=TensorRtLlmSettings(guided_decoding_backend="llguidance")),
-            "llguidance is not for TensorRT engines: give xgrammar, or --flow pytorch",
-        ),
-        (
-            TensorRtLlmOptions(settings=TensorRtLlmSettings(guided_decoding_backend="llguidance"), backend="cpp"),
-            "llguidance is not for TensorRT engines: give xgrammar, the only one of the C++ backend",
-        ),
+        (TensorRtLlmOptions(flow="tensorrt", settings=LLGUIDANCE), "1.2.1", "give xgrammar, or --flow pytorch"),
+        (TensorRtLlmOptions(settings=LLGUIDANCE, backend="cpp"), "1.2.1", "give xgrammar, the only one"),
     ],
 )
-def test_options_without_an_effect(own: TensorRtLlmOptions, said: str) -> None:
-    made = plan_of(own=own)
+def test_what_is_refused_whatever_the_model(own: TensorRtLlmOptions, version: str, said: str) -> None:
+    made = plan_of(own=own, version=version)
     (refusal,) = made.refusals
     assert said in refusal
     assert refusal in made.problems

@@ -106,10 +106,5 @@ def test_a_cache_of_fewer_tokens_than_a_sequence() -> None:
     assert made.estimate is not None
     assert (made.estimate.kv_tokens, made.estimate.batch_full) == (2560, 0)
     (problem,) = made.problems
-    assert problem == (
-        "the KV cache would hold 2,560 tokens, less than one sequence of 4,096: raise --max-tokens-in-kv-cache or "
-        "leave it out, or lower --max-seq-len"
-    )
-    text = described(request, made)
-    assert "tokens that fit                2,560" in text
-    assert "--max-tokens-in-kv-cache 2560" in text
+    assert "raise --max-tokens-in-kv-cache or leave it out, or lower --max-seq-len" in problem
+    assert "--max-tokens-in-kv-cache 2560" in described(request, made)
