@@ -461,10 +461,11 @@ def test_models_and_versions_that_do_not_go(machine: Machine, repository: Path, 
     foreign = make_checkpoint(tmp_path / "foreign", architectures=["BaichuanForCausalLM"])
     assert "pass --trust-remote-code" in refusal(foreign, repository, flow=None)
     source = make_checkpoint(tmp_path / "tiny")
-    (source / "pytorch_model.bin").unlink()
-    assert "has no weights" in refusal(source, repository)
     machine.set(FAKE_TENSORRT_LLM_VERSION="1.3.0")
     assert "TensorRT-LLM 1.3" in refusal(source, repository, TensorRtLlmOptions(flow="tensorrt"))
+    machine.set(FAKE_TENSORRT_LLM_VERSION="1.2.1")
+    (source / "pytorch_model.bin").unlink()
+    assert "has no weights" in refusal(source, repository)
 
 
 def test_a_build_in_spite_of_the_estimate(machine: Machine, source: Path, repository: Path) -> None:
