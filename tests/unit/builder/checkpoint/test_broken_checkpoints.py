@@ -191,6 +191,8 @@ BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
         quantization(quant_method="compressed-tensors", format="float-quantized", config_groups={}),
         ("is quantized (compressed-tensors", "pip install compressed-tensors", "--engine tensorrt_llm takes it"),
     ),
+    "bitsandbytes": (quantization(quant_method="bitsandbytes", load_in_4bit=True), ("is quantized (bitsandbytes)",)),
+    "torchao": (quantization(quant_method="torchao", quant_type="int8wo"), ("(torchao)", "pip install torchao")),
     "an unknown quantization": (quantization(quant_method="nobodys"), ("is quantized (nobodys)", "nobodys")),
     "ModelOpt": (
         written("hf_quant_config.json", '{"quantization": {"quant_algo": "FP8"}}'),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from openai_bls.builder.checkpoint.config import read_config
 from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
-from openai_bls.core.manifest import BuildError
+from openai_bls.core.manifest import BuildError, EngineSetupError
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.published_models import PUBLISHED
 
@@ -167,3 +168,17 @@ def test_strange_files_are_read_or_refused(data: st.DataObject) -> None:
     except BuildError as error:
         said = str(error)
     assert total > 0 or "\n" not in said != ""
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    for text, said in (("", r"no config\.json"), ("{", r"cannot read .*config\.json"), ("[]", "not a JSON object")):
+        if text:
+            (tmp_path / "config.json").write_text(text)
+        with pytest.raises(EngineSetupError, match=said):
+            read_config(tmp_path)
+
+
+def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(BuildError, match="torch is not installed here"):
+        shape_of(published_models.config("Qwen3-8B"))
