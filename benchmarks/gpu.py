@@ -181,7 +181,7 @@ class Session:
     def serve(self, seconds: float, gpu: str) -> str:
         """The engine with its own choices behind tritonserver and /v1."""
         from openai_bls.builder.build import build
-        from openai_bls.builder.recipe import BuildOptions
+        from openai_bls.builder.options.build import BuildOptions
         from openai_bls.launcher.errors import LaunchError
         from openai_bls.launcher.testing import copy_models, run_server
         from openai_bls.launcher.tritonserver.command import find_server

@@ -11,7 +11,7 @@
 
 A named engine gets models of its own. Each model holds its own copy of the tokenizer, since a repository in object
 storage is fetched model by model. All of it is prepared aside and then moved into place; until then the last engine
-stays whole. `target` has where everything lies, `tensorrt_llm.building` and `vllm.building` the recipes of theirs.
+stays whole. `targets` has where everything lies; `embedded`, `tensorrt_llm` and `vllm` have a recipe each.
 """
 
 from __future__ import annotations
@@ -29,22 +29,21 @@ from pathlib import Path
 import msgspec
 
 from openai_bls import __version__
-from openai_bls.builder import draft
 from openai_bls.builder.checkpoint.files import CONFIG_FILES, check_small_files
 from openai_bls.builder.configs import new_configs, report_edited, settings_hash
-from openai_bls.builder.gguf_source import describe
-from openai_bls.builder.hub import SOURCE, commit_of, default_name, find_source, no_gguf, source_of
-from openai_bls.builder.lora import fingerprint, lora_settings, place_adapters, read_adapters
-from openai_bls.builder.model_kind import quantized
-from openai_bls.builder.named_models import NAMED_MODELS
-from openai_bls.builder.recipe import BuildOptions, Recipe, Report
-from openai_bls.builder.self_test import self_test
-from openai_bls.builder.target import BuildTarget, NamedTarget, Prepared, sole_build, target_of
+from openai_bls.builder.embedded.building import EmbeddedRecipe
+from openai_bls.builder.file_errors import of_files
+from openai_bls.builder.gguf.source import describe
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.placing.files import place
+from openai_bls.builder.recipe import Recipe, Report
+from openai_bls.builder.source.hub import SOURCE, commit_of, default_name, find_source, no_gguf, source_of
+from openai_bls.builder.source.named_models import NAMED_MODELS
+from openai_bls.builder.targets.named import NamedTarget
+from openai_bls.builder.targets.selection import BuildTarget, sole_build, target_of
 from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
-from openai_bls.builder.tensorrt_llm.plan.lengths import DEFAULT_MODEL_LEN
-from openai_bls.builder.tensorrt_llm.worker.failures import of_files
+from openai_bls.builder.tokenizer.placing import place_tokenizer
 from openai_bls.builder.vllm.building import VllmRecipe
-from openai_bls.builder.weights import place, place_tokenizer, place_weights
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
 from openai_bls.core.manifest import (
     ENGINE_FOLDER,
@@ -53,7 +52,6 @@ from openai_bls.core.manifest import (
     BuildError,
     EngineLoadError,
     FileRecord,
-    KvCacheSettings,
     Manifest,
     check_files,
     checkpoint_dir,
@@ -61,9 +59,7 @@ from openai_bls.core.manifest import (
     record,
     write_manifest,
 )
-from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.launcher import progress
-from openai_bls.triton_models.cpp_backend import render_configs
 from openai_bls.triton_models.repository import served_names
 
 _HASH_THREADS = 4
@@ -163,78 +159,7 @@ def _recipe(
         return TensorRtLlmRecipe(options, source, model_name, target, report)
     if options.engine == "vllm":
         return VllmRecipe(options, source, model_name, report)
-    return _Embedded(options, source, facts, model_name, report)
-
-
-class _Embedded:
-    """The engine of transformers, which is the checkpoint as it is, and the null engine, which needs less of it."""
-
-    def __init__(
-        self, options: BuildOptions, source: Path, facts: CheckpointFacts, model_name: str, report: Report
-    ) -> None:
-        self._options, self._source, self._facts, self._report = options, source, facts, report
-        max_model_len = _max_model_len(options.max_model_len, facts)
-        if options.max_tokens_in_kv_cache and options.max_tokens_in_kv_cache < max_model_len:
-            raise BuildError(
-                f"--max-tokens-in-kv-cache {options.max_tokens_in_kv_cache} does not hold one sequence of "
-                f"{max_model_len} tokens: raise it, or give a smaller --max-seq-len"
-            )
-        if options.engine == "null" and (options.lora.adapters or options.lora.max_loras):
-            raise BuildError("--lora-dir and --max-loras are for engines with a model: the null engine has none")
-        if options.quant and quantized(source):
-            raise BuildError(f"--quant {options.quant}: the checkpoint is quantized already, and served as it is")
-        self._draft = draft.find_draft(options, report)
-        self.manifest = Manifest(
-            engine=options.engine,
-            model_name=model_name,
-            max_model_len=max_model_len,
-            max_batch_size=options.max_batch_size,
-            created=0,
-            dtype=options.dtype,
-            quant=options.quant,
-            kv_cache=KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache),
-            trust_remote_code=options.trust_remote_code,
-            lora=lora_settings(options.lora, read_adapters(options.lora)),
-            draft_checkpoint="" if self._draft is None else draft.FOLDER,
-            builder={} if self._draft is None else {"draft_model": source_of(options.draft_model)},
-        )
-        self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)
-        built = (msgspec.structs.replace(self.manifest, model_name=""), options.self_test, fingerprint(options.lora))
-        self.key = repr((*built, draft.fingerprint(self._draft)))
-
-    def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
-        """See `Recipe`."""
-        place_adapters(self._options.lora, prepared.lora)
-        if self._draft is not None:
-            draft.place_draft(self._draft, prepared, self._options, self._report)
-        if self._options.engine == "transformers":
-            trust = self._options.trust_remote_code
-            place_weights(self._source, prepared.checkpoint, self._facts, self._report, trust_remote_code=trust)
-            if self._options.self_test:
-                self._prove(prepared)
-        return {}
-
-    def _prove(self, prepared: Prepared) -> None:
-        self._report("self-test")
-        outcome = self_test(prepared, self.manifest)
-        for line in outcome.rejected:
-            self._report(f"self-test: {line}")
-        passed = outcome.record
-        assert passed is not None
-        how = f"{passed.runner} with attention {passed.attention}, in {passed.dtype} on {passed.device}"
-        self._report(f"self-test: passed by {how}")
-        if (distance := passed.quant_distance) is not None:
-            self._report(
-                f"self-test: {self.manifest.quant} changes the log-probabilities of {distance.tokens} tokens of a text "
-                f"by {distance.mean:.4f} in the mean and {distance.max:.2f} at most; the likeliest token stays in "
-                f"{distance.same_greedy:.1%}"
-            )
-        if passed.fp8_noise is not None:
-            self._report(
-                "self-test: rounding to FP8 what is computed changes log-probabilities by "
-                f"{passed.fp8_noise:.1%} of what sets the likeliest token apart from the mean"
-            )
-        self.manifest = msgspec.structs.replace(self.manifest, self_test=passed)
+    return EmbeddedRecipe(options, source, facts, model_name, report)
 
 
 def _prepare(
@@ -363,15 +288,6 @@ def _present(target: BuildTarget) -> Manifest | None:
             return None
     adapters = manifest.lora.adapters.values()
     return manifest if all((target.version_dir / folder).is_dir() for folder in adapters) else None
-
-
-def _max_model_len(wanted: int | None, facts: CheckpointFacts) -> int:
-    most = facts.max_position_embeddings
-    if wanted is None:
-        return most or DEFAULT_MODEL_LEN
-    if wanted < 1 or (most is not None and wanted > most):
-        raise BuildError(f"--max-seq-len {wanted} is outside what the model was made for (1 to {most})")
-    return wanted
 
 
 def _versions() -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from openai_bls.builder.recipe import Recipe, Report
-from openai_bls.builder.target import BuildTarget
+from openai_bls.builder.targets.selection import BuildTarget
 from openai_bls.core import config_pbtxt
 from openai_bls.core.manifest import BuildError, EngineLoadError, load_manifest
 from openai_bls.core.settings import SettingsError, TensorRtLlmSettings

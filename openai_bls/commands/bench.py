@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from pathlib import Path
 
 from openai_bls.commands.options import count
 from openai_bls.terminal.connection import above_zero
@@ -13,12 +12,12 @@ from openai_bls.terminal.connection import add_arguments as add_connection
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the command's options."""
     parser.description = (
-        "Load a running server with streamed chat completions, and print time to first token (TTFT), inter-token"
-        " latency (ITL), tokens/s and goodput. Prompts are random words. How many make --prompt-tokens follows from"
-        " what the server counts for two probes; the mean that was measured is printed. aiperf does it where that is"
-        " installed, a --tokenizer is given, and neither --output nor --plot is."
+        "Load a running server with streamed chat completions by NVIDIA's aiperf, a program that you install"
+        " (`pipx install aiperf`), and print time to first token (TTFT), inter-token latency (ITL), tokens/s and"
+        " goodput. Words after -- go to aiperf as they are."
     )
-    add_connection(parser)
+    add_connection(parser, timeout=600.0, waits_for="each whole answer")
+    parser.set_defaults(client_certfile=None, client_keyfile=None)  # aiperf has no such options
     load = parser.add_mutually_exclusive_group()
     load.add_argument(
         "--concurrency",
@@ -28,10 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="closed loop: requests at a time, one load after the other (default: 1,8,32)",
     )
     load.add_argument(
-        "--rate",
-        type=_rates,
-        metavar="X[,X]",
-        help="open loop: arrivals per second, at random times (Poisson); latencies count from when a request was due",
+        "--rate", type=_rates, metavar="X[,X]", help="open loop: arrivals per second, at random times (Poisson)"
     )
     parser.add_argument(
         "--requests",
@@ -55,18 +51,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--goodput-itl", type=above_zero, default=50.0, metavar="MS", help="and of its ITL")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of words and arrivals (default: %(default)s)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the results as JSON")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot, .svg or .png (needs matplotlib)")
     parser.add_argument(
-        "--tool", choices=("auto", "aiperf", "own"), default="auto", help="what makes the load (default: %(default)s)"
+        "--tokenizer",
+        default="builtin",
+        metavar="NAME",
+        help="that measures prompts: a hub id, a folder, or aiperf's own (default: %(default)s)",
     )
-    parser.add_argument("--tokenizer", metavar="NAME", help="for aiperf: a hub id or a folder")
 
 
 def run(options: Namespace) -> int:
-    """Measure; 1 if a request has failed."""
+    """Measure; the exit status of aiperf."""
     # Here, since help and completion need none of its packages.
-    from openai_bls.terminal.bench.command import run as bench
+    from openai_bls.terminal.bench import run as bench
 
     return bench(options)
 

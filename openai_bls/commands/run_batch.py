@@ -25,11 +25,11 @@ from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.errors import LaunchError
 
-_TIMEOUT_S = 3600.0
+TIMEOUT_S = 3600.0
 """Seconds that one request may take."""
-_PATIENCE_S = 120.0
+PATIENCE_S = 120.0
 """Seconds for which a request is sent again while the server is full, or not there."""
-_RETRY_S = (0.5, 10.0)
+RETRY_S = (0.5, 10.0)
 """Seconds between two of these, at first and at most."""
 _PROGRESS_S = 5.0
 """Seconds between two lines about the progress."""
@@ -150,11 +150,11 @@ def _send(url: str, line: Line) -> bytes:
     if key:
         headers["Authorization"] = f"Bearer {key}"
     asked = urllib.request.Request(url.rstrip("/").removesuffix("/v1") + line.url, encode(line.body), headers)
-    deadline, (pause, most) = time.monotonic() + _PATIENCE_S, _RETRY_S
+    deadline, (pause, most) = time.monotonic() + PATIENCE_S, RETRY_S
     while True:
         late = time.monotonic() >= deadline
         try:
-            with urllib.request.urlopen(asked, timeout=_TIMEOUT_S) as answer:
+            with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:
                 body = answer.read()
                 return lines.result(line, answer.status, answer.headers.get("x-request-id", ""), body)
         except msgspec.DecodeError:

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from openai_bls.commands.options import REPOSITORY_HELP
-from openai_bls.terminal.connection import above_zero
+from openai_bls.terminal.connection import above_zero, add_client_certificate
 
 _DESCRIPTION = """\
 Check every endpoint of a server: one it starts for a model repository and stops again, or one that runs.
@@ -25,12 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     start = parser.add_argument_group("a server of its own, on free ports of 127.0.0.1")
-    start.add_argument(
-        "--model-repository",
-        type=Path,
-        metavar="FOLDER",
-        help=REPOSITORY_HELP,
-    )
+    start.add_argument("--model-repository", type=Path, metavar="FOLDER", help=REPOSITORY_HELP)
     start.add_argument("--log-file", type=Path, metavar="FILE", help="keep the server's log here")
     start.add_argument(
         "--start-timeout", type=above_zero, default=1800.0, metavar="SECONDS", help="for loading (default: %(default)s)"
@@ -45,12 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=above_zero, default=120.0, metavar="SECONDS", help="for each answer (default: %(default)s)"
     )
     parser.add_argument("--ca-file", type=Path, metavar="FILE", help="CAs of the certificate of https URLs, PEM")
-    parser.add_argument(
-        "--client-certfile", type=Path, metavar="FILE", help="certificate of the client, where a server wants one, PEM"
-    )
-    parser.add_argument(
-        "--client-keyfile", type=Path, metavar="FILE", help="its private key, PEM (default: in --client-certfile)"
-    )
+    add_client_certificate(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from openai_bls.launcher.tritonserver.ports import Ports
 
 _TIMEOUT_SECONDS = 2.0
-_LISTING_SECONDS = 2.0
+LISTING_SECONDS = 2.0
 _LISTING_RETRY_SECONDS = 0.05
 
 
@@ -96,7 +96,7 @@ def served_models(host: str, ports: Ports, engines: int = 1) -> list[str]:
         ports: ports of the server.
         engines: number of models to wait for.
     """
-    deadline = time.monotonic() + _LISTING_SECONDS
+    deadline = time.monotonic() + LISTING_SECONDS
     while True:
         try:
             cards = json.loads(get(host, ports.openai, "/v1/models", tls=ports.tls) or b"")["data"]

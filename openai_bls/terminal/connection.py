@@ -37,8 +37,14 @@ class Connection(NamedTuple):
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add --url, --model, --api-key-file, --client-certfile, --client-keyfile and --timeout."""
+def add_arguments(parser: ArgumentParser, *, timeout: float = 120.0, waits_for: str = "each piece") -> None:
+    """Add --url, --model, --api-key-file and --timeout.
+
+    Args:
+        parser: parser of the command.
+        timeout: default of --timeout, seconds.
+        waits_for: event that --timeout limits, for its help.
+    """
     parser.add_argument("--url", type=base_url, default=DEFAULT_URL, help="of /v1 (default: %(default)s)")
     parser.add_argument("--model", help="the served name to ask for (default: the first of /v1/models)")
     parser.add_argument(
@@ -48,17 +54,21 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a file with the key (default: OPENAI_API_KEY, then OPENAI_BLS_API_KEY; without these none)",
     )
     parser.add_argument(
+        "--timeout",
+        type=above_zero,
+        default=timeout,
+        metavar="SECONDS",
+        help=f"to wait for {waits_for} (default: %(default)s)",
+    )
+
+
+def add_client_certificate(parser: ArgumentParser) -> None:
+    """Add --client-certfile and --client-keyfile."""
+    parser.add_argument(
         "--client-certfile", type=Path, metavar="FILE", help="certificate of the client, where a server wants one, PEM"
     )
     parser.add_argument(
         "--client-keyfile", type=Path, metavar="FILE", help="its private key, PEM (default: in --client-certfile)"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=above_zero,
-        default=120.0,
-        metavar="SECONDS",
-        help="to wait for each piece (default: %(default)s)",
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from openai_bls.builder.build import build
-from openai_bls.builder.recipe import BuildOptions
+from openai_bls.builder.options.build import BuildOptions
 from openai_bls.core.manifest import BuildError, EngineLoadError
 from openai_bls.embedded.runners.runner_choice import RunnerChoice
 from openai_bls.embedded.self_test import runner_trials

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from openai_bls.builder.build import build
-from openai_bls.builder.recipe import BuildOptions
+from openai_bls.builder.options.build import BuildOptions
 from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 from tests.triton import reference as transformers_model
 from tests.triton.browser import Browser, started_browser

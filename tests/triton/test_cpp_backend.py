@@ -29,7 +29,7 @@ import pytest
 import tokenizers
 
 from openai_bls.builder.build import build
-from openai_bls.builder.recipe import BuildOptions
+from openai_bls.builder.options.build import BuildOptions
 from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 from openai_bls.launcher.tritonserver.command import backends_folder, find_server
 from openai_bls.launcher.tritonserver.ports import lease_ports

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from openai_bls.builder.build import build
-from openai_bls.builder.recipe import BuildOptions
+from openai_bls.builder.options.build import BuildOptions
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
 from tests.triton.conftest import ANSWERED, SHORT_CHATS

@@ -12,7 +12,7 @@ import pytest
 from openai.types.chat import ChatCompletionPredictionContentParam
 
 from openai_bls.builder.build import build
-from openai_bls.builder.recipe import BuildOptions
+from openai_bls.builder.options.build import BuildOptions
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton.conftest import CHECKPOINT, SHORT_CHATS
 from tests.triton.metrics import find, scrape

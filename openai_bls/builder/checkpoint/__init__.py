@@ -1,1 +1,1 @@
-"""What a checkpoint holds, looked at before a build: its files, its tensors, and the parameters of its model."""
+"""What a checkpoint holds, looked at before a build: its kind, files, tensors, quantization and parameters."""

@@ -16,19 +16,21 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.builder.lora import fingerprint, place_adapters
-from openai_bls.builder.recipe import BuildOptions, Report
-from openai_bls.builder.target import BuildTarget, Prepared
-from openai_bls.builder.tensorrt_llm.memory.quantization import QUANTIZATIONS
+from openai_bls.builder.checkpoint.config import read_config
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.options.quantizations import QUANTIZATIONS
+from openai_bls.builder.placing.adapters import fingerprint, place_adapters
+from openai_bls.builder.placing.weights import find_weights, place_as_it_is
+from openai_bls.builder.recipe import Report
+from openai_bls.builder.targets.folders import Prepared
+from openai_bls.builder.targets.selection import BuildTarget
 from openai_bls.builder.tensorrt_llm.model import chatglm
-from openai_bls.builder.tensorrt_llm.model.hf_config import read_config
 from openai_bls.builder.tensorrt_llm.plan.planning import Request, as_gpu, plan
 from openai_bls.builder.tensorrt_llm.survey import log_file, survey
 from openai_bls.builder.tensorrt_llm.worker.failures import TAIL_LINES, classify, require_disk
 from openai_bls.builder.tensorrt_llm.worker.main import encode
 from openai_bls.builder.tensorrt_llm.worker.process import run_worker
 from openai_bls.builder.tensorrt_llm.worker.progress import LogReader, Progress, Step
-from openai_bls.builder.weights import find_weights, place_as_it_is
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.manifest import BuildError, FileRecord, Manifest, TensorRtLlmRecord, record
 from openai_bls.core.settings import OfficialSettings

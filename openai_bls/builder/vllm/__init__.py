@@ -1,1 +1,1 @@
-"""Engines of vLLM: options, the plan that vLLM's own configuration checks, the self-test, and vLLM's environment."""
+"""Engines of vLLM: the plan that vLLM's own configuration checks, the self-test, and vLLM's environment."""

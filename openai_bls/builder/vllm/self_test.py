@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from openai_bls.builder.target import Prepared
+from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.manifest import AnswerRecord, BuildError, EngineLoadError, Manifest, write_manifest
 from openai_bls.core.settings import TensorRtLlmSettings, engine_overrides
 from openai_bls.engines.vllm.answers import Switch, record

@@ -16,11 +16,11 @@ from types import FrameType
 from typing import Any, NamedTuple, get_args
 
 from openai_bls.builder.build import build, remove
-from openai_bls.builder.hub import fetch_config, is_gguf, local_path
-from openai_bls.builder.lora import read_lora_options
-from openai_bls.builder.recipe import BuildOptions
-from openai_bls.builder.tensorrt_llm.plan.options import read_options, refuse_meaningless
-from openai_bls.builder.vllm.options import VllmOptions, read_vllm_options, refuse_vllm_only
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.options.lora import read_lora_options
+from openai_bls.builder.options.tensorrt_llm import read_options, refuse_meaningless
+from openai_bls.builder.options.vllm import VllmOptions, read_vllm_options, refuse_vllm_only
+from openai_bls.builder.source.hub import fetch_config, is_gguf, local_path
 from openai_bls.commands.options import repository
 from openai_bls.core.manifest import BuildError, EngineKind, EngineSetupError, Quantization
 from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-from openai_bls.builder.hub import SOURCE, default_name, source_of
+from openai_bls.builder.source.hub import SOURCE, default_name, source_of
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
 from openai_bls.launcher import workspace
 from openai_bls.launcher.checks import engine_address
@@ -72,7 +72,7 @@ def ensure_engine(
         report(f"building {model} in the place of {present.model_name}")
     else:
         report(f"there is no engine yet: building {model}")
-    _build(repository, model, engine)
+    build_apart(repository, model, engine)
 
 
 def is_same(present: Manifest, model: str) -> bool:
@@ -93,7 +93,7 @@ def _option(engine: str | None) -> str:
     return f" --engine {engine}" if engine else ""
 
 
-def _build(repository: Path, model: str, engine: str | None = None) -> None:
+def build_apart(repository: Path, model: str, engine: str | None = None) -> None:
     """Build in a process of its own: the launcher stays without what that imports."""
     command = [sys.executable, "-c", _BUILD, "--model", model, "--model-repository", str(repository)]
     if engine:

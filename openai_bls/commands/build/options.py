@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-from openai_bls.builder.tensorrt_llm.memory.quantization import BUILT
+from openai_bls.builder.options.quantizations import BUILT
 from openai_bls.commands.options import REPOSITORY_HELP
 from openai_bls.core import guide_names
 from openai_bls.core.manifest import EngineKind

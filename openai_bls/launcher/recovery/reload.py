@@ -10,7 +10,7 @@ from tritonclient.utils import InferenceServerException
 
 from openai_bls.launcher.errors import LaunchError
 
-_UNLOAD_SECONDS = 60.0
+UNLOAD_SECONDS = 60.0
 """Seconds that a model may take to let go of what runs in it."""
 _POLL_SECONDS = 0.05
 
@@ -80,7 +80,7 @@ def _states(client: InferenceServerClient, headers: Mapping[str, str] | None) ->
 def _unload(client: InferenceServerClient, name: str, headers: Mapping[str, str] | None) -> bool:
     """Unload a model and wait until it is gone; False if that takes too long."""
     client.unload_model(name, headers=headers)
-    deadline = time.monotonic() + _UNLOAD_SECONDS
+    deadline = time.monotonic() + UNLOAD_SECONDS
     while _states(client, headers).get(name) in ("READY", "UNLOADING"):
         if time.monotonic() > deadline:
             return False

@@ -45,7 +45,7 @@ def serve(options: ServeOptions) -> int:
     checks.check_engine(options.repository)
     checks.check_ports(options.ports, options.host, options.triton_address)
     options = replace(options, ports=checks.with_tls(options.ports, options.repository, start.environment))
-    log_path = _log_path(options)
+    log_path = make_log(options)
     console.step(f"tritonserver ({start.server.version}) from {start.server.binary}; log in {log_path}")
     if warning := exposure_warning(start.server.release, options.triton_address):
         console.step(warning)
@@ -100,7 +100,12 @@ def _wait(console: Console, backoff: Backoff, stops: Callable[[], int]) -> bool:
     return not stops()
 
 
-def _log_path(options: ServeOptions) -> Path:
+def make_log(options: ServeOptions) -> Path:
+    """The log of the server: --log-file, emptied, or a new temporary file.
+
+    Raises:
+        LaunchError: --log-file cannot be written.
+    """
     if options.log_file is not None:
         try:
             options.log_file.parent.mkdir(parents=True, exist_ok=True)

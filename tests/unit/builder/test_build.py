@@ -11,56 +11,29 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from openai_bls.builder import build, target
-from openai_bls.builder.hub import default_name
-from openai_bls.builder.lora import LoraOptions
-from openai_bls.builder.recipe import BuildOptions
-from openai_bls.builder.target import TOKENIZER_MODELS, sole_build, target_of
+from openai_bls.builder.options.lora import LoraOptions
+from openai_bls.builder.source.hub import default_name
+from openai_bls.builder.targets.folders import TOKENIZER_MODELS
+from openai_bls.builder.targets.selection import sole_build, target_of
 from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
-from openai_bls.commands.main import run as run_command
 from openai_bls.core.engine_types import Grammar
-from openai_bls.core.manifest import BuildError, EngineLoadError, LoraSettings, Manifest, load_manifest
+from openai_bls.core.manifest import EngineLoadError, LoraSettings, load_manifest
 from openai_bls.embedded.sampling import grammar_backend
 from openai_bls.engines.registry import create_engine
+from tests.unit.builder.builds import answer, build_main, refusal, run
 from tests.unit.builder.tensorrt_llm.build_support import leftovers
 from tests.unit.builder.tensorrt_llm.build_support import make_adapter as of_size_4
 from tests.unit.embedded.adapters import QUERIES, make_adapter
-from tests.unit.engines.engine_support import Recorder, request
+from tests.unit.engines.engine_support import Recorder
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def run(source: Path | str, repository: Path, **options: object) -> tuple[Manifest, list[str]]:
-    lines: list[str] = []
-    manifest = build.build(BuildOptions(str(source), repository, **options), lines.append)  # type: ignore[arg-type]
-    return manifest, lines
-
-
-def refusal(source: Path | str, repository: Path, **options: object) -> str:
-    with pytest.raises(BuildError) as caught:
-        run(source, repository, **options)
-    assert "\n" not in str(caught.value)
-    assert not leftovers(repository)
-    return str(caught.value)
-
-
-def answer(repository: Path) -> list[int]:
-    """What the engine in the repository generates."""
-    recorder = Recorder()
-    engine = create_engine(repository / "tensorrt_llm" / "1", recorder, {"num_threads": "1"})
-    engine.submit(request(1))
-    recorder.wait_end(1)
-    engine.close()
-    return recorder.tokens[1]
 
 
 def test_files_and_manifest(source: Path, repository: Path) -> None:
@@ -77,13 +50,17 @@ def test_files_and_manifest(source: Path, repository: Path) -> None:
     assert len(answer(repository)) == 8
 
 
-def test_second_run_does_nothing(source: Path, repository: Path) -> None:
+def test_what_needs_no_build(source: Path, repository: Path) -> None:
     first, _ = run(source, repository)
     weights = repository / "tensorrt_llm" / "1" / "checkpoint" / "model.safetensors"
     inode = weights.stat().st_ino
     again, lines = run(source, repository)
     assert again == first
     assert "up to date" in lines[0]
+    manifest, lines = run(source, repository, served_model_name="other")
+    assert load_manifest(repository / "tensorrt_llm" / "1") == manifest
+    assert manifest.model_name == "other"
+    assert "no rebuild" in lines[-1]
     assert weights.stat().st_ino == inode
     run(source, repository, force=True)
     assert weights.stat().st_ino != inode
@@ -103,12 +80,12 @@ def test_a_change_builds_again(source: Path, repository: Path) -> None:
 
 def test_a_build_takes_the_place_of_an_engine_for_several_gpus(source: Path, repository: Path) -> None:
     """An older release's, which is refused at its load."""
-    built, _ = run(source, repository, self_test=False)
+    built, _ = run(source, repository)
     path = repository / "tensorrt_llm" / "1" / "engine.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"tensor_parallel_size": 2}))
     with pytest.raises(EngineLoadError, match="--tp-size 2"):
         load_manifest(path.parent)
-    again, said = run(source, repository, self_test=False)
+    again, said = run(source, repository)
     assert "up to date" not in said[0]
     assert again.source == built.source
     assert load_manifest(path.parent) == again
@@ -130,7 +107,7 @@ def test_adapters(source: Path, repository: Path, tmp_path: Path) -> None:
     assert not (repository / "tensorrt_llm" / "1" / "lora").exists()
     # Of another model: told before the engine that is there is touched.
     other = LoraOptions({"clerk": of_size_4(tmp_path / "clerk", 8)})
-    said = refusal(source, repository, lora=other)
+    said = refusal(source, repository, lora=other, self_test=True)
     assert said.startswith(
         "the adapter clerk does not load: the adapter is of another model: model.layers.0.self_attn.q"
     )
@@ -156,11 +133,10 @@ def test_training_on_does_not_reach_the_engine(source: Path, repository: Path) -
 
 
 @pytest.mark.parametrize(
-    ("module", "name"),
-    [(build, "place_tokenizer"), (build, "place_weights"), (build, "_versions"), (target, "write_manifest")],
+    "step", ["build.place_tokenizer", "embedded.building.place_weights", "targets.default.write_manifest"]
 )
 def test_a_failed_build_leaves_the_last_engine(
-    source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+    source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     first, _ = run(source, repository)
     before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
@@ -168,18 +144,18 @@ def test_a_failed_build_leaves_the_last_engine(
     def interrupt(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, name, interrupt)
+    monkeypatch.setattr(f"openai_bls.builder.{step}", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(source, repository, max_model_len=99)
     assert {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()} == before
     assert load_manifest(repository / "tensorrt_llm" / "1") == first
 
 
-@pytest.mark.parametrize("where", ["place_weights", 4])
+@pytest.mark.parametrize("where", ["place_tokenizer", 4])
 def test_a_killed_build(source: Path, repository: Path, where: str | int) -> None:
     """Killed while preparing: the last engine loads. Killed while moving: the loader says so, and the next build takes
     it back, even if it fails itself."""
-    run(source, repository)
+    run(source, repository, engine="null")
     code = f"""
         import os, signal
         from pathlib import Path
@@ -194,20 +170,20 @@ def test_a_killed_build(source: Path, repository: Path, where: str | int) -> Non
         Path.rename = counted
         if isinstance(where, str):
             setattr(package, where, die)
-        options = package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99, self_test=False)
+        options = package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99, engine="null")
         package.build(options, print)
     """
     killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert leftovers(repository)
-    if where == "place_weights":
+    if where == "place_tokenizer":
         assert len(answer(repository)) == 8
     else:
         with pytest.raises(EngineLoadError, match="cut short"):
             answer(repository)
-        assert "--max-seq-len 0" in refusal(source, repository, max_model_len=0)
+        assert "--max-seq-len 0" in refusal(source, repository, engine="null", max_model_len=0)
         assert len(answer(repository)) == 8
-    assert run(source, repository)[0].max_model_len == 512
+    assert run(source, repository, engine="null")[0].max_model_len == 512
     assert not leftovers(repository)
     assert len(answer(repository)) == 8
 
@@ -224,7 +200,7 @@ def test_a_full_disk(source: Path, repository: Path, monkeypatch: pytest.MonkeyP
         # As `shutil.copyfile` does it.
         raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(target))
 
-    monkeypatch.setattr("openai_bls.builder.weights.place", full)
+    monkeypatch.setattr("openai_bls.builder.tokenizer.placing.place", full)
     said = refusal(source, repository)
     assert said.startswith("the disk is full: ")
     assert f"GiB are free at {repository / 'tensorrt_llm' / '1'}" in said
@@ -283,29 +259,6 @@ def test_refusals(source: Path, repository: Path, tmp_path: Path, monkeypatch: p
     assert "HF_HUB_OFFLINE is set" in refusal("nobody/no-such-model", repository)
 
 
-def test_refused_checkpoints(source: Path, repository: Path) -> None:
-    config = json.loads((source / "config.json").read_text())
-
-    def with_config(**changes: object) -> str:
-        (source / "config.json").write_text(json.dumps(config | changes))
-        return refusal(source, repository)
-
-    assert "no causal language model" in with_config(model_type="vit", architectures=["ViTModel"])
-    assert "--trust-remote-code" in with_config(auto_map={"AutoModelForCausalLM": "modeling.Model"})
-    assert "no vocab_size" in with_config(vocab_size=None)
-    (source / "config.json").write_text("{")
-    assert "cannot read" in refusal(source, repository)
-    (source / "config.json").write_text(json.dumps(config))
-    (source / "model.safetensors").unlink()
-    assert "no weights" in refusal(source, repository)
-
-
-def test_no_tokenizer(source: Path, repository: Path) -> None:
-    for path in source.glob("*token*"):
-        path.unlink()
-    assert "no tokenizer.json" in refusal(source, repository)
-
-
 def test_a_tokenizer_in_python(source: Path, repository: Path) -> None:
     """None is made without running it, and what runs may not give one."""
     (source / "tokenizer.json").unlink()
@@ -358,18 +311,6 @@ def test_a_tokenizer_of_a_known_family(source: Path, repository: Path) -> None:
     assert manifest.files["generation_config.json"].size == (checkpoint / "generation_config.json").stat().st_size
 
 
-def test_a_changed_name_needs_no_build(source: Path, repository: Path) -> None:
-    run(source, repository)
-    weights = repository / "tensorrt_llm" / "1" / "checkpoint" / "model.safetensors"
-    inode = weights.stat().st_ino
-    manifest, lines = run(source, repository, served_model_name="other")
-    assert load_manifest(repository / "tensorrt_llm" / "1") == manifest
-    assert manifest.model_name == "other"
-    assert "no rebuild" in lines[-1]
-    assert weights.stat().st_ino == inode
-    assert "up to date" in run(source, repository, served_model_name="other")[1][0]
-
-
 def test_somebodys_settings_stay(source: Path, repository: Path) -> None:
     """The embedded engine has none of its own, so no build of it has a reason to write the file again."""
     config = repository / "tensorrt_llm" / "config.pbtxt"
@@ -399,11 +340,6 @@ def test_somebodys_settings_stay(source: Path, repository: Path) -> None:
 )
 def test_served_name(model: str, name: str) -> None:
     assert default_name(model) == name
-
-
-def build_main(arguments: Sequence[str]) -> int:
-    """The exit status of `openai-bls build`."""
-    return run_command("build", arguments)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The models that are built, in the place of builds."""
     models: list[str] = []
     monkeypatch.setattr(
-        first_engine, "_build", lambda _, model, engine: models.append(f"{model} {engine}" if engine else model)
+        first_engine, "build_apart", lambda _, model, engine: models.append(f"{model} {engine}" if engine else model)
     )
     return models
 
@@ -119,5 +119,5 @@ def test_a_workspace_of_an_older_release_is_updated(repository: Path, built: lis
 def test_a_build_that_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A real one, in a process of its own, whose sentence is seen."""
     with pytest.raises(LaunchError, match=r"nothing could not be built \(see above\), so nothing is served"):
-        first_engine._build(tmp_path / "repository", str(tmp_path / "nothing"))
+        first_engine.build_apart(tmp_path / "repository", str(tmp_path / "nothing"))
     assert capfd.readouterr().err.startswith("openai-bls serve: there is no ")

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,6 +26,8 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[tuple[str, str | None, str]] = []
+        self.slow = threading.Event()
+        """The prompt "slow" has come."""
         self.stopped = threading.Event()
 
     @property
@@ -43,6 +44,7 @@ class Handler(BaseHTTPRequestHandler):
         status = 400 if prompt == "bad" else 503 if prompt == "full" and not times else 200
         body = b"oops" if status == 503 or prompt == "oops" else json.dumps({"echo": prompt}, indent=2).encode()
         if prompt == "slow":
+            server.slow.set()
             server.stopped.wait(WAIT_S)
         self.send_response(status)
         self.send_header("x-request-id", "req_1")
@@ -67,7 +69,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_batch, "_RETRY_S", (0.001, 0.002))
+    monkeypatch.setattr(run_batch, "RETRY_S", (0.001, 0.002))
 
 
 def options(folder: Path, url: str, *prompts: str) -> argparse.Namespace:
@@ -112,53 +114,44 @@ def test_an_interrupted_command_waits_for_nobody(server: Server, tmp_path: Path)
     options(tmp_path, server.url, "a", "slow")
     command = [sys.executable, "-m", "openai_bls", "run-batch", "--concurrency", "1", "--url", server.url]
     with subprocess.Popen([*command, "-i", "in.jsonl", "-o", "out.jsonl"], cwd=tmp_path) as process:
-        deadline = time.monotonic() + WAIT_S
-        while not any(prompt == "slow" for _, _, prompt in server.asked):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        assert server.slow.wait(WAIT_S)
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 2
     assert not server.stopped.is_set()
     assert len((tmp_path / "out.jsonl.partial").read_text().splitlines()) == 1
 
 
+def fails(asked: argparse.Namespace, said: str) -> None:
+    with pytest.raises(LaunchError, match=said):
+        run_batch.run(asked)
+
+
 def test_what_is_no_answer(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(LaunchError, match="no JSON"):
-        run_batch.run(options(tmp_path, server.url, "oops"))
-    monkeypatch.setattr(run_batch, "_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(run_batch, "_PATIENCE_S", 0.0)
-    with pytest.raises(LaunchError, match="cannot be reached: timed out"):
-        run_batch.run(options(tmp_path, server.url, "slow"))
+    fails(options(tmp_path, server.url, "oops"), "no JSON")
+    monkeypatch.setattr(run_batch, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(run_batch, "PATIENCE_S", 0.0)
+    fails(options(tmp_path, server.url, "slow"), "cannot be reached: timed out")
     (tmp_path / "out.jsonl.partial").write_text("x\n")
-    with pytest.raises(LaunchError, match="no result, move it away"):
-        run_batch.run(options(tmp_path, server.url, "a"))
+    fails(options(tmp_path, server.url, "a"), "no result, move it away")
 
 
 def test_a_server_that_is_full_for_good(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_batch, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(run_batch, "PATIENCE_S", 0.0)
     assert run_batch.run(options(tmp_path, server.url, "full")) == 1
     (answer,) = results(tmp_path).values()
     assert (answer["status_code"], answer["body"]["error"]["message"]) == (503, "oops")
 
 
 def test_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_batch, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(run_batch, "PATIENCE_S", 0.0)
     asked = options(tmp_path, "http://127.0.0.1:1", "a")
-    with pytest.raises(LaunchError, match="cannot be reached"):
-        run_batch.run(asked)
+    fails(asked, "cannot be reached")
     source = tmp_path / "in.jsonl"
-    source.write_text(f"{source.read_text()}\n{source.read_text()}")
-    for text, says in (
-        (source.read_text(), "line 2: another line has"),
-        ("{", "line 1: This line is not"),
-        ("", "no requests"),
-    ):
+    line = source.read_text()
+    for text, said in ((f"{line}\n{line}", "line 2: another line has"), ("{", "line 1: "), ("", "no requests")):
         source.write_text(text)
-        with pytest.raises(LaunchError, match=says):
-            run_batch.run(asked)
+        fails(asked, said)
     source.unlink()
-    with pytest.raises(LaunchError, match="No such file"):
-        run_batch.run(asked)
+    fails(asked, "No such file")
     asked.url = "localhost"
-    with pytest.raises(LaunchError, match="no URL"):
-        run_batch.run(asked)
+    fails(asked, "no URL")

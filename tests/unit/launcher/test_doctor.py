@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.launcher.doctor import TorchBuild, _repository, installed_torch, torch_finding
+from openai_bls.launcher.doctor import TorchBuild, examine, installed_torch, torch_finding
+from openai_bls.launcher.tritonserver.ports import Ports
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,8 @@ def test_the_installed_torch() -> None:
 def test_a_repository_that_serve_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     own = tmp_path / "openai_bls" / "model_repository"
-    (found,) = _repository(own)
-    assert found.status == "note"
-    assert "`openai-bls serve` makes one" in found.detail
-    assert [finding.status for finding in _repository(tmp_path / "other")] == ["failed", "ok"]
+    found = {finding.name: finding for finding in examine(own, Ports(), "127.0.0.1").checks}
+    assert (found["engine"].status, "model repository" in found) == ("note", False)
+    assert "`openai-bls serve` makes one" in found["engine"].detail
+    found = {finding.name: finding for finding in examine(tmp_path / "other", Ports(), "127.0.0.1").checks}
+    assert found["model repository"].status == "failed"

@@ -95,13 +95,8 @@ def test_command(made: MpiJob, server: list[str], expected: list[str]) -> None:
     assert made.command(server, "p_") == expected
 
 
-def test_every_rank_has_the_exit_timeout() -> None:
-    words = full_command(SERVER, "p_", job())
-    assert words == job().command([*SERVER, "--exit-timeout-secs=30"], "p_")
-    assert words.count("--exit-timeout-secs=30") == 2
-
-
-def test_a_single_server_has_neither_mpirun_nor_its_flags() -> None:
+def test_the_exit_timeout_of_every_rank_and_of_a_single_server() -> None:
+    assert full_command(SERVER, "p_", job()) == job().command([*SERVER, "--exit-timeout-secs=30"], "p_")
     last = "--backend-config=python,shm-region-prefix-name=p_"
     assert full_command(SERVER, "p_") == [*SERVER, "--exit-timeout-secs=30", last]
     own = [*SERVER, "--exit-timeout-secs=3", "--backend-config=python,shm-region-prefix-name=mine"]
@@ -133,13 +128,10 @@ def plan(repository: Path, found: dict[str, EngineHead], *extra: str, **options:
     ("found", "options", "world_size", "models"),
     [
         (heads(tensorrt_llm=None), {}, None, ()),
-        (heads(tensorrt_llm=None), {"world_size": 1}, None, ()),
         (heads(tensorrt_llm=PYTHON), {}, None, ()),
-        (heads(tensorrt_llm=PYTHON), {"world_size": 1}, None, ()),
         (heads(tensorrt_llm=TensorRtLlmHead("cpp")), {}, None, ()),
         (heads(tensorrt_llm=CPP), {}, 2, ("tensorrt_llm",)),
         (heads(tensorrt_llm=TensorRtLlmHead("cpp", 4, 2)), {}, 8, ("tensorrt_llm",)),
-        (heads(tensorrt_llm=CPP), {"world_size": 2}, 2, ("tensorrt_llm",)),
         (heads(tensorrt_llm=CPP, tensorrt_llm_small=CPP), {}, 2, ("tensorrt_llm", "tensorrt_llm_small")),
         # An engine of another kind runs in rank 0 alone.
         (heads(tensorrt_llm=CPP, tensorrt_llm_small=None), {}, 2, ("tensorrt_llm",)),
@@ -173,7 +165,6 @@ def test_how_many_ranks(
     ("found", "options", "extra", "message"),
     [
         (heads(tensorrt_llm=CPP), {"world_size": 1}, [], "tensorrt_llm was built for 2"),
-        (heads(tensorrt_llm=CPP), {"world_size": 4}, [], "tensorrt_llm was built for 2"),
         (heads(tensorrt_llm=None), {"world_size": 0}, [], "no number of ranks"),
         (heads(tensorrt_llm=PYTHON), {"world_size": 4}, [], "LLM API, which starts its ranks itself"),
         (heads(a=CPP, b=TensorRtLlmHead("cpp", 4)), {}, [], "--mode orchestrator"),
@@ -183,7 +174,6 @@ def test_how_many_ranks(
         (heads(tensorrt_llm=CPP), {"mode": "orchestrator", "hostfile": Path("h")}, [], "one machine"),
         (heads(tensorrt_llm=CPP), {"hosts": "a:2", "hostfile": Path("h")}, [], "twice"),
         (heads(tensorrt_llm=CPP), {"hosts": "a:2 b:2"}, [], "as a:8,b:8"),
-        (heads(tensorrt_llm=CPP), {"hosts": "a:0"}, [], "as a:8,b:8"),
         (heads(tensorrt_llm=CPP), {"hostfile": Path("missing")}, [], "no such file"),
         (heads(tensorrt_llm=None), {"hosts": "a:8,b:8"}, [], "--hosts is for several ranks"),
         (heads(tensorrt_llm=None), {"oversubscribe": True}, [], "--oversubscribe is for several ranks"),
@@ -214,7 +204,6 @@ def test_not_under_another_mpirun(repository: Path) -> None:
         ({"hosts": "a:8,b-2.lan:8"}, ("--bind-to", "none", "--host", "a:8,b-2.lan:8")),
         ({"mpirun_args": ("--tag-output", "-q")}, ("--bind-to", "none", "--tag-output", "-q")),
         ({"mpirun_args": ("--bind-to", "numa")}, ("--bind-to", "numa")),
-        ({"mpirun_args": ("-bind-to=numa",)}, ("-bind-to=numa",)),
     ],
 )
 def test_options_of_mpirun(repository: Path, options: dict[str, Any], words: tuple[str, ...]) -> None:

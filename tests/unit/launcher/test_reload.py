@@ -38,7 +38,7 @@ class FakeClient:
 @pytest.mark.parametrize(("ends", "note"), [(True, False), (False, True)])
 def test_a_model_that_never_ends_is_loaded_again(monkeypatch: pytest.MonkeyPatch, ends: bool, note: bool) -> None:
     monkeypatch.setattr(reload, "InferenceServerClient", FakeClient)
-    monkeypatch.setattr(reload, "_UNLOAD_SECONDS", 0.0)
+    monkeypatch.setattr(reload, "UNLOAD_SECONDS", 0.0)
     monkeypatch.setattr(FakeClient, "ends", ends)
     lines: list[str] = []
     reload.reload_models("x", ["m"], lines.append)

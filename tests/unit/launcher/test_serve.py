@@ -23,7 +23,7 @@ from openai_bls.launcher.readiness import expected_models, get, not_ready, serve
 from openai_bls.launcher.serving import plan as serve_plan
 from openai_bls.launcher.serving.examples import examples
 from openai_bls.launcher.serving.plan import ServeOptions, triton_flags
-from openai_bls.launcher.serving.serve import _log_path
+from openai_bls.launcher.serving.serve import make_log
 from openai_bls.launcher.tritonserver.ports import Ports
 from openai_bls.triton_models.render_configs import configure
 from tests.certificates import Authority
@@ -39,7 +39,7 @@ def test_a_log_file_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path, tmp_path / "file" / "log"):
         with pytest.raises(LaunchError, match=f"--log-file {path} cannot be written"):
-            _log_path(ServeOptions(log_file=path, extra=[]))
+            make_log(ServeOptions(log_file=path, extra=[]))
 
 
 def test_serve_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,12 @@ def test_dry_run_prints_a_script(
     assert "export OPENAI_BLS_HTTP_HOST=::" in changes
     words = shlex.split(command)
     assert words[0].endswith("tritonserver")
-    assert words[1:9] == triton_flags(ServeOptions(tmp_path, host="::"))
+    assert words[1:8] == [
+        f"--model-repository={tmp_path}",
+        *("--http-port=8000", "--grpc-port=8001", "--metrics-port=8002"),
+        *(f"--{name}-address=::" for name in ("http", "grpc", "metrics")),
+    ]
+    assert "--exit-timeout-secs=30" in words
     assert words[-1] == "--backend-config=python,shm-region-prefix-name=openai_bls_"
 
 
@@ -182,21 +187,6 @@ def test_models_are_loaded_again_where_there_are_restarts(
     with pytest.raises(SystemExit):
         cli.main(["serve", "--restarts", "-1"])
     assert "'-1' is not a number from 0 on" in capsys.readouterr().err
-
-
-def test_triton_flags() -> None:
-    options = ServeOptions(Path("r"), PORTS, "0.0.0.0", exit_timeout=5, extra=["--log-info=false"])
-    assert triton_flags(options) == [
-        "--model-repository=r",
-        "--http-port=1",
-        "--grpc-port=2",
-        "--metrics-port=3",
-        "--http-address=0.0.0.0",
-        "--grpc-address=0.0.0.0",
-        "--metrics-address=0.0.0.0",
-        "--exit-timeout-secs=5",
-        "--log-info=false",
-    ]
 
 
 def test_a_new_key(capsys: pytest.CaptureFixture[str]) -> None:
@@ -312,7 +302,7 @@ def test_the_names_that_are_served(models_port: int, monkeypatch: pytest.MonkeyP
     ModelsPage.pages = [(401, b"")]
     assert served_models("127.0.0.1", Ports(openai=models_port), 2) == []
     # One that does not come is not waited for long.
-    monkeypatch.setattr(readiness, "_LISTING_SECONDS", 0)
+    monkeypatch.setattr(readiness, "LISTING_SECONDS", 0)
     ModelsPage.pages = [models_page(("demo", "demo", None))]
     assert served_models("127.0.0.1", Ports(openai=models_port), 2) == ["demo"]
 

@@ -23,9 +23,9 @@ def test_stubs_are_found_by_their_model(tmp_path: Path) -> None:
         assert (found.pid, found.stopped) == (process.pid, False)
         assert 0 <= time.clock_gettime(time.CLOCK_BOOTTIME) - found.started < 600
         process.send_signal(signal.SIGSTOP)
-        while not (stopped := stubs(os.getpid())["echo"][0]).stopped:
-            time.sleep(0.01)
-        assert (stopped.pid, stopped.started) == (found.pid, found.started)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        (stopped,) = stubs(os.getpid())["echo"]
+        assert (stopped.pid, stopped.started, stopped.stopped) == (found.pid, found.started, True)
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert "echo" not in stubs(os.getpid()), "a zombie is dead"

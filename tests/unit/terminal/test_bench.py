@@ -1,102 +1,103 @@
-"""`bench`: what is sent, what is measured, and which tool does it."""
+"""`bench`: the command lines of aiperf, by a program of that name."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 from pathlib import Path
 
 import pytest
 
 from openai_bls.commands import main as cli
-from openai_bls.terminal.bench import aiperf, command, summary
-from openai_bls.terminal.bench.load import Level, Load, Measured, Sample
-from openai_bls.terminal.bench.prompts import Prompts
-from openai_bls.terminal.connection import Connection
 from tests.unit.terminal.support import FakeServer
 
-LIMITS = summary.Limits(100.0, 10.0)
+PROGRAM = """\
+#!/bin/sh
+echo "ran: $*"
+while [ $# -gt 1 ]; do
+    [ "$1" = --config ] && grep -q 'api_key: "${OPENAI_BLS_BENCH_KEY}"' "$2" && echo "key: $OPENAI_BLS_BENCH_KEY"
+    shift
+done
+exit ${STATUS:-0}
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "aiperf"
+    path.write_text(PROGRAM)
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return path
 
 
 def bench(fake: FakeServer, *words: str) -> int:
-    return cli.main(["bench", "--url", fake.url, "--tool", "own", "--requests", "3", *words])
+    return cli.main(["bench", "--url", fake.url, *words])
 
 
-def test_a_summary() -> None:
-    samples = [Sample(0.05, 0.05 + 0.009 * 9, 20, 10), Sample(0.2, 0.2 + 0.02 * 9, 22, 10), Sample(error="x")]
-    found = summary.summarize(Measured(Level(3, concurrency=2), samples, 2.0), LIMITS)
-    assert (found.requests, found.failed, found.errors) == (3, 1, {"x": 1})
-    assert (found.ttft_p50_ms, found.ttft_p99_ms) == pytest.approx((50, 200))
-    assert (found.itl_p50_ms, found.itl_p99_ms) == pytest.approx((9, 20))
-    assert (found.tokens_per_s, found.requests_per_s, found.goodput_per_s) == (10.0, 1.0, 0.5)
-
-
-def test_percentiles_are_the_nearest_rank() -> None:
-    values = list(map(float, range(1, 201)))
-    assert (summary.percentile(values, 50), summary.percentile(values, 99)) == (100.0, 198.0)
-    assert summary.percentile([3.0], 99) == 3.0
-    assert summary.percentile([], 50) is None
-
-
-def test_prompts_are_as_long_as_the_server_counts(fake: FakeServer) -> None:
-    """It counts two tokens for a word and five for the template."""
-    prompts = Prompts(101, seed=0)
-    prompts.fit(Connection(fake.url, "", 10), "small")
-    assert prompts.words == 48
-    assert len({prompts.next() for _ in range(20)}) == 20
-
-
-def test_table_json_and_plot(fake: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output, plot = tmp_path / "found.json", tmp_path / "found.png"
-    fits = ["--prompt-tokens", "25", "--output-tokens", "2"]
-    assert bench(fake, "--concurrency", "1,2", *fits, "--output", str(output), "--plot", str(plot)) == 0
-    found = json.loads(output.read_text())
-    assert [(load["concurrency"], load["requests"], load["failed"]) for load in found["loads"]] == [
-        (1, 3, 0), (2, 3, 0),
-    ]  # fmt: skip
-    assert {load["prompt_tokens"] for load in found["loads"]} == {25.0}
-    assert plot.read_bytes().startswith(b"\x89PNG")
-    # Two probes, two to warm up, six.
-    assert len(fake.asked) == 10
-    assert fake.asked[-1] | {"messages": []} == {
-        "model": "small", "messages": [], "max_tokens": 2, "ignore_eos": True, "stream": True,
-        "stream_options": {"include_usage": True},
-    }  # fmt: skip
-    assert "goodput" in capsys.readouterr().out
-
-
-def test_failures_are_counted_and_told(fake: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    fake.breaks_off = True
-    assert bench(fake, "--concurrency", "2", "--warm-up", "0") == 1
-    assert "failed, 3 times: an answer that broke off" in capsys.readouterr().out
-    fake.refuses = 503
-    assert bench(fake) == 2
-    assert "the server answers 503: it is too much" in capsys.readouterr().err
-
-
-def test_an_open_loop_counts_from_when_a_request_was_due(fake: FakeServer) -> None:
-    load = Load(Connection(fake.url, "", 10), {"model": "small"}, lambda: "Hello", seed=1)
-    measured = asyncio.run(load.run(Level(20, rate=400.0)))
-    assert [sample.error for sample in measured.samples] == [""] * 20
-    assert all(0 < sample.first_s <= sample.total_s for sample in measured.samples)
+def test_one_run_for_each_load(fake: FakeServer, program: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["--concurrency", "1,8", "--prompt-tokens", "25", "--output-tokens", "2", "--tokenizer", "t"]
+    assert bench(fake, *words, "--", "--ui", "none") == 0
+    printed, ran, second, _ = capfd.readouterr().out.splitlines()
+    host = fake.url.removesuffix("/v1")
+    told = printed.removeprefix(f"{program} ")
+    assert ran == f"ran: {told}".replace("'", "")
+    assert told.startswith(f"profile --model small --url {host} --custom-endpoint /v1/chat/completions ")
+    for option in (
+        "--streaming", "--concurrency 1 --request-count 16 --num-dataset-entries 18", "--tokenizer t",
+        "--synthetic-input-tokens-mean 25",
+        "--output-tokens-mean 2", "--extra-inputs ignore_eos:true", "--warmup-request-count 2", "--random-seed 0",
+        "--goodput 'time_to_first_token:1000 inter_token_latency:50'",
+    ):  # fmt: skip
+        assert f" {option} " in told
+    assert told.endswith(" --ui none")
+    assert " --concurrency 8 --request-count 32 " in second
+    assert not fake.asked
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "told"),
     [
-        (["--plot", "found.pdf"], "must end in .svg or .png"),
-        (["--output", "/no/such/folder/x"], "there is no folder /no/such/folder"),
-        (["--model", "other"], "has no model 'other'; it serves small, large"),
+        (["--rate", "1.5"], "--request-rate 1.5 --arrival-pattern poisson --request-count 16"),
+        (["--rate", "4"], "--request-rate 4 --arrival-pattern poisson --request-count 40"),
+        (["--requests", "5", "--concurrency", "2"], "--concurrency 2 --request-count 5"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(
-    fake: FakeServer, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_how_many_requests(
+    fake: FakeServer, program: Path, capfd: pytest.CaptureFixture[str], words: list[str], told: str
 ) -> None:
-    assert bench(fake, *words) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert len(error.splitlines()) == 1
+    assert bench(fake, *words, "--warm-up", "0", "--no-ignore-eos") == 0
+    printed = capfd.readouterr().out.splitlines()[0]
+    assert f" {told} " in printed
+    assert "warmup" not in printed
+    assert "ignore_eos" not in printed
+
+
+def test_a_key_is_on_no_command_line(
+    fake: FakeServer, program: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.key = "secret"
+    monkeypatch.setenv("OPENAI_API_KEY", fake.key)
+    assert bench(fake, "--concurrency", "1") == 0
+    printed, ran, key = capfd.readouterr().out.splitlines()
+    assert "secret" not in printed + ran
+    assert key == "key: secret"
+
+
+def test_a_run_that_fails_is_the_last(
+    fake: FakeServer, program: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATUS", "3")
+    assert bench(fake) == 3
+    assert capfd.readouterr().out.count("ran: ") == 1
+
+
+def test_without_aiperf(
+    fake: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert bench(fake) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "`pipx install aiperf`" in error
 
 
 @pytest.mark.parametrize("words", [["--rate", "0"], ["--concurrency", "1,0"], ["--rate", "1", "--concurrency", "1"]])
@@ -104,35 +105,3 @@ def test_loads_that_are_none(words: list[str], fake: FakeServer) -> None:
     with pytest.raises(SystemExit) as ended:
         bench(fake, *words)
     assert ended.value.code == 2
-
-
-def test_how_many_requests() -> None:
-    def of(*words: str) -> list[Level]:
-        return command.levels(cli.parse("bench", words))
-
-    assert of() == [Level(16, 1), Level(32, 8), Level(128, 32)]
-    assert of("--rate", "1,4") == [Level(16, rate=1.0), Level(40, rate=4.0)]
-    assert of("--requests", "5", "--concurrency", "2") == [Level(5, 2)]
-
-
-def test_aiperf_where_it_is_installed(
-    fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    program = tmp_path / "aiperf"
-    program.write_text("#!/bin/sh\necho ran: $*\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    words = ["--tokenizer", "t", "--concurrency", "2", "--requests", "3", "--warm-up", "0"]
-    assert cli.main(["bench", "--url", fake.url, *words]) == 0
-    printed, ran, *_ = capfd.readouterr().out.splitlines()
-    assert printed.startswith(f"{aiperf.program()} profile --model small --url {fake.url.removesuffix('/v1')} ")
-    assert "--concurrency 2 --request-count 3 " in printed
-    assert "--use-server-token-count" in printed
-    assert "warmup" not in printed
-    assert "secret" not in printed
-    assert ran.endswith("--api-key secret")
-    assert not fake.asked
-
-    assert cli.main(["bench", "--url", fake.url, "--requests", "3", "--concurrency", "1"]) == 0
-    assert "aiperf is installed and not used: it needs a --tokenizer" in capfd.readouterr().out

@@ -35,6 +35,15 @@ def ask(fake: FakeServer, monkeypatch: pytest.MonkeyPatch, *words: str, said: st
     return cli.main(["chat", "--url", fake.url, *words])
 
 
+def speak_tls(fake: FakeServer, authority: Authority, *, asks_for_certificates: bool = False) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue())
+    if asks_for_certificates:
+        context.load_verify_locations(authority.file)
+        context.verify_mode = ssl.CERT_REQUIRED
+    fake.socket = context.wrap_socket(fake.socket, server_side=True)
+
+
 @pytest.fixture
 def chat(fake: FakeServer) -> Iterator[Chat]:
     server = Connection(fake.url, "", 10)
@@ -94,9 +103,7 @@ def test_https_that_fails(
     said: str,
 ) -> None:
     if speaks_tls:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*Authority(tmp_path).issue())
-        fake.socket = context.wrap_socket(fake.socket, server_side=True)
+        speak_tls(fake, Authority(tmp_path))
     assert ask(fake, monkeypatch, "--url", fake.url.replace("http:", "https:")) == 2
     assert said in capsys.readouterr().err
 
@@ -105,22 +112,14 @@ def test_https_that_fails(
 def test_a_client_certificate(
     fake: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, shown: bool
 ) -> None:
-    """Both clients show it."""
     authority = Authority(tmp_path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*authority.issue())
-    context.load_verify_locations(authority.file)
-    context.verify_mode = ssl.CERT_REQUIRED
-    fake.socket = context.wrap_socket(fake.socket, server_side=True)
+    speak_tls(fake, authority, asks_for_certificates=True)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
     certificate, key = map(str, authority.issue("client"))
     words = ["--url", fake.url.replace("http:", "https:")]
     words += ["--client-certfile", certificate, "--client-keyfile", key] if shown else []
-    status = 0 if shown else 2
-    assert ask(fake, monkeypatch, *words) == status
+    assert ask(fake, monkeypatch, *words) == (0 if shown else 2)
     assert ("Hello" in capsys.readouterr().out) == shown
-    load = ["--tool", "own", "--concurrency", "1", "--requests", "1", "--warm-up", "0"]
-    assert cli.main(["bench", *words, *load]) == status
 
 
 def test_a_client_certificate_that_cannot_be_used(

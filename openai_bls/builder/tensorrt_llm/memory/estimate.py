@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, GPUS, Gpu, NumberFormat
-from openai_bls.builder.tensorrt_llm.memory.quantization import BUILT, KV_CACHE_FORMAT, QUANTIZATIONS
+from openai_bls.builder.options.quantizations import BUILT, KV_CACHE_FORMAT, QUANTIZATIONS, NumberFormat
+from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, GPUS, Gpu
 from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, PlannedEngine, quantization_named, sizes_of
 from openai_bls.builder.tensorrt_llm.model.shapes import ModelShape
 

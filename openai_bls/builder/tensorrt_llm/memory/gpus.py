@@ -9,13 +9,11 @@ the most of these, so that no estimate is too low by that.
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 import msgspec
 
+from openai_bls.builder.options.quantizations import NumberFormat
 from openai_bls.core.manifest import BuildError
-
-NumberFormat = Literal["bfloat16", "int8", "fp8", "nvfp4"]
 
 GIB = 1 << 30
 _MIB = 1 << 20

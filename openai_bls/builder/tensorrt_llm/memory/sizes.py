@@ -20,13 +20,13 @@ import math
 
 import msgspec
 
-from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, Gpu
-from openai_bls.builder.tensorrt_llm.memory.quantization import (
+from openai_bls.builder.options.quantizations import (
     CHECKPOINT_ONLY,
     KV_CACHE_BYTES,
     QUANTIZATIONS,
     Quantization,
 )
+from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, Gpu
 from openai_bls.builder.tensorrt_llm.model.shapes import ModelShape
 from openai_bls.core.manifest import BuildError, Dtype
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype, Quant

@@ -1,1 +1,1 @@
-"""Models as their checkpoints describe them: family, shape and quantization. Imports nothing of its siblings."""
+"""Models as their checkpoints describe them: family and shape. Imports nothing of its siblings."""

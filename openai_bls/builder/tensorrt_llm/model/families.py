@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from openai_bls.builder.tensorrt_llm.model.hf_config import first_architecture
+from openai_bls.builder.checkpoint.config import first_architecture
 from openai_bls.engines.tensorrt_llm.interface import Flow, Quant
 
 Version = tuple[int, int]

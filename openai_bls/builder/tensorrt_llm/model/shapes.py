@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from openai_bls.builder.checkpoint.config import first_architecture
 from openai_bls.builder.checkpoint.parameter_count import ParameterCount, count_parameters
-from openai_bls.builder.tensorrt_llm.model.hf_config import first_architecture
-from openai_bls.builder.tensorrt_llm.model.quantized_checkpoint import quantization_of
+from openai_bls.builder.checkpoint.quantized import quantization_of
 from openai_bls.core.checkpoint import scaled_positions
 from openai_bls.core.manifest import BuildError, EngineSetupError, first_line
 

@@ -1,1 +1,1 @@
-"""Plan of an engine: options, lengths, calibration and their checks. Imports memory and model."""
+"""Plan of an engine: lengths, calibration and their checks. Imports memory and model."""

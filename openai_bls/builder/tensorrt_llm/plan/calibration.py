@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from openai_bls.builder.tensorrt_llm.memory.quantization import BUILT, QUANTIZATIONS
+from openai_bls.builder.options.quantizations import BUILT, QUANTIZATIONS
 from openai_bls.builder.tensorrt_llm.model.families import Family
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
 from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype, Quant

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions, engine_only
 from openai_bls.builder.tensorrt_llm.model import families
-from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions, engine_only
 from openai_bls.core.manifest import BuildError
 from openai_bls.engines.tensorrt_llm.interface import Flow, Version
 

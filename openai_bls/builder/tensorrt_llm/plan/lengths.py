@@ -6,13 +6,11 @@ tensorrt_llm/_torch/pyexecutor/model_engine.py cuts the length down with a warni
 
 from __future__ import annotations
 
+from openai_bls.builder.options.build import DEFAULT_MODEL_LEN
+from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
-from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
 from openai_bls.core.manifest import BuildError
 from openai_bls.engines.tensorrt_llm.interface import Flow
-
-DEFAULT_MODEL_LEN = 2048
-"""Tokens of prompt and output, where the checkpoint does not say."""
 
 
 def lengths(

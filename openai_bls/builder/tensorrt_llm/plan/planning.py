@@ -9,26 +9,26 @@ from typing import Any, get_args
 
 import msgspec
 
-from openai_bls.builder.lora import lora_settings, read_adapters
-from openai_bls.builder.recipe import BuildOptions
-from openai_bls.builder.tensorrt_llm.memory.estimate import estimate
-from openai_bls.builder.tensorrt_llm.memory.estimate_text import report, sentences
-from openai_bls.builder.tensorrt_llm.memory.gpus import Gpu, find_gpu, gpu_of_memory
-from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, PlannedEngine
-from openai_bls.builder.tensorrt_llm.model import chatglm, families
-from openai_bls.builder.tensorrt_llm.model.quantized_checkpoint import (
+from openai_bls.builder.checkpoint.quantized import (
     StoredAs,
     checkpoint_refusal,
     kv_cache_refusal,
     quantization_of,
     stored_as,
 )
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions, with_flow
+from openai_bls.builder.placing.adapters import lora_settings, read_adapters
+from openai_bls.builder.tensorrt_llm.memory.estimate import estimate
+from openai_bls.builder.tensorrt_llm.memory.estimate_text import report, sentences
+from openai_bls.builder.tensorrt_llm.memory.gpus import Gpu, find_gpu, gpu_of_memory
+from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, PlannedEngine
+from openai_bls.builder.tensorrt_llm.model import chatglm, families
 from openai_bls.builder.tensorrt_llm.model.shapes import ModelShape, shape_of
 from openai_bls.builder.tensorrt_llm.plan import chunking, lengths, windows
 from openai_bls.builder.tensorrt_llm.plan.calibration import Calibration
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
 from openai_bls.builder.tensorrt_llm.plan.flows import default_flow
-from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions, with_flow
 from openai_bls.core.checkpoint import context_length
 from openai_bls.core.engine import LoraError
 from openai_bls.core.manifest import EngineSetupError, LoraSettings

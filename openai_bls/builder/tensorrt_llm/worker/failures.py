@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import shutil
 import signal
@@ -13,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from openai_bls.builder.file_errors import free_space
 from openai_bls.builder.tensorrt_llm.memory.gpus import GIB
 from openai_bls.builder.tensorrt_llm.worker.main import REFUSAL
 from openai_bls.builder.tensorrt_llm.worker.process import KILLED_BASE
@@ -26,8 +25,6 @@ Kind = Literal[
 
 TAIL_LINES = 400
 """Lines of a log's end; a traceback through TensorRT-LLM and MPI is long."""
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-_ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -88,47 +85,6 @@ def classify(code: int, tail: Sequence[str], spec: BuildSpec) -> Failure:
     return Failure("other", f"the build failed: {last}")
 
 
-def of_files(error: OSError, repository: Path) -> BuildError | None:
-    """Sentence for an error of the build's own work on files; None if it is about no file.
-
-    Errors that name no file are taken to be about the model repository.
-    """
-    number, reason, named = _told(error)
-    # Of a copy the second name is the one that is written.
-    path = Path(named[-1]) if named else repository
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        return BuildError(
-            f"the disk is full: {_free(path)}; free some, or build into a repository on another disk "
-            "(--model-repository)"
-        )
-    if not named and number not in _FORBIDDEN:
-        return None
-    if path.absolute().is_relative_to(repository.absolute()):
-        return BuildError(
-            f"the model repository cannot be changed: {reason} ({path if path.is_dir() else path.parent}): see to that "
-            "folder's owner, mode and mount, or give another repository with --model-repository"
-        )
-    return BuildError(f"{path} cannot be read or written: {reason}")
-
-
-def _told(error: OSError) -> tuple[int | None, str, list[str]]:
-    """Number, message and files of an error; of `shutil.copytree`'s, those of the first file that went wrong."""
-    if not isinstance(error, shutil.Error):
-        return error.errno, error.strerror or str(error), [str(n) for n in (error.filename, error.filename2) if n]
-    failed = error.args[0]
-    if not isinstance(failed, list) or not failed:
-        return None, str(error), []
-    source, target, reason = failed[0]
-    found = _ERRNO.search(str(reason))
-    number = int(found[1]) if found else None
-    return number, os.strerror(number) if number else str(reason), [str(source), str(target)]
-
-
-def _free(path: Path) -> str:
-    folder = next((parent for parent in (path, *path.parents) if parent.is_dir()), Path("/"))
-    return f"{shutil.disk_usage(folder).free / GIB:.1f} GiB are free at {folder}"
-
-
 def require_disk(folder: Path, needed: int) -> None:
     """Raise `BuildError` if `needed` bytes are not free where `folder` is."""
     free = shutil.disk_usage(folder).free
@@ -158,8 +114,8 @@ def _sentence(kind: Kind, text: str, spec: BuildSpec) -> str:
             )
         case "disk":
             said = (
-                f"the disk is full: {_free(spec.workspace)}; free some (--dry-run says how much is needed), or name "
-                "another place with --workspace"
+                f"the disk is full: {free_space(spec.workspace)}; free some (--dry-run says how much is needed), or "
+                "name another place with --workspace"
             )
         case "architecture":
             name = _first(_ARCHITECTURE, text)

@@ -8,10 +8,10 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from openai_bls.builder.tensorrt_llm.memory.quantization import BUILT
+from openai_bls.builder.options.quantizations import BUILT
+from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.model.families import family_of
 from openai_bls.builder.tensorrt_llm.plan.calibration import Calibration
-from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.plan.planning import Plan, Request
 from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype, Quant
 from tests.unit.builder.tensorrt_llm import published_models
@@ -57,22 +57,20 @@ def test_combinations_that_fail(name: str) -> None:
         (
             "Llama-3.1-8B",
             TensorRtLlmOptions(quant="int8_weight_only", kv_cache_dtype="fp8"),
-            "--quant int8_weight_only with --kv-cache-dtype fp8 ends in an error in TensorRT-LLM's conversion of Llama "
-            "models (0.20 to 1.2): give --kv-cache-dtype auto or int8, or --quant fp8 or int8_sq or awq or w4a8_awq or "
-            "nvfp4",
+            "give --kv-cache-dtype auto or int8, or --quant fp8 or int8_sq or awq or w4a8_awq or nvfp4",
         ),
         (
             "gemma-7b",
             TensorRtLlmOptions(kv_cache_dtype="int8"),
-            "--kv-cache-dtype int8 ends in an error in TensorRT-LLM's conversion of Gemma models (0.20 to 1.2): give "
-            "--kv-cache-dtype auto, or --quant fp8 or int8_sq or awq",
+            "give --kv-cache-dtype auto, or --quant fp8 or int8_sq or awq",
         ),
     ],
 )
 def test_they_are_problems_of_the_plan(name: str, own: TensorRtLlmOptions, says: str) -> None:
     """Which --force tries all the same, in another release than those that were read."""
     made = plan_of(published_models.config(name), own)
-    assert says in made.problems
+    (problem,) = made.problems
+    assert problem.endswith(says)
     assert made.refusals == ()
 
 
@@ -80,10 +78,8 @@ def test_they_are_problems_of_the_plan(name: str, own: TensorRtLlmOptions, says:
     ("name", "quant", "cache", "size", "texts"),
     [
         ("Llama-3.1-8B", "fp8", "auto", None, 512),
-        ("Llama-3.1-8B", "fp8", "auto", 64, 64),
         ("Llama-3.1-8B", "awq", "auto", None, 32),
         ("Llama-3.1-8B", "w4a8_awq", "fp8", 16, 16),
-        ("Llama-3.1-8B", None, "int8", 64, 64),
         ("Qwen2.5-7B-Instruct", None, "int8", None, 512),
         ("chatglm3-6b", "int8_weight_only", "int8", None, 64),
         ("chatglm3-6b", "int8_sq", "int8", None, 512),
@@ -110,12 +106,10 @@ def test_numbers_of_texts_that_are_not_taken() -> None:
     ("quant", "cache", "dataset", "refused"),
     [
         ("fp8", "auto", "texts", None),
-        ("fp8", "auto", "cnn_dailymail", None),
         ("awq", "fp8", "ccdv/cnn_dailymail", None),
         ("fp8", "auto", "pileval", None),
         (None, "fp8", "texts", None),
         (None, "int8", "cnn_dailymail", None),
-        (None, "int8", "lambada", None),
         (None, "int8", "copy_of_cnn_dailymail", None),
         ("fp8", "auto", "mit-han-lab/pileval", "no data set that TensorRT-LLM knows by that name"),
         ("fp8", "auto", "lambada", "no data set that TensorRT-LLM knows by that name"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.builder.tensorrt_llm.model.chatglm import guessed, readable, refusal, version_of
+from openai_bls.builder.tensorrt_llm.model.chatglm import guessed, readable, version_of
 from openai_bls.core.manifest import BuildError
 from tests.unit.builder.tensorrt_llm import published_models
 
@@ -31,8 +31,6 @@ def checkpoint(folder: Path, code: str = "", added: tuple[str, ...] = ()) -> Pat
     ("path", "version"),
     [
         ("/models/chatglm2-6b", "chatglm2"),
-        ("/models/chatglm3-6b", "chatglm3"),
-        ("/models/glm-4-9b-chat", "glm4"),
         ("/models/glm_4", "glm4"),
         ("/glm4/chatglm2-6b", "glm4"),
         ("/chatglm3/chatglm2-6b", "chatglm3"),
@@ -53,13 +51,6 @@ def test_what_the_checkpoint_tells(tmp_path: Path) -> None:
     assert version_of(checkpoint(tmp_path / "e"), SMALL) is None
     (tmp_path / "e" / "tokenizer_config.json").write_text("[]")
     assert version_of(tmp_path / "e", SMALL) is None
-
-
-def test_refused_where_nothing_tells() -> None:
-    assert "does not tell which ChatGLM it is: put tokenization_chatglm.py back" in str(refusal(Path("/mine"), SMALL))
-    assert refusal(Path("/mine"), LARGE) is None
-    assert refusal(Path("/chatglm2-6b"), SMALL) is None
-    assert refusal(Path("/chatglm-6b"), SMALL) is not None
 
 
 @pytest.mark.parametrize("name", ["mine", "chatglm2-renamed", "glm4-or-so"], ids=["nothing", "second", "fourth"])

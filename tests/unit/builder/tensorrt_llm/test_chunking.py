@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.memory.gpus import find_gpu
 from openai_bls.builder.tensorrt_llm.plan.chunking import prompts, without_paged_context
-from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype
 
@@ -41,20 +41,6 @@ def test_paged_context(plugins: dict[str, str], quant: str, kv_cache_dtype: KvCa
     assert says in built
     assert bool(built) == bool(says)
     assert loaded == ""
-
-
-def test_prompts_that_fit_a_step() -> None:
-    for asked in (None, True, False):
-        found = prompts(options(chunked=asked), 8192, 8192, "")
-        assert (found.max_input_len, found.chunked, found.problems, found.notes) == (8192, asked, (), ())
-
-
-def test_longer_prompts_turn_it_on() -> None:
-    found = prompts(options(), 32767, 8192, "")
-    assert (found.max_input_len, found.chunked, found.problems) == (32767, True, ())
-    assert "prompts of more than 8,192 tokens (--max-num-tokens) are taken in over several steps" in found.notes[0]
-    assert prompts(options(chunked=True), 32767, 8192, "").notes == ()
-    assert prompts(options(longest=20000), 20000, 8192, "").chunked
 
 
 def test_prompts_end_where_it_cannot_be() -> None:

@@ -11,10 +11,10 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openai_bls.builder.options.quantizations import QUANTIZATIONS
 from openai_bls.builder.tensorrt_llm.memory.estimate import estimate
 from openai_bls.builder.tensorrt_llm.memory.estimate_text import report
 from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, GPUS, Gpu, find_gpu
-from openai_bls.builder.tensorrt_llm.memory.quantization import QUANTIZATIONS
 from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, PlannedEngine
 from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
 from openai_bls.core.manifest import BuildError
@@ -58,18 +58,6 @@ def test_the_log_in_tensorrt_llms_documentation() -> None:
     assert found.kv_tokens == pytest.approx(259_840, rel=0.01)
 
 
-def test_a_log_with_int4_weights() -> None:
-    """A public note on DeepSeek-R1-Distill-Qwen-1.5B, 0.17 with its defaults: 921.51 MiB of execution context."""
-    found = estimated(
-        "DeepSeek-R1-Distill-Qwen-1.5B",
-        dtype="float16",
-        quant="int4_weight_only",
-        max_batch_size=2048,
-        max_num_tokens=8192,
-    )
-    assert 921.51 <= found.activations / MIB <= 921.51 * 1.25
-
-
 def test_a_log_of_a_build() -> None:
     """TensorRT-LLM's examples/models/core/glm-4-9b: 11909 MiB on the GPU and 29706 on the host, of ChatGLM3-6B."""
     found = estimated("chatglm3-6b")
@@ -93,19 +81,9 @@ def test_weights_of_each_quantization() -> None:
     """Llama-2-7B: 6,476,005,376 weights in matrices, 262,410,240 in tables and norms, which stay in float16."""
     linear, rest = 32 * (4 * 4096**2 + 3 * 4096 * 11008), 2 * 32000 * 4096 + 65 * 4096
     assert linear + rest == 6_738_415_616
-    sizes = {
-        "fp8": 1,
-        "fp8_rowwise": 1,
-        "fp8_block": 1,
-        "int8_weight_only": 1,
-        "int4_weight_only": 0.5,
-        "int8_sq": 1,
-        "awq": 0.515625,
-        "w4a8_awq": 0.515625,
-        "gptq": 0.53125,
-        "int8_gptq": 1.03125,
-        "nvfp4": 0.5625,
-    }
+    sizes = dict.fromkeys(("fp8", "fp8_rowwise", "fp8_block", "int8_weight_only", "int8_sq"), 1.0)
+    sizes |= {"int4_weight_only": 0.5, "awq": 0.515625, "w4a8_awq": 0.515625, "nvfp4": 0.5625}
+    sizes |= {"gptq": 0.53125, "int8_gptq": 1.03125}
     assert set(sizes) == set(QUANTIZATIONS)
     for quant, size in sizes.items():
         assert estimated("Llama-2-7b-hf", quant=quant).weights == linear * size + rest * 2, quant
@@ -145,11 +123,8 @@ def test_stages() -> None:
 
 
 def test_cache_types() -> None:
-    sizes = {
-        kind: estimated("Qwen2.5-7B-Instruct", kv_cache_dtype=kind).kv_per_token / 1024
-        for kind in ("auto", "fp8", "int8", "nvfp4")
-    }
-    assert sizes == {"auto": 56, "fp8": 28, "int8": 28, "nvfp4": 15.75}
+    for kind, kib in {"auto": 56, "fp8": 28, "int8": 28, "nvfp4": 15.75}.items():
+        assert estimated("Qwen2.5-7B-Instruct", kv_cache_dtype=kind).kv_per_token == kib * 1024, kind
 
 
 def test_what_auto_is() -> None:
@@ -203,19 +178,6 @@ def test_a_latent_is_on_every_rank() -> None:
 # --- problems and notes
 
 
-def test_the_issues_models_on_usual_gpus() -> None:
-    """What is known to fit, fits; what is known not to, does not."""
-    assert not problems("Qwen1.5-1.8B-Chat", gpu=find_gpu("T4"), dtype="float16")
-    assert not problems("Qwen2.5-7B-Instruct", gpu=find_gpu("L4"), max_batch_size=8)
-    assert not problems("Baichuan2-13B-Chat", gpu=find_gpu("A100-40GB"))
-    assert not problems("CodeLlama-13b-hf", gpu=find_gpu("L4"), quant="int8_weight_only", max_batch_size=8)
-    assert not problems("Qwen2.5-72B-Instruct", gpu=H100, tp=4)
-    assert not problems("Qwen2.5-72B-Instruct", gpu=find_gpu("H200"), quant="fp8")
-    for name, gpu in (("CodeLlama-13b-hf", "L4"), ("Qwen2.5-72B-Instruct", "H100"), ("Llama-2-7b-hf", "V100-16GB")):
-        assert problems(name, gpu=find_gpu(gpu)), name
-    assert "does not fit: each L4 has 21.8 GiB" in problems("CodeLlama-13b-hf", gpu=find_gpu("L4"))
-
-
 def test_a_cache_below_one_sequence() -> None:
     text = problems("Llama-3.1-8B", gpu=find_gpu("L4"), max_seq_len=131_072)
     assert "less than one sequence of 131,072" in text
@@ -264,28 +226,16 @@ def test_heads_that_do_not_divide() -> None:
         ("T4", {"dtype": "bfloat16"}, "give --dtype float16"),
         ("V100-32GB", {"dtype": "float16"}, "dropped the V100"),
         ("B200", {"quant": "awq"}, "no engine with awq weights for B200 (10.0): give --quant fp8 or nvfp4"),
-        (
-            "GB200",
-            {"kv_cache_dtype": "int8"},
-            "no engine with an int8 KV cache for GB200 (10.0): give --kv-cache-dtype auto",
-        ),
+        ("GB200", {"kv_cache_dtype": "int8"}, "no engine with an int8 KV cache for GB200 (10.0)"),
         ("L4", {"kv_cache_dtype": "nvfp4", "flow": "pytorch"}, "give --kv-cache-dtype auto or fp8"),
+        # A GeForce of that generation (12.0) is not meant.
+        ("RTX 5090", {"quant": "awq"}, None),
     ],
 )
-def test_what_a_gpu_lacks(gpu: str, options: dict[str, Any], says: str) -> None:
+def test_what_a_gpu_lacks(gpu: str, options: dict[str, Any], says: str | None) -> None:
     found = estimated("Qwen1.5-1.8B-Chat", gpu=find_gpu(gpu), **options)
-    assert len(found.problems) == 1
-    assert says in found.problems[0]
-
-
-def test_quantizations_that_a_gpu_has_are_named() -> None:
-    assert "it has int8_weight_only, int4_weight_only, int8_sq, awq" in problems(
-        "Qwen2-0.5B", gpu=find_gpu("A100-80GB"), quant="fp8"
-    )
-    assert "so the checkpoint's awq" not in problems("Qwen2.5-7B-Instruct-AWQ", gpu=find_gpu("A10"))
-    shape = msgspec.structs.replace(published_models.shape("Qwen2-0.5B"), quantization="fp8")
-    (problem,) = estimate(shape, PlannedEngine(gpu=find_gpu("A10"))).problems
-    assert "so the checkpoint's fp8 cannot run on it" in problem
+    assert len(found.problems) == (says is not None)
+    assert says is None or says in found.problems[0]
 
 
 def test_a_quantized_checkpoint() -> None:
@@ -295,13 +245,6 @@ def test_a_quantized_checkpoint() -> None:
     assert awq.checkpoint == awq.weights < estimated("Qwen2.5-7B-Instruct").weights / 2
     assert not awq.problems
     assert estimated("Qwen2.5-7B-Instruct-AWQ", quant="awq") == estimated("Qwen2.5-7B-Instruct-AWQ")
-
-
-def test_blackwell_loads_what_it_builds_no_engine_of() -> None:
-    """The PyTorch flow has other kernels, and a GeForce of that generation (12.0) is not meant."""
-    shape = msgspec.structs.replace(published_models.shape("Qwen2-0.5B"), quantization="awq")
-    assert not estimate(shape, PlannedEngine(gpu=find_gpu("B200"), flow="pytorch")).problems
-    assert not problems("Qwen2-0.5B", gpu=find_gpu("RTX 5090"), quant="awq")
 
 
 def test_a_quantized_cache_is_calibrated() -> None:
@@ -325,19 +268,18 @@ def test_notes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("option", "value", "named"),
     [
-        ({"tp": 0}, "--tp-size must be at least 1"),
-        ({"pp": -1}, "--pp-size must be at least 1"),
-        ({"max_batch_size": 0}, "--max-batch-size must be at least 1"),
-        ({"max_seq_len": 0}, "--max-seq-len must be at least 1"),
-        ({"kv_cache_free_gpu_mem_fraction": 0.0}, "must be above 0 and below 1"),
-        ({"kv_cache_free_gpu_mem_fraction": 1.0}, "must be above 0 and below 1"),
+        ("tp", 0, "--tp-size"),
+        ("pp", -1, "--pp-size"),
+        ("max_batch_size", 0, "--max-batch-size"),
+        ("max_seq_len", 0, "--max-seq-len"),
+        ("kv_cache_free_gpu_mem_fraction", 1.0, "--kv-cache-free-gpu-mem-fraction"),
     ],
 )
-def test_options_without_meaning(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(BuildError, match=says):
-        estimated("Qwen2-0.5B", **options)
+def test_options_without_meaning(option: str, value: float, named: str) -> None:
+    with pytest.raises(BuildError, match=named):
+        estimated("Qwen2-0.5B", **{option: value})
 
 
 # --- what must hold of any

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
-from openai_bls.builder.tensorrt_llm.worker.failures import Kind, classify, of_files, require_disk
+from openai_bls.builder.tensorrt_llm.worker.failures import Kind, classify, require_disk
 from openai_bls.builder.tensorrt_llm.worker.main import REFUSAL, REFUSED
 from openai_bls.builder.tensorrt_llm.worker.process import KILLED_BASE
 from openai_bls.core.manifest import BuildError
@@ -103,56 +100,6 @@ def test_what_was_survived_is_not_the_reason() -> None:
     ]
     assert classify(1, tail, SPEC).kind == "disk"
     assert classify(1, tail[:2], SPEC).kind == "other"
-
-
-def test_the_last_exception_counts() -> None:
-    tail = [
-        "ModuleNotFoundError: No module named 'flash_attn'",
-        "[TRT-LLM] [W] going on without it",
-        "torch.OutOfMemoryError: CUDA out of memory.",
-        "[1732214400.1] worker exited",
-    ]
-    assert classify(1, tail, SPEC).kind == "GPU memory"
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_our_own_writing(number: int, tmp_path: Path) -> None:
-    found = of_files(OSError(number, "full", str(tmp_path / "no" / "such" / "file")), Path("/"))
-    assert found is not None
-    assert f"are free at {tmp_path}; free some" in str(found)
-    # It is for builds by a worker, of which these are none.
-    assert "--workspace" not in str(found)
-    assert f"are free at {tmp_path}; free some" in str(of_files(OSError(number, "full"), tmp_path))
-
-
-def test_a_copy_tells_of_the_disk_that_is_written(tmp_path: Path) -> None:
-    (tmp_path / "here").mkdir()
-    full = OSError(errno.ENOSPC, "full", str(tmp_path / "file"), None, str(tmp_path / "here" / "file"))
-    assert f"are free at {tmp_path / 'here'}; free some" in str(of_files(full, Path("/")))
-    (tmp_path / "tree").mkdir()
-    (tmp_path / "tree" / "file").write_bytes(b"text")
-    with pytest.raises(shutil.Error) as caught:
-        shutil.copytree(tmp_path / "tree", tmp_path / "here" / "tree", copy_function=lambda *_: _raise(full))
-    assert f"are free at {tmp_path / 'here' / 'tree'}; free some" in str(of_files(caught.value, Path("/")))
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def test_files_that_cannot_be_written(tmp_path: Path) -> None:
-    inside, outside = tmp_path / "repository" / "tensorrt_llm" / "1" / "engine.json", tmp_path / "elsewhere"
-    inside.parent.mkdir(parents=True)
-    repository = tmp_path / "repository"
-    for number in (errno.EROFS, errno.EACCES, errno.EPERM):
-        said = str(of_files(OSError(number, os.strerror(number), str(inside)), repository))
-        assert said.startswith(f"the model repository cannot be changed: {os.strerror(number)} ({inside.parent}): ")
-        assert f"({repository})" in str(of_files(OSError(number, os.strerror(number)), repository))
-    with pytest.raises(OSError, match="elsewhere") as caught:
-        outside.read_bytes()
-    assert str(of_files(caught.value, repository)) == f"{outside} cannot be read or written: No such file or directory"
-    # Of a connection, say: about no file at all.
-    assert of_files(BrokenPipeError(errno.EPIPE, "Broken pipe"), repository) is None
 
 
 def test_room_for_a_build(tmp_path: Path) -> None:

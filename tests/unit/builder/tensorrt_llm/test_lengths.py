@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
 from openai_bls.builder.tensorrt_llm.plan.lengths import findings, lengths
-from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
 from openai_bls.core.manifest import BuildError
 from openai_bls.engines.tensorrt_llm.interface import Flow
 

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from openai_bls.builder.lora import LoraOptions
-from openai_bls.builder.recipe import BuildOptions
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.options.lora import LoraOptions
+from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, find_gpu
-from openai_bls.builder.tensorrt_llm.plan.options import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.plan.planning import Plan, Request, as_gpu, described, gpu_for, plan
 from openai_bls.core.manifest import BuildError
 from openai_bls.core.settings import TensorRtLlmSettings
@@ -40,6 +40,7 @@ def asked(config: dict[str, Any], own: TensorRtLlmOptions | None = None, **other
 
 
 YAML: dict[str, Any] = {"print_iter_log": True}
+NGRAM: dict[str, Any] = {"decoding_type": "NGram", "max_draft_len": 3, "max_matching_ngram_size": 2}
 
 
 @pytest.mark.parametrize(
@@ -76,16 +77,10 @@ def test_a_model_that_only_engines_have() -> None:
     assert plan(request, Version(1, 3), find_gpu("H100")).engine.flow == "pytorch"
 
 
-@pytest.mark.parametrize(
-    ("own", "said"),
-    [
-        (TensorRtLlmOptions(quant="fp8", extra_llm_api_options=YAML), "--extra-llm-api-options is for --flow pytorch"),
-        (TensorRtLlmOptions(flow="tensorrt", extra_llm_api_options=YAML), "is for --flow pytorch: an engine has"),
-        (TensorRtLlmOptions(flow="pytorch", quant="fp8"), "--quant is for --flow tensorrt: the PyTorch flow does not"),
-    ],
-)
-def test_options_of_both_flows(own: TensorRtLlmOptions, said: str) -> None:
-    with pytest.raises(BuildError, match=said):
+@pytest.mark.parametrize("flow", [None, "tensorrt"])
+def test_options_of_both_flows(flow: Flow | None) -> None:
+    own = TensorRtLlmOptions(flow=flow, quant="fp8", extra_llm_api_options=YAML)
+    with pytest.raises(BuildError, match="--extra-llm-api-options is for --flow pytorch"):
         plan_of(own=own)
 
 
@@ -101,16 +96,14 @@ def test_options_of_both_flows(own: TensorRtLlmOptions, said: str) -> None:
     ],
 )
 def test_speculative_decoding(options: dict[str, Any], values: dict[str, Any], version: str, said: str) -> None:
-    drafter = {"decoding_type": "NGram", "max_draft_len": 3, "max_matching_ngram_size": 2} | values
-    own = TensorRtLlmOptions(extra_llm_api_options={"speculative_config": drafter}, **options)
+    own = TensorRtLlmOptions(extra_llm_api_options={"speculative_config": NGRAM | values}, **options)
     problems = plan_of(own=own, version=version).problems
     assert len(problems) == bool(said)
     assert said in "".join(problems)
 
 
 def test_speculative_decoding_with_adapters() -> None:
-    drafter = {"decoding_type": "NGram", "max_draft_len": 3, "max_matching_ngram_size": 2}
-    own = TensorRtLlmOptions(extra_llm_api_options={"speculative_config": drafter})
+    own = TensorRtLlmOptions(extra_llm_api_options={"speculative_config": NGRAM})
     found = plan_of(request=asked(DEMO, own, lora=LoraOptions(max_loras=2, max_lora_rank=8)))
     assert "does not go with --lora-dir" in "".join(found.problems)
 
@@ -119,9 +112,6 @@ def test_speculative_decoding_with_adapters() -> None:
     ("own", "said"),
     [
         (TensorRtLlmOptions(quant="fp8"), "--quant is for --flow tensorrt"),
-        (TensorRtLlmOptions(plugins={"gemm_plugin": "auto"}), "--plugin is for --flow tensorrt"),
-        (TensorRtLlmOptions(gather_logits=True), "--gather-logits is for --flow tensorrt"),
-        (TensorRtLlmOptions(workers=2), "--workers is for --flow tensorrt"),
         (TensorRtLlmOptions(kv_cache_dtype="int8"), "--kv-cache-dtype int8 is for --flow tensorrt"),
         (TensorRtLlmOptions(backend="cpp"), "--backend cpp is for --flow tensorrt"),
     ],
@@ -143,17 +133,6 @@ def test_a_model_of_unknown_size(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\n  - no estimate: config.json has no usable" in text
 
 
-def test_problems_are_told_once() -> None:
-    own = TensorRtLlmOptions(tensor_parallel_size=3)
-    made = plan_of(own=own)
-    assert len(made.problems) == 1
-    text = described(asked(DEMO, own), made)
-    assert text.count("does not divide the 4 attention heads") == 1
-    foreign = DEMO | {"architectures": ["MambaForCausalLM"]}
-    engine = TensorRtLlmOptions(flow="tensorrt")
-    assert described(asked(foreign), plan_of(foreign, engine)).count("  - MambaForCausalLM is no model family") == 1
-
-
 def test_every_sentence_is_under_its_heading() -> None:
     own = TensorRtLlmOptions(quant="awq", workers=3, plugins={"gemm": "auto"}, max_num_tokens=100)
     foreign = published_models.config("Qwen3-8B")
@@ -168,51 +147,35 @@ def test_every_sentence_is_under_its_heading() -> None:
     assert [sentence.split()[0] for sentence in made.notes] == ["--flow", "TensorRT-LLM", "prompts", "awq", "of"]
 
 
+FP8_CONTEXT = {"use_fp8_context_fmha": "enable"}
+LLGUIDANCE = TensorRtLlmSettings(guided_decoding_backend="llguidance")
+
+
 @pytest.mark.parametrize(
     ("own", "version", "said"),
     [
-        (TensorRtLlmOptions(workers=2), "1.2.1", "builds an engine's 1 rank side by side"),
+        # What the version would refuse in the middle of the build.
         (TensorRtLlmOptions(plugins={"gemm_plugin": "int2"}), "0.20.0", "plugin option gemm_plugin is 'int2': give"),
         (TensorRtLlmOptions(plugins={"use_custom_all_reduce": "enable"}), "1.0.0", "chooses the all-reduce by itself"),
         (TensorRtLlmOptions(kv_cache_dtype="nvfp4", flow="pytorch"), "1.2.1", "give one of auto, fp8"),
-        (TensorRtLlmOptions(quant="gptq"), "1.2.1", "neither makes nor reads GPTQ weights"),
-        (TensorRtLlmOptions(flow="pytorch"), "0.20.0", "serves checkpoints by PyTorch as an experiment only"),
-    ],
-)
-def test_what_the_version_refuses_in_the_middle(own: TensorRtLlmOptions, version: str, said: str) -> None:
-    assert any(said in problem for problem in plan_of(own=own, version=version).problems)
-
-
-@pytest.mark.parametrize(
-    ("own", "said"),
-    [
-        (TensorRtLlmOptions(calib_size=5), "--calib-size 5 has no effect here: only --quant fp8, "),
-        (TensorRtLlmOptions(calib_size=5, quant="int8_weight_only"), "--calib-size 5 has no effect"),
-        (TensorRtLlmOptions(calib_dataset="cnn_dailymail"), "--calib-dataset cnn_dailymail has no effect"),
-        (TensorRtLlmOptions(workers=3), "--workers 3 cannot be had"),
-        (TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "enable"}), "turns it off unless --quant is fp8, "),
+        (TensorRtLlmOptions(workers=3), "1.2.1", "--workers 3 cannot be had"),
+        # What would have no effect.
+        (TensorRtLlmOptions(calib_size=5), "1.2.1", "--calib-size 5 has no effect here: only --quant fp8, "),
+        (TensorRtLlmOptions(calib_size=5, quant="int8_weight_only"), "1.2.1", "--calib-size 5 has no effect"),
+        (TensorRtLlmOptions(calib_dataset="cnn_dailymail"), "1.2.1", "--calib-dataset cnn_dailymail has no effect"),
+        (TensorRtLlmOptions(plugins=FP8_CONTEXT), "1.2.1", "turns it off unless --quant is fp8, "),
+        (TensorRtLlmOptions(plugins=FP8_CONTEXT, quant="fp8"), "1.2.1", "turns it off unless the KV cache is in fp8"),
         (
-            TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "enable"}, quant="fp8"),
-            "turns it off unless the KV cache is in fp8",
-        ),
-        (
-            TensorRtLlmOptions(
-                plugins={"use_fp8_context_fmha": "enable", "context_fmha": "disable"}, quant="fp8", kv_cache_dtype="fp8"
-            ),
+            TensorRtLlmOptions(plugins=FP8_CONTEXT | {"context_fmha": "disable"}, quant="fp8", kv_cache_dtype="fp8"),
+            "1.2.1",
             "turns it off together with context_fmha",
         ),
-        (
-            TensorRtLlmOptions(flow="tensorrt", settings=TensorRtLlmSettings(guided_decoding_backend="llguidance")),
-            "llguidance is not for TensorRT engines: give xgrammar, or --flow pytorch",
-        ),
-        (
-            TensorRtLlmOptions(settings=TensorRtLlmSettings(guided_decoding_backend="llguidance"), backend="cpp"),
-            "llguidance is not for TensorRT engines: give xgrammar, the only one of the C++ backend",
-        ),
+        (TensorRtLlmOptions(flow="tensorrt", settings=LLGUIDANCE), "1.2.1", "give xgrammar, or --flow pytorch"),
+        (TensorRtLlmOptions(settings=LLGUIDANCE, backend="cpp"), "1.2.1", "give xgrammar, the only one"),
     ],
 )
-def test_options_without_an_effect(own: TensorRtLlmOptions, said: str) -> None:
-    made = plan_of(own=own)
+def test_what_is_refused_whatever_the_model(own: TensorRtLlmOptions, version: str, said: str) -> None:
+    made = plan_of(own=own, version=version)
     (refusal,) = made.refusals
     assert said in refusal
     assert refusal in made.problems
@@ -246,11 +209,6 @@ def test_a_quantized_checkpoint_is_not_calibrated() -> None:
     assert plan_of(config, own).problems == ()
 
 
-def test_all_ranks_side_by_side_may_be_asked_for() -> None:
-    own = TensorRtLlmOptions(tensor_parallel_size=2, workers=2, plugins={"gemm_plugin": "auto"})
-    assert plan_of(own=own).problems == ()
-
-
 def test_a_quantized_checkpoint() -> None:
     """As the flow takes it; with its own KV cache."""
     awq = published_models.config("Qwen2.5-7B-Instruct-AWQ")
@@ -276,31 +234,6 @@ def test_the_file_of_modelopt_is_missed_where_the_folder_is_seen(tmp_path: Path)
     assert plan(request, Version(1, 2, 1), None).problems == ()
     (problem,) = plan(msgspec.structs.replace(request, folder=tmp_path), Version(1, 2, 1), None).problems
     assert "looks that up in hf_quant_config.json, which is missing" in problem
-
-
-def test_a_chatglm_that_does_not_tell_its_version(tmp_path: Path) -> None:
-    config = published_models.config("chatglm3-6b")
-    request = asked(config, trust_remote_code=True)
-    assert plan(request, Version(1, 2, 1), None).problems == ()
-    here = msgspec.structs.replace(request, folder=tmp_path)
-    (problem,) = plan(here, Version(1, 2, 1), None).problems
-    assert "does not tell which ChatGLM it is" in problem
-
-
-@pytest.mark.parametrize("flow", ["tensorrt", "pytorch"])
-def test_long_prompts_work_as_they_come(flow: Flow) -> None:
-    """A prompt of 20,000 tokens is within what is advertised, and more than a step."""
-    config = published_models.config("Qwen2.5-7B-Instruct")
-    made = plan_of(config, TensorRtLlmOptions(flow=flow))
-    assert (made.engine.max_seq_len, made.engine.max_input_len, made.engine.max_num_tokens) == (32768, 32767, 8192)
-    assert made.settings.enable_chunked_context is True
-    assert made.problems == ()
-    off = TensorRtLlmOptions(flow=flow, settings=TensorRtLlmSettings(enable_chunked_context=False))
-    short = plan_of(config, off)
-    assert (short.engine.max_seq_len, short.engine.max_input_len) == (32768, 8192)
-    assert short.settings.enable_chunked_context is False
-    assert any("prompts may have 8,192 tokens at most" in note for note in short.notes)
-    assert plan_of().settings == TensorRtLlmSettings()
 
 
 def test_the_gpu_of_an_estimate() -> None:

@@ -6,11 +6,11 @@ import fcntl
 import io
 import os
 import struct
+import sys
 import termios
 
 import pytest
 
-from openai_bls.builder.tensorrt_llm.worker import progress
 from openai_bls.builder.tensorrt_llm.worker.main import STAGE
 from openai_bls.builder.tensorrt_llm.worker.progress import LogReader, Progress, Step
 
@@ -64,7 +64,7 @@ def test_lines() -> None:
 def test_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, *, installed: bool) -> None:
     """A bar, or lines where tqdm is not installed or the terminal has no columns, as some containers' have."""
     if not installed:
-        monkeypatch.setattr(progress, "_tqdm_class", lambda: None)
+        monkeypatch.setitem(sys.modules, "tqdm", None)
     lines: list[str] = []
     leader, follower = os.openpty()
     fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))

@@ -9,8 +9,8 @@ import msgspec
 import pydantic
 import pytest
 
-from openai_bls.builder.tensorrt_llm.worker.main import REFUSAL, REFUSED, Survey, decode_spec, encode
-from openai_bls.builder.tensorrt_llm.worker.process import KILLED_BASE, LogTail, run_worker
+from openai_bls.builder.tensorrt_llm.worker.main import REFUSAL, REFUSED, Survey, encode
+from openai_bls.builder.tensorrt_llm.worker.process import LogTail, run_worker
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm.api_build import _set_plugin
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec, InstalledGpu
@@ -39,11 +39,6 @@ def run(arguments: list[str], folder: Path) -> tuple[int, list[str]]:
     log.touch()
     lines: list[str] = []
     return run_worker(arguments, log, lines.append, lambda: None), lines
-
-
-def test_a_spec_travels_whole(tmp_path: Path) -> None:
-    spec = spec_in(tmp_path)
-    assert decode_spec(encode(spec)) == spec
 
 
 class _PluginConfig(pydantic.BaseModel, validate_assignment=True):
@@ -101,13 +96,6 @@ def test_a_refusal(machine: Machine, tmp_path: Path) -> None:
     assert code == REFUSED
     assert lines[-1] == f"{REFUSAL}TensorRT-LLM 1.2.1 has no plugin option no_such_plugin"
     assert not any("Traceback" in line for line in lines)
-
-
-def test_a_signal_is_told(machine: Machine, tmp_path: Path) -> None:
-    machine.set(FAKE_TENSORRT_LLM_FAIL="import:missing")
-    assert run(["survey", str(tmp_path / "found"), arguments_in(tmp_path)], tmp_path)[0] == REFUSED
-    assert run(["survey", str(tmp_path), arguments_in(tmp_path)], tmp_path)[0] != 0
-    assert KILLED_BASE == 128
 
 
 def test_variables_of_mpi_stay_here(machine: Machine, tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.builder import hub
 from openai_bls.builder.build import build
-from openai_bls.builder.named_models import NAMED_MODELS, NamedModel
-from openai_bls.builder.recipe import BuildOptions
-from openai_bls.builder.vllm.options import VllmOptions
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.options.vllm import VllmOptions
+from openai_bls.builder.source import hub
+from openai_bls.builder.source.named_models import NAMED_MODELS, NamedModel
 from openai_bls.core.manifest import BuildError, Manifest, load_manifest
-from tests.unit.builder.gguf_support import write_gguf
+from tests.unit.builder.gguf.gguf_support import write_gguf
 from tests.unit.builder.tensorrt_llm.build_support import contents, make_checkpoint
 from tests.unit.builder.vllm.vllm_support import make_interpreter
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -57,7 +58,7 @@ class Pip:
 @pytest.fixture
 def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
     stand_in = Pip(tmp_path / ".venv-vllm")
-    monkeypatch.setattr(environment, "_pip", stand_in)
+    monkeypatch.setattr(environment, "run_pip", stand_in)
     return stand_in
 
 
@@ -131,14 +132,14 @@ def test_refusals(options: InstallOptions, tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").touch()
     assert "is there and no environment: give another folder with --dir" in refusal(folder=tmp_path / "mine")
-    monkeypatch.setattr(environment, "_NEEDED_BYTES", {"cpu": 1 << 60})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 20))
     assert "GiB are free: make room, or give a folder on another disk with --dir" in refusal()
 
 
 def test_what_pip_says(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(tmp_path), "absent"]
     with pytest.raises(LaunchError) as caught:
-        environment._pip(command)
+        environment.run_pip(command)
     said = str(caught.value)
     assert said.startswith("cannot install: Could not find a version that satisfies the requirement absent")
     assert said.endswith("(run the command again to go on where it stopped)")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.builder.target import Prepared
+from openai_bls.builder.targets.folders import Prepared
 from openai_bls.builder.vllm.self_test import device_of, self_test
 from openai_bls.core.manifest import AnswerRecord, BuildError, EngineLoadError, Manifest, NullSettings
 from openai_bls.core.settings import TensorRtLlmSettings

@@ -1,0 +1,155 @@
+"""Quantized checkpoints: the forms in which they come, and those that TensorRT-LLM takes.
+
+Sources: `ModelLoader._update_from_hf_quant_config` in tensorrt_llm/llmapi/llm_utils.py, which both flows go through,
+and `ModelConfig.load_hf_quant_config` in tensorrt_llm/_torch/model_config.py. None of it was run here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from openai_bls.builder.checkpoint.config import MODELOPT_FILE
+from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype
+
+
+class StoredAs(msgspec.Struct, frozen=True):
+    """Quantization of a checkpoint, in its own words."""
+
+    form: str
+    """Key of `CHECKPOINT_FORMS` if it is one of them: `gptq`, `fp8_block`, `ModelOpt NVFP4`."""
+    kv_cache: str = ""
+    """Type of the KV cache, as in `interface.KvCacheDtype`; empty if the checkpoint does not say."""
+    inline: bool = False
+    """ModelOpt's description is in config.json, not in `MODELOPT_FILE`."""
+
+
+class CheckpointForm(msgspec.Struct, frozen=True):
+    """A form in which checkpoints come quantized."""
+
+    title: str
+    """Name that people use."""
+    tensorrt: bool = False
+    """True if an engine can be built of it (flow `tensorrt`)."""
+    pytorch_since: tuple[int, int] | None = None
+    """The first release whose PyTorch flow loads it, 1.0 or later; None if none does."""
+    instead: str = ""
+    """`--quant` that makes something like it of the original checkpoint."""
+
+
+_MODELOPT_FORMS = {
+    "FP8": ("FP8", "fp8"),
+    "NVFP4": ("NVFP4", "nvfp4"),
+    "W4A16_AWQ": ("AWQ", "awq"),
+    "W4A8_AWQ": ("W4A8 AWQ", "w4a8_awq"),
+    "FP8_BLOCK_SCALES": ("FP8 in blocks", "fp8"),
+    "FP8_PER_CHANNEL_PER_TOKEN": ("FP8 by rows", "fp8_rowwise"),
+    "MIXED_PRECISION": ("mixed precision", ""),
+}
+CHECKPOINT_FORMS: dict[str, CheckpointForm] = {
+    f"ModelOpt {name}": CheckpointForm(f"ModelOpt's {title}", name in ("FP8", "NVFP4"), (1, 0), instead)
+    for name, (title, instead) in _MODELOPT_FORMS.items()
+} | {
+    "fp8_block": CheckpointForm("FP8 in blocks (DeepSeek, Qwen3-FP8)", pytorch_since=(1, 0), instead="fp8"),
+    "mxfp4": CheckpointForm("MXFP4 (gpt-oss)", pytorch_since=(1, 0)),
+    "fp8": CheckpointForm("FP8 of other tools", pytorch_since=(1, 3), instead="fp8"),
+    "compressed-tensors": CheckpointForm("compressed-tensors (LLM Compressor)", pytorch_since=(1, 3), instead="fp8"),
+    "gptq": CheckpointForm("GPTQ (AutoGPTQ, GPTQModel)", instead="int4_weight_only"),
+    "awq": CheckpointForm("AutoAWQ", instead="awq"),
+    "bitsandbytes": CheckpointForm("bitsandbytes", instead="int8_weight_only"),
+}
+"""`StoredAs.form` → its description."""
+
+INLINE_SINCE = (1, 3)
+"""The first release that reads what ModelOpt wrote into config.json, if `MODELOPT_FILE` is missing."""
+
+
+def quantization_of(config: dict[str, Any]) -> str:
+    """Quantization of the weights: a name of `interface.Quant` or config.json's own; empty if there is none."""
+    told = config.get("quantization_config")
+    if not isinstance(told, dict):
+        return ""
+    form = _form(told)
+    if form in ("gptq", "awq"):
+        bits = str(told.get("bits", told.get("w_bit", 4)))
+        return {"4": form, "8": "int8_gptq" if form == "gptq" else ""}.get(bits) or f"{form} with {bits} bits"
+    algorithm = form.removeprefix("ModelOpt ")
+    return _QUANTS.get(algorithm, algorithm)
+
+
+def stored_as(config: dict[str, Any]) -> StoredAs | None:
+    """Quantization of the checkpoint; None if it has none."""
+    told = config.get("quantization_config")
+    if not isinstance(told, dict):
+        return None
+    form = _form(told)
+    if not form.startswith("ModelOpt "):
+        return StoredAs(form)
+    cache = str(told.get("kv_cache_quant_algo") or "").lower()
+    return StoredAs(form, "" if cache in ("none", "null") else cache, "told_by" not in told)
+
+
+def _form(told: dict[str, Any]) -> str:
+    method = str(told.get("quant_method") or ("modelopt" if told.get("quant_algo") else "an unnamed form")).lower()
+    if method == "modelopt":
+        algorithm = str(told.get("quant_algo") or "unknown").upper()
+        # Two names of one thing.
+        return f"ModelOpt {'FP8_BLOCK_SCALES' if algorithm == 'FP8_PB_WO' else algorithm}"
+    return "fp8_block" if method == "fp8" and told.get("weight_block_size") else method
+
+
+_QUANTS = {
+    "FP8": "fp8",
+    "FP8_BLOCK_SCALES": "fp8_block",
+    "FP8_PER_CHANNEL_PER_TOKEN": "fp8_rowwise",
+    "NVFP4": "nvfp4",
+    "W4A16_AWQ": "awq",
+    "W4A8_AWQ": "w4a8_awq",
+}
+
+
+def checkpoint_refusal(stored: StoredAs, flow: Flow, version: tuple[int, int]) -> str | None:
+    """Refusal of a checkpoint that is quantized so, and what to do; None if TensorRT-LLM takes it."""
+    form = CHECKPOINT_FORMS.get(stored.form, CheckpointForm(stored.form))
+    since = form.pytorch_since
+    original = "the original checkpoint"
+    if flow == "tensorrt":
+        if form.tensorrt:
+            return _refusal_of_inline(stored, form, version)
+        loaded = "--flow pytorch, or " if since is not None and since <= version else ""
+        quantize = f" with --quant {form.instead}" if form.instead else ""
+        return (
+            f"the checkpoint is quantized already, as {form.title}, and TensorRT-LLM builds no engine of that: "
+            f"use {loaded}{original}{quantize}"
+        )
+    if since is not None and since <= version:
+        return _refusal_of_inline(stored, form, version)
+    later = f"TensorRT-LLM {since[0]}.{since[1]} or later, " if since is not None else ""
+    return (
+        f"the checkpoint is quantized already, as {form.title}, and TensorRT-LLM {version[0]}.{version[1]} does not "
+        f"load that: use {later}{original}, or one that ModelOpt quantized (FP8, NVFP4)"
+    )
+
+
+def _refusal_of_inline(stored: StoredAs, form: CheckpointForm, version: tuple[int, int]) -> str | None:
+    if not stored.inline or version >= INLINE_SINCE:
+        return None
+    return (
+        f"the checkpoint is quantized already, as {form.title}, and TensorRT-LLM {version[0]}.{version[1]} looks that "
+        f"up in {MODELOPT_FILE}, which is missing: put it back beside config.json"
+    )
+
+
+def kv_cache_refusal(stored: StoredAs, asked: KvCacheDtype) -> str | None:
+    """Refusal of this KV cache with a checkpoint that is quantized so; None if they work together."""
+    if asked in ("auto", stored.kv_cache):
+        return None
+    if stored.kv_cache:
+        return f"the checkpoint was quantized for a KV cache in {stored.kv_cache}: leave --kv-cache-dtype {asked} out"
+    if asked == "int8":
+        return (
+            "--kv-cache-dtype int8 needs scales that a checkpoint which is quantized already does not have: "
+            "give fp8, or leave it out"
+        )
+    return None

@@ -1,0 +1,101 @@
+"""Recipe of the engine of transformers, which is the checkpoint as it is, and of the null engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from openai_bls.builder.checkpoint.kind import quantized
+from openai_bls.builder.embedded import draft
+from openai_bls.builder.embedded.self_test import self_test
+from openai_bls.builder.options.build import DEFAULT_MODEL_LEN, BuildOptions
+from openai_bls.builder.placing.adapters import fingerprint, lora_settings, place_adapters, read_adapters
+from openai_bls.builder.placing.weights import place_weights
+from openai_bls.builder.recipe import Report
+from openai_bls.builder.source.hub import source_of
+from openai_bls.builder.targets.folders import Prepared
+from openai_bls.core.checkpoint import CheckpointFacts
+from openai_bls.core.manifest import BuildError, FileRecord, KvCacheSettings, Manifest
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.triton_models.cpp_backend import render_configs
+
+
+class EmbeddedRecipe:
+    """The engine of transformers, which is the checkpoint as it is, and the null engine, which needs less of it."""
+
+    def __init__(
+        self, options: BuildOptions, source: Path, facts: CheckpointFacts, model_name: str, report: Report
+    ) -> None:
+        self._options, self._source, self._facts, self._report = options, source, facts, report
+        max_model_len = _max_model_len(options.max_model_len, facts)
+        if options.max_tokens_in_kv_cache and options.max_tokens_in_kv_cache < max_model_len:
+            raise BuildError(
+                f"--max-tokens-in-kv-cache {options.max_tokens_in_kv_cache} does not hold one sequence of "
+                f"{max_model_len} tokens: raise it, or give a smaller --max-seq-len"
+            )
+        if options.engine == "null" and (options.lora.adapters or options.lora.max_loras):
+            raise BuildError("--lora-dir and --max-loras are for engines with a model: the null engine has none")
+        if options.quant and quantized(source):
+            raise BuildError(f"--quant {options.quant}: the checkpoint is quantized already, and served as it is")
+        self._draft = draft.find_draft(options, report)
+        self.manifest = Manifest(
+            engine=options.engine,
+            model_name=model_name,
+            max_model_len=max_model_len,
+            max_batch_size=options.max_batch_size,
+            created=0,
+            dtype=options.dtype,
+            quant=options.quant,
+            kv_cache=KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache),
+            trust_remote_code=options.trust_remote_code,
+            lora=lora_settings(options.lora, read_adapters(options.lora)),
+            draft_checkpoint="" if self._draft is None else draft.FOLDER,
+            builder={} if self._draft is None else {"draft_model": source_of(options.draft_model)},
+        )
+        self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)
+        built = (msgspec.structs.replace(self.manifest, model_name=""), options.self_test, fingerprint(options.lora))
+        self.key = repr((*built, draft.fingerprint(self._draft)))
+
+    def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
+        """See `Recipe`."""
+        place_adapters(self._options.lora, prepared.lora)
+        if self._draft is not None:
+            draft.place_draft(self._draft, prepared, self._options, self._report)
+        if self._options.engine == "transformers":
+            trust = self._options.trust_remote_code
+            place_weights(self._source, prepared.checkpoint, self._facts, self._report, trust_remote_code=trust)
+            if self._options.self_test:
+                self._prove(prepared)
+        return {}
+
+    def _prove(self, prepared: Prepared) -> None:
+        self._report("self-test")
+        outcome = self_test(prepared, self.manifest)
+        for line in outcome.rejected:
+            self._report(f"self-test: {line}")
+        passed = outcome.record
+        assert passed is not None
+        how = f"{passed.runner} with attention {passed.attention}, in {passed.dtype} on {passed.device}"
+        self._report(f"self-test: passed by {how}")
+        if (distance := passed.quant_distance) is not None:
+            self._report(
+                f"self-test: {self.manifest.quant} changes the log-probabilities of {distance.tokens} tokens of a text "
+                f"by {distance.mean:.4f} in the mean and {distance.max:.2f} at most; the likeliest token stays in "
+                f"{distance.same_greedy:.1%}"
+            )
+        if passed.fp8_noise is not None:
+            self._report(
+                "self-test: rounding to FP8 what is computed changes log-probabilities by "
+                f"{passed.fp8_noise:.1%} of what sets the likeliest token apart from the mean"
+            )
+        self.manifest = msgspec.structs.replace(self.manifest, self_test=passed)
+
+
+def _max_model_len(wanted: int | None, facts: CheckpointFacts) -> int:
+    most = facts.max_position_embeddings
+    if wanted is None:
+        return most or DEFAULT_MODEL_LEN
+    if wanted < 1 or (most is not None and wanted > most):
+        raise BuildError(f"--max-seq-len {wanted} is outside what the model was made for (1 to {most})")
+    return wanted

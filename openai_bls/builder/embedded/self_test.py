@@ -1,0 +1,110 @@
+"""Self-test of a prepared engine in a process of its own: whatever happens there, the last good engine stays.
+
+The process is forked from a server of multiprocessing's that has imported the engine, so that several builds of one
+process import it once. Where there is a GPU the server imports nothing: CUDA does not survive a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import threading
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from openai_bls.builder.targets.folders import Prepared
+from openai_bls.core.manifest import BuildError, Manifest, SelfTestRecord, first_line
+from openai_bls.core.settings import TensorRtLlmSettings, engine_overrides
+from openai_bls.embedded.loading import load
+from openai_bls.embedded.options import EngineOptions
+from openai_bls.engines.registry import parse_options
+
+_ENGINE = "openai_bls.embedded.engine.engine"
+_CACHE_TOKENS = 4096
+"""Tokens of the KV cache, unless a sequence needs more: a server may run on this machine."""
+_SKIP = "--no-self-test leaves it to the load"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """Findings of the process."""
+
+    record: SelfTestRecord | None = None
+    rejected: list[str] = []
+    """Choices of runner and attention that did not pass, each with its reason."""
+    refusal: str = ""
+    """Why the engine does not load, if there is no record."""
+
+
+def self_test(prepared: Prepared, manifest: Manifest) -> Outcome:
+    """Load the engine of the prepared checkpoint, and let it prove itself.
+
+    Raises:
+        BuildError: it does not load, or no runner gives right answers; one sentence.
+    """
+    context = multiprocessing.get_context("forkserver")
+    if not Path("/dev/nvidiactl").exists():
+        context.set_forkserver_preload([_ENGINE])
+    receiver, sender = context.Pipe(duplex=False)
+    options = parse_options(engine_overrides(os.environ))[1]["transformers"]
+    (prepared.work / manifest.checkpoint).symlink_to(prepared.checkpoint.resolve())
+    if manifest.draft_checkpoint:
+        (prepared.work / manifest.draft_checkpoint).symlink_to(prepared.draft.resolve())
+    (prepared.work / "lora").symlink_to(prepared.lora.resolve())
+    if manifest.quant:  # which is measured on a text
+        (prepared.work / "tokenizer").symlink_to(prepared.tokenizers[0].resolve())
+    process = context.Process(target=_run, args=(sender, prepared.work.resolve(), manifest, options))
+    try:
+        process.start()
+    except OSError as error:
+        raise BuildError(f"the self-test cannot be started: {first_line(error)}") from None
+    sender.close()
+    try:
+        with contextlib.suppress(EOFError):
+            outcome = msgspec.json.decode(receiver.recv_bytes(), type=Outcome)
+            if outcome.refusal:
+                raise BuildError(outcome.refusal)
+            return outcome
+        process.join()
+        raise BuildError(_death(process.exitcode or 0))
+    finally:
+        receiver.close()
+        process.kill()
+        process.join()
+
+
+def _death(code: int) -> str:
+    if code == -9:
+        return f"the self-test was killed, which is mostly for lack of memory: {_SKIP}, on a machine with more"
+    return f"the self-test crashed (exit code {code}): this model cannot be served here; {_SKIP}, on another machine"
+
+
+def _run(sender: Connection, version_dir: Path, manifest: Manifest, options: EngineOptions) -> None:
+    """The process: one message, and nothing on the terminal."""
+    threading.Thread(target=_end_with_the_builder, daemon=True).start()
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(null, stream)
+    try:
+        outcome = _outcome(version_dir, manifest, options)
+    except Exception as error:
+        outcome = Outcome(refusal=first_line(error))
+    sender.send_bytes(msgspec.json.encode(outcome))
+
+
+def _end_with_the_builder() -> None:
+    builder = multiprocessing.parent_process()
+    assert builder is not None
+    builder.join()
+    os._exit(1)
+
+
+def _outcome(version_dir: Path, manifest: Manifest, options: EngineOptions) -> Outcome:
+    cache = max(_CACHE_TOKENS, manifest.max_model_len)
+    options = msgspec.structs.replace(options, max_tokens_in_kv_cache=options.max_tokens_in_kv_cache or cache)
+    engine: Any = load(version_dir, manifest, TensorRtLlmSettings(), lambda _: None, options)
+    engine.close()
+    return Outcome(engine.self_test, engine.rejected)

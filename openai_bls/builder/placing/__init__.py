@@ -1,0 +1,1 @@
+"""Files of a checkpoint put into the engine: weights and adapters. Imports gguf, options and checkpoint."""

@@ -1,0 +1,241 @@
+"""Broken folders, each through the real command line: one sentence, exit code 1, and the last good engine untouched."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+
+from tests.unit.builder.builds import build_main
+from tests.unit.builder.tensorrt_llm.build_support import contents, leftovers, make_repository
+
+WEIGHTS = "model.safetensors"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9876543\n"
+Break = Callable[[Path], object]
+
+
+def pointer(name: str) -> Break:
+    return lambda folder: (folder / name).write_bytes(POINTER)
+
+
+def renamed(name: str, pointer: str) -> Break:
+    return lambda folder: (folder / name).rename(folder / pointer).write_bytes(POINTER)
+
+
+def written(name: str, text: str) -> Break:
+    return lambda folder: (folder / name).write_text(text)
+
+
+def config(**changes: Any) -> Break:
+    def change(folder: Path) -> None:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
+def quantization(**told: Any) -> Break:
+    return config(quantization_config=told)
+
+
+def tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Break:
+    def rewrite(folder: Path) -> None:
+        held = load_file(folder / WEIGHTS)
+        change(held)
+        save_file(held, folder / WEIGHTS)
+
+    return rewrite
+
+
+def truncated(folder: Path) -> None:
+    data = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(data[: len(data) * 2 // 3])
+
+
+def longer(folder: Path) -> None:
+    with (folder / WEIGHTS).open("ab") as file:
+        file.write(b"more")
+
+
+def header(folder: Path) -> None:
+    data = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes((1 << 60).to_bytes(8, "little") + data[8:])
+
+
+def indexed(**weight_map: str) -> Break:
+    """The weights as one part, under an index that says more of it."""
+
+    def split(folder: Path) -> None:
+        part = (folder / WEIGHTS).rename(folder / "model-00001-of-00002.safetensors")
+        listed = dict.fromkeys(load_file(part), part.name) | weight_map
+        (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": listed}))
+
+    return split
+
+
+def no_index(folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder / "model-00001-of-00002.safetensors")
+
+
+def pickled(folder: Path) -> None:
+    held = load_file(folder / WEIGHTS)
+    del held["model.norm.weight"]
+    torch.save(held, folder / "pytorch_model.bin")
+    (folder / WEIGHTS).unlink()
+
+
+def adapter(folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base", "peft_type": "LORA"}')
+
+
+def bare_adapter(folder: Path) -> None:
+    adapter(folder)
+    (folder / "config.json").unlink()
+
+
+def larger_vocabulary(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    held = json.loads(path.read_text())
+    held["model"]["vocab"]["beyond"] = 512
+    path.write_text(json.dumps(held))
+    assert Tokenizer.from_file(str(path)).token_to_id("beyond") == 512
+
+
+def no_tokenizer(folder: Path) -> None:
+    for path in folder.glob("*token*"):
+        path.unlink()
+
+
+def parent(folder: Path) -> None:
+    (folder / "checkpoint-7").mkdir()
+    (folder / "config.json").rename(folder / "checkpoint-7" / "config.json")
+
+
+PULL = "is a git-LFS pointer, not the file: run `git lfs pull`"
+BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
+    "weights are a pointer": (pointer(WEIGHTS), (f"/{WEIGHTS} {PULL}",)),
+    "tokenizer.json is a pointer": (pointer("tokenizer.json"), (f"/tokenizer.json {PULL}",)),
+    "tokenizer.model is a pointer": (renamed("tokenizer.json", "tokenizer.model"), (f"/tokenizer.model {PULL}",)),
+    "config.json is a pointer": (pointer("config.json"), (f"/config.json {PULL}",)),
+    "weights are cut off": (truncated, ("no whole safetensors file", "incomplete")),
+    "weights are too long": (longer, ("no whole safetensors file",)),
+    "the header is too large": (header, ("no whole safetensors file", "header too large")),
+    "weights are empty": (written(WEIGHTS, ""), ("is empty",)),
+    "tokenizer.json is empty": (written("tokenizer.json", ""), ("/tokenizer.json is empty",)),
+    "a web page": (written("tokenizer_config.json", "<!DOCTYPE html><html>Log in</html>"), ("is a web page",)),
+    "JSON is cut off": (
+        written("generation_config.json", '{"eos_token_id": [1,'),
+        ("cannot read", "generation_config"),
+    ),
+    "JSON of another kind": (written("special_tokens_map.json", "[]"), ("is not a JSON object",)),
+    "a part is missing": (
+        indexed(**{"model.extra.weight": "model-00002-of-00002.safetensors"}),
+        ("model-00002-of-00002.safetensors is missing, though model.safetensors.index.json names it",),
+    ),
+    "a part lacks a tensor": (
+        indexed(**{"model.extra.weight": "model-00001-of-00002.safetensors"}),
+        ("model-00001-of-00002.safetensors has no tensor model.extra.weight",),
+    ),
+    "the index leads elsewhere": (indexed(**{"model.extra.weight": "../../x"}), ("names of files beside it",)),
+    "the index is missing": (no_index, ("weights in parts", "model.safetensors.index.json is missing")),
+    "tensors are missing": (
+        tensors(lambda held: [held.pop(name) for name in list(held) if "layers.1" in name]),
+        ("no file has model.layers.1.", " and 11 more of the model's weights"),
+    ),
+    "a pickled tensor is missing": (pickled, ("cannot be converted", "no file has model.norm.weight")),
+    "a shape is another": (
+        tensors(lambda held: held.update({"model.norm.weight": torch.ones(3)})),
+        ("model.norm.weight has the shape [3], and config.json makes it [",),
+    ),
+    "only an adapter": (adapter, ("is an adapter (PEFT) of org/base", "--lora-dir")),
+    "an adapter without config.json": (bare_adapter, ("is an adapter (PEFT) of org/base",)),
+    "no config.json": (parent, ("it has no config.json, but", "checkpoint-7 has one")),
+    "tokenizer.json is no tokenizer": (written("tokenizer.json", '{"model": 3}'), ("does not load as a tokenizer",)),
+    "the tokenizer is larger": (
+        larger_vocabulary,
+        ("1 of its tokens (ids 512 to 512) are beyond the vocabulary of 512",),
+    ),
+    "own code": (config(auto_map={"AutoModelForCausalLM": "modeling.Model"}), ("--trust-remote-code",)),
+    "no vocabulary": (config(vocab_size=None), ("no vocab_size",)),
+    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), ("no weights",)),
+    "no tokenizer": (no_tokenizer, ("no tokenizer.json",)),
+    "an image model": (config(model_type="vit", architectures=["ViTModel"]), ("no causal language model",)),
+    "an encoder": (
+        config(model_type="roberta", architectures=["RobertaForMaskedLM"]),
+        ("is an encoder", "RobertaForMaskedLM"),
+    ),
+    "an encoder-decoder": (
+        config(model_type="t5", architectures=["T5ForConditionalGeneration"], is_encoder_decoder=True),
+        ("is an encoder-decoder model", "T5ForConditionalGeneration"),
+    ),
+    "an embedding model": (config(architectures=["Qwen2Model"]), ("without an output projection", "Qwen2Model")),
+    "a reward model": (config(architectures=["Qwen2ForRewardModel"]), ("is a classifier or reward model",)),
+    "a vision-language model": (
+        config(model_type="qwen2_vl", architectures=["Qwen2VLForConditionalGeneration"]),
+        ("is a vision-language model", "Qwen2VLForConditionalGeneration"),
+    ),
+    "AWQ": (
+        quantization(quant_method="awq", bits=4, group_size=128, zero_point=True, version="gemm"),
+        ("is quantized (AutoAWQ)", "pip install gptqmodel", "build the original checkpoint"),
+    ),
+    "GPTQ": (quantization(quant_method="gptq", bits=4, group_size=128), ("is quantized (GPTQ", "pip install optimum")),
+    "compressed-tensors": (
+        quantization(quant_method="compressed-tensors", format="float-quantized", config_groups={}),
+        ("is quantized (compressed-tensors", "pip install compressed-tensors", "--engine tensorrt_llm takes it"),
+    ),
+    "bitsandbytes": (quantization(quant_method="bitsandbytes", load_in_4bit=True), ("is quantized (bitsandbytes)",)),
+    "torchao": (quantization(quant_method="torchao", quant_type="int8wo"), ("(torchao)", "pip install torchao")),
+    "an unknown quantization": (quantization(quant_method="nobodys"), ("is quantized (nobodys)", "nobodys")),
+    "ModelOpt": (
+        written("hf_quant_config.json", '{"quantization": {"quant_algo": "FP8"}}'),
+        ("is quantized (ModelOpt's FP8)", "hf_quant_config.json", "--engine tensorrt_llm takes it"),
+    ),
+    "GPTQ of an older tool": (
+        written("quantize_config.json", '{"bits": 4}'),
+        ("is quantized (GPTQ", "quantize_config.json"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def built(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
+    """A repository with a good engine, and its bytes."""
+    repository = make_repository(tmp_path_factory.mktemp("built") / "model_repository")
+    assert build_main(["--model", str(checkpoint), "--model-repository", str(repository)]) == 0
+    return repository, contents(repository)
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken(
+    case: str, built: tuple[Path, dict[str, bytes]], source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository, before = built
+    spoil, told = BROKEN[case]
+    spoil(source)
+    capsys.readouterr()
+    assert build_main(["--model", str(source), "--model-repository", str(repository)]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("openai-bls build: ")
+    assert printed.count("\n") == 1
+    for part in told:
+        assert part in printed
+    assert contents(repository) == before
+    assert not leftovers(repository)
+
+
+def test_tokens_that_only_the_tokenizer_has(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Publishers leave added tokens in for which the model has no embeddings, as Gemma 3 1B does."""
+    tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
+    tokenizer.add_special_tokens([f"<extra_{number}>" for number in range(512 - tokenizer.get_vocab_size() + 1)])
+    tokenizer.save(str(source / "tokenizer.json"))
+    assert build_main(["--model", str(source), "--model-repository", str(repository)]) == 0
+    assert "tokens that the model has not: <extra_" in capsys.readouterr().out
+    shutil.rmtree(repository)
