@@ -31,8 +31,8 @@ from benchmarks.options import positive
 from benchmarks.report import markdown_table
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.testing import run_server
-from openai_bls.triton_models.config_writer import render
-from openai_bls.triton_models.tensors import PREPROCESSING
+from openai_bls.triton_models.tensors.config_writer import render
+from openai_bls.triton_models.tensors.models import PREPROCESSING
 
 _ROOT = Path(__file__).resolve().parent.parent
 _GUARDS = _ROOT / "benchmarks" / "bls_models"

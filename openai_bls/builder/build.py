@@ -63,8 +63,8 @@ from openai_bls.core.manifest import (
 )
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.launcher import progress
-from openai_bls.triton_models.cpp_backend import render_configs
-from openai_bls.triton_models.repository import served_names
+from openai_bls.triton_models.repository.cpp_backend import render_configs
+from openai_bls.triton_models.repository.engines import served_names
 
 _HASH_THREADS = 4
 _PACKAGES = ("transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt")

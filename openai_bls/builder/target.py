@@ -30,9 +30,9 @@ from typing import NamedTuple
 import msgspec
 
 from openai_bls.core.manifest import ASIDE, MANIFEST_NAME, OLD, BuildError, Manifest, write_manifest
-from openai_bls.triton_models.config_writer import render
-from openai_bls.triton_models.repository import ENGINE, PREPROCESSING, TOKENIZER, with_suffix
-from openai_bls.triton_models.tensors import MODELS
+from openai_bls.triton_models.repository.engines import ENGINE, PREPROCESSING, TOKENIZER, with_suffix
+from openai_bls.triton_models.tensors.config_writer import render
+from openai_bls.triton_models.tensors.models import MODELS
 
 OPENAI_BLS = "openai_bls"
 # The engine needs it for grammars, the others for text.

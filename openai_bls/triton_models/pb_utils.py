@@ -25,8 +25,8 @@ from openai_bls.core.errors import (
     RateLimitError,
 )
 from openai_bls.transport.model_calls import Arrays, ModelCallError, ModelUnavailableError
-from openai_bls.triton_models.arrays import is_true
-from openai_bls.triton_models.request_keys import HEADER_PARAMETERS
+from openai_bls.triton_models.endpoint.request_keys import HEADER_PARAMETERS
+from openai_bls.triton_models.tensors.arrays import is_true
 
 logger = logging.getLogger(__name__)
 

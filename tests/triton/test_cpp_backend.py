@@ -33,7 +33,7 @@ from openai_bls.builder.recipe import BuildOptions
 from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 from openai_bls.launcher.tritonserver.command import backends_folder, find_server
 from openai_bls.launcher.tritonserver.ports import lease_ports
-from openai_bls.triton_models.render_configs import configure
+from openai_bls.triton_models.repository.render_configs import configure
 from tests.triton import triton_client
 from tests.triton.conftest import ANSWERED, CHATS, CHECKPOINT, RAW, ROOT, Golden
 from tests.triton.conversations import QUESTION

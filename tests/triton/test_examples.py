@@ -19,7 +19,7 @@ from openai_bls.launcher.smoke.check import run
 from openai_bls.launcher.smoke.registry_checks import CHECKS
 from openai_bls.launcher.smoke.session import Session, Target
 from openai_bls.launcher.testing import RunningServer, run_server
-from openai_bls.triton_models.openai_bls.model_index import GrpcModelIndex, HttpModelIndex
+from openai_bls.triton_models.server.model_index import GrpcModelIndex, HttpModelIndex
 from tests.triton.conftest import ROOT
 from tests.triton.page_shell import Shell
 from tests.unit.docs.blocks import all_blocks

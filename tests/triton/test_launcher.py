@@ -28,7 +28,7 @@ from openai_bls.launcher.recovery.stub_watch import stubs
 from openai_bls.launcher.testing import ServerFailedError, run_server
 from openai_bls.launcher.tritonserver.command import NGC_SERVER, install_shim, is_executable
 from openai_bls.launcher.tritonserver.ports import is_free, lease_ports
-from openai_bls.triton_models.openai_bls.server_process import find_tritonserver
+from openai_bls.triton_models.server.process import find_tritonserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,7 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
 from openai_bls.launcher.testing import RunningServer, run_server
-from openai_bls.triton_models.render_configs import configure
+from openai_bls.triton_models.repository.render_configs import configure
 from tests.triton.conftest import RAW
 from tests.triton.reference import Reference
 from tests.triton.test_official_contract import STREAMING, engine_inputs

@@ -19,7 +19,7 @@ import tritonclient.grpc as grpcclient
 
 from openai_bls.launcher.recovery.reload import reload_models
 from openai_bls.launcher.testing import RunningServer, run_server
-from openai_bls.triton_models.render_configs import configure
+from openai_bls.triton_models.repository.render_configs import configure
 from tests.triton import triton_client
 from tests.triton.conftest import ANSWERED, CHECKPOINT, RAW, SHORT_CHATS, TOOL_CHATS, Golden
 from tests.triton.conversations import QUESTION

@@ -16,8 +16,8 @@ from openai_bls.api.common.bodies import fault
 from openai_bls.api.common.faults import decoded
 from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.triton_models.request_keys import HEADER_PARAMETERS
-from openai_bls.triton_models.tensors import JSON_INPUTS
+from openai_bls.triton_models.endpoint.request_keys import HEADER_PARAMETERS
+from openai_bls.triton_models.tensors.models import JSON_INPUTS
 
 # JSON text in these may also be a plain word, as OpenAI allows: tool_choice "auto".
 _PLAIN_TEXT = {"tool_choice"}

@@ -36,20 +36,20 @@ from openai_bls.pipeline.observation.observer import Observer
 from openai_bls.pipeline.service import Service
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.ping import PingClient
-from openai_bls.triton_models import request_keys
-from openai_bls.triton_models.envelope import answer_on_triton, triton_context
-from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
-from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
+from openai_bls.triton_models.bls.calls import BlockingCall, BlsCalls
+from openai_bls.triton_models.endpoint import request_keys
+from openai_bls.triton_models.endpoint.envelope import answer_on_triton, triton_context
+from openai_bls.triton_models.endpoint.response_sender import Reply, ResponseSender, SenderThreads
 from openai_bls.triton_models.openai_bls.engine_connection import EngineConnection, UnreachableEngineError
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
-from openai_bls.triton_models.openai_bls.grpc_streams import GrpcStreams
 from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter, MetricsPort
-from openai_bls.triton_models.openai_bls.model_index import model_index
-from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
-from openai_bls.triton_models.openai_bls.server_process import front_ends, listening_ports, shows_metrics
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
-from openai_bls.triton_models.repository import POSTPROCESSING, TENSORRT_LLM_BLS, Backend
-from openai_bls.triton_models.tensors import JSON_INPUTS
+from openai_bls.triton_models.repository.engines import POSTPROCESSING, TENSORRT_LLM_BLS, Backend
+from openai_bls.triton_models.server.drain import DrainGuard, triton_http_address
+from openai_bls.triton_models.server.grpc_streams import GrpcStreams
+from openai_bls.triton_models.server.model_index import model_index
+from openai_bls.triton_models.server.process import front_ends, listening_ports, shows_metrics
+from openai_bls.triton_models.tensors.models import JSON_INPUTS
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from collections.abc import Collection
 
 from openai_bls.pipeline.models.registry import Models
 from openai_bls.pipeline.task_models.registry import TaskModel
-from openai_bls.triton_models.openai_bls.model_index import Config, ModelIndex, ModelIndexError
 from openai_bls.triton_models.openai_bls.task_config import task_model
+from openai_bls.triton_models.server.model_index import Config, ModelIndex, ModelIndexError
 
 logger = logging.getLogger(__name__)
 

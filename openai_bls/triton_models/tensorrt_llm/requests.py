@@ -16,7 +16,7 @@ import numpy as np
 from openai_bls.core import word_lists
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, Grammar, SamplingParams
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.triton_models.arrays import Arrays
+from openai_bls.triton_models.tensors.arrays import Arrays
 
 # Inputs that are declared so that official clients may send them, and the values at which they change nothing.
 # Of no effect without beam search or top_p_decay, whatever they hold: len_penalty, early_stopping and

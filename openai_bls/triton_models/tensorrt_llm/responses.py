@@ -16,7 +16,7 @@ import numpy as np
 from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 from openai_bls.core.errors import ApiError, engine_failure
 from openai_bls.triton_models.tensorrt_llm.requests import OfficialRequest
-from openai_bls.triton_models.tensors import DECODE_CONTEXT_LENGTH
+from openai_bls.triton_models.tensors.models import DECODE_CONTEXT_LENGTH
 
 Outputs = dict[str, np.ndarray[Any, Any]]
 

@@ -18,11 +18,11 @@ import numpy as np
 from openai_bls.core.engine_types import EngineInfo, PromptRequest, PromptResult
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.pipeline.models.registry import PromptClient
-from openai_bls.triton_models import word_tensors
-from openai_bls.triton_models.arrays import Arrays, is_true
 from openai_bls.triton_models.tensorrt_llm import requests as engine_requests
 from openai_bls.triton_models.tensorrt_llm.requests import OfficialRequest
-from openai_bls.triton_models.tensors import LLMAPI_NAMES, PASSED_THROUGH
+from openai_bls.triton_models.tensors import word_tensors
+from openai_bls.triton_models.tensors.arrays import Arrays, is_true
+from openai_bls.triton_models.tensors.models import LLMAPI_NAMES, PASSED_THROUGH
 
 # Name of an input here → that of `tensorrt_llm`. `pad_id` has no effect: nothing is padded.
 _ENGINE_NAMES = {

@@ -15,7 +15,7 @@ from openai_bls.builder.tensorrt_llm.plan.windows import windows_of
 from openai_bls.core.manifest import Manifest, TensorRtLlmRecord
 from openai_bls.core.settings import OfficialSettings, TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import Flow, Version
-from openai_bls.triton_models.cpp_backend import cpp_settings, render_configs
+from openai_bls.triton_models.repository.cpp_backend import cpp_settings, render_configs
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.test_planning import asked, plan_of
 

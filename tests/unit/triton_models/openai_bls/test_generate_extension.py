@@ -19,7 +19,7 @@ from openai_bls.api.rerank.schema import parse_rerank, parse_score
 from openai_bls.api.tokenize.schema import DetokenizeBody, parse_tokenize
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
-from openai_bls.triton_models.tensors import JSON_INPUTS, MODELS
+from openai_bls.triton_models.tensors.models import JSON_INPUTS, MODELS
 
 USER = {"role": "user", "content": "hi"}
 

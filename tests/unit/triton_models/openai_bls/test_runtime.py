@@ -29,7 +29,7 @@ from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.transport.model_calls import Arrays, ModelUnavailableError
 from openai_bls.triton_models.openai_bls import runtime as runtime_module
 from openai_bls.triton_models.openai_bls.runtime import Runtime
-from openai_bls.triton_models.repository import Backend, Transport
+from openai_bls.triton_models.repository.engines import Backend, Transport
 from tests.unit.core_support import (
     CHAT_TEMPLATE,
     EOS,

@@ -9,8 +9,8 @@ from openai_bls.core.engine_types import EngineInfo
 from openai_bls.output.detect import ModelFormats
 from openai_bls.pipeline.models.registry import Models, ServedModel
 from openai_bls.triton_models.openai_bls import task_discovery
-from openai_bls.triton_models.openai_bls.model_index import ModelIndexError
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
+from openai_bls.triton_models.server.model_index import ModelIndexError
 from tests.unit.core_support import FakeEngineClient, FakePrompts, engine_info, tiny_detokenizers
 from tests.unit.task_support import FakeIndex, config
 

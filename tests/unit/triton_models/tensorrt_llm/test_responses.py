@@ -10,7 +10,7 @@ from openai_bls.core.engine_types import GenerationRequest, Logprobs, SamplingPa
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
 from openai_bls.triton_models.tensorrt_llm.requests import OfficialRequest
 from openai_bls.triton_models.tensorrt_llm.responses import Responder, Sequence
-from openai_bls.triton_models.tensors import DECODE_CONTEXT_LENGTH, TENSORRT_LLM
+from openai_bls.triton_models.tensors.models import DECODE_CONTEXT_LENGTH, TENSORRT_LLM
 from tests.unit.triton_models.dtypes import numpy_dtype
 
 

@@ -19,7 +19,7 @@ from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
 from openai_bls.transport.ipc.server import ExchangeServer
-from openai_bls.triton_models.repository import Backend
+from openai_bls.triton_models.repository.engines import Backend
 from openai_bls.triton_models.tensorrt_llm_bls.runtime import Runtime
 from tests.unit.core_support import WAIT_S, FakeEngine, exchange_address, made_up_logprobs, token_ids, write_tokenizer
 from tests.unit.triton_models.tensorrt_llm_bls.test_requests import tensors

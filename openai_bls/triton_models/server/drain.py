@@ -1,0 +1,129 @@
+"""Drain guard: a stopping tritonserver waits until the streams of /v1 have ended.
+
+Triton does not know these streams. On SIGTERM its HTTP front end first waits, up to --exit-timeout-secs, for its
+connections to close, while the models go on working; only then are further inferences refused, the exchange with the
+engine included (measured on 2.51.0). So while any request is in progress, one idle connection to that front end is held
+open, and a second, short one asks once a second whether the server is still ready: if not, no new requests are taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+
+from openai_bls.triton_models.server.process import command_line
+
+logger = logging.getLogger(__name__)
+
+_LINGER_S = 0.5  # between two looks at the number of requests in progress
+_PROBE_INTERVAL_S = 1.0  # between two readiness probes
+_PROBE = b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+def triton_http_address(pid: int | None = None) -> tuple[str, int] | None:
+    """Host and port of the HTTP front end of process `pid`, by its command line; None if it has none.
+
+    The default process is the parent: a stub's is tritonserver.
+    """
+    options = command_line(pid or os.getppid())
+    if options is None:
+        return None
+    port = options.get("--http-port", "8000")
+    if options.get("--allow-http", "true").lower() in ("false", "0") or not port.isdigit():
+        return None
+    host = options.get("--http-address", "0.0.0.0")
+    return ("127.0.0.1" if host == "0.0.0.0" else host), int(port)
+
+
+class DrainGuard:
+    """Holds the server while there is work; belongs to the event loop's thread.
+
+    Args:
+        address: host and port of Triton's HTTP front end; None turns the guard off, and then requests in progress at
+            shutdown are answered with an error instead.
+        on_drain: called once, when the server is found to be shutting down.
+    """
+
+    def __init__(self, address: tuple[str, int] | None, on_drain: Callable[[], None]) -> None:
+        self._address = address
+        self._on_drain = on_drain
+        self._busy = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._in_progress = 0
+        self._drained = False
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to watch."""
+        if self._address is not None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def set_in_progress(self, count: int) -> None:
+        """Set the number of requests in progress."""
+        self._in_progress = count
+        if count:
+            self._busy.set()
+
+    async def stop(self) -> None:
+        """Let go of the server."""
+        # Before Python 3.12 `asyncio.wait_for` loses a cancellation that comes just when the answer does.
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        assert self._address is not None
+        host, port = self._address
+        warned = False
+        while not self._stopped:
+            await self._busy.wait()
+            try:
+                _, writer = await asyncio.open_connection(host, port)
+            except OSError:
+                # Triton opens it only when every model is loaded; it may also be at another address.
+                if not warned:
+                    logger.warning("Triton's HTTP port %d cannot be reached: no drain at shutdown until it can", port)
+                    warned = True
+                await asyncio.sleep(_PROBE_INTERVAL_S)
+                if not self._in_progress:
+                    self._busy.clear()
+                continue
+            warned = False
+            try:
+                await self._hold()
+            finally:
+                writer.close()
+
+    async def _hold(self) -> None:
+        """While requests are in progress, and a little longer, so that the next one finds the connection."""
+        next_probe = asyncio.get_running_loop().time() + _PROBE_INTERVAL_S
+        while not self._stopped:
+            await asyncio.sleep(_LINGER_S)
+            if not self._in_progress:
+                self._busy.clear()
+                return
+            if asyncio.get_running_loop().time() >= next_probe:
+                if not self._drained and not await self._ready():
+                    self._drained = True
+                    self._on_drain()
+                next_probe = asyncio.get_running_loop().time() + _PROBE_INTERVAL_S
+
+    async def _ready(self) -> bool:
+        assert self._address is not None
+        try:
+            reader, writer = await asyncio.open_connection(*self._address)
+            try:
+                writer.write(_PROBE)
+                # An overloaded server may take long; one that is shutting down closes at once.
+                answer = await asyncio.wait_for(reader.read(16), timeout=30)
+            finally:
+                writer.close()
+        except ConnectionError:
+            return False
+        except (TimeoutError, OSError):
+            # No answer yet, or no socket to ask with (too many open files): that says nothing about the server.
+            return True
+        return answer.startswith(b"HTTP/1.1 200") or answer.startswith(b"HTTP/1.1 4")
