@@ -298,15 +298,6 @@ def recovered_from_dead_models(launcher: Launcher, server: RunningServer) -> Non
     assert found == {"tensorrt_llm": 1, "tritonserver": 0}
 
 
-def test_without_v1(repository: Path) -> None:
-    """Port 0 turns /v1 off; Triton's endpoints answer all the same."""
-    with run_server(repository, env={**SLOW_NULL, "OPENAI_BLS_HTTP_PORT": "0"}, wait_openai=False) as server:
-        answer = triton_client.chat(server.http_url, {"messages": json.dumps(HELLO), "max_tokens": 2})
-        assert answer["choices"][0]["finish_reason"] == "length"
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", server.ports.openai))
-
-
 def answers(client: openai.OpenAI) -> bool:
     """Whether the client's key is one."""
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -263,16 +262,6 @@ def test_requests_to_all_at_once(server: RunningServer, reference: Reference, sm
             await asyncio.gather(*(one(client, *asked) for asked in plan * 4))
 
     asyncio.run(everyone())
-
-
-def test_adapters_by_name(server: RunningServer, client: openai.OpenAI) -> None:
-    """The name reaches the engine, which answers differently for it."""
-    said = {name: post(server, name, "x").json() for name in ("fixed", "poet")}
-    assert {name: body["model"] for name, body in said.items()} == {"fixed": "fixed", "poet": "poet"}
-    assert said["fixed"]["choices"][0]["message"]["content"].startswith("abcabc")
-    assert said["poet"]["choices"][0]["message"]["content"].startswith("bcabca")
-    body = {"model": "poet", "messages": json.dumps(chat("x")), "max_tokens": 4}
-    assert triton_client.chat(server.http_url, body)["choices"][0]["message"]["content"] == "bcab"
 
 
 def test_unknown_models(server: RunningServer, client: openai.OpenAI) -> None:

@@ -191,13 +191,3 @@ def test_two_machines(begin: Callable[..., Ranks], echo: Path, tmp_path: Path, m
     ranks.process.send_signal(signal.SIGINT)
     ranks.finish()
     wait_until(lambda: ranks.family() == [])
-
-
-def test_an_orchestrator(begin: Callable[..., Ranks], echo: Path) -> None:
-    ranks = begin(echo, "--mode", "orchestrator")
-    ranks.read_until(r"Listening: .*\n")
-    assert answer(post(ranks.ports.http, "one")) == "one"
-    assert "TRTLLM_ORCHESTRATOR=1" in ranks.of(ranks.server(0), "environ")
-    ranks.process.send_signal(signal.SIGINT)
-    assert ranks.finish() == 0
-    assert ranks.family() == []

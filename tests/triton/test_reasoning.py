@@ -104,18 +104,6 @@ def test_a_form_is_asked_of_the_answer_only(thinker: openai.OpenAI) -> None:
     assert streamed(thinker, request)[:2] == (message.reasoning_content, message.content)
 
 
-def test_thoughts_fed_back(thinker: openai.OpenAI) -> None:
-    """Templates that do not show them leave them out."""
-    turn = {"role": "assistant", "content": "2 + 2 = 4", "reasoning_content": "Two and two."}
-    messages: Any = [{"role": "user", "content": "What is 2+2?"}, turn, *JOKE]
-    without: Any = [messages[0], {"role": "assistant", "content": "2 + 2 = 4"}, *JOKE]
-    answers = [
-        thinker.chat.completions.create(model="openai_bls", messages=each, temperature=0)
-        for each in (messages, without)
-    ]
-    assert answers[0].choices[0].message == answers[1].choices[0].message
-
-
 def test_on_triton(thinking: RunningServer) -> None:
     request = {name: value for name, value in body(THINKS).items() if name != "model"}
     answer = triton_client.chat(thinking.http_url, {"request": json.dumps(request)})
