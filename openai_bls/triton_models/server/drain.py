@@ -17,8 +17,6 @@ from openai_bls.triton_models.server.process import command_line
 
 logger = logging.getLogger(__name__)
 
-_LINGER_S = 0.5  # between two looks at the number of requests in progress
-_PROBE_INTERVAL_S = 1.0  # between two readiness probes
 _PROBE = b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
@@ -44,11 +42,21 @@ class DrainGuard:
         address: host and port of Triton's HTTP front end; None turns the guard off, and then requests in progress at
             shutdown are answered with an error instead.
         on_drain: called once, when the server is found to be shutting down.
+        linger_s: seconds between two looks at the number of requests in progress.
+        probe_interval_s: seconds between two readiness probes.
     """
 
-    def __init__(self, address: tuple[str, int] | None, on_drain: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int] | None,
+        on_drain: Callable[[], None],
+        linger_s: float = 0.5,
+        probe_interval_s: float = 1.0,
+    ) -> None:
         self._address = address
         self._on_drain = on_drain
+        self._linger_s = linger_s
+        self._probe_interval_s = probe_interval_s
         self._busy = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._in_progress = 0
@@ -87,7 +95,7 @@ class DrainGuard:
                 if not warned:
                     logger.warning("Triton's HTTP port %d cannot be reached: no drain at shutdown until it can", port)
                     warned = True
-                await asyncio.sleep(_PROBE_INTERVAL_S)
+                await asyncio.sleep(self._probe_interval_s)
                 if not self._in_progress:
                     self._busy.clear()
                 continue
@@ -99,9 +107,9 @@ class DrainGuard:
 
     async def _hold(self) -> None:
         """While requests are in progress, and a little longer, so that the next one finds the connection."""
-        next_probe = asyncio.get_running_loop().time() + _PROBE_INTERVAL_S
+        next_probe = asyncio.get_running_loop().time() + self._probe_interval_s
         while not self._stopped:
-            await asyncio.sleep(_LINGER_S)
+            await asyncio.sleep(self._linger_s)
             if not self._in_progress:
                 self._busy.clear()
                 return
@@ -109,7 +117,7 @@ class DrainGuard:
                 if not self._drained and not await self._ready():
                     self._drained = True
                     self._on_drain()
-                next_probe = asyncio.get_running_loop().time() + _PROBE_INTERVAL_S
+                next_probe = asyncio.get_running_loop().time() + self._probe_interval_s
 
     async def _ready(self) -> bool:
         assert self._address is not None

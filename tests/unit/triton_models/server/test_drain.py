@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from openai_bls.triton_models.server import drain
 from openai_bls.triton_models.server.drain import DrainGuard, triton_http_address
 from tests.unit.core_support import WAIT_S, free_port
 
@@ -53,12 +52,6 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.005)
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain, "_LINGER_S", 0.02)
-    monkeypatch.setattr(drain, "_PROBE_INTERVAL_S", 0.04)
-
-
 @pytest.fixture
 async def front_end() -> FrontEnd:
     return FrontEnd()
@@ -71,7 +64,8 @@ def drained() -> list[str]:
 
 @pytest.fixture
 async def guard(front_end: FrontEnd, drained: list[str]) -> AsyncIterator[DrainGuard]:
-    made = DrainGuard(("127.0.0.1", front_end.port), lambda: drained.append("now"))
+    address = ("127.0.0.1", front_end.port)
+    made = DrainGuard(address, lambda: drained.append("now"), linger_s=0.02, probe_interval_s=0.04)
     made.start()
     yield made
     await made.stop()
@@ -105,11 +99,10 @@ async def test_a_server_that_takes_no_more_connections_is_draining_and_still_hel
     await until(lambda: front_end.holds == 1)
     await front_end.shut()
     await until(lambda: drained)
-    await asyncio.sleep(0.2)
-    assert drained == ["now"]
     assert len(front_end.held) == 1
     guard.set_in_progress(0)
     await until(lambda: not front_end.held)
+    assert drained == ["now"]
 
 
 async def test_a_server_that_closes_at_once_is_draining(

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from openai_bls.transport.model_calls import Arrays, ModelUnavailableError, NoStreamsError
-from openai_bls.triton_models.server import grpc_streams
 from openai_bls.triton_models.server.grpc_streams import GrpcStreams
 from tests.unit.transport.grpc.test_model_stream import response, serving, text
 
@@ -35,7 +34,7 @@ async def test_a_server_without_grpc_is_named() -> None:
 
 
 async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, grpc_streams._MODULE, None)
+    monkeypatch.setitem(sys.modules, "openai_bls.transport.grpc.model_stream", None)
     with pytest.raises(NoStreamsError, match="a package is missing"):
         await first(GrpcStreams(os.getpid(), "127.0.0.1:1"))
 

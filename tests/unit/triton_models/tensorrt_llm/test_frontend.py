@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -77,19 +76,6 @@ def bench() -> Iterator[Bench]:
     yield bench
     bench.close()
     assert bench.engine.live == {}
-
-
-def test_tokens_reach_their_own_stream(bench: Bench) -> None:
-    first, second = bench.open(), bench.open(input_ids=[[7]])
-    assert [r.prompt_token_ids for r in bench.engine.submitted] == [[1, 2], [7]]
-    bench.step(1, [9])
-    bench.step(0, [4])
-    bench.step(0, [5], "stop")
-    bench.step(1, [], "length")
-    assert first.sent == [[4], [5]]
-    assert second.sent == [[9], []]
-    assert (first.finals, second.finals) == (1, 1)
-    assert bench.engine.cancelled == []
 
 
 def test_a_stop_request_ends_the_request_of_its_id_and_no_other(bench: Bench) -> None:
@@ -188,14 +174,3 @@ def test_a_stream_that_raises_does_not_disturb_another(bench: Bench) -> None:
     ids = [request.request_id for request in bench.engine.submitted]
     bench.engine.step(TokenDelta(ids[0], [1]), TokenDelta(ids[1], [2]))
     assert other.sent == [[2]]
-
-
-def test_many_threads_open_and_finish() -> None:
-    bench = Bench()
-    with ThreadPoolExecutor(4) as pool:
-        streams = list(pool.map(lambda _: bench.open(), range(80)))
-    for at in range(80):
-        bench.step(at, [at], "length")
-    assert sorted(stream.sent[0][0] for stream in streams) == list(range(80))
-    assert all(stream.finals == 1 for stream in streams)
-    bench.close()
