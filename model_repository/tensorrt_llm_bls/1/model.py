@@ -54,7 +54,7 @@ class TritonPythonModel:
     def execute(self, requests: list[Any]) -> None:
         """Hand every request to the runtime."""
         for request in requests:
-            reply = pb_utils.TensorReply(request, decoupled=self.decoupled)
+            reply = pb_utils.ResponseStream(request, decoupled=self.decoupled)
             parameters: dict[str, Any] = {}
             try:
                 parameters = pb_utils.request_parameters(request)

@@ -9,7 +9,6 @@ import queue
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Protocol
 
 from openai_bls.transport.model_calls import (
     Array,
@@ -25,6 +24,9 @@ logger = logging.getLogger(__name__)
 BlockingCall = Callable[[str, Mapping[str, Array], Sequence[str]], Arrays]
 """`pb_utils.call_model`: model, inputs by name, names of the outputs wanted. Blocks until the model has answered."""
 
+StreamingCall = Callable[..., AsyncGenerator[Arrays, None]]
+"""`ModelCalls.stream`."""
+
 # A running call holds one of the threads that the Python backend has per instance (`thread-pool-size`: 256 by our
 # launcher, 32 by a bare tritonserver) until its model answers, and so does a response on its way out on Triton's
 # endpoints. Nothing can end such a call. So no model may have all threads, nor calls all of the backend's.
@@ -32,16 +34,6 @@ MAX_CALLS = 24
 """Calls that run at a time."""
 MAX_CALLS_PER_MODEL = 8
 """Calls of one model that run at a time; the next wait for their turn."""
-
-
-class StreamingCall(Protocol):
-    """`ModelCalls.stream`."""
-
-    def __call__(
-        self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float
-    ) -> AsyncGenerator[Arrays, None]:
-        """The responses of a decoupled model."""
-        ...
 
 
 class _Call:

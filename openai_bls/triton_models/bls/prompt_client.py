@@ -39,7 +39,9 @@ def prompt_client(
     if model is None:
         return PromptExchangeClient(address(backend.preprocessing, owner))
     # Not at the top: it is for renderers of chat templates, which most servers have in `preprocessing` alone.
-    from openai_bls.triton_models.bls import prompts
+    from openai_bls.triton_models.bls.prompts import BlsPromptClient, OfficialPromptClient
 
     logger.info("prompts of %s are prepared by BLS calls of %s", backend.engine, model.name)
-    return prompts.prompt_client(model, model_calls, timeout_s, backend.tokenizer_dir, vocab_size)
+    if model.declares("PROMPT_REQUEST", "PROMPT_RESULT"):
+        return BlsPromptClient(model, model_calls, timeout_s)
+    return OfficialPromptClient(model, model_calls, timeout_s, backend.tokenizer_dir, vocab_size)

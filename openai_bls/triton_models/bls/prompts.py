@@ -220,15 +220,6 @@ class OfficialPromptClient(BlsPromptClient):
         )
 
 
-def prompt_client(
-    model: PreprocessingModel, calls: ModelCalls, timeout_s: float, tokenizer_dir: Path, vocab_size: Callable[[], int]
-) -> BlsPromptClient:
-    """The client for what `model` declares; for the arguments see `OfficialPromptClient`."""
-    if model.declares("PROMPT_REQUEST", "PROMPT_RESULT"):
-        return BlsPromptClient(model, calls, timeout_s)
-    return OfficialPromptClient(model, calls, timeout_s, tokenizer_dir, vocab_size)
-
-
 def _load(tokenizer_dir: Path) -> PromptEncoder:
     stub_process.keep_torch_out()
     return PromptEncoder(tokenizer_dir)

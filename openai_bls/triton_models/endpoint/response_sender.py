@@ -7,7 +7,6 @@ stream whose responses come faster than the server takes them gets its text in l
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import logging
 import queue
@@ -41,7 +40,7 @@ BodyT_contra = TypeVar("BodyT_contra", contravariant=True)
 
 
 class Reply(Protocol[BodyT_contra]):
-    """Response stream of a Triton request; see `pb_utils.TextReply` and `pb_utils.TensorReply`."""
+    """Response stream of a Triton request; see `pb_utils.TextReply` and `pb_utils.ResponseStream`."""
 
     def send(self, body: BodyT_contra, *, final: bool = False) -> None:
         """One response; waits for the server."""
@@ -98,7 +97,7 @@ class ResponseSender(Generic[BodyT]):
         self._scheduled = False
         self._ending = False
         self._abandoned = False
-        self._on_cancelled: Callable[[], None] = lambda: None
+        self._on_cancelled: Callable[[], object] = lambda: None
         # The sender's.
         self._started = False
         self._ended = False
@@ -139,7 +138,7 @@ class ResponseSender(Generic[BodyT]):
         self._abandoned = True
         self._put(_End())
 
-    def when_cancelled(self, cancel: Callable[[], None]) -> None:
+    def when_cancelled(self, cancel: Callable[[], object]) -> None:
         """Have `cancel` called, on the event loop, if the client goes away before the end."""
         self._on_cancelled = cancel
 
@@ -322,7 +321,7 @@ class SenderThreads:
         """Answer a new request in a task of its own, which is cancelled when its client has gone."""
         sender = self.sender_for(reply)
         task = self._loop.create_task(answer(sender))
-        sender.when_cancelled(functools.partial(_cancel, task))
+        sender.when_cancelled(task.cancel)
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
 
@@ -346,7 +345,3 @@ class SenderThreads:
         """Send what is pending, then end the threads. After the event loop's last turn."""
         for sender in self._senders:
             sender.close()
-
-
-def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()

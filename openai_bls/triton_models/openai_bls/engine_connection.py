@@ -81,20 +81,17 @@ class EngineConnection:
             )
             on_engine(self)
 
-        self.prompts = self._prompt_client(owner, model_calls)
-        if self._transport == "grpc":
-            self.client = self._grpc_client(owner, take)
-        else:
-            self.client = ExchangeClient(address(self.backend.engine, owner), take)
-
-    def _prompt_client(self, owner: int, model_calls: ModelCalls) -> PromptExchangeClient | BlsPromptClient:
         def vocab_size() -> int:
             assert self.model is not None
             return self.model.info.vocab_size
 
-        return prompt_client(
+        self.prompts = prompt_client(
             self.backend, self._preprocessing, owner, model_calls, self._preprocessing_timeout_s, vocab_size
         )
+        if self._transport == "grpc":
+            self.client = self._grpc_client(owner, take)
+        else:
+            self.client = ExchangeClient(address(self.backend.engine, owner), take)
 
     def _grpc_client(self, owner: int, take: Callable[[EngineInfo], None]) -> GrpcEngineClient:
         engine = self.backend.engine

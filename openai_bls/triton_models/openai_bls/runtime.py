@@ -45,10 +45,10 @@ from openai_bls.triton_models.openai_bls.generate_extension import assemble
 from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter, MetricsPort
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
 from openai_bls.triton_models.repository.engines import POSTPROCESSING, TENSORRT_LLM_BLS, Backend
-from openai_bls.triton_models.server.drain import DrainGuard, triton_http_address
+from openai_bls.triton_models.server.drain import DrainGuard
 from openai_bls.triton_models.server.grpc_streams import GrpcStreams
 from openai_bls.triton_models.server.model_index import model_index
-from openai_bls.triton_models.server.process import front_ends, listening_ports, shows_metrics
+from openai_bls.triton_models.server.process import front_ends, http_address, listening_ports, shows_metrics
 from openai_bls.triton_models.tensors.models import JSON_INPUTS
 
 logger = logging.getLogger(__name__)
@@ -140,7 +140,8 @@ class Runtime:
         """
         # A server without any front end of its own (in-process use) shows by its first request that it is up.
         self._server_up = True
-        self._loop.call_soon_threadsafe(self._take, tensors, parameters, reply, timeout_s)
+        answer = functools.partial(self._answer, tensors, parameters, timeout_s)
+        self._loop.call_soon_threadsafe(self._senders.answer, reply, answer)
 
     def close(self) -> None:
         """End what runs with an error, stop listening, free the threads."""
@@ -171,7 +172,7 @@ class Runtime:
         """Wait for the server, then connect to the engines; `_on_engine` goes on from there."""
         # Only then is it known where it listens, which the guard needs.
         await self._server_started()
-        self._guard = DrainGuard(triton_http_address(self._owner), self._on_drain)
+        self._guard = DrainGuard(http_address(self._owner), self._on_drain)
         self._guard.start()
         for name in (POSTPROCESSING, TENSORRT_LLM_BLS):
             self._pinged[name] = PingClient(name, address(name, self._owner))
@@ -259,15 +260,6 @@ class Runtime:
         if not service.draining:
             logger.info("shutting down: %d requests in progress end first", service.in_progress)
             service.draining = True
-
-    def _take(
-        self,
-        tensors: Mapping[str, Sequence[bytes]],
-        parameters: Mapping[str, Any],
-        reply: Reply[bytes],
-        timeout_s: float | None,
-    ) -> None:
-        self._senders.answer(reply, functools.partial(self._answer, tensors, parameters, timeout_s))
 
     async def _answer(
         self,

@@ -97,12 +97,7 @@ def excludes_input(backend: Backend, environ: Mapping[str, str]) -> bool:
             "`openai-bls render`"
         )
     name = "exclude_input_in_output"
-    try:
-        found = config_pbtxt.parameters(config_pbtxt.read(backend.engine_dir / "config.pbtxt"))
-    except (OSError, ValueError):
-        # The server says what is wrong with it.
-        found = {}
-    given = {name: found[name]} if name in found else {}
+    given = {key: value for key, value in _parameters(backend.engine_dir).items() if key == name}
     return load(TensorRtLlmSettings, given, environ).exclude_input_in_output
 
 
@@ -192,10 +187,13 @@ def _further(repository: Path) -> list[str]:
 
 
 def _aliases(repository: Path) -> list[str]:
+    given = _parameters(repository / "openai_bls").get("model_aliases", OpenAiBlsSettings().model_aliases)
+    return list(OpenAiBlsSettings(model_aliases=given).aliases)
+
+
+def _parameters(model_dir: Path) -> dict[str, str]:
+    """Parameters in a model's config.pbtxt; none if it cannot be read, and then the server says why."""
     try:
-        found = config_pbtxt.parameters(config_pbtxt.read(repository / "openai_bls" / "config.pbtxt"))
+        return config_pbtxt.parameters(config_pbtxt.read(model_dir / "config.pbtxt"))
     except (OSError, ValueError):
-        # The server says what is wrong with it.
-        found = {}
-    default = OpenAiBlsSettings()
-    return list(OpenAiBlsSettings(model_aliases=found.get("model_aliases", default.model_aliases)).aliases)
+        return {}

@@ -10,29 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
-
-from openai_bls.triton_models.server.process import command_line
 
 logger = logging.getLogger(__name__)
 
 _PROBE = b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-
-
-def triton_http_address(pid: int | None = None) -> tuple[str, int] | None:
-    """Host and port of the HTTP front end of process `pid`, by its command line; None if it has none.
-
-    The default process is the parent: a stub's is tritonserver.
-    """
-    options = command_line(pid or os.getppid())
-    if options is None:
-        return None
-    port = options.get("--http-port", "8000")
-    if options.get("--allow-http", "true").lower() in ("false", "0") or not port.isdigit():
-        return None
-    host = options.get("--http-address", "0.0.0.0")
-    return ("127.0.0.1" if host == "0.0.0.0" else host), int(port)
 
 
 class DrainGuard:

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from openai_bls.triton_models.server.drain import triton_http_address
-from openai_bls.triton_models.server.process import NoGrpcError, control_headers, grpc_address
+from openai_bls.triton_models.server.process import NoGrpcError, control_headers, grpc_address, http_address
 
 # Seconds that one answer may take; a server that is loading models over HTTP may be slow.
 _TIMEOUT_S = 5.0
@@ -50,7 +49,7 @@ class ModelIndex(Protocol):
 def model_index(pid: int | None = None) -> ModelIndex | None:
     """The index of the tritonserver `pid`, by default the parent; None if it has neither HTTP nor gRPC to ask."""
     pid = pid or os.getppid()
-    address = triton_http_address(pid)
+    address = http_address(pid)
     if address is not None:
         return HttpModelIndex(*address, control_headers(pid, "http"))
     try:

@@ -43,6 +43,31 @@ def grpc_address(pid: int) -> str:
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
+def http_address(pid: int) -> tuple[str, int] | None:
+    """Host and port of the HTTP front end of the tritonserver `pid`; None if it has none, or does not tell."""
+    options = command_line(pid)
+    if options is None:
+        return None
+    port = options.get("--http-port", "8000")
+    if options.get("--allow-http", "true").lower() in _FALSE or not port.isdigit():
+        return None
+    host = options.get("--http-address", "0.0.0.0")
+    return ("127.0.0.1" if host == "0.0.0.0" else host), int(port)
+
+
+def sockets(pid: int | str) -> dict[int, str]:
+    """File descriptor of a process → inode, of those that are sockets; empty if the process cannot be looked into."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            # It may be closed meanwhile, as that of this listing is.
+            with contextlib.suppress(OSError):
+                target = str(entry.readlink())
+                if target.startswith("socket:["):
+                    found[int(entry.name)] = target
+    return found
+
+
 def command_line(pid: int) -> dict[str, str] | None:
     """The options of the tritonserver `pid` with their values; of one given twice the last. None if it is another
     program, or cannot be read."""
@@ -128,15 +153,5 @@ def listening_ports(pid: int) -> set[int]:
         for line in lines:
             fields = line.split()
             if fields[3] == _LISTEN:
-                inodes[fields[9]] = int(fields[1].rpartition(":")[2], 16)
-    try:
-        descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:
-        return set()
-    ports = set()
-    for descriptor in descriptors:
-        with contextlib.suppress(OSError):
-            target = str(descriptor.readlink())
-            if target.startswith("socket:[") and target[8:-1] in inodes:
-                ports.add(inodes[target[8:-1]])
-    return ports
+                inodes[f"socket:[{fields[9]}]"] = int(fields[1].rpartition(":")[2], 16)
+    return {inodes[inode] for inode in sockets(pid).values() if inode in inodes}

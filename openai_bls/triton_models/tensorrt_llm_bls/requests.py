@@ -71,11 +71,8 @@ async def parse(arrays: Arrays, info: EngineInfo, prompts: PromptClient, exclude
     extras = frozenset(output for name, output in _EXTRAS.items() if is_true(given, name))
     stop, include_stop = _stop(given)
     tensors = {inner: given[outer] for outer, inner in _ENGINE_NAMES.items() if outer in given}
-    engine_names = {inner: names.get(outer, outer) for outer, inner in _ENGINE_NAMES.items() if outer in given}
-    engine_names |= {
-        "embedding_bias": "embedding_bias_weights",
-        "request_output_len": names.get("max_tokens", "max_tokens"),
-    }
+    engine_names = {inner: names.get(outer, outer) for outer, inner in _ENGINE_NAMES.items()}
+    engine_names["embedding_bias"] = "embedding_bias_weights"
     if "cumulative_logprob" in extras and not is_true(given, "return_log_probs"):
         tensors["return_log_probs"] = np.array([True])
         engine_names["return_log_probs"] = "return_cumulative_logprob"

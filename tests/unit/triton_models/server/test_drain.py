@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from openai_bls.triton_models.server.drain import DrainGuard, triton_http_address
+from openai_bls.triton_models.server.drain import DrainGuard
 from tests.unit.core_support import WAIT_S, free_port
 
 
@@ -162,40 +161,3 @@ async def test_without_an_address_there_is_no_guard() -> None:
     guard.start()
     guard.set_in_progress(1)
     await guard.stop()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "address"),
-    [
-        ([], ("127.0.0.1", 8000)),
-        (["--http-port=8123"], ("127.0.0.1", 8123)),
-        (["--http-port", "8123", "--http-address", "0.0.0.0"], ("127.0.0.1", 8123)),
-        (["--http-address=10.0.0.1"], ("10.0.0.1", 8000)),
-        (["--allow-http=true"], ("127.0.0.1", 8000)),
-        (["--allow-http=false"], None),
-        (["--allow-http", "False", "--http-port", "1"], None),
-        (["--http-port=x"], None),
-    ],
-)
-def test_the_address_is_read_off_the_servers_command_line(
-    arguments: list[str], address: tuple[str, int] | None
-) -> None:
-    assert _address_of("/opt/bin/tritonserver", arguments) == address
-
-
-def test_another_program_has_no_address() -> None:
-    assert _address_of("python3", ["--http-port=1"]) is None
-    assert triton_http_address(2**22 + 1) is None
-
-
-def _address_of(name: str, arguments: list[str]) -> tuple[str, int] | None:
-    # A shell under that name, which says that it runs and waits for its input to end.
-    with subprocess.Popen(
-        [name, "-c", "echo; read line", *arguments],
-        executable="/bin/sh",
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        return triton_http_address(process.pid)

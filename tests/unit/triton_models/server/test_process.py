@@ -16,6 +16,7 @@ from openai_bls.triton_models.server.process import (
     find_tritonserver,
     front_ends,
     grpc_address,
+    http_address,
     listening_ports,
 )
 
@@ -92,6 +93,21 @@ def test_where_the_grpc_front_end_is(tmp_path: Path, arguments: list[str], addre
 
 
 @pytest.mark.parametrize(
+    ("arguments", "address"),
+    [
+        ([], ("127.0.0.1", 8000)),
+        (["--http-port", "8123", "--http-address", "0.0.0.0", "--allow-http=true"], ("127.0.0.1", 8123)),
+        (["--http-address=10.0.0.1"], ("10.0.0.1", 8000)),
+        (["--allow-http", "False", "--http-port", "1"], None),
+        (["--http-port=x"], None),
+    ],
+)
+def test_where_the_http_front_end_is(tmp_path: Path, arguments: list[str], address: tuple[str, int] | None) -> None:
+    with _program(tmp_path, *arguments) as pid:
+        assert http_address(pid) == address
+
+
+@pytest.mark.parametrize(
     ("arguments", "ports"),
     [
         ([], {"grpc": 8001, "http": 8000, "metrics": 8002}),
@@ -124,6 +140,7 @@ def test_another_program_has_no_command_line_of_tritonservers(tmp_path: Path) ->
         assert command_line(pid) is None
     for other in (os.getpid(), 2**22 + 1):
         assert command_line(other) is None
+        assert http_address(other) is None
         with pytest.raises(NoGrpcError, match="no tritonserver"):
             grpc_address(other)
 

@@ -28,7 +28,7 @@ class FakeStream:
         self.sent.append(arrays["output_ids"].reshape(-1).tolist())
         self._end(final)
 
-    def fail(self, error: ApiError) -> None:
+    def fail(self, error: ApiError, *, after_output: bool = False) -> None:
         self.errors.append(error)
         self._end(True)
 

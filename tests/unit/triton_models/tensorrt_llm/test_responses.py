@@ -7,7 +7,7 @@ import pytest
 from openai_bls.core.engine_types import GenerationRequest, Logprobs, SamplingParams, TokenDelta
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
 from openai_bls.triton_models.tensorrt_llm.requests import OfficialRequest
-from openai_bls.triton_models.tensorrt_llm.responses import Responder, Sequence
+from openai_bls.triton_models.tensorrt_llm.responses import Responder
 from openai_bls.triton_models.tensors.models import DECODE_CONTEXT_LENGTH, TENSORRT_LLM
 from tests.unit.triton_models.dtypes import numpy_dtype
 
@@ -35,11 +35,10 @@ class Recorder:
         self.errors: list[ApiError] = []
         request = official_request(**values)
         self.responder = Responder(request, lambda outputs, last: self.sent.append((outputs, last)), self.errors.append)
-        self.pairs = self.responder.sequences()
+        self.sequences = self.responder.sequences()
 
     def deliver(self, at: int, tokens: list[int], reason: Any = None, **fields: Any) -> None:
-        sequence: Sequence = self.pairs[at][1]
-        sequence(TokenDelta(at, tokens, reason, **fields))
+        self.sequences[at](TokenDelta(at, tokens, reason, **fields))
 
     def tokens(self) -> list[Any]:
         return [outputs["output_ids"].tolist() for outputs, _ in self.sent]
@@ -86,7 +85,7 @@ def test_a_stream_is_a_response_a_step_with_the_new_tokens_and_their_context() -
 
 def test_rows_and_sequences() -> None:
     recorder = Recorder(prompts=[[1], [2]], return_sequences=2, sampling=SamplingParams(seed=2**64 - 1))
-    made = [make(at) for at, (make, _) in enumerate(recorder.pairs)]
+    made = [sequence.request(at) for at, sequence in enumerate(recorder.sequences)]
     assert [(r.request_id, r.prompt_token_ids, r.sampling.seed) for r in made] == [
         (0, [1], 2**64 - 1),
         (1, [1], 0),

@@ -26,7 +26,7 @@ from tests.unit.triton_models.tensorrt_llm_bls.test_requests import tensors
 
 
 class FakeReply:
-    """Response stream of a request, see `pb_utils.TensorReply`."""
+    """Response stream of a request, see `pb_utils.ResponseStream`."""
 
     def __init__(self) -> None:
         self.sent: list[Mapping[str, Any]] = []
