@@ -14,11 +14,11 @@ import pytest
 
 from openai_bls.launcher.testing import RunningServer
 from tests.triton import triton_client
+from tests.triton.conversations import HELLO
 from tests.triton.triton_client import TritonError
 
 pytestmark = pytest.mark.triton
 
-HELLO: Any = [{"role": "user", "content": "Hello"}]
 
 # Body → the field at fault: one of each part of the pipeline that refuses; every rule has a unit test.
 BAD_BODIES: list[tuple[dict[str, Any], str]] = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from openai_bls.commands import run_batch
 from openai_bls.launcher.testing import RunningServer
+from tests.triton.waiting import until
 
 pytestmark = pytest.mark.triton
 
@@ -31,11 +31,8 @@ def chats() -> list[dict[str, Any]]:
 
 
 def ended(client: openai.OpenAI, batch_id: str) -> Any:
-    deadline = time.monotonic() + 60
-    while (batch := client.batches.retrieve(batch_id)).status in ("validating", "in_progress", "finalizing"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return batch
+    going = ("validating", "in_progress", "finalizing")
+    return until(lambda: None if (batch := client.batches.retrieve(batch_id)).status in going else batch)
 
 
 def results(client: openai.OpenAI, file_id: str | None) -> dict[str, Any]:
@@ -89,10 +86,7 @@ def test_a_batch_is_cancelled(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="cancel"):
         client.files.delete(source.id)
     assert client.batches.cancel(batch.id).status in ("cancelling", "cancelled")
-    deadline = time.monotonic() + 60
-    while (done := client.batches.retrieve(batch.id)).status != "cancelled":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    done = until(lambda: found if (found := client.batches.retrieve(batch.id)).status == "cancelled" else None)
     assert done.request_counts is not None
     assert done.request_counts.completed < 200
 
@@ -127,7 +121,5 @@ def test_the_server_itself(server: RunningServer, client: openai.OpenAI) -> None
     cached()
     assert cached() > 0
     # Other tests' requests may have just ended.
-    while (answer := httpx.post(f"{root}/reset_prefix_cache")).status_code == 503:
-        time.sleep(0.05)
-    assert answer.status_code == 200
+    until(lambda: httpx.post(f"{root}/reset_prefix_cache").status_code == 200)
     assert cached() == 0

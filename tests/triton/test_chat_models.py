@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
 from tests.triton.conftest import ROOT
 from tests.triton.metrics import find, scrape
+from tests.triton.waiting import until
 
 pytestmark = pytest.mark.triton
 
@@ -77,13 +78,6 @@ def task(**do: Any) -> Any:
 
 def ask(sdk: openai.OpenAI, model: str, **do: Any) -> Any:
     return sdk.chat.completions.create(model=model, messages=task(**do))
-
-
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("model", [WHOLE[0], STREAMING])
@@ -190,11 +184,14 @@ def test_they_are_listed_and_counted(sdk: openai.OpenAI, chat_server: RunningSer
     def counted(name: str, model: str, **labels: str) -> float:
         return find(scrape(chat_server), name, model=model, endpoint="chat.completions", **labels)
 
+    def is_counted(model: str, requests: float) -> bool:
+        return counted("requests_total", model, outcome="done") == requests
+
     for model in (WHOLE[1], STREAMING):
         before = counted("requests_total", model, outcome="done") if model == STREAMING else 0.0
         tokens = counted("generation_tokens_total", model) if model == STREAMING else 0.0
         ask(sdk, model, do="echo")
-        until(lambda model=model, before=before: counted("requests_total", model, outcome="done") == before + 1)
+        until(partial(is_counted, model, before + 1))
         assert counted("generation_tokens_total", model) == tokens + 2
 
 

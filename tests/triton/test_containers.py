@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import pytest
 from openai_bls.launcher import checks, workspace
 from openai_bls.launcher.tritonserver.ports import Ports, lease_ports
 from tests.triton.conftest import ANSWERED
+from tests.triton.waiting import until
 
 pytestmark = pytest.mark.triton
 
@@ -153,13 +154,6 @@ def answer(ports: Ports) -> str:
     return text
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def health(ports: Ports) -> int:
     return httpx.get(f"http://127.0.0.1:{ports.openai}/health", timeout=PATIENCE).status_code
 
@@ -183,13 +177,13 @@ def test_two_containers(repository: Path, triton_repository: Path, volume: Path)
             # The folder of the socket is the engine's alone, though the volume is everybody's.
             assert (volume / "engine").stat().st_mode & 0o777 == 0o700
             first.kill()
-        until(lambda: health(ports) == 503)
+        until(lambda: health(ports) == 503, PATIENCE)
         assert ask(ports).status_code >= 500
         assert (status(volume).returncode, status(volume).stderr) == (1, "")
         assert server.process.poll() is None
         with engine(repository, volume) as second:
-            until(lambda: health(ports) == 200)
+            until(lambda: health(ports) == 200, PATIENCE)
             assert answer(ports) == ANSWERED.answer
             assert second.stop() == 0
-        until(lambda: health(ports) == 503)
+        until(lambda: health(ports) == 503, PATIENCE)
         assert server.stop() == 0

@@ -21,6 +21,7 @@ from openai_bls.launcher.testing import RunningServer, run_server
 from openai_bls.triton_models.server.model_index import GrpcModelIndex, HttpModelIndex
 from tests.triton.conftest import ROOT
 from tests.triton.page_shell import Shell
+from tests.triton.waiting import until
 from tests.unit.docs.blocks import all_blocks
 
 pytestmark = pytest.mark.triton
@@ -271,8 +272,7 @@ def test_models_come_and_go(sdk: openai.OpenAI, triton: InferenceServerClient, e
     with pytest.raises((openai.InternalServerError, openai.NotFoundError)) as caught:
         post(sdk, "/rerank", body)
     assert caught.value.code in ("model_unavailable", "model_not_found")
-    while "reranker" in tasks(sdk):
-        pass
+    until(lambda: "reranker" not in tasks(sdk))
     with pytest.raises(openai.NotFoundError, match="The model 'reranker' does not exist"):
         post(sdk, "/rerank", body)
     # At once: the name is not known, so the server is asked.
@@ -285,14 +285,12 @@ def test_a_configuration_that_comes_with_a_load(sdk: openai.OpenAI, triton: Infe
     config = triton.get_model_config("embedding", as_json=True)["config"]
     config["parameters"]["openai_output_embedding"] = {"string_value": "vector"}
     triton.load_model("embedding", config=json.dumps(config))
-    while "embedding" in tasks(sdk):
-        pass
+    until(lambda: "embedding" not in tasks(sdk))
     with pytest.raises(openai.InternalServerError, match="'embedding' cannot be used: it has no output 'vector'"):
         sdk.embeddings.create(model="embedding", input="x")
     triton.unload_model("embedding")
     triton.load_model("embedding")
-    while "embedding" not in tasks(sdk):
-        pass
+    until(lambda: "embedding" in tasks(sdk))
     assert sdk.embeddings.create(model="embedding", input="x").data
 
 

@@ -29,6 +29,7 @@ from openai_bls.launcher.testing import run_server
 from openai_bls.launcher.tritonserver.command import NGC_SERVER, install_shim, is_executable
 from openai_bls.launcher.tritonserver.ports import lease_ports
 from openai_bls.triton_models.server.process import find_tritonserver
+from tests.triton.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,14 +109,6 @@ def add_model(repository: Path, name: str, source: str) -> None:
 def repository(tmp_path: Path) -> Path:
     add_model(tmp_path / "models", "echo", MODEL)
     return tmp_path / "models"
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail("waited in vain")
-        time.sleep(0.05)
 
 
 def post(port: int, text: str, model: str = "echo") -> http.client.HTTPConnection:
@@ -264,9 +257,7 @@ def test_the_plain_command_from_another_folder(repository: Path, tmp_path: Path)
             stderr=log,
         )
         try:
-            wait_until(
-                lambda: server.poll() is not None or get("127.0.0.1", ports.http, "/v2/health/ready") is not None
-            )
+            until(lambda: server.poll() is not None or get("127.0.0.1", ports.http, "/v2/health/ready") is not None)
             assert server.poll() is None, (tmp_path / "log").read_text()
             assert answer(post(ports.http, "shim")) == "shim"
             assert '"thread-pool-size":"256"' in (tmp_path / "log").read_text()
@@ -297,7 +288,7 @@ def test_serve_drains_on_ctrl_c(start: Callable[..., Launcher], tmp_path: Path) 
     mark = launcher.mark()
     shared_memory_is_closed(launcher.ports)
     connection = post(launcher.ports.http, f"wait:{tmp_path}")
-    wait_until((tmp_path / "begun").exists)
+    until((tmp_path / "begun").exists)
     launcher.process.send_signal(signal.SIGINT)
     launcher.read_until("stopping")
     (tmp_path / "go").touch()
@@ -314,7 +305,7 @@ def test_serve_kills_on_the_second_signal(start: Callable[..., Launcher], tmp_pa
     launcher.read_until(r"Listening: .*\n")
     mark = launcher.mark()
     connection = post(launcher.ports.http, f"wait:{tmp_path}")
-    wait_until((tmp_path / "begun").exists)
+    until((tmp_path / "begun").exists)
     launcher.process.send_signal(signal.SIGTERM)
     launcher.read_until("stopping")
     launcher.process.send_signal(signal.SIGTERM)
@@ -368,7 +359,7 @@ def test_serve_restarts_what_dies(
     launcher.read_until(r"Listening: .*\n")
     ports, server = launcher.ports, launcher.tritonserver()
     running = post(ports.http, f"wait:{tmp_path}")
-    wait_until((tmp_path / "begun").exists)
+    until((tmp_path / "begun").exists)
     model_control_needs_its_key(ports, capsys)
     (dead,) = stubs(server)["other"]
     os.kill(dead.pid, signal.SIGKILL)
@@ -395,11 +386,11 @@ def test_serve_starts_again_when_the_server_gives_up_a_process_that_lives(
     """A process that is not given a second of CPU time while it loads: the server would wait for its end for ever."""
     add_model(repository, "paused", PAUSED)
     launcher = start()
-    wait_until((repository / "paused" / "begun").exists)
+    until((repository / "paused" / "begun").exists)
     server = launcher.tritonserver()
     (stub,) = stubs(server)["paused"]
     os.kill(stub.pid, signal.SIGSTOP)
-    wait_until(lambda: stub.pid in awaited_children(server))
+    until(lambda: stub.pid in awaited_children(server))
     os.kill(stub.pid, signal.SIGCONT)
     (repository / "paused" / "paused").touch()
     launcher.read_until(

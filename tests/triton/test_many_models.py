@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from tests.triton.conftest import ANSWERED, SHORT_CHATS
 from tests.triton.conversations import QUESTION
 from tests.triton.metrics import find, scrape
 from tests.triton.reference import Reference
+from tests.triton.waiting import until
 
 pytestmark = pytest.mark.triton
 
@@ -139,9 +139,7 @@ def server(
     }
     with run_server(copy, env=env, args=["--model-control-mode=explicit", "--load-model=*"]) as running:
         # /v1 opens with the default engine; the others come when openai_bls has found them.
-        deadline = time.monotonic() + TIMEOUT
-        while len({card["root"] for card in cards(running)}) < 4:
-            assert time.monotonic() < deadline
+        until(lambda: len({card["root"] for card in cards(running)}) == 4, TIMEOUT)
         yield running
 
 
@@ -185,7 +183,6 @@ def test_a_model_without_a_kv_cache(server: RunningServer, mamba: Path) -> None:
     """Answers of the runner with a cache for each sequence, streamed beside one that its client leaves."""
     reference = SmallReference(mamba)
     asked: Any = {"model": "tiny-mamba", "temperature": 0, "stream": True}
-    until = time.monotonic() + TIMEOUT
 
     def load(name: str) -> float:
         return find(scrape(server), f"engine_{name}", model="tiny-mamba")
@@ -207,8 +204,7 @@ def test_a_model_without_a_kv_cache(server: RunningServer, mamba: Path) -> None:
 
     before = load("steps_total")
     assert asyncio.run(talk()) == [reference.chat(text) for text in PROMPTS]
-    while load("steps_total") == before or load("sequences_running"):
-        assert time.monotonic() < until
+    until(lambda: load("steps_total") > before and not load("sequences_running"), TIMEOUT)
     # One was cut short, and the others went along with it.
     assert load("steps_total") - before < 4000
 
@@ -278,13 +274,13 @@ def test_unknown_models(server: RunningServer, client: openai.OpenAI) -> None:
 
 def wait_until_unloaded(server: RunningServer, model: str) -> None:
     """Triton answers an unload before it has begun."""
-    deadline = time.monotonic() + TIMEOUT
-    while True:
+
+    def state() -> tuple[str | None, str | None]:
         index = httpx.post(f"{server.http_url}/v2/repository/index", timeout=TIMEOUT).json()
-        states = {entry["name"]: (entry.get("state"), entry.get("reason")) for entry in index}
-        if states[model] == ("UNAVAILABLE", "unloaded"):
-            return
-        assert time.monotonic() < deadline, states
+        (entry,) = [entry for entry in index if entry["name"] == model]
+        return entry.get("state"), entry.get("reason")
+
+    until(lambda: state() == ("UNAVAILABLE", "unloaded"), TIMEOUT)
 
 
 def test_one_engine_goes_and_comes_back(server: RunningServer, reference: Reference, small: SmallReference) -> None:

@@ -18,8 +18,10 @@ import pytest
 from openai_bls.launcher.serving.forwarded_headers import forwarded_headers
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
+from tests.triton.conversations import HELLO
 from tests.triton.metrics import find, scrape
 from tests.triton.triton_client import TritonError, infer_input
+from tests.triton.waiting import until as wait_until
 
 pytestmark = pytest.mark.triton
 
@@ -32,7 +34,6 @@ SLOW = {
 PLACES = 3
 # Of shorter answers so many end in one step that two are sent ahead.
 SHORT: Any = {"max_tokens": 4, "extra_body": {"ignore_eos": True}}
-HELLO: Any = [{"role": "user", "content": "Hello"}]
 KEYS = """
 many: many
 other: other
@@ -166,10 +167,7 @@ async def test_a_full_queue_is_a_429_with_the_time_to_wait(server: RunningServer
     samples = scrape(server)
     assert find(samples, "requests_refused_total", reason="queue_full", key="full") == refused + 4
     assert find(samples, "requests_total", key="full", outcome="429") == refused + 4
-    deadline = time.monotonic() + 60
-    while len(lines := refusals(server)) < 4:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
+    lines = await asyncio.to_thread(wait_until, lambda: found if len(found := refusals(server)) == 4 else None)
     assert [" ".join(line.split()[1:4]) for line in lines] == ["POST /v1/chat/completions 429"] + [
         "TRITON openai_bls 429"
     ] * 3

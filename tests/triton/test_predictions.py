@@ -16,7 +16,7 @@ from openai_bls.builder.recipe import BuildOptions
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton.conftest import CHECKPOINT, SHORT_CHATS
 from tests.triton.metrics import find, scrape
-from tests.triton.test_chat_models import until
+from tests.triton.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from typing import Any
 
 import httpx
@@ -19,6 +18,7 @@ from tests.triton.conftest import CHATS, TOOL_CHATS, Golden
 from tests.triton.metrics import find, scrape
 from tests.triton.reference import Reference
 from tests.triton.triton_client import TritonError, generate, grpc_chat, infer_input
+from tests.triton.waiting import until
 
 pytestmark = pytest.mark.triton
 
@@ -102,8 +102,7 @@ def test_metrics(server: RunningServer, client: openai.OpenAI) -> None:
     assert find(after, "requests_in_progress") == 0
     assert 0 <= find(after, "engine_kv_cache_usage_ratio") <= 1
     # The engine reports its steps a while after they were made.
-    while find(scrape(server), "engine_steps_total") == 0:
-        time.sleep(0.05)
+    until(lambda: find(scrape(server), "engine_steps_total"))
 
 
 def test_tritons_endpoints(server: RunningServer, reference: Reference) -> None:
