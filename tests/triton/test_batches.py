@@ -62,23 +62,6 @@ def test_a_batch_answers_as_the_endpoints_do(client: openai.OpenAI) -> None:
         client.files.retrieve(source.id)
 
 
-@pytest.mark.parametrize(
-    ("url", "body"),
-    [
-        ("/v1/completions", {**GREEDY, "prompt": "Once"}),
-        ("/v1/embeddings", {"model": "openai_bls", "input": "Hello"}),
-        ("/v1/responses", {"model": "openai_bls", "input": "Hello!", "max_output_tokens": 8}),
-    ],
-)
-def test_other_endpoints(client: openai.OpenAI, url: Any, body: dict[str, Any]) -> None:
-    source = client.files.create(file=asked(url, [body]), purpose="batch")
-    batch = client.batches.create(input_file_id=source.id, endpoint=url, completion_window="24h")
-    done = ended(client, batch.id)
-    assert (done.status, done.request_counts.completed) == ("completed", 1)
-    assert done.usage is not None
-    assert done.usage.input_tokens > 0
-
-
 def test_a_batch_is_cancelled(client: openai.OpenAI) -> None:
     endless = {**GREEDY, "max_tokens": 900, "ignore_eos": True, "prompt": "Once"}
     source = client.files.create(file=asked("/v1/completions", [endless] * 200), purpose="batch")

@@ -167,16 +167,6 @@ def test_an_unforeseen_exception_and_a_model_that_says_nothing(sdk: openai.OpenA
         ask(sdk, STREAMING, do="chunks", contents=["a"])
 
 
-def test_other_endpoints_name_the_right_one(sdk: openai.OpenAI) -> None:
-    for call in (
-        lambda: sdk.completions.create(model=STREAMING, prompt="hi"),
-        lambda: sdk.responses.create(model=STREAMING, input="hi"),
-        lambda: sdk.embeddings.create(model=STREAMING, input="hi"),
-    ):
-        with pytest.raises(openai.BadRequestError, match="answers chats: use /v1/chat/completions"):
-            call()
-
-
 def test_they_are_listed_and_counted(sdk: openai.OpenAI, chat_server: RunningServer) -> None:
     cards = {card.id: (card.model_extra or {})["task"] for card in sdk.models.list()}
     assert {cards[name] for name in (*WHOLE, STREAMING)} == {"chat"}

@@ -45,18 +45,6 @@ pytestmark = pytest.mark.triton
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 1200}
 ENDLESS: dict[str, Any] = {"messages": HELLO, "max_tokens": 1500, "ignore_eos": True, "stream": True}
-FORM: Any = {
-    "type": "json_schema",
-    "json_schema": {
-        "name": "s",
-        "schema": {
-            "type": "object",
-            "properties": {"a": {"enum": ["x", "y"]}},
-            "required": ["a"],
-            "additionalProperties": False,
-        },
-    },
-}
 # It echoes its prompt, or goes on for as long as it may, at a steady pace.
 SLOW_NULL = {"OPENAI_BLS_ENGINE": "null", "OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS": "20"}
 
@@ -228,32 +216,6 @@ def test_log_probs(cpp_client: openai.OpenAI) -> None:
             values.append([(entry.token, pytest.approx(entry.logprob, abs=1e-4)) for entry in entries])
     assert len(values[0]) > 10
     assert all(found == values[0] for found in values)
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"top_logprobs": 2, "logprobs": True}, "top_logprobs"),
-        ({"min_p": 0.2}, "min_p"),
-        ({"top_k": 5000}, None),
-        ({"logprobs": True, "temperature": 0.5}, None),
-        ({"response_format": {"type": "structural_tag", "structures": [], "triggers": []}}, "response_format"),
-    ],
-)
-def test_what_the_backend_cannot_do_is_refused(cpp_server: RunningServer, fields: dict[str, Any], param: Any) -> None:
-    answer = httpx.post(f"{cpp_server.openai_url}/chat/completions", json={"messages": HELLO, **fields}, timeout=60)
-    assert answer.status_code == 400
-    error = answer.json()["error"]
-    assert error["param"] == param
-    assert next(iter(fields)) in error["message"]
-
-
-def test_structured_output(cpp_client: openai.OpenAI) -> None:
-    answer = cpp_client.chat.completions.create(model="cpp", messages=HELLO, response_format=FORM, **GREEDY)
-    assert json.loads(answer.choices[0].message.content or "")["a"] in {"x", "y"}
-    body = {"guided_regex": "(ab){3}c"}
-    text = cpp_client.completions.create(model="cpp", prompt="x", extra_body=body, **GREEDY).choices[0].text
-    assert text == "abababc"
 
 
 def test_tool_calls_that_must_come(cpp_client: openai.OpenAI) -> None:

@@ -260,18 +260,6 @@ def test_requests_to_all_at_once(server: RunningServer, reference: Reference, sm
     asyncio.run(everyone())
 
 
-def test_unknown_models(server: RunningServer, client: openai.OpenAI) -> None:
-    # The names of Triton's models are not served.
-    for name in ("poets", "small", "tensorrt_llm_small"):
-        with pytest.raises(openai.NotFoundError) as caught:
-            client.chat.completions.create(model=name, messages=chat("x"))
-        assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
-        assert "tiny-llama" in caught.value.message
-    with pytest.raises(triton_client.TritonError) as refused:
-        triton_client.chat(server.http_url, {"model": "poets", "prompt": "x"})
-    assert refused.value.body["error"]["code"] == "model_not_found"
-
-
 def wait_until_unloaded(server: RunningServer, model: str) -> None:
     """Triton answers an unload before it has begun."""
 

@@ -72,24 +72,6 @@ def test_whole_and_streamed(thinker: openai.OpenAI) -> None:
     assert kinds.count("thought") > 1
 
 
-def test_it_may_be_left_out(thinker: openai.OpenAI) -> None:
-    request = body(THINKS, extra_body={"include_reasoning": False})
-    answer: Any = thinker.chat.completions.create(**request)
-    assert answer.choices[0].message.content == "yes"
-    assert not hasattr(answer.choices[0].message, "reasoning_content")
-    assert answer.usage.completion_tokens_details.reasoning_tokens > 0
-    assert streamed(thinker, request)[:2] == ("", "yes")
-
-
-def test_cut_within_a_thought(thinker: openai.OpenAI) -> None:
-    request = body(THINKS, max_tokens=len(load_reference().ids("<think>blue tokens")))
-    choice: Any = thinker.chat.completions.create(**request).choices[0]
-    assert choice.finish_reason == "length"
-    assert choice.message.content is None
-    assert choice.message.reasoning_content == "blue tokens"
-    assert streamed(thinker, request)[:2] == ("blue tokens", "")
-
-
 def test_a_form_is_asked_of_the_answer_only(thinker: openai.OpenAI) -> None:
     """The prompt has opened the thought, which goes on as it likes; then comes one of the choices."""
     (end,) = load_reference().ids("</think>")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 
 from openai_bls.core.engine_types import PromptRequest, PromptResult, TokenDelta
-from openai_bls.core.errors import ApiError
 from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.transport.ipc.frames import address
@@ -21,48 +19,9 @@ from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.triton_models.repository.engines import Backend
 from openai_bls.triton_models.tensorrt_llm_bls.runtime import Runtime
-from tests.unit.core_support import WAIT_S, FakeEngine, exchange_address, made_up_logprobs, token_ids, write_tokenizer
+from tests.unit.core_support import FakeEngine, exchange_address, made_up_logprobs, token_ids, write_tokenizer
+from tests.unit.triton_models.replies import TensorReply
 from tests.unit.triton_models.tensorrt_llm_bls.test_requests import tensors
-
-
-class FakeReply:
-    """Response stream of a request, see `pb_utils.ResponseStream`."""
-
-    def __init__(self) -> None:
-        self.sent: list[Mapping[str, Any]] = []
-        self.error: ApiError | None = None
-        self.ended = False
-        self.gone = False
-        self.changed = threading.Condition()
-
-    def send(self, body: Mapping[str, Any], *, final: bool = False) -> None:
-        assert not self.ended
-        self.sent.append(body)
-        self._end(final)
-
-    def fail(self, error: ApiError, *, after_output: bool = False) -> None:
-        assert after_output == bool(self.sent)
-        self.error = error
-        self._end(True)
-
-    def close(self) -> None:
-        self._end(True)
-
-    def is_cancelled(self) -> bool:
-        return self.gone
-
-    def _end(self, final: bool) -> None:
-        with self.changed:
-            self.ended |= final
-            self.changed.notify_all()
-
-    def wait_end(self) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: self.ended, WAIT_S)
-
-    def texts(self, index: int = 0) -> list[str]:
-        """The pieces of one sequence."""
-        return [sent["text_output"][0].decode() for sent in self.sent if sent["sequence_index"].item() == index]
 
 
 def prepare(request: PromptRequest) -> PromptResult:
@@ -99,15 +58,15 @@ class Bench:
         )
         self.runtime.start()
 
-    def ask(self, count: int = 1, **values: Any) -> FakeReply:
+    def ask(self, count: int = 1, **values: Any) -> TensorReply:
         """A request of `count` sequences that the engine has got."""
         before = len(self.engine.submitted)
         reply = self.send(**values)
         self.engine.wait_for(lambda: len(self.engine.submitted) == before + count)
         return reply
 
-    def send(self, **values: Any) -> FakeReply:
-        reply = FakeReply()
+    def send(self, **values: Any) -> TensorReply:
+        reply = TensorReply()
         self.runtime.accept(tensors(**{"text_input": "Hi ", "max_tokens": 50, **values}), reply)
         return reply
 
@@ -192,8 +151,7 @@ def test_errors(bench: Bench) -> None:
     for reason in (True, False):
         failed = bench.ask(stream=True)
         bench.step(-1, "a")
-        with failed.changed:
-            assert failed.changed.wait_for(lambda failed=failed: failed.sent, WAIT_S)  # type: ignore[misc]
+        failed.wait_for(lambda failed=failed: failed.sent)  # type: ignore[misc]
         bench.step(-1, "", "error", error="broken", invalid=reason)
         failed.wait_end()
         assert failed.error is not None
@@ -222,7 +180,7 @@ def test_a_shutdown_ends_what_runs(tmp_path: Path) -> None:
     running = bench.ask(stream=True)
     bench.step(0, "a")
     bench.close()
-    assert running.ended
+    assert running.finals == 1
     assert running.error is not None
     assert running.error.status == 503
 
