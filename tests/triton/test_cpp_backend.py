@@ -34,7 +34,7 @@ from openai_bls.launcher.tritonserver.command import backends_folder, find_serve
 from openai_bls.launcher.tritonserver.ports import lease_ports
 from openai_bls.triton_models.repository.render_configs import configure
 from tests.triton import triton_client
-from tests.triton.conftest import ANSWERED, CHATS, CHECKPOINT, RAW, ROOT, Golden
+from tests.triton.conftest import ANSWERED, CHECKPOINT, RAW, ROOT, SHORT_CHATS, Golden
 from tests.triton.conversations import HELLO, QUESTION
 from tests.triton.test_ranks import Ranks, end
 from tests.triton.test_tool_choice import PAINT, check_calls_that_must_come
@@ -154,8 +154,7 @@ def beside(client: openai.OpenAI, golden: Golden) -> Any:
 
 
 def test_golden_answers_on_every_path_sixty_four_at_once(cpp_server: RunningServer, cpp_client: openai.OpenAI) -> None:
-    # The long ones take minutes on every path and show nothing more.
-    goldens = [golden for golden in (*CHATS, *RAW) if golden.tokens <= 60]
+    goldens = [*SHORT_CHATS, *RAW[:12]]
     work = [(way, golden) for golden in goldens for way in ways(cpp_server, cpp_client, golden)]
     # The engine beside it works at the same time.
     work += [(partial(beside, cpp_client, golden), golden) for golden in goldens if golden.messages][:8]

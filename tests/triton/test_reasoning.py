@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from openai_bls.launcher.testing import RunningServer, run_server
+from openai_bls.launcher.testing import RunningServer
 from tests.triton import triton_client
 from tests.triton.browser import Browser, opened
 from tests.triton.reference import load_reference
@@ -23,14 +22,8 @@ JOKE: Any = [{"role": "user", "content": "Tell me a joke."}]
 
 
 @pytest.fixture(scope="module")
-def thinking(repository: Path) -> Iterator[RunningServer]:
-    with run_server(repository, env={"OPENAI_BLS_REASONING_PARSER": "think"}) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def thinker(thinking: RunningServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=thinking.openai_url, api_key="none", max_retries=0) as client:
+def thinker(other_server: RunningServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=other_server.openai_url, api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -86,19 +79,19 @@ def test_a_form_is_asked_of_the_answer_only(thinker: openai.OpenAI) -> None:
     assert streamed(thinker, request)[:2] == (message.reasoning_content, message.content)
 
 
-def test_on_triton(thinking: RunningServer) -> None:
+def test_on_triton(other_server: RunningServer) -> None:
     request = {name: value for name, value in body(THINKS).items() if name != "model"}
-    answer = triton_client.chat(thinking.http_url, {"request": json.dumps(request)})
+    answer = triton_client.chat(other_server.http_url, {"request": json.dumps(request)})
     assert answer["choices"][0]["message"]["reasoning_content"] == "blue tokens flow"
     assert answer["choices"][0]["message"]["content"] == "yes"
-    chunks = triton_client.chat_stream(thinking.http_url, {"request": json.dumps(request)})
+    chunks = triton_client.chat_stream(other_server.http_url, {"request": json.dumps(request)})
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
     assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "blue tokens flow"
     assert triton_client.content(chunks) == "yes"
 
 
-def test_the_playground_folds_it(browser: Browser, thinking: RunningServer) -> None:
-    with opened(browser, thinking.openai_url.removesuffix("v1")) as playground:
+def test_the_playground_folds_it(browser: Browser, other_server: RunningServer) -> None:
+    with opened(browser, other_server.openai_url.removesuffix("v1")) as playground:
         page = playground.page
         chosen = {name: value for name, value in body(THINKS).items() if name != "messages"}
         # The page has no field for the bias that makes this model think.
