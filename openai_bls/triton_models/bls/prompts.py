@@ -28,9 +28,9 @@ from openai_bls.triton_models.preprocessing.prompt import PromptEncoder, word_fo
 
 logger = logging.getLogger(__name__)
 
-# Seconds a request waits for a model that is being reloaded, and between two attempts.
-_RELOAD_WAIT_S = 5.0
-_RETRY_S = 0.1
+RELOAD_WAIT_S = 5.0
+"""Seconds a request waits for a model that is being reloaded."""
+_RETRY_S = 0.1  # between two attempts
 # Threads that render chat templates.
 _RENDER_THREADS = 2
 
@@ -84,7 +84,7 @@ class BlsPromptClient:
 
     async def _call(self, outputs: Sequence[str], **texts: list[bytes]) -> Arrays:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _RELOAD_WAIT_S
+        deadline = loop.time() + RELOAD_WAIT_S
         while True:
             try:
                 inputs = self._model.inputs(**texts)

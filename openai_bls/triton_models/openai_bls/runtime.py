@@ -54,8 +54,8 @@ from openai_bls.triton_models.tensors.models import JSON_INPUTS
 logger = logging.getLogger(__name__)
 
 _SERVER_RETRY_S = 0.1
-# Seconds from a server's first port to its last. One that is up without a port is none of those known here.
-_FRONT_ENDS_S = 10.0
+FRONT_ENDS_S = 10.0
+"""Seconds from a server's first port to its last. One that is up without a port is none of those known here."""
 # Seconds a request waits for an engine that is still loading.
 _ENGINE_WAIT_S = 30.0
 # Seconds that everything has to end when the model is unloaded. A server that stops waits for that, up to its exit
@@ -194,7 +194,7 @@ class Runtime:
             if not missing and (wanted or found or self._server_up):
                 return
             if not found.isdisjoint(wanted.values()) or self._server_up:
-                deadline = deadline or self._loop.time() + _FRONT_ENDS_S
+                deadline = deadline or self._loop.time() + FRONT_ENDS_S
                 if self._loop.time() >= deadline:
                     logger.warning("tritonserver is up without %s: /v1 opens all the same", ", ".join(missing))
                     return

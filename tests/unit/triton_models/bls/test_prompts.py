@@ -214,7 +214,7 @@ async def test_one_without_a_length_has_no_padding(tmp_path: Path, tokenizer_dir
 async def test_failures_are_plain_errors(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(prompts, "_RELOAD_WAIT_S", 0.0)
+    monkeypatch.setattr(prompts, "RELOAD_WAIT_S", 0.0)
     client = world.official(timeout_s=0.05)
     request = PromptRequest(prompts=["a"])
 

@@ -299,7 +299,7 @@ def test_a_port_that_never_comes_does_not_keep_v1_shut(
 ) -> None:
     monkeypatch.setattr(runtime_module, "front_ends", lambda pid: {"grpc": 8001, "http": 8000})
     monkeypatch.setattr(runtime_module, "listening_ports", lambda pid: {8001})
-    monkeypatch.setattr(runtime_module, "_FRONT_ENDS_S", 0.0)
+    monkeypatch.setattr(runtime_module, "FRONT_ENDS_S", 0.0)
     port = free_port()
     with caplog.at_level(logging.WARNING, logger="openai_bls"):
         make(owner=77, http_port=port)

@@ -105,7 +105,7 @@ async def test_a_server_that_does_not_tell(caplog: pytest.LogCaptureFixture, mon
     caplog.clear()
     await discovery.look()
     assert not caplog.records
-    monkeypatch.setattr(task_discovery, "_QUIET_S", 0)
+    monkeypatch.setattr(task_discovery, "QUIET_S", 0)
     for _ in range(9):
         await discovery.look()
     # What was known stays.
