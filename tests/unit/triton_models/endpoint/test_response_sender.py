@@ -113,7 +113,7 @@ async def test_text_that_waits_for_the_server_goes_out_as_one(world: World) -> N
     st.lists(st.tuples(st.integers(0, 1), st.text("abcé😀", min_size=1, max_size=3), st.booleans()), max_size=30),
     st.integers(0, 40),
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_nothing_is_lost_or_reordered_however_slow_the_server_is(
     pieces: list[tuple[int, str, bool]], room: int
 ) -> None:

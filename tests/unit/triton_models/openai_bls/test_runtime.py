@@ -211,21 +211,6 @@ def test_values_that_the_wire_to_preprocessing_cannot_carry(make: Callable[..., 
     assert refusal(reply).status == 400
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_has_gone_stops_the_engines_work(make: Callable[..., World], stream: bool) -> None:
-    world = make()
-    reply, other = world.ask(stream=stream), world.ask(stream=stream)
-    world.engine.wait_for(lambda: len(world.engine.live) == 2)
-    reply.cancelled = True
-    reply.wait_end()
-    world.engine.wait_for(lambda: len(world.engine.cancelled) == 1)
-    assert not other.finals
-    (left,) = world.engine.live
-    world.engine.step(TokenDelta(left, [], "stop"))
-    other.wait_end()
-    assert other.error is None
-
-
 def test_requests_wait_for_an_engine_that_loads_later(make: Callable[..., World]) -> None:
     world = make(engine=False)
     reply = world.ask()

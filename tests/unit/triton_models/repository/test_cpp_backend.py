@@ -17,10 +17,9 @@ from openai_bls.triton_models.repository.cpp_backend import (
     engine_model,
     grammar_vocabulary,
     render_configs,
-    text_models,
 )
 from openai_bls.triton_models.tensors.config_writer import render
-from openai_bls.triton_models.tensors.declaration import Model, Queue
+from openai_bls.triton_models.tensors.declaration import Queue
 from openai_bls.triton_models.tensors.models import MODELS
 
 ROOT = Path(__file__).parents[4]
@@ -104,26 +103,6 @@ def test_only_official_tensors_for_the_cpp_backend() -> None:
     assert not names & {"decode_context", "decode_final", "random_seed", "min_length"}
     assert {"input_ids", "seed", "min_tokens", "lora_task_id", "lora_weights", "lora_config", "stop"} <= names
     assert {tensor.name for tensor in model.inputs if not tensor.optional} == {"input_lengths", "request_output_len"}
-
-
-@pytest.mark.parametrize("max_batch_size", [1, 64, 512])
-def test_ensembles_around_the_cpp_backend_connect(max_batch_size: int) -> None:
-    built = manifest(max_batch_size=max_batch_size)
-    engine = engine_model(built, cpp_settings(built, TensorRtLlmSettings(), HERE))
-    models: dict[str, Model] = {**MODELS, engine.name: engine}
-    for model in text_models(engine):
-        assert model.max_batch_size <= max_batch_size
-        produced = {tensor.name for tensor in model.inputs}
-        for step in model.steps:
-            inner = models[step.model]
-            assert set(step.inputs) <= {tensor.name for tensor in inner.inputs}
-            assert set(step.outputs) <= {tensor.name for tensor in inner.outputs}
-            assert set(step.inputs.values()) <= produced
-            assert {tensor.name for tensor in inner.inputs if not tensor.optional} <= set(step.inputs)
-            produced |= set(step.outputs.values())
-        assert {tensor.name for tensor in model.outputs} <= produced
-        # As the official ensemble has them.
-        assert {"context_logits", "generation_logits"} <= {tensor.name for tensor in model.outputs}
 
 
 @pytest.mark.parametrize(

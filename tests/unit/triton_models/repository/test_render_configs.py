@@ -226,13 +226,6 @@ def test_a_file_that_is_no_text(repository: Path) -> None:
         configure(repository)
 
 
-def test_settings_of_a_python_engine_are_in_the_order_of_a_build(repository: Path) -> None:
-    settings = TensorRtLlmSettings(batch_scheduler_policy="max_utilization", kv_cache_free_gpu_mem_fraction=0.5)
-    for name, text in render_configs(built("python"), settings).items():
-        config(repository, name).write_text(text)
-    assert configure(repository) == []
-
-
 def test_a_further_engine(repository: Path) -> None:
     for model in ("tensorrt_llm", "preprocessing"):
         shutil.copytree(repository / model, repository / f"{model}_small")

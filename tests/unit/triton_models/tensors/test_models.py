@@ -20,30 +20,6 @@ def test_names_are_unique_and_dims_are_valid(model: Model) -> None:
 
 
 @pytest.mark.parametrize("model", [m for m in MODELS.values() if m.steps], ids=lambda model: model.name)
-def test_ensembles_connect(model: Model) -> None:
-    """Every mapped tensor exists, has a producer, and has the type and dims of both its ends."""
-    produced = {tensor.name: tensor for tensor in model.inputs}
-    for step in model.steps:
-        inner = MODELS[step.model]
-        inputs = {tensor.name: tensor for tensor in inner.inputs}
-        outputs = {tensor.name: tensor for tensor in inner.outputs}
-        for name, outer in step.inputs.items():
-            assert inputs[name].data_type == produced[outer].data_type, name
-            assert inputs[name].dims == produced[outer].dims or -1 in inputs[name].dims + produced[outer].dims, name
-        required = {tensor.name for tensor in inner.inputs if not tensor.optional}
-        assert required <= set(step.inputs)
-        for name, outer in step.outputs.items():
-            assert outer not in produced
-            produced[outer] = outputs[name]
-    # Every input goes somewhere.
-    used = {outer for step in model.steps for outer in step.inputs.values()}
-    assert {tensor.name for tensor in model.inputs} <= used
-    for tensor in model.outputs:
-        assert produced[tensor.name].data_type == tensor.data_type
-        assert produced[tensor.name].dims == tensor.dims
-
-
-@pytest.mark.parametrize("model", [m for m in MODELS.values() if m.steps], ids=lambda model: model.name)
 def test_ensembles_have_the_official_inputs_and_outputs(model: Model) -> None:
     """Those that the engine honours, under the names of 0.20 and the older ones."""
     assert {
