@@ -71,7 +71,7 @@ class StubWatch:
         self._openai = openai
         self._tell = tell
         self._restarted = restarted
-        self._supervisor = Supervisor(limit)
+        self._supervisor = Supervisor(limit, stubs(server))
         self._abandoned = AbandonedStubs()
         self._ended: SimpleQueue[tuple[str, str | None]] = SimpleQueue()
         self._closing = threading.Event()
