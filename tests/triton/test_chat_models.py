@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from tritonclient.grpc import InferenceServerClient
 
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
@@ -239,17 +238,6 @@ def test_models_that_ask_this_server_do_not_block_it(sdk: openai.OpenAI) -> None
 
     with ThreadPoolExecutor(48) as pool:
         assert list(pool.map(run, range(96))) == ["asked"] * 96
-
-
-def test_they_come_and_go(sdk: openai.OpenAI, chat_server: RunningServer) -> None:
-    with InferenceServerClient(chat_server.grpc_url) as triton:
-        triton.unload_model("whole_2")
-        with pytest.raises(openai.APIStatusError) as caught:
-            ask(sdk, "whole_2", do="echo")
-        assert caught.value.code in ("model_unavailable", "model_not_found")
-        until(lambda: "whole_2" not in [card.id for card in sdk.models.list()])
-        triton.load_model("whole_2")
-    assert ask(sdk, "whole_2", do="echo").seen
 
 
 def test_a_server_that_stops_lets_them_end(sdk: openai.OpenAI, chat_server: RunningServer) -> None:

@@ -1,4 +1,4 @@
-"""Guards on a real server: the example of examples/guard, and one that fails, hangs and talks nonsense."""
+"""Guards on a real server: the example of examples/guard, and one that hangs or is not there."""
 
 from __future__ import annotations
 
@@ -137,27 +137,7 @@ def test_tokens_are_counted_per_user_whatever_the_way_in(place: Place) -> None:
     assert "Hello" in after["answer"]["choices"][0]["message"]["content"]
 
 
-# --- routing, failures ---
-
-
-def test_routing(place: Place) -> None:
-    answer = place.chat("Hello", model="gpt-4", user="before:route=openai_bls")
-    assert answer.model == "openai_bls"
-    with pytest.raises(openai.NotFoundError):
-        place.chat("Hello", user="before:route=nowhere")
-
-
-@pytest.mark.parametrize("hook", ["before", "after"])
-def test_a_guard_that_fails_is_a_503_and_the_next_request_is_served(place: Place, hook: str) -> None:
-    failed = place.calls(hook=hook, outcome="failed")
-    bad = ["fail", "raise", "no JSON", '{"request": 1, "answer": 1}', '{"error": {"message": "m", "status": 200}}']
-    for wanted in bad:
-        with pytest.raises(openai.InternalServerError) as refused:
-            place.chat("Hello", user=f"{hook}:{wanted}")
-        assert (refused.value.status_code, refused.value.code) == (503, "guard_unavailable")
-        assert "secret" not in refused.value.message
-        assert place.chat("Hello").choices
-    assert place.calls(hook=hook, outcome="failed") == failed + len(bad)
+# --- failures ---
 
 
 def test_a_guard_that_hangs_meets_its_deadline(place: Place) -> None:
