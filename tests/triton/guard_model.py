@@ -1,4 +1,4 @@
-"""The guard of examples/guard, which also answers as a request's `user` says, or hangs; keeps every question in a file."""
+"""The guard of examples/guard, which also hangs or answers as a request's `user` says; keeps every question."""
 
 from __future__ import annotations
 
