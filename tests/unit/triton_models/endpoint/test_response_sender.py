@@ -209,7 +209,7 @@ async def test_a_reply_that_raises_still_ends_and_disturbs_no_other(world: World
     # Two senders: the third request shares the first one's.
     first, second, third = world.sender_for(broken), world.sender_for(FakeReply()), world.sender_for(other)
     first.text(0, "a", None)
-    await asyncio.sleep(0.005)
+    await world.until(lambda: broken.finals or broken.bodies)
     third.text(0, "b", None)
     for sender in (first, second, third):
         sender.end()
