@@ -312,31 +312,22 @@ def ensemble(name: str, engine: Model = TENSORRT_LLM) -> Model:
 
 ENSEMBLE = ensemble("ensemble")
 
+_OFFICIAL_INPUTS = {
+    tensor.name: msgspec.structs.replace(tensor, optional=tensor.name != "text_input")
+    for tensor in (*_text_inputs(TENSORRT_LLM), _option("return_perf_metrics", "BOOL"))
+}
+
 TENSORRT_LLM_BLS = Model(
     name="tensorrt_llm_bls",
     max_batch_size=64,
     decoupled=True,
     inputs=(
-        *(
-            msgspec.structs.replace(tensor, optional=tensor.name != "text_input")
-            for tensor in _text_inputs(TENSORRT_LLM)
-        ),
-        _option("return_perf_metrics", "BOOL"),
+        *_OFFICIAL_INPUTS.values(),
         _option("return_num_input_tokens", "BOOL"),
         _option("return_num_output_tokens", "BOOL"),
         # Of the LLM API model.
-        _option("streaming", "BOOL"),
-        _option("sampling_param_best_of", "INT32"),
-        _option("sampling_param_max_tokens", "INT32"),
-        _option("sampling_param_temperature", "FP32"),
-        _option("sampling_param_top_k", "INT32"),
-        _option("sampling_param_top_p", "FP32"),
-        _option("sampling_param_frequency_penalty", "FP32"),
-        _option("sampling_param_presence_penalty", "FP32"),
+        *(msgspec.structs.replace(_OFFICIAL_INPUTS[same], name=name) for name, same in LLMAPI_NAMES.items()),
         _option("sampling_param_stop", "STRING", -1),
-        _option("sampling_param_seed", "UINT64"),
-        _option("sampling_param_exclude_input_from_output", "BOOL"),
-        _option("sampling_param_return_perf_metrics", "BOOL"),
         _option("return_finish_reason", "BOOL"),
         _option("return_stop_reason", "BOOL"),
         _option("return_cumulative_logprob", "BOOL"),
