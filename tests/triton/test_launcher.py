@@ -5,12 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
-import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +26,7 @@ from openai_bls.launcher.testing import run_server
 from openai_bls.launcher.tritonserver.command import NGC_SERVER, install_shim, is_executable
 from openai_bls.launcher.tritonserver.ports import lease_ports
 from openai_bls.triton_models.server.process import find_tritonserver
-from tests.triton.waiting import until
+from tests.triton.waiting import Spoken, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,15 +139,14 @@ def regions(mark: str) -> list[str]:
     return [path.name for path in Path("/dev/shm").glob(f"{mark}*")]
 
 
-class Launcher:
+class Launcher(Spoken):
     """`python -m openai_bls serve` in a process of its own, on free ports."""
 
     def __init__(self, repository: Path, ports: Ports, *extra: str) -> None:
         self.ports = ports
         # Inherited by everything below the launcher, so that whatever is left can be found.
         self.tag = f"{os.getpid()}-{ports.http}"
-        self.output = ""
-        self.process = subprocess.Popen(
+        process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "openai_bls", "serve"),
                 *("--model-repository", str(repository)),
@@ -162,21 +158,7 @@ class Launcher:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-
-    def read_until(self, pattern: str) -> None:
-        assert self.process.stdout is not None
-        descriptor = self.process.stdout.fileno()
-        deadline = time.monotonic() + PATIENCE
-        while not re.search(pattern, self.output):
-            ready, _, _ = select.select([descriptor], [], [], max(0, deadline - time.monotonic()))
-            piece = os.read(descriptor, 65536) if ready else b""
-            assert piece, f"no {pattern!r} in:\n{self.output}"
-            self.output += piece.decode()
-
-    def finish(self) -> int:
-        rest, _ = self.process.communicate(timeout=PATIENCE)
-        self.output += rest.decode()
-        return self.process.returncode
+        super().__init__(process)
 
     def family(self) -> list[int]:
         return processes_with("LAUNCHER_TEST_TAG", self.tag)

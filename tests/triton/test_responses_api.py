@@ -12,6 +12,7 @@ import pytest
 from openai.types.responses import ResponseFunctionToolCall
 
 from openai_bls.launcher.testing import RunningServer
+from tests.triton import conversations
 from tests.triton.conftest import SHORT_CHATS, TOOL_CHATS
 from tests.triton.reference import Reference
 
@@ -19,18 +20,8 @@ pytestmark = pytest.mark.triton
 
 GREEDY: dict[str, Any] = {"model": "openai_bls", "temperature": 0}
 QUESTION = "What is machine learning?"
-WEATHER: Any = {
-    "type": "function",
-    "name": "get_weather",
-    "description": "Get the current weather in a city",
-    "parameters": {
-        "type": "object",
-        "properties": {"city": {"type": "string", "description": "The city"}},
-        "required": ["city"],
-        "additionalProperties": False,
-    },
-    "strict": True,
-}
+PARAMETERS: Any = {**conversations.WEATHER["function"]["parameters"], "additionalProperties": False}
+WEATHER: Any = {**conversations.WEATHER["function"], "type": "function", "parameters": PARAMETERS, "strict": True}
 
 
 class Person(pydantic.BaseModel):

@@ -1,7 +1,11 @@
-"""Waiting for what a running server does, and streams of a server that have begun."""
+"""Waiting for what a running server does or says, and streams of a server that have begun."""
 
 from __future__ import annotations
 
+import os
+import re
+import select
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +28,37 @@ def until(condition: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
         assert time.monotonic() < deadline, "waited in vain"
         pause.wait(0.02)
     return value
+
+
+class Spoken:
+    """Process of a test, and what it has said.
+
+    Args:
+        process: process whose standard output is a pipe.
+        patience_s: seconds for what it is to say next.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], patience_s: float = 2 * PATIENCE_S) -> None:
+        self.process = process
+        self.output = ""
+        self._patience_s = patience_s
+
+    def read_until(self, pattern: str) -> None:
+        """Read until the output has a match."""
+        assert self.process.stdout is not None
+        descriptor = self.process.stdout.fileno()
+        deadline = time.monotonic() + self._patience_s
+        while not re.search(pattern, self.output):
+            ready, _, _ = select.select([descriptor], [], [], max(0, deadline - time.monotonic()))
+            piece = os.read(descriptor, 65536) if ready else b""
+            assert piece, f"no {pattern!r} in:\n{self.output}"
+            self.output += piece.decode(errors="replace")
+
+    def finish(self) -> int:
+        """Read to its end; its exit status."""
+        rest, _ = self.process.communicate(timeout=self._patience_s)
+        self.output += rest.decode(errors="replace")
+        return self.process.returncode
 
 
 class Streams:
