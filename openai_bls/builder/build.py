@@ -60,7 +60,7 @@ from openai_bls.core.manifest import (
     write_manifest,
 )
 from openai_bls.launcher import progress
-from openai_bls.triton_models.repository import served_names
+from openai_bls.triton_models.repository.engines import served_names
 
 _HASH_THREADS = 4
 _PACKAGES = ("transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt")

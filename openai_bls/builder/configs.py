@@ -12,9 +12,9 @@ from openai_bls.builder.targets.selection import BuildTarget
 from openai_bls.core import config_pbtxt
 from openai_bls.core.manifest import BuildError, EngineLoadError, load_manifest
 from openai_bls.core.settings import SettingsError, TensorRtLlmSettings
-from openai_bls.triton_models.cpp_backend import render_configs
-from openai_bls.triton_models.repository import ENGINE
-from openai_bls.triton_models.start_check import check_engine
+from openai_bls.triton_models.repository.cpp_backend import render_configs
+from openai_bls.triton_models.repository.engines import ENGINE
+from openai_bls.triton_models.repository.start_check import check_engine
 
 
 def new_configs(target: BuildTarget, recipe: Recipe, report: Report) -> dict[str, str]:

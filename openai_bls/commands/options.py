@@ -10,7 +10,7 @@ from openai_bls.core.settings import OpenAiBlsSettings, SettingsError
 from openai_bls.launcher.checks import OPENAI_MODEL, PORT_SETTINGS
 from openai_bls.launcher.tritonserver.ports import Ports
 from openai_bls.launcher.workspace import REPOSITORY_VARIABLE, default_repository
-from openai_bls.triton_models.repository import openai_bls_settings
+from openai_bls.triton_models.repository.engines import openai_bls_settings
 
 _HOST_VARIABLE = "OPENAI_BLS_HTTP_HOST"
 _TRITON_HOST_VARIABLE = "OPENAI_BLS_TRITON_HOST"

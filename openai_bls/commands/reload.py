@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from openai_bls.commands.options import add_place, address
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.tritonserver.ports import local_host
-from openai_bls.triton_models.openai_bls.server_process import control_headers, find_tritonserver
+from openai_bls.triton_models.server.process import control_headers, find_tritonserver
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Write the files."""
     # Here, since protobuf and gRPC are heavy.
-    from openai_bls.triton_models.render_configs import configure
+    from openai_bls.triton_models.repository.render_configs import configure
 
     folder = repository(options)
     if not folder.is_dir():

@@ -30,9 +30,9 @@ from openai_bls.output.detect import chat_template
 from openai_bls.output.detokenizer import factory
 from openai_bls.output.detokenizer.base import DetokenizerFactory
 from openai_bls.transport.engine_process.loading import load_engine as load_in_its_place
-from openai_bls.triton_models.cpp_backend import CppSettings
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
-from openai_bls.triton_models.repository import ENGINE, PREPROCESSING, TOKENIZER, with_suffix
+from openai_bls.triton_models.repository.cpp_backend import CppSettings
+from openai_bls.triton_models.repository.engines import ENGINE, PREPROCESSING, TOKENIZER, with_suffix
 
 VERSION = "1"
 

@@ -30,15 +30,15 @@ from openai_bls.launcher.tritonserver.command import (
     python_version,
 )
 from openai_bls.launcher.tritonserver.ports import is_free
-from openai_bls.triton_models.engine_paths import cpp_parameters, strayed
-from openai_bls.triton_models.repository import (
+from openai_bls.triton_models.repository.engine_paths import cpp_parameters, strayed
+from openai_bls.triton_models.repository.engines import (
     POSTPROCESSING,
     PREPROCESSING,
     engine_settings,
     openai_bls_settings,
     prompt_transport,
 )
-from openai_bls.triton_models.tensors import MODELS
+from openai_bls.triton_models.tensors.models import MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -22,7 +22,7 @@ from openai_bls.launcher.recovery.stub_watch import stubs
 from openai_bls.launcher.tritonserver.command import prepare
 from openai_bls.launcher.tritonserver.ports import Ports, lease_ports
 from openai_bls.launcher.tritonserver.process import ServerProcess
-from openai_bls.triton_models.tensors import MODELS
+from openai_bls.triton_models.tensors.models import MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

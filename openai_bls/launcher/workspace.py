@@ -18,9 +18,15 @@ import msgspec
 import openai_bls
 from openai_bls.core.settings import SettingsError
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.triton_models.config_writer import render
-from openai_bls.triton_models.repository import ENGINE, PREPROCESSING, prompt_transport, served_names, with_suffix
-from openai_bls.triton_models.tensors import MODELS
+from openai_bls.triton_models.repository.engines import (
+    ENGINE,
+    PREPROCESSING,
+    prompt_transport,
+    served_names,
+    with_suffix,
+)
+from openai_bls.triton_models.tensors.config_writer import render
+from openai_bls.triton_models.tensors.models import MODELS
 
 REPOSITORY_VARIABLE = "OPENAI_BLS_MODEL_REPOSITORY"
 RECORD_NAME = ".openai_bls.json"
@@ -124,7 +130,7 @@ def update(repository: Path, report: Callable[[str], None], *, replace_edited: b
             report(f"replaced: {path}")
         if before is not None and before.tables != own.tables:
             # Here, since protobuf and gRPC are heavy.
-            from openai_bls.triton_models.render_configs import configure
+            from openai_bls.triton_models.repository.render_configs import configure
 
             for rendered in configure(repository):
                 report(f"rendered: {rendered.relative_to(repository)}, with the values that it had")

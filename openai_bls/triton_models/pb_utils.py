@@ -25,8 +25,8 @@ from openai_bls.core.errors import (
     RateLimitError,
 )
 from openai_bls.transport.model_calls import Arrays, ModelCallError, ModelUnavailableError
-from openai_bls.triton_models.arrays import is_true
-from openai_bls.triton_models.request_keys import HEADER_PARAMETERS
+from openai_bls.triton_models.endpoint.request_keys import HEADER_PARAMETERS
+from openai_bls.triton_models.tensors.arrays import is_true
 
 logger = logging.getLogger(__name__)
 
@@ -233,13 +233,13 @@ class ResponseStream:
         self._closed = False
 
     def send(self, arrays: Mapping[str, Any], *, final: bool = False) -> None:
-        """Send one response; with `final` it is the last."""
+        """Send one response; with `final`, and if there may be only one, it is the last."""
         if self._requested:
             arrays = {name: value for name, value in arrays.items() if name in self._requested}
-        self._send(response(arrays), final)
+        self._send(response(arrays), final or not self._decoupled)
 
-    def fail(self, error: ApiError, message: str | None = None) -> None:
-        """Send an error as the last response."""
+    def fail(self, error: ApiError, message: str | None = None, *, after_output: bool = False) -> None:
+        """Send an error of Triton's as the last response."""
         self._send(error_response(error, message), final=True)
 
     def close(self) -> None:
@@ -264,21 +264,6 @@ class ResponseStream:
                 self._sender.send(message, flags=flags)
             # Not before: if that failed, for want of shared memory say, the stream still needs its end.
             self._closed = final
-
-
-class TensorReply(ResponseStream):
-    """Response stream of `tensorrt_llm_bls`: official tensors.
-
-    One that is not decoupled ends with its first response: a second one, or an empty end after it, would be an error.
-    """
-
-    def send(self, arrays: Mapping[str, Any], *, final: bool = False) -> None:
-        """One response; with `final` it is the last."""
-        super().send(arrays, final=final or not self._decoupled)
-
-    def fail(self, error: ApiError, message: str | None = None, *, after_output: bool = False) -> None:
-        """An error of Triton's, as the last response."""
-        super().fail(error, message)
 
 
 class TextReply:

@@ -8,9 +8,9 @@ import gc
 import os
 import socket
 import sys
-from pathlib import Path
 
 from openai_bls.core.memory import settle
+from openai_bls.triton_models.server.process import sockets
 
 __all__ = ["begin", "close_inherited_sockets", "keep_torch_out", "release", "settle"]
 
@@ -55,8 +55,8 @@ def close_inherited_sockets() -> int:
         How many were closed.
     """
     # In this order: while this process holds a socket, no other gets its inode.
-    mine = _sockets("self")
-    theirs = set(_sockets(str(os.getppid())).values())
+    mine = sockets("self")
+    theirs = set(sockets(os.getppid()).values())
     opened = {fd: (inode, socket.socket(fileno=fd)) for fd, inode in mine.items() if fd >= _STANDARD_STREAMS}
     tcp = [(inode, found) for inode, found in opened.values() if found.family in _TCP_FAMILIES]
     # A connection that the server has closed since is known by its port.
@@ -69,19 +69,6 @@ def close_inherited_sockets() -> int:
             # Only the Python object ends.
             found.detach()
     return len(inherited)
-
-
-def _sockets(pid: str) -> dict[int, str]:
-    """File descriptor of a process → inode, of those that are sockets; empty if the process cannot be looked into."""
-    found = {}
-    with contextlib.suppress(OSError):
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            # It may be closed meanwhile, as that of this listing is.
-            with contextlib.suppress(OSError):
-                target = str(entry.readlink())
-                if target.startswith("socket:["):
-                    found[int(entry.name)] = target
-    return found
 
 
 def keep_torch_out() -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from openai_bls.api.registry import ENDPOINTS, TRITON_ENTRIES
-from openai_bls.triton_models.declaration import Tensor
-from openai_bls.triton_models.tensors import JSON_INPUTS, MODELS
+from openai_bls.triton_models.tensors.declaration import Tensor
+from openai_bls.triton_models.tensors.models import JSON_INPUTS, MODELS
 from tests.torture import schemas
 
 # A case is one of 100,000: what runs is to be short.

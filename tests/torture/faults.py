@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openai_bls.launcher.recovery.reload import reload_models
-from openai_bls.triton_models.tensors import MODELS
+from openai_bls.triton_models.tensors.models import MODELS
 from tests.torture.doors import HOST
 from tests.torture.server import Server
 

@@ -13,7 +13,7 @@ import httpx
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from prometheus_client.parser import text_string_to_metric_families
 
-from openai_bls.triton_models.tensors import MODELS
+from openai_bls.triton_models.tensors.models import MODELS
 from tests.torture import clients, faults
 from tests.torture.cases import DOORS, Case
 from tests.torture.doors import HOST, Doors

@@ -15,7 +15,7 @@ from pathlib import Path
 from openai_bls.launcher.readiness import ask, expected_models, not_ready
 from openai_bls.launcher.recovery.stub_watch import stubs
 from openai_bls.launcher.tritonserver.ports import Ports
-from openai_bls.triton_models.openai_bls.server_process import control_headers
+from openai_bls.triton_models.server.process import control_headers
 from tests.torture.doors import HOST
 
 START_SECONDS = 300.0

@@ -16,6 +16,7 @@ import pytest
 from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.launcher.testing import RunningServer, copy_models, run_server
+from openai_bls.triton_models.repository.render_configs import configure
 from tests.triton import reference as transformers_model
 from tests.triton.browser import Browser, started_browser
 from tests.triton.conversations import QUESTION
@@ -88,6 +89,16 @@ def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """The one server that most tests talk to; started as `tritonserver` starts by default."""
     batches = {"OPENAI_BLS_BATCHES_DIR": str(tmp_path_factory.mktemp("batches"))}
     with run_server(repository, batches, auto_complete=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def other_server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server whose engine answers once per request, and that is told how its model marks a thought."""
+    copy = tmp_path_factory.mktemp("other") / "model_repository"
+    shutil.copytree(repository, copy, symlinks=True)
+    configure(copy, ["tensorrt_llm.decoupled_mode=False", "openai_bls.reasoning_parser=think"])
+    with run_server(copy) as running:
         yield running
 
 

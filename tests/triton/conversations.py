@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+HELLO: Any = [{"role": "user", "content": "Hello"}]
 QUESTION: Any = [{"role": "user", "content": "What is machine learning?"}]
 WEATHER: Any = {
     "type": "function",

@@ -1,4 +1,4 @@
-"""The guard of examples/guard, which also misbehaves as a request's `user` asks for; keeps every question in a file."""
+"""The guard of examples/guard, which also hangs or answers as a request's `user` says; keeps every question."""
 
 from __future__ import annotations
 
@@ -24,14 +24,8 @@ class TritonPythonModel(Example):  # type: ignore[misc]
         if not user.startswith(question["hook"] + ":"):
             return super().answer(request)
         _, wanted = user.split(":", 1)
-        if wanted == "fail":
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError("out of order"))
-        if wanted == "raise":
-            raise RuntimeError("a secret of the guard")
         if wanted == "hang":
             while not (FOLDER / "go_on").exists():
                 time.sleep(0.01)
-        if wanted.startswith("route="):
-            wanted = json.dumps({"request": {**question["request"], "model": wanted.removeprefix("route=")}})
         said = np.array([wanted.encode()], dtype=np.object_)
         return pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("response", said)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 
 import httpx
@@ -11,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from openai_bls.launcher.testing import RunningServer
+from tests.triton.waiting import until
 
 Scrape = list[tuple[str, dict[str, str], float]]
 
@@ -46,11 +45,7 @@ def on_triton(server: RunningServer) -> Series:
 
 def wait_until_told(server: RunningServer, expected: Callable[[], Series]) -> None:
     """Triton's port gets what has changed once a second."""
-    deadline = time.monotonic() + 60
-    while on_triton(server) != pytest.approx(expected()):
-        if time.monotonic() > deadline:
-            assert on_triton(server) == pytest.approx(expected())
-        threading.Event().wait(0.1)
+    until(lambda: on_triton(server) == pytest.approx(expected()))
 
 
 def _series(url: str) -> Series:

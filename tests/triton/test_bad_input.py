@@ -14,14 +14,14 @@ import pytest
 
 from openai_bls.launcher.testing import RunningServer
 from tests.triton import triton_client
+from tests.triton.conversations import HELLO
 from tests.triton.triton_client import TritonError
 
 pytestmark = pytest.mark.triton
 
-HELLO: Any = [{"role": "user", "content": "Hello"}]
 
 # Body → the field at fault: one of each part of the pipeline that refuses; every rule has a unit test.
-BAD_CHATS: list[tuple[dict[str, Any], str]] = [
+BAD_BODIES: list[tuple[dict[str, Any], str]] = [
     ({"messages": "hello"}, "messages"),
     ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
@@ -42,6 +42,9 @@ BAD_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"messages": HELLO, "functions": [{"name": "f"}]}, "functions"),
     ({"messages": HELLO, "frobnicate": 1}, "frobnicate"),
     ({"messages": HELLO, "chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs"),
+    ({"prompt": [10_000_000]}, "prompt"),
+    ({"prompt": "x", "best_of": 1, "n": 2}, "best_of"),
+    ({"prompt": "x", "logprobs": 21}, "logprobs"),
 ]
 
 
@@ -55,14 +58,15 @@ def check_error(body: Any, param: str | None) -> None:
     assert "/model_repository/" not in error["message"]
 
 
-@pytest.mark.parametrize(("body", "param"), BAD_CHATS, ids=lambda value: json.dumps(value)[:60])
-def test_chat(server: RunningServer, body: dict[str, Any], param: str) -> None:
+@pytest.mark.parametrize(("body", "param"), BAD_BODIES, ids=lambda value: json.dumps(value)[:60])
+def test_bodies(server: RunningServer, body: dict[str, Any], param: str) -> None:
     """The same error body on /v1, streamed or not, and as the error text of Triton's front ends."""
-    response = httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
+    url = f"{server.openai_url}/{'completions' if 'prompt' in body else 'chat/completions'}"
+    response = httpx.post(url, json=body, timeout=60)
     assert response.status_code == 400
     expected = response.json()
     check_error(expected, param)
-    streamed = httpx.post(f"{server.openai_url}/chat/completions", json={**body, "stream": True}, timeout=60)
+    streamed = httpx.post(url, json={**body, "stream": True}, timeout=60)
     assert (streamed.status_code, streamed.json()) == (400, expected)
     text = json.dumps(body)
     for ask in (triton_client.chat, triton_client.chat_stream):
@@ -80,22 +84,6 @@ def test_not_an_object(server: RunningServer, body: bytes, path: str) -> None:
     response = httpx.post(f"{server.openai_url}/{path}", content=body, timeout=60)
     assert response.status_code == 400
     check_error(response.json(), None)
-
-
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({}, "prompt"),
-        ({"prompt": [10_000_000]}, "prompt"),
-        ({"prompt": "x", "best_of": 1, "n": 2}, "best_of"),
-        ({"prompt": "x", "logprobs": 21}, "logprobs"),
-    ],
-    ids=lambda value: json.dumps(value)[:60],
-)
-def test_completions(server: RunningServer, body: dict[str, Any], param: str | None) -> None:
-    response = httpx.post(f"{server.openai_url}/completions", json=body, timeout=60)
-    assert response.status_code == 400
-    check_error(response.json(), param)
 
 
 @pytest.mark.parametrize(

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from tritonclient.grpc import InferenceServerClient
 
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
 from tests.triton.conftest import ROOT
 from tests.triton.metrics import find, scrape
+from tests.triton.waiting import until
 
 pytestmark = pytest.mark.triton
 
@@ -77,13 +77,6 @@ def task(**do: Any) -> Any:
 
 def ask(sdk: openai.OpenAI, model: str, **do: Any) -> Any:
     return sdk.chat.completions.create(model=model, messages=task(**do))
-
-
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("model", [WHOLE[0], STREAMING])
@@ -173,16 +166,6 @@ def test_an_unforeseen_exception_and_a_model_that_says_nothing(sdk: openai.OpenA
         ask(sdk, STREAMING, do="chunks", contents=["a"])
 
 
-def test_other_endpoints_name_the_right_one(sdk: openai.OpenAI) -> None:
-    for call in (
-        lambda: sdk.completions.create(model=STREAMING, prompt="hi"),
-        lambda: sdk.responses.create(model=STREAMING, input="hi"),
-        lambda: sdk.embeddings.create(model=STREAMING, input="hi"),
-    ):
-        with pytest.raises(openai.BadRequestError, match="answers chats: use /v1/chat/completions"):
-            call()
-
-
 def test_they_are_listed_and_counted(sdk: openai.OpenAI, chat_server: RunningServer) -> None:
     cards = {card.id: (card.model_extra or {})["task"] for card in sdk.models.list()}
     assert {cards[name] for name in (*WHOLE, STREAMING)} == {"chat"}
@@ -190,11 +173,14 @@ def test_they_are_listed_and_counted(sdk: openai.OpenAI, chat_server: RunningSer
     def counted(name: str, model: str, **labels: str) -> float:
         return find(scrape(chat_server), name, model=model, endpoint="chat.completions", **labels)
 
+    def is_counted(model: str, requests: float) -> bool:
+        return counted("requests_total", model, outcome="done") == requests
+
     for model in (WHOLE[1], STREAMING):
         before = counted("requests_total", model, outcome="done") if model == STREAMING else 0.0
         tokens = counted("generation_tokens_total", model) if model == STREAMING else 0.0
         ask(sdk, model, do="echo")
-        until(lambda model=model, before=before: counted("requests_total", model, outcome="done") == before + 1)
+        until(partial(is_counted, model, before + 1))
         assert counted("generation_tokens_total", model) == tokens + 2
 
 
@@ -252,17 +238,6 @@ def test_models_that_ask_this_server_do_not_block_it(sdk: openai.OpenAI) -> None
 
     with ThreadPoolExecutor(48) as pool:
         assert list(pool.map(run, range(96))) == ["asked"] * 96
-
-
-def test_they_come_and_go(sdk: openai.OpenAI, chat_server: RunningServer) -> None:
-    with InferenceServerClient(chat_server.grpc_url) as triton:
-        triton.unload_model("whole_2")
-        with pytest.raises(openai.APIStatusError) as caught:
-            ask(sdk, "whole_2", do="echo")
-        assert caught.value.code in ("model_unavailable", "model_not_found")
-        until(lambda: "whole_2" not in [card.id for card in sdk.models.list()])
-        triton.load_model("whole_2")
-    assert ask(sdk, "whole_2", do="echo").seen
 
 
 def test_a_server_that_stops_lets_them_end(sdk: openai.OpenAI, chat_server: RunningServer) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import select
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +18,7 @@ import pytest
 from openai_bls.launcher import checks, workspace
 from openai_bls.launcher.tritonserver.ports import Ports, lease_ports
 from tests.triton.conftest import ANSWERED
+from tests.triton.waiting import Spoken, until
 
 pytestmark = pytest.mark.triton
 
@@ -47,7 +45,7 @@ def possible() -> bool:
     return done.returncode == 0
 
 
-class Container:
+class Container(Spoken):
     """A command of `openai-bls` in namespaces of its own.
 
     Args:
@@ -59,21 +57,10 @@ class Container:
 
     def __init__(self, volume: Path, options: list[str], words: list[str], **environment: str) -> None:
         command = [*isolated(*options), "sh", "-c", MOUNT, str(volume), sys.executable, "-m", "openai_bls", *words]
-        self.output = ""
-        self.process = subprocess.Popen(
+        process = subprocess.Popen(
             command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
-
-    def read_until(self, pattern: str) -> None:
-        """Until the log has a line with it."""
-        assert self.process.stdout is not None
-        descriptor = self.process.stdout.fileno()
-        deadline = time.monotonic() + PATIENCE
-        while not re.search(pattern, self.output):
-            ready, _, _ = select.select([descriptor], [], [], max(0, deadline - time.monotonic()))
-            piece = os.read(descriptor, 65536) if ready else b""
-            assert piece, f"no {pattern!r} in:\n{self.output}"
-            self.output += piece.decode(errors="replace")
+        super().__init__(process, PATIENCE)
 
     @property
     def first(self) -> int:
@@ -88,8 +75,7 @@ class Container:
     def stop(self) -> int:
         """As `docker stop`; returns the exit status."""
         os.kill(self.first, signal.SIGTERM)
-        self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode
+        return self.finish()
 
     def kill(self) -> None:
         """As a container that is gone: its process 1 is killed, and with it all the others."""
@@ -153,13 +139,6 @@ def answer(ports: Ports) -> str:
     return text
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def health(ports: Ports) -> int:
     return httpx.get(f"http://127.0.0.1:{ports.openai}/health", timeout=PATIENCE).status_code
 
@@ -183,13 +162,13 @@ def test_two_containers(repository: Path, triton_repository: Path, volume: Path)
             # The folder of the socket is the engine's alone, though the volume is everybody's.
             assert (volume / "engine").stat().st_mode & 0o777 == 0o700
             first.kill()
-        until(lambda: health(ports) == 503)
+        until(lambda: health(ports) == 503, PATIENCE)
         assert ask(ports).status_code >= 500
         assert (status(volume).returncode, status(volume).stderr) == (1, "")
         assert server.process.poll() is None
         with engine(repository, volume) as second:
-            until(lambda: health(ports) == 200)
+            until(lambda: health(ports) == 200, PATIENCE)
             assert answer(ports) == ANSWERED.answer
             assert second.stop() == 0
-        until(lambda: health(ports) == 503)
+        until(lambda: health(ports) == 503, PATIENCE)
         assert server.stop() == 0

@@ -16,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -33,31 +32,19 @@ from openai_bls.builder.options.build import BuildOptions
 from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 from openai_bls.launcher.tritonserver.command import backends_folder, find_server
 from openai_bls.launcher.tritonserver.ports import lease_ports
-from openai_bls.triton_models.render_configs import configure
+from openai_bls.triton_models.repository.render_configs import configure
 from tests.triton import triton_client
-from tests.triton.conftest import ANSWERED, CHATS, CHECKPOINT, RAW, ROOT, Golden
-from tests.triton.conversations import QUESTION
+from tests.triton.conftest import ANSWERED, CHECKPOINT, RAW, ROOT, SHORT_CHATS, Golden
+from tests.triton.conversations import HELLO, QUESTION
 from tests.triton.test_ranks import Ranks, end
 from tests.triton.test_tool_choice import PAINT, check_calls_that_must_come
+from tests.triton.waiting import Streams, until
 from tests.unit.engines.tensorrt_llm.fake_support import environment
 
 pytestmark = pytest.mark.triton
 
-HELLO: Any = [{"role": "user", "content": "Hello"}]
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 1200}
 ENDLESS: dict[str, Any] = {"messages": HELLO, "max_tokens": 1500, "ignore_eos": True, "stream": True}
-FORM: Any = {
-    "type": "json_schema",
-    "json_schema": {
-        "name": "s",
-        "schema": {
-            "type": "object",
-            "properties": {"a": {"enum": ["x", "y"]}},
-            "required": ["a"],
-            "additionalProperties": False,
-        },
-    },
-}
 # It echoes its prompt, or goes on for as long as it may, at a steady pace.
 SLOW_NULL = {"OPENAI_BLS_ENGINE": "null", "OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS": "20"}
 
@@ -167,8 +154,7 @@ def beside(client: openai.OpenAI, golden: Golden) -> Any:
 
 
 def test_golden_answers_on_every_path_sixty_four_at_once(cpp_server: RunningServer, cpp_client: openai.OpenAI) -> None:
-    # The long ones take minutes on every path and show nothing more.
-    goldens = [golden for golden in (*CHATS, *RAW) if golden.tokens <= 60]
+    goldens = [*SHORT_CHATS, *RAW[:12]]
     work = [(way, golden) for golden in goldens for way in ways(cpp_server, cpp_client, golden)]
     # The engine beside it works at the same time.
     work += [(partial(beside, cpp_client, golden), golden) for golden in goldens if golden.messages][:8]
@@ -200,7 +186,7 @@ def test_a_stop_string_ends_the_engines_work(cpp_client: openai.OpenAI, cpp_serv
     assert whole.choices[0].finish_reason == "stop"
     stream = cpp_client.chat.completions.create(**request, stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "Hello! 👋 I am "
-    wait_for(lambda: stops(cpp_server) >= before + 2)
+    until(lambda: stops(cpp_server) >= before + 2)
 
 
 def test_several_answers_differ_and_repeat_with_a_seed(cpp_client: openai.OpenAI) -> None:
@@ -229,32 +215,6 @@ def test_log_probs(cpp_client: openai.OpenAI) -> None:
             values.append([(entry.token, pytest.approx(entry.logprob, abs=1e-4)) for entry in entries])
     assert len(values[0]) > 10
     assert all(found == values[0] for found in values)
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"top_logprobs": 2, "logprobs": True}, "top_logprobs"),
-        ({"min_p": 0.2}, "min_p"),
-        ({"top_k": 5000}, None),
-        ({"logprobs": True, "temperature": 0.5}, None),
-        ({"response_format": {"type": "structural_tag", "structures": [], "triggers": []}}, "response_format"),
-    ],
-)
-def test_what_the_backend_cannot_do_is_refused(cpp_server: RunningServer, fields: dict[str, Any], param: Any) -> None:
-    answer = httpx.post(f"{cpp_server.openai_url}/chat/completions", json={"messages": HELLO, **fields}, timeout=60)
-    assert answer.status_code == 400
-    error = answer.json()["error"]
-    assert error["param"] == param
-    assert next(iter(fields)) in error["message"]
-
-
-def test_structured_output(cpp_client: openai.OpenAI) -> None:
-    answer = cpp_client.chat.completions.create(model="cpp", messages=HELLO, response_format=FORM, **GREEDY)
-    assert json.loads(answer.choices[0].message.content or "")["a"] in {"x", "y"}
-    body = {"guided_regex": "(ab){3}c"}
-    text = cpp_client.completions.create(model="cpp", prompt="x", extra_body=body, **GREEDY).choices[0].text
-    assert text == "abababc"
 
 
 def test_tool_calls_that_must_come(cpp_client: openai.OpenAI) -> None:
@@ -319,32 +279,10 @@ def test_two_instances_under_an_orchestrator(
     assert sum(taken) == 8
 
 
-def read(server: RunningServer, tokens: int, started: threading.Event) -> bytes:
-    """The whole of one /v1 stream; `started` is set with its first byte."""
-    received = b""
-    body = {**ENDLESS, "max_tokens": tokens}
-    with httpx.stream("POST", f"{server.openai_url}/chat/completions", json=body, timeout=60) as response:
-        for piece in response.iter_bytes():
-            received += piece
-            started.set()
-    return received
-
-
-def begun(server: RunningServer, pool: concurrent.futures.Executor, count: int, tokens: int) -> list[Any]:
-    """Streams that have all begun."""
-    events = [threading.Event() for _ in range(count)]
-    streams = [pool.submit(read, server, tokens, event) for event in events]
-    assert all(event.wait(60) for event in events)
-    return streams
-
-
 def test_gone_clients_an_unload_and_the_exit_timeout(cpp_repository: Path, backends: str) -> None:
     """What runs goes on to its end, what comes meanwhile is told, and the engine is found again."""
     arguments = [backends, "--model-control-mode=explicit", "--load-model=*", "--exit-timeout-secs=6"]
-    with (
-        run_server(cpp_repository, env=SLOW_NULL, args=arguments) as server,
-        concurrent.futures.ThreadPoolExecutor(16) as pool,
-    ):
+    with run_server(cpp_repository, env=SLOW_NULL, args=arguments) as server:
         for url, body in (
             (f"{server.openai_url}/chat/completions", ENDLESS),
             (f"{server.http_url}/v2/models/openai_bls/generate_stream", {**ENDLESS, "messages": json.dumps(HELLO)}),
@@ -353,26 +291,21 @@ def test_gone_clients_an_unload_and_the_exit_timeout(cpp_repository: Path, backe
             with httpx.stream("POST", url, json=body, timeout=60) as response:
                 next(response.iter_bytes())
             # 1,500 tokens would take 30 seconds.
-            wait_for(lambda before=before: stops(server) == before + 1)  # type: ignore[misc]
+            until(lambda before=before: stops(server) == before + 1)  # type: ignore[misc]
         control = f"{server.http_url}/v2/repository/models/tensorrt_llm"
-        streams = begun(server, pool, 2, 50)
+        streams = Streams(server, 2, 50)
         assert httpx.post(f"{control}/unload", timeout=60).status_code == 200
-        for stream in streams:
-            assert stream.result(60).count(b'"finish_reason":"length"') == 1
+        streams.finish()
         request = {"prompt": "a", "max_tokens": 2}
         assert httpx.post(f"{server.openai_url}/completions", json=request, timeout=60).status_code == 503
         assert httpx.post(f"{control}/load", timeout=60).status_code == 200
         assert httpx.post(f"{server.openai_url}/completions", json=request, timeout=60).status_code == 200
-        (endless,) = begun(server, pool, 1, 1500)
-        streams = begun(server, pool, 15, 100)
+        endless, streams = Streams(server, 1, 1500), Streams(server, 15, 100)
         server.process.drain()
-        for stream in streams:
-            received = stream.result(60)
-            assert received.endswith(b"data: [DONE]\n\n")
-            assert received.count(b'"finish_reason":"length"') == 1
+        streams.finish()
         # Then tritonserver ends at once: the last event goes out, unless the process that has it is ended before.
         try:
-            received = endless.result(60)
+            (received,) = endless.ends()
         except httpx.RemoteProtocolError:
             pass
         else:
@@ -385,12 +318,3 @@ def test_gone_clients_an_unload_and_the_exit_timeout(cpp_repository: Path, backe
 def stops(server: RunningServer) -> int:
     """Stop requests that the stand-in has had."""
     return len(re.findall(r'"stop of openai_bls-', server.log_path.read_text(encoding="utf-8")))
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    reached = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        reached.wait(0.01)
-    raise AssertionError("waited in vain")

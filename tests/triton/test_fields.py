@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from openai_bls.launcher.testing import RunningServer
-from openai_bls.triton_models.tensors import JSON_INPUTS, OPENAI_BLS
+from openai_bls.triton_models.tensors.models import JSON_INPUTS, OPENAI_BLS
 from tests.triton import triton_client
 from tests.triton.conversations import QUESTION, WEATHER
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
-import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,10 +22,11 @@ from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.readiness import get
 from openai_bls.launcher.recovery.abandoned_stubs import awaited_children
 from openai_bls.launcher.recovery.stub_watch import stubs
-from openai_bls.launcher.testing import ServerFailedError, run_server
+from openai_bls.launcher.testing import run_server
 from openai_bls.launcher.tritonserver.command import NGC_SERVER, install_shim, is_executable
-from openai_bls.launcher.tritonserver.ports import is_free, lease_ports
-from openai_bls.triton_models.openai_bls.server_process import find_tritonserver
+from openai_bls.launcher.tritonserver.ports import lease_ports
+from openai_bls.triton_models.server.process import find_tritonserver
+from tests.triton.waiting import Spoken, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,14 +108,6 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail("waited in vain")
-        time.sleep(0.05)
-
-
 def post(port: int, text: str, model: str = "echo") -> http.client.HTTPConnection:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     body = json.dumps({"text": text})
@@ -149,15 +139,14 @@ def regions(mark: str) -> list[str]:
     return [path.name for path in Path("/dev/shm").glob(f"{mark}*")]
 
 
-class Launcher:
+class Launcher(Spoken):
     """`python -m openai_bls serve` in a process of its own, on free ports."""
 
     def __init__(self, repository: Path, ports: Ports, *extra: str) -> None:
         self.ports = ports
         # Inherited by everything below the launcher, so that whatever is left can be found.
         self.tag = f"{os.getpid()}-{ports.http}"
-        self.output = ""
-        self.process = subprocess.Popen(
+        process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "openai_bls", "serve"),
                 *("--model-repository", str(repository)),
@@ -169,21 +158,7 @@ class Launcher:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-
-    def read_until(self, pattern: str) -> None:
-        assert self.process.stdout is not None
-        descriptor = self.process.stdout.fileno()
-        deadline = time.monotonic() + PATIENCE
-        while not re.search(pattern, self.output):
-            ready, _, _ = select.select([descriptor], [], [], max(0, deadline - time.monotonic()))
-            piece = os.read(descriptor, 65536) if ready else b""
-            assert piece, f"no {pattern!r} in:\n{self.output}"
-            self.output += piece.decode()
-
-    def finish(self) -> int:
-        rest, _ = self.process.communicate(timeout=PATIENCE)
-        self.output += rest.decode()
-        return self.process.returncode
+        super().__init__(process)
 
     def family(self) -> list[int]:
         return processes_with("LAUNCHER_TEST_TAG", self.tag)
@@ -220,20 +195,7 @@ def start(repository: Path) -> Iterator[Callable[..., Launcher]]:
                 launcher.process.stdout.close()
 
 
-def test_run_server_leaves_nothing(repository: Path) -> None:
-    with run_server(repository) as server:
-        assert answer(post(server.ports.http, "hello")) == "hello"
-        assert get("127.0.0.1", server.ports.metrics, "/metrics") is not None
-        assert "tritonserver" in Path(f"/proc/{server.pid}/cmdline").read_text()
-        mark = server.process.mark
-        assert len(server.process.leftovers()) >= 3, "guardian, server and stub"
-        assert regions(mark)
-    assert server.process.leftovers() == []
-    assert regions(mark) == []
-    assert server.process.poll() == 0
-
-
-def test_a_link_stands_for_a_path_that_triton_cannot_take(repository: Path, tmp_path: Path) -> None:
+def test_run_server_leaves_nothing_of_a_repository_behind_a_link(repository: Path, tmp_path: Path) -> None:
     awkward = tmp_path / "my model's é"
     repository.rename(awkward)
     with pytest.raises(LaunchError, match="has a space"):
@@ -242,24 +204,13 @@ def test_a_link_stands_for_a_path_that_triton_cannot_take(repository: Path, tmp_
     check_repository(repository)
     with run_server(repository) as server:
         assert answer(post(server.ports.http, "linked")) == "linked"
-
-
-def test_run_server_reports_a_broken_model(repository: Path) -> None:
-    add_model(repository, "broken", BROKEN)
-    with pytest.raises(ServerFailedError) as error, run_server(repository):
-        pass
-    headline = str(error.value).splitlines()[0]
-    assert "model broken failed to load: ValueError: the engine is made of cheese" in headline
-
-
-def test_run_server_survives_a_killed_server(repository: Path) -> None:
-    with run_server(repository) as server:
+        assert get("127.0.0.1", server.ports.metrics, "/metrics") is not None
         mark = server.process.mark
-        os.kill(server.pid, signal.SIGKILL)
-        wait_until(lambda: server.process.poll() is not None)
-        assert server.process.leftovers() == []
-        assert regions(mark) == []
-    assert server.process.poll() == 128 + signal.SIGKILL
+        assert len(server.process.leftovers()) >= 3, "guardian, server and stub"
+        assert regions(mark)
+    assert server.process.leftovers() == []
+    assert regions(mark) == []
+    assert server.process.poll() == 0
 
 
 @pytest.mark.skipif(is_executable(NGC_SERVER), reason="the image has its own tritonserver command")
@@ -288,9 +239,7 @@ def test_the_plain_command_from_another_folder(repository: Path, tmp_path: Path)
             stderr=log,
         )
         try:
-            wait_until(
-                lambda: server.poll() is not None or get("127.0.0.1", ports.http, "/v2/health/ready") is not None
-            )
+            until(lambda: server.poll() is not None or get("127.0.0.1", ports.http, "/v2/health/ready") is not None)
             assert server.poll() is None, (tmp_path / "log").read_text()
             assert answer(post(ports.http, "shim")) == "shim"
             assert '"thread-pool-size":"256"' in (tmp_path / "log").read_text()
@@ -321,7 +270,7 @@ def test_serve_drains_on_ctrl_c(start: Callable[..., Launcher], tmp_path: Path) 
     mark = launcher.mark()
     shared_memory_is_closed(launcher.ports)
     connection = post(launcher.ports.http, f"wait:{tmp_path}")
-    wait_until((tmp_path / "begun").exists)
+    until((tmp_path / "begun").exists)
     launcher.process.send_signal(signal.SIGINT)
     launcher.read_until("stopping")
     (tmp_path / "go").touch()
@@ -338,7 +287,7 @@ def test_serve_kills_on_the_second_signal(start: Callable[..., Launcher], tmp_pa
     launcher.read_until(r"Listening: .*\n")
     mark = launcher.mark()
     connection = post(launcher.ports.http, f"wait:{tmp_path}")
-    wait_until((tmp_path / "begun").exists)
+    until((tmp_path / "begun").exists)
     launcher.process.send_signal(signal.SIGTERM)
     launcher.read_until("stopping")
     launcher.process.send_signal(signal.SIGTERM)
@@ -346,17 +295,6 @@ def test_serve_kills_on_the_second_signal(start: Callable[..., Launcher], tmp_pa
     connection.close()
     assert launcher.family() == []
     assert regions(mark) == []
-
-
-def test_killed_launcher_takes_the_server_along(start: Callable[..., Launcher]) -> None:
-    launcher = start()
-    launcher.read_until(r"Listening: .*\n")
-    mark = launcher.mark()
-    launcher.process.kill()
-    launcher.process.wait()
-    wait_until(lambda: launcher.family() == [])
-    assert regions(mark) == []
-    assert is_free(launcher.ports.http)
 
 
 def test_killed_guardian_takes_the_server_along(start: Callable[..., Launcher]) -> None:
@@ -403,7 +341,7 @@ def test_serve_restarts_what_dies(
     launcher.read_until(r"Listening: .*\n")
     ports, server = launcher.ports, launcher.tritonserver()
     running = post(ports.http, f"wait:{tmp_path}")
-    wait_until((tmp_path / "begun").exists)
+    until((tmp_path / "begun").exists)
     model_control_needs_its_key(ports, capsys)
     (dead,) = stubs(server)["other"]
     os.kill(dead.pid, signal.SIGKILL)
@@ -430,11 +368,11 @@ def test_serve_starts_again_when_the_server_gives_up_a_process_that_lives(
     """A process that is not given a second of CPU time while it loads: the server would wait for its end for ever."""
     add_model(repository, "paused", PAUSED)
     launcher = start()
-    wait_until((repository / "paused" / "begun").exists)
+    until((repository / "paused" / "begun").exists)
     server = launcher.tritonserver()
     (stub,) = stubs(server)["paused"]
     os.kill(stub.pid, signal.SIGSTOP)
-    wait_until(lambda: stub.pid in awaited_children(server))
+    until(lambda: stub.pid in awaited_children(server))
     os.kill(stub.pid, signal.SIGCONT)
     (repository / "paused" / "paused").touch()
     launcher.read_until(

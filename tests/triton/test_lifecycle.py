@@ -8,10 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -28,28 +25,16 @@ from openai_bls.launcher.testing import RunningServer, run_server
 from openai_bls.launcher.tritonserver.ports import lease_ports
 from tests.triton import triton_client
 from tests.triton.conftest import ROOT
+from tests.triton.conversations import HELLO
 from tests.triton.metrics import find, on_triton, on_v1, scrape, wait_until_told
 from tests.triton.test_launcher import Launcher
+from tests.triton.waiting import Streams, until
 
 pytestmark = pytest.mark.triton
 
-# Never set.
-PAUSE = threading.Event()
-HELLO: Any = [{"role": "user", "content": "Hello"}]
 CHAT_LABELS = str([("endpoint", "chat.completions"), ("model", "demo")])
 # A null engine that echoes its prompt at a steady pace: streams last as long as the test needs.
 SLOW_NULL = {"OPENAI_BLS_ENGINE": "null", "OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS": "20"}
-
-
-def stream_bytes(server: RunningServer, tokens: int, started: threading.Event) -> bytes:
-    """The whole of one /v1 stream; `started` is set with its first byte."""
-    body = {"messages": HELLO, "max_tokens": tokens, "stream": True, "ignore_eos": True}
-    received = b""
-    with httpx.stream("POST", f"{server.openai_url}/chat/completions", json=body, timeout=60) as response:
-        for piece in response.iter_bytes():
-            received += piece
-            started.set()
-    return received
 
 
 def test_two_instances_and_a_sigterm_that_lets_streams_end(two_instances: Path) -> None:
@@ -67,59 +52,11 @@ def test_two_instances_and_a_sigterm_that_lets_streams_end(two_instances: Path) 
         assert refused.status_code == 400
         wait_until_told(server, lambda: on_v1(server))
         assert len(on_triton(server)) > 50
-        events = [threading.Event() for _ in range(16)]
-        with ThreadPoolExecutor(16) as pool:
-            streams = [pool.submit(stream_bytes, server, 150, event) for event in events]
-            assert all(event.wait(60) for event in events)
-            server.process.drain()
-            for stream in streams:
-                received = stream.result(60)
-                assert received.endswith(b"data: [DONE]\n\n")
-                assert received.count(b'"finish_reason":"length"') == 1
+        streams = Streams(server, 16, 150)
+        server.process.drain()
+        streams.finish()
         assert server.process.wait(60) == 0
         assert server.process.leftovers() == []
-
-
-def test_a_dropped_client_frees_the_engine(repository: Path) -> None:
-    """One slot in the engine, held by a client that goes away: the next request is answered."""
-    env = {**SLOW_NULL, "OPENAI_BLS_ENGINE_MAX_BATCH_SIZE": "1"}
-    endless = {"messages": HELLO, "max_tokens": 2000, "ignore_eos": True, "stream": True}
-    text: dict[str, Any] = {"text_input": "Hello", "max_tokens": 2000, "end_id": -1}
-    with (
-        run_server(repository, env=env) as server,
-        openai.OpenAI(base_url=server.openai_url, api_key="none", max_retries=0, timeout=20) as client,
-    ):
-        for url, body in (
-            (f"{server.openai_url}/chat/completions", endless),
-            (
-                f"{server.http_url}/v2/models/openai_bls/generate_stream",
-                {**endless, "messages": json.dumps(HELLO)},
-            ),
-            (
-                f"{server.http_url}/v2/models/tensorrt_llm/generate_stream",
-                {"input_ids": [1, 2], "request_output_len": 2000, "end_id": -1, "streaming": True},
-            ),
-            (f"{server.http_url}/v2/models/tensorrt_llm_bls/generate_stream", {**text, "stream": True}),
-        ):
-            with httpx.stream("POST", url, json=body, timeout=60) as response:
-                next(response.iter_bytes())
-            # 2,000 tokens would take 40 seconds: this comes only after the first has been cancelled.
-            answer = client.chat.completions.create(model="openai_bls", messages=HELLO, max_tokens=2)
-            assert answer.choices[0].finish_reason == "length"
-        # Over gRPC a client may leave before its first response, and one that is not streamed too.
-        for stream in (True, False):
-            inputs = [
-                triton_client.infer_input("text_input", np.array([["Hello"]], dtype=np.object_), "BYTES"),
-                triton_client.infer_input("max_tokens", np.array([[2000]], dtype=np.int32), "INT32"),
-                triton_client.infer_input("end_id", np.array([[-1]], dtype=np.int32), "INT32"),
-                triton_client.infer_input("stream", np.array([[stream]]), "BOOL"),
-            ]
-            with triton_client.GrpcStream(server.grpc_url) as leaving:
-                leaving.send("tensorrt_llm_bls", inputs)
-                if stream:
-                    next(leaving.responses())
-            answer = client.chat.completions.create(model="openai_bls", messages=HELLO, max_tokens=2)
-            assert answer.choices[0].finish_reason == "length"
 
 
 def test_engine_failures_reach_the_client(repository: Path) -> None:
@@ -128,9 +65,7 @@ def test_engine_failures_reach_the_client(repository: Path) -> None:
     with run_server(repository, env=env) as server:
         wait_for_health(server, "ok")
         assert docker_health(server) == ""
-        received = stream_bytes(server, 1000, threading.Event())
-        assert b'data: {"error":' in received
-        assert received.endswith(b"data: [DONE]\n\n")
+        Streams(server, 1).fail()
         body = {"messages": HELLO, "max_tokens": 2}
         response = httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
         assert response.status_code >= 500
@@ -183,10 +118,7 @@ def health(server: RunningServer) -> dict[str, Any]:
 
 def wait_for_health(server: RunningServer, status: str, models: dict[str, str] | None = None) -> None:
     """Wait until /health says `status`, and this of the models."""
-    deadline = time.monotonic() + 60
-    while (answer := health(server))["status"] != status or models not in (None, answer["models"]):
-        assert time.monotonic() < deadline, answer
-        PAUSE.wait(0.1)
+    until(lambda: (answer := health(server))["status"] == status and models in (None, answer["models"]))
 
 
 def stopped_and_dead_models_are_missed(server: RunningServer, reload: list[str]) -> None:
@@ -212,24 +144,58 @@ def stopped_and_dead_models_are_missed(server: RunningServer, reload: list[str])
     assert docker_health(server) == ""
 
 
-def test_engine_reload(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Unloading the engine under a stream ends it with an error; after the reload requests are answered again."""
+def dropped_clients_free_the_engine(server: RunningServer) -> None:
+    """One slot in the engine, held by a client that goes away: the next request is answered."""
+    endless = {"messages": HELLO, "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    text: dict[str, Any] = {"text_input": "Hello", "max_tokens": 2000, "end_id": -1}
+    with openai.OpenAI(base_url=server.openai_url, api_key="none", max_retries=0, timeout=20) as client:
+        for url, body in (
+            (f"{server.openai_url}/chat/completions", endless),
+            (
+                f"{server.http_url}/v2/models/openai_bls/generate_stream",
+                {**endless, "messages": json.dumps(HELLO)},
+            ),
+            (
+                f"{server.http_url}/v2/models/tensorrt_llm/generate_stream",
+                {"input_ids": [1, 2], "request_output_len": 2000, "end_id": -1, "streaming": True},
+            ),
+            (f"{server.http_url}/v2/models/tensorrt_llm_bls/generate_stream", {**text, "stream": True}),
+        ):
+            with httpx.stream("POST", url, json=body, timeout=60) as response:
+                next(response.iter_bytes())
+            # 2,000 tokens would take 40 seconds: this comes only after the first has been cancelled.
+            answer = client.chat.completions.create(model="openai_bls", messages=HELLO, max_tokens=2)
+            assert answer.choices[0].finish_reason == "length"
+        # Over gRPC a client may leave before its first response, and one that is not streamed too.
+        for stream in (True, False):
+            inputs = [
+                triton_client.infer_input("text_input", np.array([["Hello"]], dtype=np.object_), "BYTES"),
+                triton_client.infer_input("max_tokens", np.array([[2000]], dtype=np.int32), "INT32"),
+                triton_client.infer_input("end_id", np.array([[-1]], dtype=np.int32), "INT32"),
+                triton_client.infer_input("stream", np.array([[stream]]), "BOOL"),
+            ]
+            with triton_client.GrpcStream(server.grpc_url) as leaving:
+                leaving.send("tensorrt_llm_bls", inputs)
+                if stream:
+                    next(leaving.responses())
+            answer = client.chat.completions.create(model="openai_bls", messages=HELLO, max_tokens=2)
+            assert answer.choices[0].finish_reason == "length"
+
+
+def test_leaving_clients_and_an_engine_loaded_again(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Unloading the engine under a stream ends it with an error; then requests are answered again."""
     args = ["--model-control-mode=explicit", "--load-model=*"]
-    with ExitStack() as stack, run_server(repository, env=SLOW_NULL, args=args) as server:
-        started = threading.Event()
-        results: list[bytes] = []
-        thread = threading.Thread(target=lambda: results.append(stream_bytes(server, 1000, started)))
-        thread.start()
-        assert started.wait(60)
+    env = {**SLOW_NULL, "OPENAI_BLS_ENGINE_MAX_BATCH_SIZE": "1"}
+    with ExitStack() as stack, run_server(repository, env=env, args=args) as server:
+        dropped_clients_free_the_engine(server)
+        stream = Streams(server, 1)
         inherited = stack.enter_context(socket.create_connection(("127.0.0.1", server.ports.http)))
         inherited.settimeout(30)
         assert ready(inherited) == b"HTTP/1.1 200 OK"
         command = ["reload", "--grpc-port", str(server.ports.grpc), "--http-port", str(server.ports.http)]
         assert main([*command, "tensorrt_llm"]) == 0
         assert capsys.readouterr().out.startswith("tensorrt_llm is loaded again (")
-        thread.join(60)
-        assert results[0].endswith(b"data: [DONE]\n\n")
-        assert b'data: {"error":' in results[0]
+        stream.fail()
         body = {"messages": HELLO, "max_tokens": 3}
         # The first request may well come before openai_bls has found the new engine: it waits.
         response = httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
@@ -279,32 +245,17 @@ def test_the_launcher_recovers_models_that_die(repository: Path, monkeypatch: py
 
 
 def recovered_from_dead_models(launcher: Launcher, server: RunningServer) -> None:
-    started = threading.Event()
-    results: list[bytes] = []
-    thread = threading.Thread(target=lambda: results.append(stream_bytes(server, 1000, started)))
-    thread.start()
-    assert started.wait(60)
+    stream = Streams(server, 1)
     models = stubs(launcher.tritonserver())
     for model in ("tensorrt_llm", "preprocessing"):
         os.kill(models[model][0].pid, signal.SIGKILL)
-    thread.join(60)
-    assert b'data: {"error":' in results[0]
-    assert results[0].endswith(b"data: [DONE]\n\n")
+    stream.fail()
     launcher.read_until(r"(tensorrt_llm|preprocessing) is loaded again(.*\n)*.* is loaded again")
     wait_for_health(server, "ok")
     body = {"messages": HELLO, "max_tokens": 3}
     assert httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60).status_code == 200
     found = {part: find(scrape(server), "restarts_total", part=part) for part in ("tensorrt_llm", "tritonserver")}
     assert found == {"tensorrt_llm": 1, "tritonserver": 0}
-
-
-def test_without_v1(repository: Path) -> None:
-    """Port 0 turns /v1 off; Triton's endpoints answer all the same."""
-    with run_server(repository, env={**SLOW_NULL, "OPENAI_BLS_HTTP_PORT": "0"}, wait_openai=False) as server:
-        answer = triton_client.chat(server.http_url, {"messages": json.dumps(HELLO), "max_tokens": 2})
-        assert answer["choices"][0]["finish_reason"] == "length"
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", server.ports.openai))
 
 
 def answers(client: openai.OpenAI) -> bool:
@@ -390,9 +341,7 @@ def test_api_keys_and_concurrency_limit(repository: Path, tmp_path: Path) -> Non
         (tmp_path / "new").write_text("bob: b1\n")
         (tmp_path / "new").rename(keys)
         bob = client.with_options(api_key="b1")
-        deadline = time.monotonic() + 60
-        while not answers(bob):
-            assert time.monotonic() < deadline
+        until(lambda: answers(bob))
         assert not answers(client.with_options(api_key="a1"))
         assert bob.chat.completions.create(**options).usage
         done = {"endpoint": "chat.completions", "outcome": "done"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,6 @@ from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton.reference import CHECKPOINT
 from tests.triton.reference import Reference as Demo
-from tests.triton.triton_client import TritonError, generate
 from tests.unit.embedded.adapters import Reference, make_adapter
 
 pytestmark = pytest.mark.triton
@@ -37,7 +35,6 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             CHECKPOINT, root / "poet", r=4, std=0.12, lora_alpha=16, target_modules=["q_proj", "down_proj"]
         ),
         "clerk": make_adapter(CHECKPOINT, root / "clerk", 2, 0.1, r=8, lora_alpha=16, target_modules="all-linear"),
-        "large": make_adapter(CHECKPOINT, root / "large", r=9, target_modules=["q_proj"]),
     }
 
 
@@ -109,34 +106,6 @@ def test_loaded_and_unloaded_over_v1(server: RunningServer, expected: dict[str |
     until(lambda: "clerk" not in parents(server))
     assert completion(server, "clerk").status_code == 404
     assert post(server, "unload_lora_adapter", {"lora_name": "clerk"}).status_code == 404
-
-
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("large", "The adapter's rank is 9: this engine takes up to 8 (--max-lora-rank)."),
-        ("nowhere", "There is no folder nowhere with an adapter."),
-        ("../elsewhere", "'lora_path' is not below the directory"),
-    ],
-)
-def test_refused(server: RunningServer, path: str, said: str) -> None:
-    answer = post(server, "load_lora_adapter", {"lora_name": "bad", "lora_path": path})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["message"].startswith(said)
-
-
-def test_on_tritons_port(server: RunningServer, expected: dict[str | None, str]) -> None:
-    def ask(**fields: Any) -> Any:
-        return json.loads(generate(server.http_url, "openai_bls", fields)["response"])
-
-    ask(endpoint="load_lora_adapter", lora_name="clerk", lora_path="clerk")
-    until(lambda: "clerk" in parents(server))
-    answer = ask(model="clerk", prompt=PROMPT, temperature=0, max_tokens=TOKENS)
-    assert answer["choices"][0]["text"] == expected["clerk"]
-    ask(endpoint="unload_lora_adapter", lora_name="clerk")
-    until(lambda: "clerk" not in parents(server))
-    with pytest.raises(TritonError, match="The model 'clerk' does not exist"):
-        ask(model="clerk", prompt=PROMPT)
 
 
 def test_a_watched_directory(server: RunningServer, adapters: dict[str, Path], expected: dict[str | None, str]) -> None:

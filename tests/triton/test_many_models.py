@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from tests.triton.conftest import ANSWERED, SHORT_CHATS
 from tests.triton.conversations import QUESTION
 from tests.triton.metrics import find, scrape
 from tests.triton.reference import Reference
+from tests.triton.waiting import until
 
 pytestmark = pytest.mark.triton
 
@@ -140,9 +139,7 @@ def server(
     }
     with run_server(copy, env=env, args=["--model-control-mode=explicit", "--load-model=*"]) as running:
         # /v1 opens with the default engine; the others come when openai_bls has found them.
-        deadline = time.monotonic() + TIMEOUT
-        while len({card["root"] for card in cards(running)}) < 4:
-            assert time.monotonic() < deadline
+        until(lambda: len({card["root"] for card in cards(running)}) == 4, TIMEOUT)
         yield running
 
 
@@ -186,7 +183,6 @@ def test_a_model_without_a_kv_cache(server: RunningServer, mamba: Path) -> None:
     """Answers of the runner with a cache for each sequence, streamed beside one that its client leaves."""
     reference = SmallReference(mamba)
     asked: Any = {"model": "tiny-mamba", "temperature": 0, "stream": True}
-    until = time.monotonic() + TIMEOUT
 
     def load(name: str) -> float:
         return find(scrape(server), f"engine_{name}", model="tiny-mamba")
@@ -208,8 +204,7 @@ def test_a_model_without_a_kv_cache(server: RunningServer, mamba: Path) -> None:
 
     before = load("steps_total")
     assert asyncio.run(talk()) == [reference.chat(text) for text in PROMPTS]
-    while load("steps_total") == before or load("sequences_running"):
-        assert time.monotonic() < until
+    until(lambda: load("steps_total") > before and not load("sequences_running"), TIMEOUT)
     # One was cut short, and the others went along with it.
     assert load("steps_total") - before < 4000
 
@@ -265,37 +260,15 @@ def test_requests_to_all_at_once(server: RunningServer, reference: Reference, sm
     asyncio.run(everyone())
 
 
-def test_adapters_by_name(server: RunningServer, client: openai.OpenAI) -> None:
-    """The name reaches the engine, which answers differently for it."""
-    said = {name: post(server, name, "x").json() for name in ("fixed", "poet")}
-    assert {name: body["model"] for name, body in said.items()} == {"fixed": "fixed", "poet": "poet"}
-    assert said["fixed"]["choices"][0]["message"]["content"].startswith("abcabc")
-    assert said["poet"]["choices"][0]["message"]["content"].startswith("bcabca")
-    body = {"model": "poet", "messages": json.dumps(chat("x")), "max_tokens": 4}
-    assert triton_client.chat(server.http_url, body)["choices"][0]["message"]["content"] == "bcab"
-
-
-def test_unknown_models(server: RunningServer, client: openai.OpenAI) -> None:
-    # The names of Triton's models are not served.
-    for name in ("poets", "small", "tensorrt_llm_small"):
-        with pytest.raises(openai.NotFoundError) as caught:
-            client.chat.completions.create(model=name, messages=chat("x"))
-        assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
-        assert "tiny-llama" in caught.value.message
-    with pytest.raises(triton_client.TritonError) as refused:
-        triton_client.chat(server.http_url, {"model": "poets", "prompt": "x"})
-    assert refused.value.body["error"]["code"] == "model_not_found"
-
-
 def wait_until_unloaded(server: RunningServer, model: str) -> None:
     """Triton answers an unload before it has begun."""
-    deadline = time.monotonic() + TIMEOUT
-    while True:
+
+    def state() -> tuple[str | None, str | None]:
         index = httpx.post(f"{server.http_url}/v2/repository/index", timeout=TIMEOUT).json()
-        states = {entry["name"]: (entry.get("state"), entry.get("reason")) for entry in index}
-        if states[model] == ("UNAVAILABLE", "unloaded"):
-            return
-        assert time.monotonic() < deadline, states
+        (entry,) = [entry for entry in index if entry["name"] == model]
+        return entry.get("state"), entry.get("reason")
+
+    until(lambda: state() == ("UNAVAILABLE", "unloaded"), TIMEOUT)
 
 
 def test_one_engine_goes_and_comes_back(server: RunningServer, reference: Reference, small: SmallReference) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,8 +13,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
-from openai_bls.launcher.testing import RunningServer, run_server
-from openai_bls.triton_models.render_configs import configure
+from openai_bls.launcher.testing import RunningServer
 from tests.triton.conftest import RAW
 from tests.triton.reference import Reference
 from tests.triton.test_official_contract import STREAMING, engine_inputs
@@ -25,13 +22,9 @@ from tests.triton.triton_client import TIMEOUT, generate, infer_input
 pytestmark = pytest.mark.triton
 
 
-@pytest.fixture(scope="module")
-def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    copy = tmp_path_factory.mktemp("normal") / "model_repository"
-    shutil.copytree(repository, copy, symlinks=True)
-    configure(copy, ["tensorrt_llm.decoupled_mode=False"])
-    with run_server(copy) as running:
-        yield running
+@pytest.fixture
+def server(other_server: RunningServer) -> RunningServer:
+    return other_server
 
 
 @pytest.fixture

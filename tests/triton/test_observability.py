@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ from tests.tools import tool
 from tests.triton import triton_client
 from tests.triton.conftest import ROOT
 from tests.triton.otlp_receiver import Receiver, Span, receiving
+from tests.triton.waiting import PATIENCE_S, until
 from tests.unit.core_support import free_port
 
 pytestmark = pytest.mark.triton
 
-WAIT_S = 60.0
 SECRET = "periwinkle"
 PARENT_TRACE, PARENT_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{PARENT_TRACE}-{PARENT_SPAN}-01"
@@ -71,14 +71,6 @@ class Place:
     def phases(self, span: Span) -> list[Span]:
         below = [other for other in self.receiver.trace(span.trace_id) if other.parent_id == span.span_id]
         return sorted(below, key=lambda other: (other.start_ns, PHASES.index(other.name)))
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + WAIT_S
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        threading.Event().wait(0.02)
-    return value
 
 
 @pytest.fixture(scope="module")
@@ -305,7 +297,7 @@ def test_every_query_of_the_dashboard_and_the_rules_finds_something(place: Place
         return [f"{title}: {query}" for query, title in targets.items() if not asked(query)]
 
     until(answers)
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + PATIENCE_S
     while (left := silent()) and time.monotonic() < deadline:
         threading.Event().wait(0.2)
     assert not left

@@ -59,13 +59,6 @@ def test_whole_and_streamed(server: RunningServer, reference: Reference) -> None
         assert [token for piece in pieces for token in piece] == expected
 
 
-def test_prompt_in_the_output(server: RunningServer, reference: Reference) -> None:
-    prompt = reference.prompt_token_ids(RAW[0])
-    inputs = engine_inputs(prompt, 4, exclude_input_in_output=(False, "BOOL", np.bool_))
-    (whole,) = ask(server, inputs)
-    assert whole.as_numpy("output_ids").tolist() == [[[*prompt, *reference.token_ids(RAW[0], 4)]]]
-
-
 def test_return_sequences_and_batch(server: RunningServer, reference: Reference) -> None:
     """A response for each row and sequence, tagged by its indices."""
     prompts = [reference.prompt_token_ids(golden) for golden in RAW[:2]]
@@ -125,17 +118,11 @@ def test_stop_and_bad_words(server: RunningServer, reference: Reference) -> None
     assert all(output[i : i + 2] != word for i in range(len(output)))
 
 
+# Every rule has a unit test.
 BAD = {
     "missing": [infer_input("input_ids", np.array([[1, 2]], dtype=np.int32), "INT32")],
     "vocabulary": engine_inputs([10_000_000], 4),
     "top_p": engine_inputs([1], 4, runtime_top_p=(7.0, "FP32", np.float32)),
-    "beam": engine_inputs([1], 4, beam_width=(2, "INT32", np.int32)),
-    "context logits": engine_inputs([1], 4, return_context_logits=(True, "BOOL", np.bool_)),
-    "top_p_min": engine_inputs([1], 4, runtime_top_p_min=(0.5, "FP32", np.float32)),
-    "lora": engine_inputs([1], 4, lora_task_id=(1, "UINT64", np.uint64)),
-    "min_tokens": engine_inputs([1], 4, min_tokens=(5, "INT32", np.int32)),
-    "guide type": engine_inputs([1], 4, guided_decoding_guide_type=(b"yaml", "BYTES", np.object_)),
-    "guide": engine_inputs([1], 4, guided_decoding_guide=(b"a", "BYTES", np.object_)),
     "exchange": [infer_input("exchange_call", np.zeros((1, 5), dtype=np.uint8), "UINT8")],
 }
 
@@ -306,14 +293,6 @@ def _ask_text(server: RunningServer, name: str, inputs: Any, parameters: dict[st
     with GrpcStream(server.grpc_url) as stream:
         stream.send(name, inputs, parameters)
         return list(stream.responses())
-
-
-@pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls"])
-def test_logits_are_refused_by_name(server: RunningServer, name: str) -> None:
-    for field in ("return_context_logits", "return_generation_logits"):
-        with pytest.raises(TritonError, match=f"'{field}' is not supported by this engine"):
-            generate(server.http_url, name, {"text_input": "Hello", "max_tokens": 4, field: True})
-        assert generate(server.http_url, name, {"text_input": "Hello", "max_tokens": 4, field: False})
 
 
 @pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls", "tensorrt_llm"])

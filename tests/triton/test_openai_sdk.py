@@ -17,24 +17,6 @@ from tests.triton.reference import Reference
 pytestmark = pytest.mark.triton
 
 
-def test_answer_shape(client: openai.OpenAI) -> None:
-    response = client.chat.completions.with_raw_response.create(
-        model="openai_bls", messages=QUESTION, temperature=0, user="u", metadata={"a": "b"}, store=False
-    )
-    assert response.headers["x-request-id"]
-    body = json.loads(response.content)
-    assert body["object"] == "chat.completion"
-    assert body["id"].startswith("chatcmpl-")
-    assert body["model"] == "openai_bls"
-    choice = body["choices"][0]
-    assert choice["finish_reason"] == "stop"
-    assert choice["logprobs"] is None
-    assert choice["message"]["refusal"] is None
-    assert "tool_calls" not in choice["message"]
-    usage = body["usage"]
-    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
-
-
 def test_stream_shape(server: RunningServer) -> None:
     """Byte by byte what the rules of good servers say."""
     body = {
@@ -187,38 +169,3 @@ def test_best_of(client: openai.OpenAI) -> None:
     assert best.usage is not None
     assert candidates.usage is not None
     assert best.usage.completion_tokens == candidates.usage.completion_tokens
-
-
-def test_cached_tokens(client: openai.OpenAI) -> None:
-    """A prompt that has been seen is taken from the cache in whole blocks; the answer is the same."""
-    prompt = "Machine learning is a way to make computers learn from data. " * 8
-
-    def ask() -> tuple[str, Any]:
-        answer = client.completions.create(model="openai_bls", prompt=prompt, temperature=0, max_tokens=8)
-        return answer.choices[0].text, answer.usage
-
-    (first, before), (again, after) = ask(), ask()
-    assert again == first
-    assert before.prompt_tokens == after.prompt_tokens
-    assert after.prompt_tokens_details.cached_tokens > before.prompt_tokens_details.cached_tokens
-    assert after.prompt_tokens_details.cached_tokens < after.prompt_tokens
-
-
-@pytest.mark.parametrize(
-    ("options", "status", "param", "code"),
-    [
-        ({"temperature": 2.5}, 400, "temperature", None),
-        ({"max_tokens": 4096}, 400, "messages", "context_length_exceeded"),
-        ({"modalities": ["audio"]}, 400, "modalities", "unsupported_parameter"),
-        ({"extra_body": {"colour": "red"}}, 400, "colour", "unknown_parameter"),
-        ({"model": "gpt-4o"}, 404, "model", "model_not_found"),
-    ],
-)
-def test_errors(client: openai.OpenAI, options: dict[str, Any], status: int, param: str, code: str | None) -> None:
-    """The SDK's exception for it, with the field's name, also for streams."""
-    for stream in (False, True):
-        with pytest.raises({400: openai.BadRequestError, 404: openai.NotFoundError}[status]) as caught:
-            client.chat.completions.create(**{"model": "openai_bls", "messages": QUESTION, "stream": stream, **options})
-        assert (caught.value.status_code, caught.value.type) == (status, "invalid_request_error")
-        assert (caught.value.param, caught.value.code) == (param, code)
-        assert caught.value.request_id

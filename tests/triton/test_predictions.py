@@ -14,9 +14,9 @@ from openai.types.chat import ChatCompletionPredictionContentParam
 from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.launcher.testing import RunningServer, run_server
-from tests.triton.conftest import CHECKPOINT, SHORT_CHATS
+from tests.triton.conftest import CHECKPOINT, SHORT_CHATS, Golden
 from tests.triton.metrics import find, scrape
-from tests.triton.test_chat_models import until
+from tests.triton.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -59,66 +59,34 @@ def test_a_draft_model(speculating: RunningServer) -> None:
     assert accepted > drafts * 0.8
 
 
+def ask(client: openai.OpenAI, golden: Golden, **more: Any) -> Any:
+    """A greedy answer, which is the golden one, whatever was predicted."""
+    options: dict[str, Any] = {"model": "demo", "messages": golden.messages, "temperature": 0, "max_tokens": 80}
+    answer = client.chat.completions.create(**options, **more)
+    if not more.get("stream"):
+        assert answer.choices[0].message.content == golden.answer
+        assert answer.usage.completion_tokens == golden.tokens
+    return answer
+
+
 def test_predicted_outputs(speculating: RunningServer) -> None:
-    """Right, wrong from the middle on, and in parts: the answers are the golden ones, and usage tells."""
+    """Right, wrong from the middle on, and in parts: usage tells."""
     with openai.OpenAI(base_url=speculating.openai_url, api_key="none", max_retries=0) as client:
         for golden in SHORT_CHATS[:3]:
-            messages: Any = golden.messages
             middle = len(golden.answer) // 2
-            half: ChatCompletionPredictionContentParam = {
-                "type": "content",
-                "content": [
-                    {"type": "text", "text": golden.answer[:middle]},
-                    {"type": "text", "text": "Zz " * 30},
-                ],
-            }
-            for prediction in (content(golden.answer), half):
-                answer = client.chat.completions.create(
-                    model="demo",
-                    messages=messages,
-                    temperature=0,
-                    max_tokens=80,
-                    prediction=prediction,
-                )
-                assert answer.choices[0].message.content == golden.answer
-                assert answer.usage is not None
-                details = answer.usage.completion_tokens_details
-                assert details is not None
-                accepted, rejected = details.accepted_prediction_tokens, details.rejected_prediction_tokens
-                assert accepted is not None
-                assert rejected is not None
-                assert answer.usage.completion_tokens == golden.tokens
-                if prediction is half:
-                    assert 0 < accepted < golden.tokens
-                    assert rejected >= 30
-                else:
-                    # The end token is in no prediction.
-                    assert (accepted, rejected) == (golden.tokens - (golden.finish == "stop"), 0)
-        stream = client.chat.completions.create(
-            model="demo",
-            messages=messages,
-            temperature=0,
-            max_tokens=80,
-            prediction=content(golden.answer),
-            stream=True,
-            stream_options={"include_usage": True},
-        )
-        chunks = list(stream)
-        pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
-        assert "".join(pieces) == golden.answer
-        assert chunks[-1].usage is not None
-        assert chunks[-1].usage.completion_tokens_details is not None
+            parts = [{"type": "text", "text": golden.answer[:middle]}, {"type": "text", "text": "Zz " * 30}]
+            right = ask(client, golden, prediction=content(golden.answer)).usage.completion_tokens_details
+            # The end token is in no prediction.
+            assert right.accepted_prediction_tokens == golden.tokens - (golden.finish == "stop")
+            assert right.rejected_prediction_tokens == 0
+            half = ask(client, golden, prediction={"type": "content", "content": parts}).usage.completion_tokens_details
+            assert 0 < half.accepted_prediction_tokens < golden.tokens
+            assert half.rejected_prediction_tokens >= 30
+        usage = {"stream": True, "stream_options": {"include_usage": True}}
+        chunks = list(ask(client, golden, prediction=content(golden.answer), **usage))
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == golden.answer
         assert chunks[-1].usage.completion_tokens_details.accepted_prediction_tokens
-        plain = client.chat.completions.create(
-            model="demo",
-            messages=messages,
-            temperature=0,
-            max_tokens=80,
-        )
-        assert plain.choices[0].message.content == golden.answer
-        assert plain.usage is not None
-        assert plain.usage.completion_tokens_details is not None
-        assert plain.usage.completion_tokens_details.accepted_prediction_tokens is None
+        assert ask(client, golden).usage.completion_tokens_details.accepted_prediction_tokens is None
     # Wrong from the middle on, so that fewer are accepted than drafted.
     until(lambda: 0 < drafted(speculating)[1] < drafted(speculating)[0])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,10 +18,11 @@ import tritonclient.grpc as grpcclient
 
 from openai_bls.launcher.recovery.reload import reload_models
 from openai_bls.launcher.testing import RunningServer, run_server
-from openai_bls.triton_models.render_configs import configure
+from openai_bls.triton_models.repository.render_configs import configure
 from tests.triton import triton_client
 from tests.triton.conftest import ANSWERED, CHECKPOINT, RAW, SHORT_CHATS, TOOL_CHATS, Golden
 from tests.triton.conversations import QUESTION
+from tests.triton.waiting import until
 
 pytestmark = pytest.mark.triton
 
@@ -64,13 +64,14 @@ def forced(foreign: tuple[RunningServer, openai.OpenAI, Path], repository: Path)
     shutil.copytree(repository / "preprocessing", copy / "preprocessing")
     configure(copy, ["openai_bls.preprocessing_transport=bls", "openai_bls.preprocessing_timeout_s="])
     reload_models(server.grpc_url, ["preprocessing", "openai_bls"], print)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with contextlib.suppress(openai.APIConnectionError):
-            client.models.list()
-            return server, client
-        time.sleep(0.05)
-    raise AssertionError("/v1 has not come back")
+    until(lambda: answers(client))
+    return server, client
+
+
+def answers(client: openai.OpenAI) -> bool:
+    with contextlib.suppress(openai.APIConnectionError):
+        return bool(client.models.list())
+    return False
 
 
 def answers_are_golden(client: openai.OpenAI) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from openai_bls.launcher.tritonserver.ports import lease_ports
-from tests.triton.test_launcher import MODEL, PATIENCE, Launcher, add_model, answer, post, regions, wait_until
+from tests.triton.test_launcher import MODEL, PATIENCE, Launcher, add_model, answer, post, regions
+from tests.triton.waiting import until
 
 pytestmark = pytest.mark.triton
 
@@ -89,7 +90,7 @@ def test_two_ranks_of_the_whole_repository(
     mark = ranks.mark()
     assert "starts 2 ranks; those after 0 load tensorrt_llm; note: no engine here is of TensorRT-LLM's" in ranks.output
     # Rank 1 may come later: this engine does not need it.
-    wait_until(lambda: log.read_text().count("successfully loaded 'tensorrt_llm'") == 2)
+    until(lambda: log.read_text().count("successfully loaded 'tensorrt_llm'") == 2)
     assert log.read_text().count("successfully loaded 'openai_bls'") == 1
     flags = ranks.of(ranks.server(1), "cmdline")
     assert {"--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"} < set(flags)
@@ -187,17 +188,7 @@ def test_two_machines(begin: Callable[..., Ranks], echo: Path, tmp_path: Path, m
     assert "OPENAI_BLS_API_KEY=secret" not in elsewhere
     ranks.process.send_signal(signal.SIGINT)
     ranks.read_until("stopping")
-    wait_until(lambda: not [pid for pid in ranks.family() if "OMPI_COMM_WORLD_RANK=0" in ranks.of(pid, "environ")])
+    until(lambda: not [pid for pid in ranks.family() if "OMPI_COMM_WORLD_RANK=0" in ranks.of(pid, "environ")])
     ranks.process.send_signal(signal.SIGINT)
     ranks.finish()
-    wait_until(lambda: ranks.family() == [])
-
-
-def test_an_orchestrator(begin: Callable[..., Ranks], echo: Path) -> None:
-    ranks = begin(echo, "--mode", "orchestrator")
-    ranks.read_until(r"Listening: .*\n")
-    assert answer(post(ranks.ports.http, "one")) == "one"
-    assert "TRTLLM_ORCHESTRATOR=1" in ranks.of(ranks.server(0), "environ")
-    ranks.process.send_signal(signal.SIGINT)
-    assert ranks.finish() == 0
-    assert ranks.family() == []
+    until(lambda: ranks.family() == [])

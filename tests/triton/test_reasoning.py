@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from openai_bls.launcher.testing import RunningServer, run_server
+from openai_bls.launcher.testing import RunningServer
 from tests.triton import triton_client
 from tests.triton.browser import Browser, opened
 from tests.triton.reference import load_reference
@@ -23,14 +22,8 @@ JOKE: Any = [{"role": "user", "content": "Tell me a joke."}]
 
 
 @pytest.fixture(scope="module")
-def thinking(repository: Path) -> Iterator[RunningServer]:
-    with run_server(repository, env={"OPENAI_BLS_REASONING_PARSER": "think"}) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def thinker(thinking: RunningServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=thinking.openai_url, api_key="none", max_retries=0) as client:
+def thinker(other_server: RunningServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=other_server.openai_url, api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -72,24 +65,6 @@ def test_whole_and_streamed(thinker: openai.OpenAI) -> None:
     assert kinds.count("thought") > 1
 
 
-def test_it_may_be_left_out(thinker: openai.OpenAI) -> None:
-    request = body(THINKS, extra_body={"include_reasoning": False})
-    answer: Any = thinker.chat.completions.create(**request)
-    assert answer.choices[0].message.content == "yes"
-    assert not hasattr(answer.choices[0].message, "reasoning_content")
-    assert answer.usage.completion_tokens_details.reasoning_tokens > 0
-    assert streamed(thinker, request)[:2] == ("", "yes")
-
-
-def test_cut_within_a_thought(thinker: openai.OpenAI) -> None:
-    request = body(THINKS, max_tokens=len(load_reference().ids("<think>blue tokens")))
-    choice: Any = thinker.chat.completions.create(**request).choices[0]
-    assert choice.finish_reason == "length"
-    assert choice.message.content is None
-    assert choice.message.reasoning_content == "blue tokens"
-    assert streamed(thinker, request)[:2] == ("blue tokens", "")
-
-
 def test_a_form_is_asked_of_the_answer_only(thinker: openai.OpenAI) -> None:
     """The prompt has opened the thought, which goes on as it likes; then comes one of the choices."""
     (end,) = load_reference().ids("</think>")
@@ -104,31 +79,19 @@ def test_a_form_is_asked_of_the_answer_only(thinker: openai.OpenAI) -> None:
     assert streamed(thinker, request)[:2] == (message.reasoning_content, message.content)
 
 
-def test_thoughts_fed_back(thinker: openai.OpenAI) -> None:
-    """Templates that do not show them leave them out."""
-    turn = {"role": "assistant", "content": "2 + 2 = 4", "reasoning_content": "Two and two."}
-    messages: Any = [{"role": "user", "content": "What is 2+2?"}, turn, *JOKE]
-    without: Any = [messages[0], {"role": "assistant", "content": "2 + 2 = 4"}, *JOKE]
-    answers = [
-        thinker.chat.completions.create(model="openai_bls", messages=each, temperature=0)
-        for each in (messages, without)
-    ]
-    assert answers[0].choices[0].message == answers[1].choices[0].message
-
-
-def test_on_triton(thinking: RunningServer) -> None:
+def test_on_triton(other_server: RunningServer) -> None:
     request = {name: value for name, value in body(THINKS).items() if name != "model"}
-    answer = triton_client.chat(thinking.http_url, {"request": json.dumps(request)})
+    answer = triton_client.chat(other_server.http_url, {"request": json.dumps(request)})
     assert answer["choices"][0]["message"]["reasoning_content"] == "blue tokens flow"
     assert answer["choices"][0]["message"]["content"] == "yes"
-    chunks = triton_client.chat_stream(thinking.http_url, {"request": json.dumps(request)})
+    chunks = triton_client.chat_stream(other_server.http_url, {"request": json.dumps(request)})
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
     assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "blue tokens flow"
     assert triton_client.content(chunks) == "yes"
 
 
-def test_the_playground_folds_it(browser: Browser, thinking: RunningServer) -> None:
-    with opened(browser, thinking.openai_url.removesuffix("v1")) as playground:
+def test_the_playground_folds_it(browser: Browser, other_server: RunningServer) -> None:
+    with opened(browser, other_server.openai_url.removesuffix("v1")) as playground:
         page = playground.page
         chosen = {name: value for name, value in body(THINKS).items() if name != "messages"}
         # The page has no field for the bias that makes this model think.

@@ -12,6 +12,7 @@ import pytest
 from openai.types.responses import ResponseFunctionToolCall
 
 from openai_bls.launcher.testing import RunningServer
+from tests.triton import conversations
 from tests.triton.conftest import SHORT_CHATS, TOOL_CHATS
 from tests.triton.reference import Reference
 
@@ -19,18 +20,8 @@ pytestmark = pytest.mark.triton
 
 GREEDY: dict[str, Any] = {"model": "openai_bls", "temperature": 0}
 QUESTION = "What is machine learning?"
-WEATHER: Any = {
-    "type": "function",
-    "name": "get_weather",
-    "description": "Get the current weather in a city",
-    "parameters": {
-        "type": "object",
-        "properties": {"city": {"type": "string", "description": "The city"}},
-        "required": ["city"],
-        "additionalProperties": False,
-    },
-    "strict": True,
-}
+PARAMETERS: Any = {**conversations.WEATHER["function"]["parameters"], "additionalProperties": False}
+WEATHER: Any = {**conversations.WEATHER["function"], "type": "function", "parameters": PARAMETERS, "strict": True}
 
 
 class Person(pydantic.BaseModel):
@@ -77,18 +68,6 @@ def test_a_stream(server: RunningServer, client: openai.OpenAI) -> None:
     blocks = response.text.removesuffix("\n\n").split("\n\n")
     assert blocks[0].startswith("event: response.created\ndata: ")
     assert blocks[-1].startswith("event: response.completed\ndata: ")
-
-
-def test_instructions_and_max_output_tokens(client: openai.OpenAI) -> None:
-    response = client.responses.create(**GREEDY, instructions="You are a pirate.", input="Hello!")
-    assert response.output_text.startswith("Arr!")
-    assert response.instructions == "You are a pirate."
-    cut = client.responses.create(**GREEDY, input=QUESTION, max_output_tokens=4)
-    assert cut.status == "incomplete"
-    assert cut.incomplete_details is not None
-    assert cut.incomplete_details.reason == "max_output_tokens"
-    assert cut.usage is not None
-    assert cut.usage.output_tokens == 4
 
 
 def test_structured_output(client: openai.OpenAI) -> None:
@@ -167,19 +146,6 @@ def test_previous_response_id(client: openai.OpenAI) -> None:
     assert caught.value.code == "previous_response_not_found"
 
 
-def test_retrieve_and_delete(client: openai.OpenAI) -> None:
-    response = client.responses.create(**GREEDY, input=QUESTION)
-    assert client.responses.retrieve(response.id).to_dict() == response.to_dict()
-    with pytest.raises(openai.BadRequestError, match="background"):
-        client.responses.cancel(response.id)
-    client.responses.delete(response.id)
-    with pytest.raises(openai.NotFoundError):
-        client.responses.retrieve(response.id)
-    unstored = client.responses.create(**GREEDY, input=QUESTION, store=False)
-    with pytest.raises(openai.NotFoundError):
-        client.responses.retrieve(unstored.id)
-
-
 def test_background(client: openai.OpenAI) -> None:
     """Polled, streamed again, cancelled."""
     whole = client.responses.create(**GREEDY, input=QUESTION)
@@ -213,26 +179,3 @@ def test_compaction_and_encrypted_content(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.responses.create(**GREEDY, input=[{"type": "compaction", "encrypted_content": "x"}, *items])
     assert caught.value.code == "invalid_encrypted_content"
-
-
-IMAGE = {"type": "input_image", "image_url": "x"}
-
-
-@pytest.mark.parametrize(
-    ("options", "param"),
-    [
-        ({"temperature": 9}, "temperature"),
-        ({"extra_body": {"background": True}, "store": False}, "store"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0].type"),
-        ({"max_output_tokens": 10**6}, "input"),
-        ({"model": "gpt-5"}, "model"),
-    ],
-)
-def test_errors(client: openai.OpenAI, options: dict[str, Any], param: str) -> None:
-    """Streamed or not, with their own status."""
-    for stream in (False, True):
-        with pytest.raises(openai.APIStatusError) as caught:
-            client.responses.create(**{"model": "openai_bls", "input": QUESTION, **options}, stream=stream)
-        assert caught.value.status_code == (404 if param == "model" else 400)
-        assert caught.value.param == param

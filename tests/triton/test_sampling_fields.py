@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -12,12 +11,9 @@ import pytest
 from openai_bls.launcher.testing import RunningServer
 from tests.triton.conftest import CHATS
 from tests.triton.conversations import QUESTION
-from tests.triton.reference import Change, Reference
+from tests.triton.reference import Reference
 
 pytestmark = pytest.mark.triton
-
-COUNT: Any = [{"role": "user", "content": "Count from 1 to 20"}]
-SUM: Any = [{"role": "user", "content": "What is 2+2?"}]
 SHORT = 40
 
 
@@ -31,96 +27,29 @@ def ask(client: openai.OpenAI, messages: Any, **options: Any) -> str:
     return content
 
 
-def once(penalty: float) -> Change:
-    """Taken once from each token that the output has."""
-
-    def change(row: Any, output: list[int]) -> None:
-        for token_id in set(output):
-            row[token_id] -= penalty
-
-    return change
-
-
-def each_time(penalty: float) -> Change:
-    """Taken from a token for each time that the output has it."""
-
-    def change(row: Any, output: list[int]) -> None:
-        for token_id in output:
-            row[token_id] -= penalty
-
-    return change
-
-
-def repetition(penalty: float, prompt: list[int]) -> Change:
-    """Scores of what the prompt or the output has move away from above."""
-
-    def change(row: Any, output: list[int]) -> None:
-        for token_id in {*prompt, *output}:
-            row[token_id] = row[token_id] / penalty if row[token_id] > 0 else row[token_id] * penalty
-
-    return change
-
-
-@pytest.mark.parametrize("penalty", [2.0, -2.0])
-@pytest.mark.parametrize(("name", "made"), [("presence_penalty", once), ("frequency_penalty", each_time)])
-def test_presence_and_frequency_penalty(
-    client: openai.OpenAI, reference: Reference, name: str, made: Callable[[float], Change], penalty: float
-) -> None:
-    """After a prompt of which the model knows nothing, or it would not care."""
-    prompt = "no no"
-    penalize = made(penalty)
-
-    def change(row: Any, output: list[int]) -> None:
-        penalize(row, output)
-        row[list(reference.ends)] = float("-inf")
-
-    options: dict[str, Any] = {"model": "openai_bls", "temperature": 0, "max_tokens": SHORT}
-    extra = {"min_tokens": SHORT}
-    answer = client.completions.create(prompt=prompt, extra_body={**extra, name: penalty}, **options)
-    assert answer.choices[0].text == reference.decode(reference.greedy(reference.ids(prompt), SHORT, change))
-    unchanged = client.completions.create(prompt=prompt, extra_body=extra, **options)
-    assert answer.choices[0].text != unchanged.choices[0].text
-
-
-@pytest.mark.parametrize("penalty", [1.3, 0.8])
-def test_repetition_penalty(client: openai.OpenAI, reference: Reference, penalty: float) -> None:
-    prompt = reference.chat(COUNT)
-    expected = reference.decode(reference.greedy(prompt, SHORT, repetition(penalty, prompt)))
-    assert ask(client, COUNT, repetition_penalty=penalty) == expected
-
-
-def test_logit_bias(client: openai.OpenAI, reference: Reference) -> None:
+def test_changed_scores(client: openai.OpenAI, reference: Reference) -> None:
+    """All that changes them, at once; the engine's unit tests have each by itself."""
+    prompt = reference.chat(QUESTION)
     whole = ask(client, QUESTION)
-    (first, *_) = reference.ids(whole)
-    (wanted,) = reference.ids(" data")
+    (first, *_), (wanted,) = reference.ids(whole), reference.ids(" data")
 
     def change(row: Any, output: list[int]) -> None:
         row[first] -= 100
         row[wanted] += 9
-
-    expected = reference.decode(reference.greedy(reference.chat(QUESTION), SHORT, change))
-    biased = ask(client, QUESTION, logit_bias={str(first): -100, str(wanted): 9})
-    assert biased == expected
-    assert not biased.startswith(reference.decode([first]))
-    # 100 leaves nothing else.
-    assert ask(client, QUESTION, logit_bias={str(wanted): 100}) == " data" * SHORT
-
-
-def test_min_tokens(client: openai.OpenAI, reference: Reference) -> None:
-    def change(row: Any, output: list[int]) -> None:
-        if len(output) < 25:
+        for token_id in {*prompt, *output}:
+            row[token_id] = row[token_id] / 1.3 if row[token_id] > 0 else row[token_id] * 1.3
+        for token_id in set(output):
+            row[token_id] -= 0.5 + 0.25 * output.count(token_id)
+        if len(output) < 30:
             row[list(reference.ends)] = float("-inf")
 
-    expected = reference.greedy(reference.chat(SUM), SHORT, change)
-    assert len(expected) >= 25
-    answer = client.chat.completions.create(
-        model="openai_bls", messages=SUM, temperature=0, max_tokens=SHORT, extra_body={"min_tokens": 25}
-    )
-    assert answer.choices[0].message.content == reference.decode(expected)
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens >= 25
+    bias = {str(first): -100, str(wanted): 9}
+    fields: dict[str, Any] = {"presence_penalty": 0.5, "frequency_penalty": 0.25, "logit_bias": bias}
+    changed = ask(client, QUESTION, repetition_penalty=1.3, min_tokens=30, **fields)
+    assert changed == reference.decode(reference.greedy(prompt, SHORT, change))
+    assert not whole.startswith(changed[:5])
     with pytest.raises(openai.BadRequestError) as caught:
-        ask(client, SUM, min_tokens=SHORT + 1)
+        ask(client, QUESTION, min_tokens=SHORT + 1)
     assert caught.value.param == "min_tokens"
 
 

@@ -19,7 +19,6 @@ import pytest
 
 from openai_bls.launcher.testing import RunningServer, ServerFailedError, copy_models, run_server
 from tests.triton.conftest import CHATS, CHECKPOINT, ROOT
-from tests.triton.test_tool_choice import JOKE, PAINT, both_ways, check_calls_that_must_come
 from tests.unit.engines.tensorrt_llm.fake_support import FAKES, PACKAGE
 
 pytestmark = pytest.mark.triton
@@ -94,35 +93,6 @@ def test_golden_answers(trtllm_client: openai.OpenAI) -> None:
         assert [chunk.finish_reason for chunk in chunks if chunk.finish_reason] == [golden.finish]
 
 
-def test_it_is_tensorrt_llm_that_answers(trtllm_client: openai.OpenAI, machine: dict[str, str]) -> None:
-    """And with what it was asked for."""
-    ask(trtllm_client, temperature=0.5, top_p=0.9, seed=3, frequency_penalty=0.5, max_tokens=2)
-    calls = [json.loads(line) for line in Path(machine["FAKE_TENSORRT_LLM_CALLS"]).read_text().splitlines()]
-    asked = [call for call in calls if call["call"] == "generate_async"][-1]
-    wanted = {"temperature": 0.5, "top_p": 0.9, "seed": 3, "frequency_penalty": 0.5, "max_tokens": 2, "streaming": True}
-    assert wanted.items() <= asked.items()
-
-
-def test_stop_and_length(trtllm_client: openai.OpenAI) -> None:
-    answer = ask(trtllm_client, stop=[" because"])
-    assert answer.choices[0].message.content == "The sky is blue"
-    assert answer.choices[0].finish_reason == "stop"
-    answer = ask(trtllm_client, max_tokens=3)
-    assert (answer.choices[0].finish_reason, answer.usage.completion_tokens) == ("length", 3)
-    assert ANSWER.startswith(answer.choices[0].message.content)
-
-
-def test_logprobs(trtllm_client: openai.OpenAI) -> None:
-    answer = ask(trtllm_client, logprobs=True, top_logprobs=3)
-    places = answer.choices[0].logprobs.content
-    assert "".join(place.token for place in places) == ANSWER
-    for place in places:
-        assert len(place.top_logprobs) == 3
-        # It is greedy.
-        assert place.top_logprobs[0].token == place.token
-        assert place.top_logprobs[0].logprob == place.logprob <= 0
-
-
 def test_structured_output(trtllm_client: openai.OpenAI) -> None:
     """A JSON object that is whole, though the model would rather end its answer in the middle of a string."""
     for messages in (SKY, CHATS[0].messages, CHATS[5].messages):
@@ -139,17 +109,6 @@ def test_structured_output(trtllm_client: openai.OpenAI) -> None:
     answer = ask(trtllm_client, max_tokens=100, response_format=wanted, temperature=1, seed=1).choices[0]
     if answer.finish_reason == "stop":
         assert isinstance(json.loads(answer.message.content)["n"], int)
-
-
-def test_tool_calls_that_must_come(trtllm_client: openai.OpenAI) -> None:
-    """Without structural tags, which an engine of this flow does not have: as a JSON array."""
-    # One call: the demo model was not taught this form, and goes round in white space or begins further ones.
-    check_calls_that_must_come(trtllm_client, parallel_tool_calls=False)
-    strict: Any = {"type": "function", "function": {**PAINT["function"], "strict": True}}
-    calls, _, _ = both_ways(trtllm_client, JOKE, tools=[strict], parallel_tool_calls=False, tool_choice="required")
-    assert [name for name, _ in calls] == ["paint"]
-    with pytest.raises(openai.BadRequestError, match=r"tools\.function\.strict"):
-        both_ways(trtllm_client, JOKE, tools=[strict])
 
 
 def test_what_it_cannot_do_is_refused_by_name(trtllm_client: openai.OpenAI) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openai_bls.pipeline.task_models.registry import TaskModel
-from openai_bls.triton_models.openai_bls.model_index import ModelIndexError
 from openai_bls.triton_models.openai_bls.task_config import task_model
+from openai_bls.triton_models.server.model_index import ModelIndexError
 
 
 def tensor(name: str, data_type: str = "TYPE_STRING", dims: Sequence[int | str] = (1,), **more: Any) -> dict[str, Any]:

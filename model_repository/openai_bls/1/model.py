@@ -9,7 +9,8 @@ from openai_bls.api.http.listener import PortInUseError
 from openai_bls.core import settings
 from openai_bls.core.errors import ApiError, EngineError
 from openai_bls.pipeline.metrics import directory as metrics_directory
-from openai_bls.triton_models import pb_utils, repository, stub_process
+from openai_bls.triton_models import pb_utils, stub_process
+from openai_bls.triton_models.repository import engines
 
 logger = logging.getLogger("openai_bls.model")
 
@@ -30,7 +31,7 @@ class TritonPythonModel:
         try:
             self.runtime = Runtime(
                 settings.load(settings.OpenAiBlsSettings, pb_utils.config_parameters(args), os.environ),
-                repository.backends(Path(args["model_repository"]), args["model_version"]),
+                engines.backends(Path(args["model_repository"]), args["model_version"]),
                 owner=os.getppid(),
                 call_model=pb_utils.call_model,
                 metrics_port=pb_utils.MetricsPort(),

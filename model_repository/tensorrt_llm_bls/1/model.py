@@ -7,7 +7,9 @@ from typing import Any
 from openai_bls.core import settings
 from openai_bls.core.errors import ApiError, EngineError
 from openai_bls.transport.ipc import frames
-from openai_bls.triton_models import pb_utils, repository, request_keys, stub_process
+from openai_bls.triton_models import pb_utils, stub_process
+from openai_bls.triton_models.endpoint import request_keys
+from openai_bls.triton_models.repository import engines
 
 
 class TritonPythonModel:
@@ -27,14 +29,14 @@ class TritonPythonModel:
         self.decoupled = pb_utils.is_decoupled(args)
         try:
             settings.load(settings.NoSettings, pb_utils.config_parameters(args), os.environ)
-            limits = repository.openai_bls_settings(models / "openai_bls", os.environ)
-            self.api_keys = repository.triton_keys(limits)
-            backend = repository.backends(models / "openai_bls", args["model_version"])[0]
+            limits = engines.openai_bls_settings(models / "openai_bls", os.environ)
+            self.api_keys = engines.triton_keys(limits)
+            backend = engines.backends(models / "openai_bls", args["model_version"])[0]
             self.runtime = Runtime(
                 backend,
                 owner=os.getppid(),
                 call_model=pb_utils.call_model,
-                exclude_input_default=repository.excludes_input(backend, os.environ),
+                exclude_input_default=engines.excludes_input(backend, os.environ),
                 decoupled=self.decoupled,
                 limits=limits,
                 api_keys=self.api_keys,
@@ -52,7 +54,7 @@ class TritonPythonModel:
     def execute(self, requests: list[Any]) -> None:
         """Hand every request to the runtime."""
         for request in requests:
-            reply = pb_utils.TensorReply(request, decoupled=self.decoupled)
+            reply = pb_utils.ResponseStream(request, decoupled=self.decoupled)
             parameters: dict[str, Any] = {}
             try:
                 parameters = pb_utils.request_parameters(request)

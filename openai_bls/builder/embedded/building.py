@@ -18,7 +18,7 @@ from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import BuildError, FileRecord, KvCacheSettings, Manifest
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.triton_models.cpp_backend import render_configs
+from openai_bls.triton_models.repository.cpp_backend import render_configs
 
 
 class EmbeddedRecipe:

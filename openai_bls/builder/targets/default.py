@@ -16,7 +16,7 @@ from openai_bls.builder.targets.folders import (
     write_configs,
 )
 from openai_bls.core.manifest import ASIDE, MANIFEST_NAME, OLD, Manifest, write_manifest
-from openai_bls.triton_models.repository import ENGINE, TOKENIZER
+from openai_bls.triton_models.repository.engines import ENGINE, TOKENIZER
 
 # The ensembles declare the tensors of their engine's backend.
 CONFIGURED_MODELS = (ENGINE, "ensemble", "tensorrt_llm_bls")

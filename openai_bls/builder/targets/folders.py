@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openai_bls.core.manifest import ASIDE, BuildError
-from openai_bls.triton_models.repository import ENGINE, PREPROCESSING
+from openai_bls.triton_models.repository.engines import ENGINE, PREPROCESSING
 
 OPENAI_BLS = "openai_bls"
 # The engine needs it for grammars, the others for text.

@@ -18,9 +18,9 @@ from openai_bls.builder.targets.folders import (
     write_configs,
 )
 from openai_bls.core.manifest import MANIFEST_NAME, BuildError, Manifest, write_manifest
-from openai_bls.triton_models.config_writer import render
-from openai_bls.triton_models.repository import ENGINE, PREPROCESSING, TOKENIZER, with_suffix
-from openai_bls.triton_models.tensors import MODELS
+from openai_bls.triton_models.repository.engines import ENGINE, PREPROCESSING, TOKENIZER, with_suffix
+from openai_bls.triton_models.tensors.config_writer import render
+from openai_bls.triton_models.tensors.models import MODELS
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_]{0,31}")
 

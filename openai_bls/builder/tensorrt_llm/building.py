@@ -36,7 +36,12 @@ from openai_bls.core.manifest import BuildError, FileRecord, Manifest, TensorRtL
 from openai_bls.core.settings import OfficialSettings
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, Version
 from openai_bls.engines.tensorrt_llm.versions import require_flow
-from openai_bls.triton_models.cpp_backend import GRAMMAR_VOCABULARY, cpp_settings, grammar_vocabulary, render_configs
+from openai_bls.triton_models.repository.cpp_backend import (
+    GRAMMAR_VOCABULARY,
+    cpp_settings,
+    grammar_vocabulary,
+    render_configs,
+)
 
 
 class TensorRtLlmRecipe:

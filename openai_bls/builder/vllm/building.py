@@ -19,7 +19,7 @@ from openai_bls.builder.vllm.self_test import self_test
 from openai_bls.core.manifest import BuildError, FileRecord, Manifest, VllmRecord
 from openai_bls.engines.vllm.arguments.engine_args import check, named
 from openai_bls.engines.vllm.survey.interpreter import Survey, ask, find_interpreter
-from openai_bls.triton_models.cpp_backend import render_configs
+from openai_bls.triton_models.repository.cpp_backend import render_configs
 
 
 class VllmRecipe:

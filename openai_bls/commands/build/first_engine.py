@@ -15,7 +15,7 @@ from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
 from openai_bls.launcher import workspace
 from openai_bls.launcher.checks import engine_address
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.triton_models.repository import ENGINE
+from openai_bls.triton_models.repository.engines import ENGINE
 
 DEMO_NOTE = (
     "nothing has been built yet, so this serves the demo: a toy of four million parameters that knows a few hundred"

@@ -17,7 +17,7 @@ from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.readiness import ask
 from openai_bls.launcher.recovery.abandoned_stubs import AbandonedStubs
 from openai_bls.launcher.recovery.supervisor import Look, Recovery, Stub, Supervisor
-from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, control_headers, grpc_address
+from openai_bls.triton_models.server.process import NoGrpcError, control_headers, grpc_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +71,7 @@ class StubWatch:
         self._openai = openai
         self._tell = tell
         self._restarted = restarted
-        self._supervisor = Supervisor(limit)
+        self._supervisor = Supervisor(limit, stubs(server))
         self._abandoned = AbandonedStubs()
         self._ended: SimpleQueue[tuple[str, str | None]] = SimpleQueue()
         self._closing = threading.Event()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 DEFAULT_RESTARTS = 5
@@ -84,11 +84,12 @@ class Supervisor:
 
     Args:
         limit: most restarts of a model within `WINDOW_SECONDS`.
+        known: names of models that have stubs already; one of them may be gone at the first look.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, known: Iterable[str] = ()) -> None:
         self._limit = limit
-        self._models: dict[str, _Model] = {}
+        self._models = {name: _Model(Backoff(limit)) for name in known}
 
     def decide(self, look: Look, now: float) -> list[Recovery]:
         """The models to be loaded again.

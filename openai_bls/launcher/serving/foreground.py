@@ -119,7 +119,6 @@ class Foreground:
         if not missing:
             self.ready = True
             self._bar.close()
-            self._announce()
             if self._counts is not None and self._watches:
                 self._watch = StubWatch(
                     self._process.pid,
@@ -129,6 +128,7 @@ class Foreground:
                     self._console.step,
                     self._counts.add,
                 )
+            self._announce()
         elif self._console.elapsed - self._last_news > _REMIND_SECONDS:
             waiting, step = self._watcher.waiting or missing, self._watcher.engine_step
             self._news(f"still waiting for {', '.join(waiting)}{f' ({step})' if step else ''}")

@@ -8,8 +8,8 @@ from openai_bls.core.request import TIMEOUT_HEADER
 from openai_bls.core.settings import SettingsError
 from openai_bls.launcher.checks import OPENAI_MODEL
 from openai_bls.launcher.tritonserver.command import has_flag
-from openai_bls.triton_models.repository import openai_bls_settings
-from openai_bls.triton_models.request_keys import TRACE_PARAMETERS
+from openai_bls.triton_models.endpoint.request_keys import TRACE_PARAMETERS
+from openai_bls.triton_models.repository.engines import openai_bls_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ from openai_bls.transport.model_calls import Array, Arrays, ModelCallError, Mode
 
 logger = logging.getLogger(__name__)
 
-# BLS calls of all chat models at a time, a third of those of all models (`triton_models.openai_bls.bls`): what a chat
+# BLS calls of all chat models at a time, a third of those of all models (`triton_models.bls.calls`): what a chat
 # model asks this server for while it answers, embeddings for example, gets its turn. Further ones go over gRPC.
 _MOST_BLS_CALLS = 8
 

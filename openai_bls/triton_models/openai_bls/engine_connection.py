@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -15,16 +14,15 @@ from openai_bls.pipeline.models.registry import ServedModel
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.prompts import PromptExchangeClient
-from openai_bls.triton_models.openai_bls.preprocessing_model import PreprocessingModel
-from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, grpc_address
-from openai_bls.triton_models.repository import Backend
+from openai_bls.triton_models.bls.preprocessing_model import PreprocessingModel
+from openai_bls.triton_models.bls.prompt_client import prompt_client
+from openai_bls.triton_models.repository.engines import Backend
+from openai_bls.triton_models.server.process import NoGrpcError, grpc_address
 
 if TYPE_CHECKING:
     from openai_bls.transport.grpc.client import GrpcEngineClient
     from openai_bls.transport.model_calls import ModelCalls
-    from openai_bls.triton_models.openai_bls.bls_prompts import BlsPromptClient
-
-logger = logging.getLogger(__name__)
+    from openai_bls.triton_models.bls.prompts import BlsPromptClient
 
 
 class UnreachableEngineError(Exception):
@@ -83,20 +81,17 @@ class EngineConnection:
             )
             on_engine(self)
 
-        self.prompts = self._prompt_client(owner, model_calls)
-        if self._transport == "grpc":
-            self.client = self._grpc_client(owner, take)
-        else:
-            self.client = ExchangeClient(address(self.backend.engine, owner), take)
-
-    def _prompt_client(self, owner: int, model_calls: ModelCalls) -> PromptExchangeClient | BlsPromptClient:
         def vocab_size() -> int:
             assert self.model is not None
             return self.model.info.vocab_size
 
-        return prompt_client(
+        self.prompts = prompt_client(
             self.backend, self._preprocessing, owner, model_calls, self._preprocessing_timeout_s, vocab_size
         )
+        if self._transport == "grpc":
+            self.client = self._grpc_client(owner, take)
+        else:
+            self.client = ExchangeClient(address(self.backend.engine, owner), take)
 
     def _grpc_client(self, owner: int, take: Callable[[EngineInfo], None]) -> GrpcEngineClient:
         engine = self.backend.engine
@@ -131,30 +126,3 @@ class EngineConnection:
             await self.client.close()
         if self.prompts is not None:
             await self.prompts.close()
-
-
-def prompt_client(
-    backend: Backend,
-    model: PreprocessingModel | None,
-    owner: int,
-    model_calls: ModelCalls,
-    timeout_s: float,
-    vocab_size: Callable[[], int],
-) -> PromptExchangeClient | BlsPromptClient:
-    """The client of an engine's preprocessing.
-
-    Args:
-        backend: the engine's models.
-        model: the preprocessing as it is called by BLS; None where it serves the exchange.
-        owner: process id of the tritonserver.
-        model_calls: calls of models by BLS.
-        timeout_s: seconds until a BLS call must be answered.
-        vocab_size: size of the engine's vocabulary, known once the engine is there.
-    """
-    if model is None:
-        return PromptExchangeClient(address(backend.preprocessing, owner))
-    # Not at the top: it is for renderers of chat templates, which most servers have in `preprocessing` alone.
-    from openai_bls.triton_models.openai_bls import bls_prompts
-
-    logger.info("prompts of %s are prepared by BLS calls of %s", backend.engine, model.name)
-    return bls_prompts.prompt_client(model, model_calls, timeout_s, backend.tokenizer_dir, vocab_size)

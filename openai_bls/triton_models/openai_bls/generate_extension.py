@@ -16,8 +16,9 @@ from openai_bls.api.common.bodies import fault
 from openai_bls.api.common.faults import decoded
 from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.triton_models.request_keys import HEADER_PARAMETERS
-from openai_bls.triton_models.tensors import JSON_INPUTS
+from openai_bls.triton_models.endpoint.request_keys import HEADER_PARAMETERS
+from openai_bls.triton_models.tensors.models import JSON_INPUTS
+from openai_bls.triton_models.tensors.word_tensors import text
 
 # JSON text in these may also be a plain word, as OpenAI allows: tool_choice "auto".
 _PLAIN_TEXT = {"tool_choice"}
@@ -72,15 +73,15 @@ def _field(name: str, values: Sequence[bytes]) -> Any:
             return items[0] if len(items) == 1 and isinstance(items[0], list) else items
         value = _single(name, values)
         if name in _PLAIN_TEXT and value.lstrip()[:1] not in (b"{", b'"'):
-            return _text(name, value)
+            return text(value, name)
         return _json(name, value)
-    texts = [_text(name, value) for value in values]
+    texts = [text(value, name) for value in values]
     return texts[0] if len(texts) == 1 and name not in _STRING_ARRAYS else texts
 
 
 def _endpoint(tensors: Mapping[str, Sequence[bytes]], body: Mapping[str, Any]) -> str:
     if "endpoint" in tensors:
-        name = _text("endpoint", _single("endpoint", tensors["endpoint"]))
+        name = text(_single("endpoint", tensors["endpoint"]), "endpoint")
         if name not in TRITON_ENTRIES:
             raise InvalidRequestError(
                 f"'endpoint' {name!r} is not served here; there are {', '.join(TRITON_ENTRIES)}.",
@@ -108,13 +109,6 @@ def _single(name: str, values: Sequence[bytes]) -> bytes:
     if len(values) != 1:
         raise InvalidRequestError(f"'{name}' must have one element, not {len(values)}.", param=name)
     return values[0]
-
-
-def _text(name: str, value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        raise InvalidRequestError(f"'{name}' is not UTF-8.", param=name) from None
 
 
 def _json(name: str, value: bytes) -> Any:

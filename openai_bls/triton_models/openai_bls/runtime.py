@@ -36,26 +36,26 @@ from openai_bls.pipeline.observation.observer import Observer
 from openai_bls.pipeline.service import Service
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.ping import PingClient
-from openai_bls.triton_models import request_keys
-from openai_bls.triton_models.envelope import answer_on_triton, triton_context
-from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
-from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
+from openai_bls.triton_models.bls.calls import BlockingCall, BlsCalls
+from openai_bls.triton_models.endpoint import request_keys
+from openai_bls.triton_models.endpoint.envelope import answer_on_triton, triton_context
+from openai_bls.triton_models.endpoint.response_sender import Reply, ResponseSender, SenderThreads
 from openai_bls.triton_models.openai_bls.engine_connection import EngineConnection, UnreachableEngineError
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
-from openai_bls.triton_models.openai_bls.grpc_streams import GrpcStreams
 from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter, MetricsPort
-from openai_bls.triton_models.openai_bls.model_index import model_index
-from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
-from openai_bls.triton_models.openai_bls.server_process import front_ends, listening_ports, shows_metrics
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
-from openai_bls.triton_models.repository import POSTPROCESSING, TENSORRT_LLM_BLS, Backend
-from openai_bls.triton_models.tensors import JSON_INPUTS
+from openai_bls.triton_models.repository.engines import POSTPROCESSING, TENSORRT_LLM_BLS, Backend
+from openai_bls.triton_models.server.drain import DrainGuard
+from openai_bls.triton_models.server.grpc_streams import GrpcStreams
+from openai_bls.triton_models.server.model_index import model_index
+from openai_bls.triton_models.server.process import front_ends, http_address, listening_ports, shows_metrics
+from openai_bls.triton_models.tensors.models import JSON_INPUTS
 
 logger = logging.getLogger(__name__)
 
 _SERVER_RETRY_S = 0.1
-# Seconds from a server's first port to its last. One that is up without a port is none of those known here.
-_FRONT_ENDS_S = 10.0
+FRONT_ENDS_S = 10.0
+"""Seconds from a server's first port to its last. One that is up without a port is none of those known here."""
 # Seconds a request waits for an engine that is still loading.
 _ENGINE_WAIT_S = 30.0
 # Seconds that everything has to end when the model is unloaded. A server that stops waits for that, up to its exit
@@ -140,7 +140,8 @@ class Runtime:
         """
         # A server without any front end of its own (in-process use) shows by its first request that it is up.
         self._server_up = True
-        self._loop.call_soon_threadsafe(self._take, tensors, parameters, reply, timeout_s)
+        answer = functools.partial(self._answer, tensors, parameters, timeout_s)
+        self._loop.call_soon_threadsafe(self._senders.answer, reply, answer)
 
     def close(self) -> None:
         """End what runs with an error, stop listening, free the threads."""
@@ -171,7 +172,7 @@ class Runtime:
         """Wait for the server, then connect to the engines; `_on_engine` goes on from there."""
         # Only then is it known where it listens, which the guard needs.
         await self._server_started()
-        self._guard = DrainGuard(triton_http_address(self._owner), self._on_drain)
+        self._guard = DrainGuard(http_address(self._owner), self._on_drain)
         self._guard.start()
         for name in (POSTPROCESSING, TENSORRT_LLM_BLS):
             self._pinged[name] = PingClient(name, address(name, self._owner))
@@ -193,7 +194,7 @@ class Runtime:
             if not missing and (wanted or found or self._server_up):
                 return
             if not found.isdisjoint(wanted.values()) or self._server_up:
-                deadline = deadline or self._loop.time() + _FRONT_ENDS_S
+                deadline = deadline or self._loop.time() + FRONT_ENDS_S
                 if self._loop.time() >= deadline:
                     logger.warning("tritonserver is up without %s: /v1 opens all the same", ", ".join(missing))
                     return
@@ -259,15 +260,6 @@ class Runtime:
         if not service.draining:
             logger.info("shutting down: %d requests in progress end first", service.in_progress)
             service.draining = True
-
-    def _take(
-        self,
-        tensors: Mapping[str, Sequence[bytes]],
-        parameters: Mapping[str, Any],
-        reply: Reply[bytes],
-        timeout_s: float | None,
-    ) -> None:
-        self._senders.answer(reply, functools.partial(self._answer, tensors, parameters, timeout_s))
 
     async def _answer(
         self,

@@ -15,15 +15,15 @@ from collections.abc import Collection
 
 from openai_bls.pipeline.models.registry import Models
 from openai_bls.pipeline.task_models.registry import TaskModel
-from openai_bls.triton_models.openai_bls.model_index import Config, ModelIndex, ModelIndexError
 from openai_bls.triton_models.openai_bls.task_config import task_model
+from openai_bls.triton_models.server.model_index import Config, ModelIndex, ModelIndexError
 
 logger = logging.getLogger(__name__)
 
 # Seconds between two looks until the first one succeeds.
 _START_RETRY_S = 0.1
-# Seconds without an answer before the log says so: while a server starts or stops there is none.
-_QUIET_S = 10.0
+QUIET_S = 10.0
+"""Seconds without an answer before the log says so: while a server starts or stops there is none."""
 
 
 class TaskDiscovery:
@@ -88,7 +88,7 @@ class TaskDiscovery:
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
-        if now - self._failing_since >= _QUIET_S and not self._warned:
+        if now - self._failing_since >= QUIET_S and not self._warned:
             self._warned = True
             logger.warning("whether other models declare an openai_task is not known: %s", error)
 

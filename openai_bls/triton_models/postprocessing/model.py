@@ -9,7 +9,7 @@ import numpy as np
 
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.output.detokenizer import factory
-from openai_bls.triton_models.arrays import Arrays
+from openai_bls.triton_models.tensors.arrays import Arrays
 
 
 class Postprocessing:

@@ -13,9 +13,9 @@ from openai_bls.core.engine_types import PromptRequest
 from openai_bls.core.errors import InvalidRequestError, TooLargeError
 from openai_bls.core.manifest import EngineLoadError, load_manifest
 from openai_bls.core.settings import PreprocessingSettings
-from openai_bls.triton_models import word_tensors
-from openai_bls.triton_models.arrays import Arrays
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
+from openai_bls.triton_models.tensors import word_tensors
+from openai_bls.triton_models.tensors.arrays import Arrays
 
 # Characters up to which a text is tokenized without a look at the engine's limit.
 _SHORT_TEXT = 4096

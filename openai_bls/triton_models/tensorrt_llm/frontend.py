@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,28 +14,12 @@ from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.triton_models.tensorrt_llm import requests, responses
 
+if TYPE_CHECKING:
+    from openai_bls.triton_models.endpoint.response_sender import Reply
+    from openai_bls.triton_models.tensorrt_llm.responses import Outputs
+
 # Seconds between two checks of every open stream for cancellation; a check costs about 30 µs.
 _CANCELLATION_INTERVAL_S = 0.15
-
-
-class Stream(Protocol):
-    """Response stream of a Triton request; see `pb_utils.ResponseStream`."""
-
-    def send(self, arrays: Mapping[str, Any], *, final: bool = False) -> None:
-        """One response."""
-        ...
-
-    def fail(self, error: ApiError) -> None:
-        """An error as the last response."""
-        ...
-
-    def close(self) -> None:
-        """End the stream."""
-        ...
-
-    def is_cancelled(self) -> bool:
-        """True once the client has gone."""
-        ...
 
 
 class _Open(NamedTuple):
@@ -43,7 +27,7 @@ class _Open(NamedTuple):
 
     triton_id: str
     responder: responses.Responder
-    stream: Stream
+    stream: Reply[Outputs]
 
 
 class Frontend:
@@ -62,7 +46,7 @@ class Frontend:
         self._watcher = threading.Thread(target=self._watch, name="cancellation", daemon=True)
         self._watcher.start()
 
-    def open(self, arrays: Mapping[str, np.ndarray[Any, Any]], triton_id: str, stream: Stream) -> None:
+    def open(self, arrays: Mapping[str, np.ndarray[Any, Any]], triton_id: str, stream: Reply[Outputs]) -> None:
         """Take one request; its responses go to `stream`.
 
         Raises:
@@ -81,15 +65,14 @@ class Frontend:
             self._cancel(responder)
 
         responder = responses.Responder(request, lambda arrays, final: stream.send(arrays, final=final), fail)
-        sequences = responder.sequences()
         with self._changed:
             self._open = [entry for entry in self._open if not entry.responder.ended]
             self._open.append(_Open(triton_id, responder, stream))
             self._changed.notify()
-        for make, sequence in sequences:
+        for sequence in responder.sequences():
             if responder.ended:
                 break
-            responder.request_ids.append(self._exchange.submit_local(make, sequence))
+            responder.request_ids.append(self._exchange.submit_local(sequence.request, sequence))
         # Failed or stopped meanwhile: the last of these ids was not known yet.
         if responder.ended:
             self._cancel(responder)

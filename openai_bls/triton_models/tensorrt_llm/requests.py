@@ -16,7 +16,8 @@ import numpy as np
 from openai_bls.core import word_lists
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, Grammar, SamplingParams
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.triton_models.arrays import Arrays
+from openai_bls.triton_models.tensors import word_tensors
+from openai_bls.triton_models.tensors.arrays import Arrays
 
 # Inputs that are declared so that official clients may send them, and the values at which they change nothing.
 # Of no effect without beam search or top_p_decay, whatever they hold: len_penalty, early_stopping and
@@ -232,8 +233,8 @@ def _bias(arrays: Arrays, info: EngineInfo) -> dict[int, float]:
 
 
 def _grammar(arrays: Arrays, info: EngineInfo) -> Grammar | None:
-    kind = _text(arrays, "guided_decoding_guide_type")
-    guide = _text(arrays, "guided_decoding_guide")
+    kind = word_tensors.text(_scalar(arrays, "guided_decoding_guide_type", b""), "guided_decoding_guide_type")
+    guide = word_tensors.text(_scalar(arrays, "guided_decoding_guide", b""), "guided_decoding_guide")
     if kind and "grammar" not in info.supported:
         raise _unsupported("guided_decoding_guide_type")
     if guide and not kind:
@@ -335,12 +336,3 @@ def _scalar(arrays: Arrays, name: str, default: Any) -> Any:
     if len(values) != 1:
         raise InvalidRequestError(f"'{name}' must have one value, the same for all rows of the batch.", param=name)
     return values.pop()
-
-
-def _text(arrays: Arrays, name: str) -> str:
-    """The text that all rows of the batch share; empty if it is not given."""
-    value = _scalar(arrays, name, b"")
-    try:
-        return value.decode() if isinstance(value, bytes) else str(value)
-    except UnicodeDecodeError:
-        raise InvalidRequestError(f"'{name}' is not UTF-8.", param=name) from None

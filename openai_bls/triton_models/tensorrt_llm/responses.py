@@ -16,7 +16,7 @@ import numpy as np
 from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 from openai_bls.core.errors import ApiError, engine_failure
 from openai_bls.triton_models.tensorrt_llm.requests import OfficialRequest
-from openai_bls.triton_models.tensors import DECODE_CONTEXT_LENGTH
+from openai_bls.triton_models.tensors.models import DECODE_CONTEXT_LENGTH
 
 Outputs = dict[str, np.ndarray[Any, Any]]
 
@@ -50,14 +50,13 @@ class Responder:
         """True once the last response is sent."""
         return self._open == 0
 
-    def sequences(self) -> list[tuple[Callable[[int], GenerationRequest], Sequence]]:
-        """Per sequence: the maker of its engine request, and the sink of its deltas."""
-        result: list[tuple[Callable[[int], GenerationRequest], Sequence]] = []
-        for row, prompt in enumerate(self.request.prompts):
-            for index in range(self.request.return_sequences):
-                sequence = Sequence(self, row, index, prompt)
-                result.append((sequence.request, sequence))
-        return result
+    def sequences(self) -> list[Sequence]:
+        """Every sequence of every row."""
+        return [
+            Sequence(self, row, index, prompt)
+            for row, prompt in enumerate(self.request.prompts)
+            for index in range(self.request.return_sequences)
+        ]
 
     def close(self) -> None:
         """The client has gone, or the request has been stopped: send nothing more."""
@@ -88,7 +87,7 @@ class Responder:
 
 
 class Sequence:
-    """One sequence of a `Responder`; called with its deltas."""
+    """One sequence of a `Responder`: maker of its engine request, and sink of its deltas."""
 
     def __init__(self, responder: Responder, row: int, index: int, prompt: list[int]) -> None:
         self.row = row

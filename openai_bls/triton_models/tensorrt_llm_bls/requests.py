@@ -18,11 +18,11 @@ import numpy as np
 from openai_bls.core.engine_types import EngineInfo, PromptRequest, PromptResult
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.pipeline.models.registry import PromptClient
-from openai_bls.triton_models import word_tensors
-from openai_bls.triton_models.arrays import Arrays, is_true
 from openai_bls.triton_models.tensorrt_llm import requests as engine_requests
 from openai_bls.triton_models.tensorrt_llm.requests import OfficialRequest
-from openai_bls.triton_models.tensors import LLMAPI_NAMES, PASSED_THROUGH
+from openai_bls.triton_models.tensors import word_tensors
+from openai_bls.triton_models.tensors.arrays import Arrays, is_true
+from openai_bls.triton_models.tensors.models import LLMAPI_NAMES, PASSED_THROUGH
 
 # Name of an input here → that of `tensorrt_llm`. `pad_id` has no effect: nothing is padded.
 _ENGINE_NAMES = {
@@ -71,11 +71,8 @@ async def parse(arrays: Arrays, info: EngineInfo, prompts: PromptClient, exclude
     extras = frozenset(output for name, output in _EXTRAS.items() if is_true(given, name))
     stop, include_stop = _stop(given)
     tensors = {inner: given[outer] for outer, inner in _ENGINE_NAMES.items() if outer in given}
-    engine_names = {inner: names.get(outer, outer) for outer, inner in _ENGINE_NAMES.items() if outer in given}
-    engine_names |= {
-        "embedding_bias": "embedding_bias_weights",
-        "request_output_len": names.get("max_tokens", "max_tokens"),
-    }
+    engine_names = {inner: names.get(outer, outer) for outer, inner in _ENGINE_NAMES.items()}
+    engine_names["embedding_bias"] = "embedding_bias_weights"
     if "cumulative_logprob" in extras and not is_true(given, "return_log_probs"):
         tensors["return_log_probs"] = np.array([True])
         engine_names["return_log_probs"] = "return_cumulative_logprob"

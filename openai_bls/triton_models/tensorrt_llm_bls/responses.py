@@ -10,7 +10,7 @@ from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.pipeline.generation.sequence import Sequence
-from openai_bls.triton_models.openai_bls.response_sender import ResponseSender
+from openai_bls.triton_models.endpoint.response_sender import ResponseSender
 from openai_bls.triton_models.tensorrt_llm_bls.requests import TextRequest
 
 Outputs = dict[str, np.ndarray[Any, Any]]

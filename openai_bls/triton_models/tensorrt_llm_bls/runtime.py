@@ -34,13 +34,13 @@ from openai_bls.pipeline.observation.observer import Observer
 from openai_bls.pipeline.service import within
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address
-from openai_bls.triton_models import request_keys
-from openai_bls.triton_models.envelope import answer_on_triton, triton_context
-from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
-from openai_bls.triton_models.openai_bls.engine_connection import prompt_client
-from openai_bls.triton_models.openai_bls.preprocessing_model import PreprocessingModel
-from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
-from openai_bls.triton_models.repository import TENSORRT_LLM_BLS, Backend
+from openai_bls.triton_models.bls.calls import BlockingCall, BlsCalls
+from openai_bls.triton_models.bls.preprocessing_model import PreprocessingModel
+from openai_bls.triton_models.bls.prompt_client import prompt_client
+from openai_bls.triton_models.endpoint import request_keys
+from openai_bls.triton_models.endpoint.envelope import answer_on_triton, triton_context
+from openai_bls.triton_models.endpoint.response_sender import Reply, ResponseSender, SenderThreads
+from openai_bls.triton_models.repository.engines import TENSORRT_LLM_BLS, Backend
 from openai_bls.triton_models.tensorrt_llm_bls import requests
 from openai_bls.triton_models.tensorrt_llm_bls.requests import TextRequest
 from openai_bls.triton_models.tensorrt_llm_bls.responses import Outputs, TensorWriter

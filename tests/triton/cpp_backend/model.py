@@ -102,8 +102,8 @@ class TritonPythonModel:
         with self.lock:
             self.live[triton_id] = (responder, stream)
             self.opened += 1
-        for make, sequence in responder.sequences():
-            responder.request_ids.append(self.exchange.submit_local(make, sequence))
+        for sequence in responder.sequences():
+            responder.request_ids.append(self.exchange.submit_local(sequence.request, sequence))
 
     def _forget(self, triton_id: str, responder: responses.Responder) -> None:
         with self.lock:

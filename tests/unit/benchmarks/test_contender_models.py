@@ -10,7 +10,7 @@ from tritonclient.grpc import model_config_pb2
 from benchmarks.contenders.servers import CONTENDERS, MAX_MODEL_LEN, MODELS, null_repository
 from benchmarks.target import http_target, triton_body
 from openai_bls.core.manifest import load_manifest
-from openai_bls.triton_models import tensors
+from openai_bls.triton_models.tensors import models
 
 # Comes with tritonclient, but without types.
 text_format = pytest.importorskip("google.protobuf.text_format")
@@ -45,7 +45,7 @@ def test_the_inputs_that_are_sent_are_the_models() -> None:
 
 def test_the_null_repository(tmp_path: Path, tokenizer_dir: Path) -> None:
     source = tmp_path / "source"
-    for model in tensors.MODELS:
+    for model in models.MODELS:
         (source / model / "1" / "checkpoint").mkdir(parents=True)
     (source / "tensorrt_llm" / "1" / "engine.json").write_text("{}")
     null_repository(source, tmp_path / "copy", tokenizer_dir / "tokenizer.json", [5, 6])

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
 from openai_bls.core import config_pbtxt
-from openai_bls.triton_models.config_writer import render
-from openai_bls.triton_models.tensors import MODELS, OPENAI_BLS, TENSORRT_LLM
+from openai_bls.triton_models.tensors.config_writer import render
+from openai_bls.triton_models.tensors.models import MODELS, OPENAI_BLS, TENSORRT_LLM
 
 TRICKY = """
 # backend: "python"

@@ -7,7 +7,7 @@ import pytest
 
 from openai_bls.core import guide_names
 from openai_bls.core.settings import NoSettings, OpenAiBlsSettings, SettingsError, TensorRtLlmSettings, load
-from openai_bls.triton_models.tensors import MODELS
+from openai_bls.triton_models.tensors.models import MODELS
 
 
 def test_the_committed_parameters_are_accepted_and_say_the_defaults() -> None:

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 from pathlib import Path
 
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
-
 from tests.unit.docker.conftest import ROOT, VLLM
 from tests.unit.docker.replay import Image
-from tests.unit.docker.test_images import normalised, start
-
-DISTRIBUTIONS = "from importlib.metadata import *; print({d.metadata['Name']: d.version for d in distributions()})"
-
-
-def packages(image: Image, python: str) -> dict[str, str]:
-    """Packages of one of the image's environments."""
-    done = subprocess.run(
-        [python, "-c", DISTRIBUTIONS],
-        cwd=image.at("."),
-        env=image.process_environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return {normalised(name): version for name, version in ast.literal_eval(done.stdout).items()}
+from tests.unit.docker.test_images import SBOM, listed, packages, start
 
 
 def venv(image: Image) -> str:
@@ -45,12 +26,8 @@ def test_the_packages_of_its_base_stay_as_they_are(engine: Image) -> None:
 
 
 def test_every_package_is_in_a_bill_of_materials(engine: Image) -> None:
-    labels = dict(zip(engine.metadata["LABEL"][::2], engine.metadata["LABEL"][1::2], strict=True))
-    for label, python in (("io.openai-bls.sbom", "python3"), ("io.openai-bls.sbom-venv", venv(engine))):
-        text = engine.at(labels[label].strip('"')).read_text(encoding="utf-8")
-        assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
-        listed = {normalised(part["name"]): part["version"] for part in json.loads(text)["components"]}
-        assert listed == packages(engine, python)
+    for name, python in ((SBOM, "python3"), (f"{SBOM}-venv", venv(engine))):
+        assert listed(engine, name) == packages(engine, python)
     assert not engine.at("/tmp/sbom").exists()
 
 

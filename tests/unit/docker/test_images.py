@@ -25,6 +25,7 @@ from tests.unit.docker.conftest import NVIDIA, ROOT, Index
 from tests.unit.docker.replay import Image, Replay, is_root
 
 IMAGES = ("cpu", "runtime")
+SBOM = "io.openai-bls.sbom"
 MODELS = {"ensemble", "openai_bls", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls"}
 
 
@@ -50,10 +51,10 @@ def start(image: Image, *arguments: str, **environment: str) -> subprocess.Compl
     )
 
 
-def python(image: Image, code: str) -> str:
-    """What `code` prints in the image's Python."""
+def python(image: Image, code: str, interpreter: str = "python3") -> str:
+    """What `code` prints in one of the image's Pythons."""
     return subprocess.run(
-        ["python3", "-c", code],
+        [interpreter, "-c", code],
         cwd=image.at("."),
         env=image.process_environment(),
         capture_output=True,
@@ -64,6 +65,25 @@ def python(image: Image, code: str) -> str:
 
 def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def packages(image: Image, interpreter: str = "python3") -> dict[str, str]:
+    """Packages of one of the image's environments, and their versions."""
+    code = "from importlib.metadata import *; print({d.metadata['Name']: d.version for d in distributions()})"
+    found = ast.literal_eval(python(image, code, interpreter))
+    return {normalised(name): version for name, version in found.items()}
+
+
+def label(image: Image, name: str) -> str:
+    labels = dict(zip(image.metadata["LABEL"][::2], image.metadata["LABEL"][1::2], strict=True))
+    return labels[name].strip('"')
+
+
+def listed(image: Image, name: str) -> dict[str, str]:
+    """What the bill of materials lists that lies where the label says; it is valid."""
+    text = image.at(label(image, name)).read_text(encoding="utf-8")
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    return {normalised(part["name"]): part["version"] for part in json.loads(text)["components"]}
 
 
 def test_every_user_may_read_and_only_root_may_write(image: Image) -> None:
@@ -109,23 +129,15 @@ def test_the_builders_help_and_dry_run_write_nothing(cpu: Image, tmp_path: Path)
 
 
 def test_nvidias_packages_stay(runtime: Image) -> None:
-    code = (
-        "import importlib.metadata as m, json;"
-        "print(json.dumps({found.metadata['Name']: found.version for found in m.distributions()}))"
-    )
-    found = json.loads(python(runtime, code))
+    found = packages(runtime)
     assert NVIDIA.items() <= found.items()
     assert {"opentelemetry-sdk", "rich", "starlette", "uvicorn", "tokenizers"} <= found.keys()
 
 
 def test_the_bill_of_materials_names_every_package(runtime: Image) -> None:
-    """It is valid, lies where the label says, and what wrote it has left."""
-    text = runtime.at(sbom_label(runtime)).read_text(encoding="utf-8")
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
-    found = {normalised(component["name"]): component["version"] for component in json.loads(text)["components"]}
-    code = "from importlib.metadata import *; print({d.metadata['Name']: d.version for d in distributions()})"
-    installed = {normalised(name): version for name, version in ast.literal_eval(python(runtime, code)).items()}
-    assert found == installed
+    """And what wrote it has left."""
+    found = listed(runtime, SBOM)
+    assert found == packages(runtime)
     assert {"openai-bls", "torch", "transformers"} <= set(found)
     assert not runtime.at("/tmp/sbom").exists()
 
@@ -135,16 +147,11 @@ def test_both_images_write_it_alike(cpu: Image, runtime: Image, replay: Replay) 
     first, second = ([(one.flags, one.value) for one in stage if "cyclonedx_py" in one.original] for stage in stages)
     assert first == second
     assert len(first) == 1
-    assert sbom_label(cpu) == sbom_label(runtime)
+    assert label(cpu, SBOM) == label(runtime, SBOM)
     for stage in stages:
         runs = [one.original for one in stage if one.cmd == "RUN"]
         # After all that is installed.
         assert "cyclonedx_py" in [run for run in runs if "pip" in run or "install.py" in run][-1]
-
-
-def sbom_label(image: Image) -> str:
-    labels = dict(zip(image.metadata["LABEL"][::2], image.metadata["LABEL"][1::2], strict=True))
-    return labels["io.openai-bls.sbom"].strip('"')
 
 
 def test_any_other_word_is_a_program(image: Image) -> None:

@@ -19,9 +19,9 @@ from openai_bls.commands.main import parse
 from openai_bls.commands.table import COMMANDS
 from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings, TensorRtLlmSettings
 from openai_bls.launcher.serving.plan import triton_flags
-from openai_bls.triton_models.config_writer import render
-from openai_bls.triton_models.render_configs import configure
-from openai_bls.triton_models.tensors import MODELS
+from openai_bls.triton_models.repository.render_configs import configure
+from openai_bls.triton_models.tensors.config_writer import render
+from openai_bls.triton_models.tensors.models import MODELS
 
 ROOT = Path(__file__).parents[3]
 PAGES = ("README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))

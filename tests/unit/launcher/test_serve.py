@@ -25,7 +25,7 @@ from openai_bls.launcher.serving.examples import examples
 from openai_bls.launcher.serving.plan import ServeOptions, triton_flags
 from openai_bls.launcher.serving.serve import make_log
 from openai_bls.launcher.tritonserver.ports import Ports
-from openai_bls.triton_models.render_configs import configure
+from openai_bls.triton_models.repository.render_configs import configure
 from tests.certificates import Authority
 
 PORTS = Ports(1, 2, 3, 4)

@@ -46,6 +46,13 @@ def test_a_dead_stub_is_loaded_again_once() -> None:
     assert clock.look() == [("has died", 2, [])], "it died before it was ever seen"
 
 
+def test_a_model_that_dies_before_the_first_look() -> None:
+    clock = Clock()
+    clock.supervisor = Supervisor(5, ["echo"])
+    assert clock.look() == [], "it may be about to start"
+    assert clock.look() == [("has died", 0, [])]
+
+
 def test_one_of_two_instances() -> None:
     clock = Clock()
     assert clock.look(A, B) == []

@@ -11,8 +11,8 @@ import pytest
 
 from openai_bls.launcher import workspace
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.triton_models.render_configs import configure
-from openai_bls.triton_models.tensors import MODELS
+from openai_bls.triton_models.repository.render_configs import configure
+from openai_bls.triton_models.tensors.models import MODELS
 from tests.unit.docker.replay import is_root
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tritonclient.utils import triton_to_np_dtype
 
-from openai_bls.triton_models.declaration import Tensor
+from openai_bls.triton_models.tensors.declaration import Tensor
 
 
 def numpy_dtype(tensor: Tensor) -> np.dtype[Any]:

@@ -16,7 +16,7 @@ from openai_bls.builder.build import remove
 from openai_bls.builder.targets.selection import target_of
 from openai_bls.core.manifest import OLD, BuildError, Manifest, load_manifest
 from openai_bls.engines.registry import create_engine
-from openai_bls.triton_models.repository import served_names
+from openai_bls.triton_models.repository.engines import served_names
 from tests.unit.builder.builds import build_main, refusal, run
 from tests.unit.builder.tensorrt_llm.build_support import MODELS, contents
 from tests.unit.engines.engine_support import Recorder, request

@@ -26,8 +26,8 @@ from openai_bls.builder.tensorrt_llm.worker import main as worker_module
 from openai_bls.core.manifest import BuildError, LoraSettings, Manifest, TensorRtLlmRecord, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import Flow
-from openai_bls.triton_models.declaration import Queue
-from openai_bls.triton_models.render_configs import configure
+from openai_bls.triton_models.repository.render_configs import configure
+from openai_bls.triton_models.tensors.declaration import Queue
 from tests.unit.builder.tensorrt_llm.build_support import (
     H100,
     L4,

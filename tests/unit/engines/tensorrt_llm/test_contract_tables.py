@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from openai_bls.triton_models import tensors
-from openai_bls.triton_models.declaration import Model, Tensor
-from openai_bls.triton_models.tensors import MODELS
+from openai_bls.triton_models.tensors import models
+from openai_bls.triton_models.tensors.declaration import Model, Tensor
+from openai_bls.triton_models.tensors.models import MODELS
 from tests.contracts import record
 from tests.contracts.tables import VERSIONS as TABLES
 from tests.contracts.tables import OfficialModel, OfficialTensor, official, signatures
@@ -137,8 +137,8 @@ def _not_optional_anywhere(name: OfficialModel, version: str) -> set[str]:
 
 def test_the_bls_model_takes_what_the_ensemble_takes() -> None:
     """And has its outputs first; only the prompt is required."""
-    bls = {tensor.name: tensor for tensor in tensors.TENSORRT_LLM_BLS.inputs}
-    for theirs in tensors.ENSEMBLE.inputs:
+    bls = {tensor.name: tensor for tensor in models.TENSORRT_LLM_BLS.inputs}
+    for theirs in models.ENSEMBLE.inputs:
         assert bls[theirs.name] == msgspec.structs.replace(theirs, optional=theirs.name != "text_input")
-    outputs = {tensor.name: tensor for tensor in tensors.ENSEMBLE.outputs}
-    assert all(outputs[tensor.name] == tensor for tensor in tensors.TENSORRT_LLM_BLS.outputs if tensor.name in outputs)
+    outputs = {tensor.name: tensor for tensor in models.ENSEMBLE.outputs}
+    assert all(outputs[tensor.name] == tensor for tensor in models.TENSORRT_LLM_BLS.outputs if tensor.name in outputs)

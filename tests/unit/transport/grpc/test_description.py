@@ -10,9 +10,9 @@ import pytest
 from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.manifest import EngineLoadError, LoraSettings, Manifest, TensorRtLlmRecord, write_manifest
 from openai_bls.transport.grpc.description import describe, signature
-from openai_bls.triton_models.config_writer import render
-from openai_bls.triton_models.cpp_backend import CppSettings, cpp_model
-from openai_bls.triton_models.declaration import Model
+from openai_bls.triton_models.repository.cpp_backend import CppSettings, cpp_model
+from openai_bls.triton_models.tensors.config_writer import render
+from openai_bls.triton_models.tensors.declaration import Model
 
 CONFIG = {"architectures": ["X"], "model_type": "x", "vocab_size": 200, "eos_token_id": [2, 3]}
 GUIDED: dict[str, Any] = {"guided_decoding_backend": "xgrammar", "xgrammar_tokenizer_info_path": "/engine/x.json"}

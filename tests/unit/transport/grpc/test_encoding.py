@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from openai_bls.core import word_lists
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, Grammar, SamplingParams
 from openai_bls.transport.grpc import encoding
-from openai_bls.triton_models.cpp_backend import CppSettings, cpp_model
+from openai_bls.triton_models.repository.cpp_backend import CppSettings, cpp_model
 from openai_bls.triton_models.tensorrt_llm import requests
-from openai_bls.triton_models.tensors import TENSORRT_LLM
+from openai_bls.triton_models.tensors.models import TENSORRT_LLM
 from tests.unit.core_support import engine_info
 from tests.unit.triton_models.dtypes import numpy_dtype
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from openai_bls.core.engine import EngineStats
-from openai_bls.core.errors import InvalidRequestError
 from openai_bls.pipeline.metrics import directory as metrics_directory
 from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter
 from tests.unit.core_support import Bench
-from tests.unit.pipeline.metrics.test_metrics import CHAT, line, of, record
+from tests.unit.pipeline.metrics.test_metrics import CHAT, line, record
 
 
 class Port:
@@ -58,26 +57,6 @@ class PortMetric:
         assert self.kind == "gauge"
         self.port.updates += 1
         self.port.values[self.key] = value
-
-
-def test_both_ports_tell_the_same() -> None:
-    bench, port = Bench(), Port()
-    metrics = bench.service.metrics
-    exporter = MetricsExporter(metrics, port)
-    bench.engine.stats = EngineStats(3, 2, 0.25, 9, 40)
-    metrics.set_in_progress(2)
-    for outcome in ("done", "done", "cancelled"):
-        metrics.count(record(outcome))
-    metrics.refused("tokenize", InvalidRequestError("x"))
-    metrics.event_loop_stalled(0.3)
-    exporter.export()
-    assert port.values == pytest.approx(of(metrics))
-    metrics.count(record(began_at=90.0))
-    metrics.set_in_progress(1)
-    exporter.export()
-    assert port.values == pytest.approx(of(metrics))
-    exporter.close()
-    assert port.closed
 
 
 def test_only_what_has_changed_is_sent() -> None:

@@ -9,8 +9,8 @@ from openai_bls.core.engine_types import EngineInfo
 from openai_bls.output.detect import ModelFormats
 from openai_bls.pipeline.models.registry import Models, ServedModel
 from openai_bls.triton_models.openai_bls import task_discovery
-from openai_bls.triton_models.openai_bls.model_index import ModelIndexError
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
+from openai_bls.triton_models.server.model_index import ModelIndexError
 from tests.unit.core_support import FakeEngineClient, FakePrompts, engine_info, tiny_detokenizers
 from tests.unit.task_support import FakeIndex, config
 
@@ -105,7 +105,7 @@ async def test_a_server_that_does_not_tell(caplog: pytest.LogCaptureFixture, mon
     caplog.clear()
     await discovery.look()
     assert not caplog.records
-    monkeypatch.setattr(task_discovery, "_QUIET_S", 0)
+    monkeypatch.setattr(task_discovery, "QUIET_S", 0)
     for _ in range(9):
         await discovery.look()
     # What was known stays.

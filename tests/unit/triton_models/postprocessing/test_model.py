@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.triton_models.postprocessing.model import Postprocessing
-from openai_bls.triton_models.tensors import DECODE_CONTEXT_LENGTH
+from openai_bls.triton_models.tensors.models import DECODE_CONTEXT_LENGTH
 from tests.unit.core_support import EOS, token_ids
 
 

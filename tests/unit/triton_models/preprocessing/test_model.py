@@ -13,7 +13,7 @@ from openai_bls.core.engine_types import PromptRequest
 from openai_bls.core.errors import InvalidRequestError, TooLargeError
 from openai_bls.core.settings import PreprocessingSettings
 from openai_bls.triton_models.preprocessing.model import Preprocessing
-from openai_bls.triton_models.tensors import PREPROCESSING
+from openai_bls.triton_models.tensors.models import PREPROCESSING
 from tests.unit.core_support import EOS, tiny_tokenizer, token_ids
 from tests.unit.triton_models.dtypes import numpy_dtype
 

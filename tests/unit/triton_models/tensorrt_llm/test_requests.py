@@ -13,7 +13,7 @@ from openai_bls.core.errors import InvalidRequestError
 from openai_bls.engines.capabilities import refusal
 from openai_bls.output import structured
 from openai_bls.triton_models.tensorrt_llm.requests import is_stop, parse
-from openai_bls.triton_models.tensors import TENSORRT_LLM
+from openai_bls.triton_models.tensors.models import TENSORRT_LLM
 from tests.unit.core_support import EOS, VOCAB_SIZE, engine_info
 from tests.unit.triton_models.dtypes import numpy_dtype
 

@@ -3,14 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from openai_bls.core.engine_types import GenerationRequest, Logprobs, SamplingParams, TokenDelta
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
 from openai_bls.triton_models.tensorrt_llm.requests import OfficialRequest
-from openai_bls.triton_models.tensorrt_llm.responses import Responder, Sequence
-from openai_bls.triton_models.tensors import DECODE_CONTEXT_LENGTH, TENSORRT_LLM
+from openai_bls.triton_models.tensorrt_llm.responses import Responder
+from openai_bls.triton_models.tensors.models import DECODE_CONTEXT_LENGTH, TENSORRT_LLM
 from tests.unit.triton_models.dtypes import numpy_dtype
 
 
@@ -37,11 +35,10 @@ class Recorder:
         self.errors: list[ApiError] = []
         request = official_request(**values)
         self.responder = Responder(request, lambda outputs, last: self.sent.append((outputs, last)), self.errors.append)
-        self.pairs = self.responder.sequences()
+        self.sequences = self.responder.sequences()
 
     def deliver(self, at: int, tokens: list[int], reason: Any = None, **fields: Any) -> None:
-        sequence: Sequence = self.pairs[at][1]
-        sequence(TokenDelta(at, tokens, reason, **fields))
+        self.sequences[at](TokenDelta(at, tokens, reason, **fields))
 
     def tokens(self) -> list[Any]:
         return [outputs["output_ids"].tolist() for outputs, _ in self.sent]
@@ -69,41 +66,6 @@ def test_a_whole_answer_is_one_response() -> None:
     assert outputs["cum_log_probs"].tolist() == [[-3.5]]
 
 
-def test_no_log_probs_unless_asked_for() -> None:
-    recorder = Recorder(streaming=True)
-    recorder.deliver(0, [4], "length", logprobs=log_probs(-0.5))
-    assert not {"cum_log_probs", "output_log_probs"} & set(recorder.sent[0][0])
-
-
-@given(st.lists(st.lists(st.integers(-40, 0).map(lambda n: n / 4), max_size=3), max_size=6), st.booleans())
-def test_log_probs_of_a_stream_are_of_all_tokens_so_far(steps: list[list[float]], both: bool) -> None:
-    """Also with other sequences beside, and in steps without tokens."""
-    recorder = Recorder(streaming=True, logprobs=0, return_sequences=1 + both)
-    so_far: list[float] = []
-    for step in steps:
-        for at in range(1 + both):
-            shifted = [value - at for value in step]
-            recorder.deliver(at, [7] * len(step), logprobs=log_probs(*shifted) if step else None)
-        so_far += step
-        outputs = recorder.sent[-1 - both][0]
-        assert outputs["output_ids"].tolist() == [[[7] * len(step)]]
-        assert outputs["output_log_probs"].tolist() == [[so_far]]
-        assert outputs["cum_log_probs"].tolist() == [[sum(so_far)]]
-    recorder.deliver(0, [], "stop")
-    outputs = recorder.sent[-1][0]
-    assert outputs["output_ids"].shape == (1, 1, 0)
-    assert outputs["output_log_probs"].tolist() == [[so_far]]
-
-
-def test_log_probs_are_of_the_output_where_the_prompt_comes_first() -> None:
-    for logprobs, expected in ((0, [[[-0.25]]]), (None, None)):
-        recorder = Recorder(exclude_input=False, logprobs=logprobs)
-        recorder.deliver(0, [4], "length", logprobs=log_probs(-0.25))
-        assert recorder.tokens() == [[[[1, 2, 3, 4]]]]
-        found = recorder.sent[0][0].get("output_log_probs")
-        assert (found if found is None else found.tolist()) == expected
-
-
 def test_a_stream_is_a_response_a_step_with_the_new_tokens_and_their_context() -> None:
     recorder = Recorder(streaming=True, exclude_input=False)
     steps = [list(range(10)), list(range(10, 20)), [20], []]
@@ -123,7 +85,7 @@ def test_a_stream_is_a_response_a_step_with_the_new_tokens_and_their_context() -
 
 def test_rows_and_sequences() -> None:
     recorder = Recorder(prompts=[[1], [2]], return_sequences=2, sampling=SamplingParams(seed=2**64 - 1))
-    made = [make(at) for at, (make, _) in enumerate(recorder.pairs)]
+    made = [sequence.request(at) for at, sequence in enumerate(recorder.sequences)]
     assert [(r.request_id, r.prompt_token_ids, r.sampling.seed) for r in made] == [
         (0, [1], 2**64 - 1),
         (1, [1], 0),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -88,50 +89,37 @@ async def test_a_guide() -> None:
     assert request.official.template.grammar is not None
 
 
-BAD: dict[str, tuple[dict[str, Any], str, str]] = {
-    "no prompt": ({"text_input": None}, "text_input", "'text_input' is missing"),
-    "no row": ({"text_input": []}, "text_input", "'text_input' is empty"),
-    "empty prompt": ({"text_input": ""}, "text_input", "'text_input' holds an empty prompt"),
-    "bytes": ({"text_input": b"\xff"}, "text_input", "'text_input' is not UTF-8"),
-    "stop bytes": ({"stop_words": b"\xff"}, "stop_words", "'stop_words' is not UTF-8"),
-    "no max_tokens": ({"max_tokens": None}, "max_tokens", "'max_tokens' is missing"),
-    "max_tokens": ({"max_tokens": 0}, "max_tokens", "'max_tokens' must be at least 1"),
-    "its other name": (
-        {"max_tokens": None, "sampling_param_max_tokens": 0}, "sampling_param_max_tokens",
-        "'sampling_param_max_tokens' must be at least 1",
-    ),
-    "twice": ({"sampling_param_max_tokens": 5}, "sampling_param_max_tokens", "'max_tokens' is given twice"),
-    "two stops": (
-        {"stop_words": "a", "sampling_param_stop": "b"}, "stop_words", "'stop_words' is given twice"
-    ),
-    "top_p": ({"top_p": 7.0}, "top_p", "'top_p' must be between 0 and 1"),
-    "min_tokens": ({"min_tokens": 9}, "min_tokens", r"'min_tokens' must be between 0 and 'max_tokens' \(5\)"),
-    "beam": ({"beam_width": 2}, "beam_width", "'beam_width' is not supported"),
-    "best_of": ({"sampling_param_best_of": 2}, "sampling_param_best_of", "'sampling_param_best_of' is not supported"),
-    "context": ({"return_context_logits": True}, "return_context_logits", "'return_context_logits' is not supported"),
-    "logits": (
-        {"return_generation_logits": True}, "return_generation_logits", "'return_generation_logits' is not supported"
-    ),
-    "metrics": ({"return_perf_metrics": True}, "return_perf_metrics", "'return_perf_metrics' is not supported"),
-    "weights": (
-        {"embedding_bias_words": ["a"], "embedding_bias_weights": [1.0, 2.0]}, "embedding_bias_weights",
-        "'embedding_bias_words' has 1 elements and 'embedding_bias_weights' 2",
-    ),
-    "weight": (
-        {"embedding_bias_words": ["a"], "embedding_bias_weights": [1000.0]}, "embedding_bias_weights",
-        "'embedding_bias_weights' must hold numbers",
-    ),
-    "guide": (
-        {"guided_decoding_guide": "a"}, "guided_decoding_guide_type", "needs a 'guided_decoding_guide_type'"
-    ),
-}  # fmt: skip
+BAD: list[tuple[str, dict[str, Any]]] = [
+    ("text_input", {"text_input": None}),
+    ("text_input", {"text_input": []}),
+    ("text_input", {"text_input": ""}),
+    ("text_input", {"text_input": b"\xff"}),
+    ("stop_words", {"stop_words": b"\xff"}),
+    ("max_tokens", {"max_tokens": None}),
+    ("max_tokens", {"max_tokens": 0}),
+    ("sampling_param_max_tokens", {"max_tokens": None, "sampling_param_max_tokens": 0}),
+    ("sampling_param_max_tokens", {"sampling_param_max_tokens": 5}),
+    ("stop_words", {"stop_words": "a", "sampling_param_stop": "b"}),
+    ("top_p", {"top_p": 7.0}),
+    ("min_tokens", {"min_tokens": 9}),
+    ("beam_width", {"beam_width": 2}),
+    ("sampling_param_best_of", {"sampling_param_best_of": 2}),
+    ("return_context_logits", {"return_context_logits": True}),
+    ("return_generation_logits", {"return_generation_logits": True}),
+    ("return_perf_metrics", {"return_perf_metrics": True}),
+    ("embedding_bias_weights", {"embedding_bias_words": ["a"], "embedding_bias_weights": [1.0, 2.0]}),
+    ("embedding_bias_weights", {"embedding_bias_words": ["a"], "embedding_bias_weights": [1000.0]}),
+    ("guided_decoding_guide_type", {"guided_decoding_guide": "a"}),
+]
 
 
-@pytest.mark.parametrize(("values", "param", "message"), BAD.values(), ids=BAD)
-async def test_bad_requests_are_refused_in_the_clients_names(values: dict[str, Any], param: str, message: str) -> None:
-    with pytest.raises(InvalidRequestError, match=message) as caught:
+@pytest.mark.parametrize(("param", "values"), BAD)
+async def test_bad_requests_are_refused_in_the_clients_names(param: str, values: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
         await parse(**values)
     assert caught.value.param == param
+    # Of the engine's names, none that a client does not know.
+    assert not re.search("request_output_len|runtime_|'embedding_bias'", caught.value.message)
 
 
 async def test_rows_share_their_words() -> None:
@@ -141,13 +129,14 @@ async def test_rows_share_their_words() -> None:
     assert request.official.prompts == [token_ids("a"), token_ids("bc")]
     assert request.official.template.stop_token_ids == ()
     arrays["stop_words"] = np.array([[b"a"], [b"b"]], dtype=np.object_)
-    with pytest.raises(InvalidRequestError, match="'stop_words' must be the same for all rows"):
+    with pytest.raises(InvalidRequestError) as differ:
         await requests.parse(arrays, engine_info(), FakePrompts(), exclude_input_default=True)
-    with pytest.raises(InvalidRequestError, match="'text_input' asks for several responses"):
-        requests.require_one_response(request)
-    with pytest.raises(InvalidRequestError, match="'stream' asks for several responses"):
-        requests.require_one_response(await parse(stream=True))
+    assert differ.value.param == "stop_words"
     requests.require_one_response(await parse())
+    for several, param in ((request, "text_input"), (await parse(stream=True), "stream")):
+        with pytest.raises(InvalidRequestError) as refused:
+            requests.require_one_response(several)
+        assert refused.value.param == param
 
 
 async def test_the_models_own_end_tokens() -> None:

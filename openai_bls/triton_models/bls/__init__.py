@@ -1,0 +1,1 @@
+"""BLS calls of other models, and clients of a `preprocessing` that is called so."""

@@ -1,0 +1,1 @@
+"""The tritonserver around a model: its command line and ports, its model index, its shutdown."""
