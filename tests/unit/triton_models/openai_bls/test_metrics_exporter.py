@@ -14,7 +14,7 @@ from openai_bls.core.errors import InvalidRequestError
 from openai_bls.pipeline.metrics import directory as metrics_directory
 from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter
 from tests.unit.core_support import Bench
-from tests.unit.pipeline.metrics.test_metrics import CHAT, line, of, record
+from tests.unit.pipeline.metrics.test_metrics import CHAT, line, of, record, series
 
 
 class Port:
@@ -29,7 +29,7 @@ class Port:
     def metric(self, kind: str, name: str, documentation: str, labels: Mapping[str, str]) -> PortMetric:
         assert documentation
         assert not self.closed
-        return PortMetric(self, kind, line(name.removeprefix("openai_bls_"), **labels))
+        return PortMetric(self, kind, series(name, dict(labels)))
 
     def close(self) -> None:
         assert self.values == {}
