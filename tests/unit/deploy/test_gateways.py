@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
 import yaml
 from helm_python.errors import HelmError
 
-from tests.unit.deploy.support import BUILD, CASES, GROUP, HEADLESS, ROOT, Values, complaints, of_kind, pods, render
+from tests.unit.deploy.support import (
+    BUILD,
+    CASES,
+    GROUP,
+    HEADLESS,
+    ROOT,
+    Values,
+    chart,
+    complaints,
+    of_kind,
+    pods,
+    render,
+)
 
 POOL = CASES["values-inference-pool"]
 LLM_D = CASES["values-llm-d"]
@@ -123,3 +136,15 @@ def test_streams_end_before_the_pod_is_killed(values: Values) -> None:
     assert int(wait) > 0
     assert spec["terminationGracePeriodSeconds"] > int(wait) + int(exit_timeout)
     assert container["readinessProbe"]["httpGet"]["path"] == "/health"
+
+
+def test_kedas_example_asks_for_what_the_chart_makes() -> None:
+    text = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    [scaled] = [block["spec"] for block in blocks if block.get("kind") == "ScaledObject"]
+    [workload] = of_kind(render(BUILD, "qwen"), scaled["scaleTargetRef"]["kind"])
+    name = workload["metadata"]["name"]
+    assert scaled["scaleTargetRef"]["name"] == name
+    [trigger] = scaled["triggers"]
+    assert f'openai_bls_requests_waiting{{namespace="default", pod=~"{name}-.*"}}' in trigger["metadata"]["query"]
+    assert trigger["metadata"]["threshold"] == str(chart().values["autoscaling"]["waitingRequests"])
