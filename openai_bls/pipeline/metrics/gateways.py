@@ -19,6 +19,8 @@ from openai_bls.pipeline.metrics.engine_load import Loads
 _VERSION = "1"
 """Version folder of the models in the repository."""
 _MODEL = ("model_name",)
+LORA = "vllm:lora_requests_info"
+"""Family whose labels tell what changes: each state of the adapters is a series, which is gone at the next."""
 
 
 def nvidia_families(loads: Loads, waiting: Mapping[str, float]) -> Iterator[Metric]:
@@ -89,7 +91,7 @@ def vllm_families(
         labels=(*_MODEL, "block_size", "num_gpu_blocks"),
     )
     loras = GaugeMetricFamily(
-        "vllm:lora_requests_info",
+        LORA,
         "Adapters that have requests, in its labels; the value is the time of the update, in seconds since 1970.",
         labels=(*_MODEL, "max_lora", "running_lora_adapters", "waiting_lora_adapters"),
     )

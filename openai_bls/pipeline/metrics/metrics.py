@@ -295,9 +295,13 @@ class Metrics(Collector):
 
     def shared(self) -> Iterator[Metric]:
         """Families that each instance tells alike: gauges, summed over the instances, and the engines' load. From any
-        thread."""
+        thread.
+
+        For a page that is kept, not made anew: one whose series come and go is left out.
+        """
         families = {family.name: family for family in self._registry.collect() if family.type == "gauge"}
-        yield from self._complete(families | {family.name: family for family in self._summed("gauge_*.db")})
+        told = self._complete(families | {family.name: family for family in self._summed("gauge_*.db")})
+        yield from (family for family in told if family.name != gateways.LORA)
 
     def _complete(self, families: Mapping[str, Metric]) -> Iterator[Metric]:
         """Families of the requests and of the engines' load."""

@@ -135,3 +135,11 @@ async def test_an_adapter_whose_request_leaves_the_queue() -> None:
 async def test_adapters_are_not_counted_for_nobody() -> None:
     assert Bench(LOADED).service.metrics.adapter_request("tiny", "poet") is None
     assert Bench(LOADED, gateway_metrics="vllm").service.metrics.adapter_request("tiny", None) is None
+
+
+def test_the_metrics_port_keeps_no_series_that_comes_and_goes() -> None:
+    bench = Bench(LOADED, gateway_metrics="vllm")
+    bench.engine.stats = STATS
+    names = {family.name for family in bench.service.metrics.shared()}
+    assert "vllm:num_requests_waiting" in names
+    assert "vllm:lora_requests_info" not in names
