@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -22,6 +23,8 @@ class Port:
 
     def __init__(self, left: dict[str, float] | None = None) -> None:
         self.values: dict[str, float] = {}
+        self.kept: dict[str, float] = {}
+        """Last values of all gauges."""
         self.left = left or {}
         self.updates = 0
         self.closed = False
@@ -57,7 +60,7 @@ class PortMetric:
     def set(self, value: float) -> None:
         assert self.kind == "gauge"
         self.port.updates += 1
-        self.port.values[self.key] = value
+        self.port.values[self.key] = self.port.kept[self.key] = value
 
 
 def test_both_ports_tell_the_same() -> None:
@@ -109,9 +112,13 @@ def test_the_load_of_an_engine_that_is_loaded_again_and_unloaded() -> None:
         bench.engine.stats = EngineStats(0, 0, 0.0, count, 40)
         exporter.export()
         assert port.values[steps] == count
+    running = line("engine_sequences_running", model="tiny")
+    assert port.kept[running] == 0
     bench.engine.stats, bench.engine.connected = None, False
     exporter.export()
     assert steps not in port.values
+    # Triton's own port keeps it.
+    assert math.isnan(port.kept[running])
     assert port.values[line("engine_up", model="tiny")] == 0
     exporter.close()
 
