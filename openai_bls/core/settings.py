@@ -81,6 +81,9 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Threads that send responses on Triton's endpoints."""
     triton_metrics: bool = True
     """Show the metrics of /v1 on Triton's metrics port too."""
+    gateway_metrics: Literal["nvidia", "vllm", "both", "none"] = "nvidia"
+    """Names under which the metrics tell gateways of the engines' load, next to our own: those of TensorRT-LLM's
+    backend for Triton (`nv_trt_llm_*`), vLLM's (`vllm:*`), which tell of adapters too, both or none."""
     lora_root: str = ""
     """Directory below which /v1/load_lora_adapter finds adapters; empty turns it and /v1/unload_lora_adapter off."""
     batches_dir: str = ""

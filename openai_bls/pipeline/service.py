@@ -228,8 +228,9 @@ class Service:
             writer, sequences, prompts = await within(deadline, prepare(request, target, self.settings, make_writer))
             prompt_tokens = [len(prompt) for prompt in prompts.token_ids]
             engine = target.model.engine
+            adapter = self.metrics.adapter_request(target.model.info.model_name, target.lora_name)
             generation = admitted_generation(
-                life, admission, target.name, engine, sequences, writer, prompt_tokens, deadline
+                life, admission, target.name, engine, sequences, writer, prompt_tokens, deadline, adapter
             )
         return generation, writer
 

@@ -23,6 +23,7 @@ from openai_bls.api.common.large_bodies import check_values, is_large, parsed
 from openai_bls.api.http.body_budget import BodyBudget
 from openai_bls.api.http.disconnect import unless_disconnected
 from openai_bls.api.http.event_stream import EventStream
+from openai_bls.api.http.load_header import FORMAT_HEADER, LOAD_HEADER, load_report
 from openai_bls.api.http.stream_connection import EXTENSION
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import ApiError, AuthenticationError, InvalidRequestError, TooLargeError
@@ -168,6 +169,9 @@ class Api:
             response.headers["x-request-id"] = request_id
             if served.id_header != "x-request-id":
                 response.headers[served.id_header] = request_id
+            form = request.headers.get(FORMAT_HEADER)
+            if form is not None and (report := load_report(service, context.model, form)) is not None:
+                response.headers[LOAD_HEADER] = report
             if response.status_code == 413 or (response.status_code >= 400 and "expect" in request.headers):
                 # The rest of it is not worth reading, or will never be sent.
                 response.headers["connection"] = "close"

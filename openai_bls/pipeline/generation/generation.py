@@ -17,6 +17,7 @@ from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.pipeline.admission.admission import Admission, Ticket
 from openai_bls.pipeline.generation.sequence import Sequence, Writer
 from openai_bls.pipeline.lifecycle.life import Life
+from openai_bls.pipeline.metrics.adapters import AdapterRequest
 from openai_bls.pipeline.models.registry import EngineClient
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ class Generation:
         prompt_tokens: number of tokens of each prompt; the sequences of a prompt follow each other.
         on_end: called once, however it ends, with the outcome and the progress up to then.
         ticket: place in the admission to the engine; None submits at once.
+        adapter: count of its adapter's requests; None if it is not counted.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Generation:
         prompt_tokens: list[int],
         on_end: Callable[[Outcome, Progress], None],
         ticket: Ticket | None = None,
+        adapter: AdapterRequest | None = None,
     ) -> None:
         self._engine = engine
         self._sequences = sequences
@@ -50,6 +53,7 @@ class Generation:
         self._per_prompt = len(sequences) // len(prompt_tokens)
         self._on_end = on_end
         self._ticket = ticket
+        self._adapter = adapter
         self._timer: asyncio.TimerHandle | None = None
         self._running = len(sequences)
         self._ended = False
@@ -71,6 +75,8 @@ class Generation:
                 before()
             ticket = self._ticket
             self._queued_at = time.monotonic()
+            if self._adapter is not None:
+                self._adapter.waits()
             if ticket is None:
                 self.submit()
                 return
@@ -85,6 +91,8 @@ class Generation:
     def submit(self) -> None:
         """Submit every sequence to the engine; if that fails, all are cancelled."""
         self._submitted_at = time.monotonic()
+        if self._adapter is not None:
+            self._adapter.runs()
         try:
             for sequence in self._sequences:
                 sequence.start(self)
@@ -174,6 +182,8 @@ class Generation:
         self._ended = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._adapter is not None:
+            self._adapter.ended()
         progress = self.progress
         self._on_end(outcome, progress)
         return progress.usage
@@ -203,6 +213,7 @@ def admitted_generation(
     writer: Writer,
     prompt_tokens: list[int],
     deadline: Deadline | None,
+    adapter: AdapterRequest | None = None,
 ) -> Generation:
     """A generation with its place in the admission, still to be started. It ends the life of its request.
 
@@ -215,6 +226,7 @@ def admitted_generation(
         writer: writer of the sequences.
         prompt_tokens: number of tokens of each prompt.
         deadline: time by which the request must be answered; None if it has none.
+        adapter: count of its adapter's requests; None if it is not counted.
 
     Raises:
         RateLimitError: it would wait too long, or its key has not enough tokens left.
@@ -223,4 +235,4 @@ def admitted_generation(
     ticket = admission.ticket(life.key, sum(prompt_tokens), most, len(sequences), deadline)
     life.lease.take_tokens(ticket.cost_tokens, ticket.prompt_tokens)
     life.taken(model)
-    return Generation(engine, sequences, writer, prompt_tokens, life.ended, ticket)
+    return Generation(engine, sequences, writer, prompt_tokens, life.ended, ticket, adapter)

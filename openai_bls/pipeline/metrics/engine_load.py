@@ -1,12 +1,7 @@
-"""Metrics of the engines: their load, taken at each scrape, under our names and under NVIDIA's.
-
-NVIDIA's are those of TensorRT-LLM's C++ backend, which gateways look for (the type `triton-tensorrt-llm` of the Gateway
-API's endpoint picker) and from which tritonserver computes its `endpoint-load-metrics` header.
-"""
+"""Metrics of the engines: their states and load, taken at each scrape, under our names."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -26,6 +21,8 @@ class Load(NamedTuple):
     stats: EngineStats
     max_batch_size: int
     """Most sequences of a batch."""
+    most_adapters: int = 0
+    """Most adapters that may have requests at a time."""
 
 
 Loads = Mapping[str, Load]
@@ -34,8 +31,13 @@ Loads = Mapping[str, Load]
 
 def loads(models: Models) -> Loads:
     """Loads of all engines that tell theirs."""
-    found = {model.info.model_name: (model.engine.stats, model.info.max_batch_size) for model in list(models)}
-    return {name: Load(stats, places) for name, (stats, places) in found.items() if stats is not None}
+    found: dict[str, Load] = {}
+    for model in list(models):
+        stats, info = model.engine.stats, model.info
+        if stats is not None:
+            adapters = max(info.max_loras, len(info.lora_names))
+            found[info.model_name] = Load(stats, info.max_batch_size, adapters)
+    return found
 
 
 def waiting(loads: Loads, queued: Mapping[str, float]) -> dict[str, float]:
@@ -91,56 +93,6 @@ def families(loads: Loads) -> Iterator[Metric]:
             family.add_metric((model_name,), getattr(load.stats, field))
         yield family
 
-
-def nvidia_families(loads: Loads, waiting: Mapping[str, float]) -> Iterator[Metric]:
-    """Load of the engines under NVIDIA's names; none of an engine whose backend has them on Triton's port by itself.
-
-    Args:
-        loads: loads of the engines.
-        waiting: number of requests that wait for each engine.
-    """
-    # The C++ backend tells its cache to Triton alone.
-    told = {name: load for name, load in loads.items() if not math.isnan(load.stats.kv_cache_usage)}
-    requests = GaugeMetricFamily(
-        "nv_trt_llm_request_metrics",
-        "Requests of the engine by request_type, as TensorRT-LLM's backend counts them: waiting and scheduled, both "
-        "together (active), and the most that may be scheduled (max).",
-        labels=("model", "request_type", "version"),
-    )
-    blocks = GaugeMetricFamily(
-        "nv_trt_llm_kv_cache_block_metrics",
-        "Blocks of the KV cache by kv_cache_block_type, as TensorRT-LLM's backend counts them: all (max), used, free, "
-        "the share in use (fraction), and the tokens of one (tokens_per).",
-        labels=("model", "kv_cache_block_type", "version"),
-    )
-    for name, load in told.items():
-        stats = load.stats
-        counts = {
-            "waiting": waiting[name],
-            "scheduled": stats.running,
-            "active": waiting[name] + stats.running,
-            "max": load.max_batch_size,
-        }
-        for kind, value in counts.items():
-            requests.add_metric((name, kind, _VERSION), value)
-        if stats.kv_blocks:
-            used = stats.kv_blocks_used
-            cache = {
-                "max": stats.kv_blocks,
-                "used": used,
-                "free": stats.kv_blocks - used,
-                "fraction": stats.kv_cache_usage,
-                "tokens_per": stats.kv_block_size,
-            }
-            for kind, value in cache.items():
-                blocks.add_metric((name, kind, _VERSION), value)
-    if told:
-        yield requests
-        yield blocks
-
-
-_VERSION = "1"
-"""Version folder of the models in the repository."""
 
 _FAMILIES: dict[str, tuple[str, type[GaugeMetricFamily] | type[CounterMetricFamily], str]] = {
     "engine_sequences_running": (

@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 from openai_bls.core.errors import ApiError, RateLimitError, RequestDeadlineError
 from openai_bls.core.request_record import RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
-from openai_bls.pipeline.metrics import engine_load
+from openai_bls.pipeline.metrics import adapters, engine_load, gateways
 from openai_bls.pipeline.metrics.directory import VARIABLE, ended_instances
 from openai_bls.pipeline.models.readiness import Readiness
 from openai_bls.pipeline.models.registry import Models
@@ -166,6 +166,9 @@ class Metrics(Collector):
             ("stage", *by_key),
             registry=registry,
         )
+        style = service.settings.gateway_metrics
+        self._nvidia_names, self._vllm_names = style in ("nvidia", "both"), style in ("vllm", "both")
+        self._adapters = adapters.AdapterGauge(registry) if self._vllm_names else None
         self._series: dict[tuple[Counter, tuple[str, ...]], Counter] = {}
         """Counters by their labels: the library's own look-up costs more than what it finds."""
         self._observed: dict[tuple[str, tuple[str, ...]], Histogram] = {}
@@ -194,6 +197,17 @@ class Metrics(Collector):
             prompt_tokens.inc(by_tokens)
 
         return change
+
+    def adapter_request(self, model: str, adapter: str | None) -> adapters.AdapterRequest | None:
+        """A request for an adapter, to be counted; None if it names none, or nothing shows the count.
+
+        Args:
+            model: name of the engine's model.
+            adapter: name of the adapter.
+        """
+        if adapter is None or self._adapters is None:
+            return None
+        return self._adapters.request(model, adapter)
 
     def guard_called(self, hook: str, outcome: str, seconds: float) -> None:
         """Count a call of a guard."""
@@ -281,21 +295,28 @@ class Metrics(Collector):
 
     def shared(self) -> Iterator[Metric]:
         """Families that each instance tells alike: gauges, summed over the instances, and the engines' load. From any
-        thread."""
+        thread.
+
+        For a page that is kept, not made anew: one whose series come and go is left out.
+        """
         families = {family.name: family for family in self._registry.collect() if family.type == "gauge"}
-        yield from self._complete(families | {family.name: family for family in self._summed("gauge_*.db")})
+        told = self._complete(families | {family.name: family for family in self._summed("gauge_*.db")})
+        yield from (family for family in told if family.name != gateways.LORA)
 
     def _complete(self, families: Mapping[str, Metric]) -> Iterator[Metric]:
         """Families of the requests and of the engines' load."""
         queued = {sample.labels["model"]: sample.value for sample in families[_WAITING].samples}
         service = self._service
         loads = engine_load.loads(service.models)
-        yield from (family for name, family in families.items() if name != _WAITING)
+        yield from (family for name, family in families.items() if name not in (_WAITING, adapters.NAME))
         waiting = engine_load.waiting(loads, queued)
         yield engine_load.gauge(_WAITING, families[_WAITING].documentation, waiting)
         yield from engine_load.states(service.models, service.readiness)
         yield from engine_load.families(loads)
-        yield from engine_load.nvidia_families(loads, waiting)
+        if self._nvidia_names:
+            yield from gateways.nvidia_families(loads, waiting)
+        if self._vllm_names:
+            yield from gateways.vllm_families(loads, waiting, adapters.by_model(families.get(adapters.NAME)))
 
     def _summed(self, pattern: str) -> Iterable[Metric]:
         """Families in the files of all instances that match `pattern`, as sums; none if they do not share."""

@@ -10,6 +10,7 @@ one of them.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -79,7 +80,8 @@ class MetricsExporter:
             told = {key for family in self._metrics.shared() for key in self._carry(family, shared=True)}
             # Of a model that has been unloaded.
             for key in self._shared - told:
-                self._series.pop(key, None)
+                if (series := self._series.pop(key, None)) is not None:
+                    series.forget()
             self._shared = told
 
     def _run(self) -> None:
@@ -146,3 +148,8 @@ class _Series:
             self.metric.increment(value - self.value)
         self.value = value
         self.is_new = False
+
+    def forget(self) -> None:
+        """Tell that there is no value any more: the port keeps what it once had until the family ends."""
+        if self._kind == "gauge":
+            self.metric.set(math.nan)

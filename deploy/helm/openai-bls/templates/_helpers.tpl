@@ -35,6 +35,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 app.kubernetes.io/component: server
 {{- end -}}
 
+{{- define "openai-bls.poolName" -}}
+{{ default (include "openai-bls.fullname" .) .Values.inferencePool.existing }}
+{{- end -}}
+
+{{- /* The type by whose names for metrics an endpoint picker reads those on the port of /v1; empty if it finds none there. */ -}}
+{{- define "openai-bls.engineType" -}}
+{{- $names := default "nvidia" .Values.settings.gateway_metrics -}}
+{{- if or (include "openai-bls.isMpi" .) (eq $names "none") -}}
+{{- else if eq $names "nvidia" -}}
+triton-tensorrt-llm
+{{- else -}}
+vllm
+{{- end -}}
+{{- end -}}
+
 {{- /* Name of `image` with its digest or tag, by default that of the chart of `context`. */ -}}
 {{- define "openai-bls.imageName" -}}
 {{- if .image.digest -}}
@@ -162,6 +177,22 @@ app.kubernetes.io/component: server
 {{- end -}}
 {{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) -}}
 {{- fail "httpRoute.parentRefs: name the gateway" -}}
+{{- end -}}
+{{- with .Values.inferencePool -}}
+{{- if .enabled -}}
+{{- if and (not .existing) (not .endpointPicker.name) -}}
+{{- fail "inferencePool.endpointPicker.name: name the Service of the endpoint picker, or give inferencePool.existing" -}}
+{{- end -}}
+{{- if and .existing (not $.Values.httpRoute.enabled) -}}
+{{- fail "inferencePool.existing is where httpRoute leads: set httpRoute.enabled" -}}
+{{- end -}}
+{{- if not (include "openai-bls.engineType" $) -}}
+{{- fail "inferencePool needs metrics that an endpoint picker knows: settings.gateway_metrics other than none, and no TensorRT-LLM on several nodes, whose backend shows them on Triton's port alone" -}}
+{{- end -}}
+{{- if $.Values.tls.existingSecret -}}
+{{- fail "inferencePool leads to /v1 by HTTP: leave tls.existingSecret empty, and end HTTPS at the gateway" -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- $targets := list .Values.autoscaling.waitingRequests .Values.autoscaling.runningSequences .Values.autoscaling.kvCacheUsagePercent | compact -}}
 {{- if and .Values.autoscaling.enabled (not $targets) -}}

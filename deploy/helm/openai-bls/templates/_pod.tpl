@@ -259,6 +259,10 @@ affinity:
 metadata:
   labels:
     {{- include "openai-bls.serverSelector" . | nindent 4 }}
+    {{- with include "openai-bls.engineType" . }}
+    # By which an endpoint picker knows what to read from /metrics.
+    llm-d.ai/engine-type: {{ . }}
+    {{- end }}
     {{- with .Values.podLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}

@@ -27,13 +27,13 @@ def lines(text: bytes) -> dict[str, float]:
     for family in text_string_to_metric_families(text.decode()):
         assert family.documentation
         for sample in family.samples:
-            key = _key(sample.name, sample.labels)
+            key = series(sample.name, sample.labels)
             assert key not in found
             found[key] = sample.value
     return found
 
 
-def _key(name: str, labels: dict[str, str]) -> str:
+def series(name: str, labels: dict[str, str]) -> str:
     pairs = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()))
     return f"{name}{{{pairs}}}" if pairs else name
 
@@ -43,7 +43,7 @@ def of(metrics: Metrics) -> dict[str, float]:
 
 
 def line(name: str, **labels: str) -> str:
-    return _key(f"openai_bls_{name}", labels)
+    return series(f"openai_bls_{name}", labels)
 
 
 def record(outcome: Outcome = "done", **changes: Any) -> RequestRecord:
@@ -193,7 +193,7 @@ def test_waiting_is_what_waits_anywhere() -> None:
 def nvidia(found: dict[str, float], family: str, label: str) -> dict[str, float]:
     """Values of a family of NVIDIA's, by `label`."""
     kinds = ("waiting", "scheduled", "active", "max", "used", "free", "fraction", "tokens_per")
-    keys = {kind: _key(f"nv_trt_llm_{family}", {"model": "tiny", label: kind, "version": "1"}) for kind in kinds}
+    keys = {kind: series(f"nv_trt_llm_{family}", {"model": "tiny", label: kind, "version": "1"}) for kind in kinds}
     return {kind: found[key] for kind, key in keys.items() if key in found}
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from openai_bls.core.engine import EngineStats
 from openai_bls.pipeline.metrics import directory as metrics_directory
 from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter
 from tests.unit.core_support import Bench
-from tests.unit.pipeline.metrics.test_metrics import CHAT, line, record
+from tests.unit.pipeline.metrics.test_metrics import CHAT, line, record, series
 
 
 class Port:
@@ -21,6 +22,8 @@ class Port:
 
     def __init__(self, left: dict[str, float] | None = None) -> None:
         self.values: dict[str, float] = {}
+        self.kept: dict[str, float] = {}
+        """Last values of all gauges."""
         self.left = left or {}
         self.updates = 0
         self.closed = False
@@ -28,7 +31,7 @@ class Port:
     def metric(self, kind: str, name: str, documentation: str, labels: Mapping[str, str]) -> PortMetric:
         assert documentation
         assert not self.closed
-        return PortMetric(self, kind, line(name.removeprefix("openai_bls_"), **labels))
+        return PortMetric(self, kind, series(name, dict(labels)))
 
     def close(self) -> None:
         assert self.values == {}
@@ -56,7 +59,7 @@ class PortMetric:
     def set(self, value: float) -> None:
         assert self.kind == "gauge"
         self.port.updates += 1
-        self.port.values[self.key] = value
+        self.port.values[self.key] = self.port.kept[self.key] = value
 
 
 def test_only_what_has_changed_is_sent() -> None:
@@ -88,9 +91,13 @@ def test_the_load_of_an_engine_that_is_loaded_again_and_unloaded() -> None:
         bench.engine.stats = EngineStats(0, 0, 0.0, count, 40)
         exporter.export()
         assert port.values[steps] == count
+    running = line("engine_sequences_running", model="tiny")
+    assert port.kept[running] == 0
     bench.engine.stats, bench.engine.connected = None, False
     exporter.export()
     assert steps not in port.values
+    # Triton's own port keeps it.
+    assert math.isnan(port.kept[running])
     assert port.values[line("engine_up", model="tiny")] == 0
     exporter.close()
 
