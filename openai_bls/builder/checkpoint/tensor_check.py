@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -24,8 +24,17 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def tensor_problem(folder: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> str | None:
-    """Problem of a checkpoint that has these tensors, as its file headers tell them; None if the model is whole.
+class TensorCheck(NamedTuple):
+    """Tensors of a checkpoint held against the model of its config.json."""
+
+    problem: str | None
+    """A tensor that is missing or has another shape; None if the model is whole."""
+    unused: list[str]
+    """Names of tensors that the model has no place for, sorted; without those that its class leaves out on purpose."""
+
+
+def check_tensors(folder: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> TensorCheck:
+    """Hold the tensors of a checkpoint, as its file headers tell them, against the model of its config.json.
 
     Args:
         folder: folder with the checkpoint's config.json, whose model_type transformers knows. Its own code is not run.
@@ -56,7 +65,8 @@ def tensor_problem(folder: Path, tensors: Mapping[str, tuple[str, tuple[int, ...
         )
     finally:
         transformers.utils.logging.set_verbosity(level)
-    return missing_weights(info["missing_keys"]) or _mismatch(info["mismatched_keys"])
+    problem = missing_weights(info["missing_keys"]) or _mismatch(info["mismatched_keys"])
+    return TensorCheck(problem, sorted(info["unexpected_keys"]))
 
 
 def _mismatch(keys: Collection[tuple[str, Any, Any]]) -> str | None:

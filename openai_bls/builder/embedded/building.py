@@ -64,7 +64,14 @@ class EmbeddedRecipe:
             draft.place_draft(self._draft, prepared, self._options, self._report)
         if self._options.engine == "transformers":
             trust = self._options.trust_remote_code
-            place_weights(self._source, prepared.checkpoint, self._facts, self._report, trust_remote_code=trust)
+            place_weights(
+                self._source,
+                prepared.checkpoint,
+                self._facts,
+                self._report,
+                trust_remote_code=trust,
+                force=self._options.force,
+            )
             if self._options.self_test:
                 self._prove(prepared)
         return {}

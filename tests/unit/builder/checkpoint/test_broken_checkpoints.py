@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from tests.unit.builder.builds import build_main
+from tests.unit.builder.builds import build_main, run
 from tests.unit.builder.tensorrt_llm.build_support import contents, leftovers, make_repository
 
 WEIGHTS = "model.safetensors"
@@ -155,6 +156,18 @@ BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
         tensors(lambda held: held.update({"model.norm.weight": torch.ones(3)})),
         ("model.norm.weight has the shape [3], and config.json makes it [",),
     ),
+    "NaN in one row of the embeddings": (
+        tensors(lambda held: held["model.embed_tokens.weight"][400].fill_(math.nan)),
+        ("are damaged, with numbers that are not finite", " in model.embed_tokens.weight: "),
+    ),
+    "infinity in two tensors": (
+        tensors(lambda held: [held[f"model.layers.{n}.mlp.up_proj.weight"][0, 0].fill_(-math.inf) for n in (0, 1)]),
+        (" in model.layers.0.mlp.up_proj.weight and 1 more: ",),
+    ),
+    "layers that config.json does not have": (
+        config(num_hidden_layers=1, layer_types=["full_attention"]),
+        ("have layers that config.json does not: number 1, counted from 0 (--force ",),
+    ),
     "only an adapter": (adapter, ("is an adapter (PEFT) of org/base", "--lora-dir")),
     "an adapter without config.json": (bare_adapter, ("is an adapter (PEFT) of org/base",)),
     "no config.json": (parent, ("it has no config.json, but", "checkpoint-7 has one")),
@@ -227,6 +240,20 @@ def test_broken(
         assert part in printed
     assert contents(repository) == before
     assert not leftovers(repository)
+
+
+def test_tensors_that_the_model_does_not_use(source: Path, repository: Path) -> None:
+    extra = {"model.layers.9.foo": torch.full((2,), math.nan), "adapter.scale": torch.ones(1)}
+    tensors(lambda held: held.update(extra))(source)
+    _, lines = run(source, repository)
+    assert "weights: the model does not use adapter.scale and 1 more" in lines
+
+
+def test_whole_layers_that_are_left_out_on_demand(source: Path, repository: Path) -> None:
+    config(num_hidden_layers=1, layer_types=["full_attention"])(source)
+    _, lines = run(source, repository, force=True)
+    (told,) = (line for line in lines if line.startswith("in spite of --force"))
+    assert "number 1" in told
 
 
 def test_tokens_that_only_the_tokenizer_has(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
