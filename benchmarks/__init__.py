@@ -1,27 +1,30 @@
-"""Benchmarks of this project: the serving layer beside others, the embedded engine on a GPU, its features and kernels.
+"""Benchmarks of this project: the serving layer next to others, and the embedded engine on a GPU.
 
 To load a deployment of your own, run a tool made for that, such as NVIDIA's aiperf, against its `/v1`. The clients here
 are only as large as the comparison needs, and small enough that on shared cores they are not the measurement.
 
 ::
 
-    serve_layer.py          command: contenders side by side, goals, plot
+    serve_layer.py          command: contenders side by side, goals
     stages.py               its stages on one contender's server
     cells.py, goals.py      its results, held against its goals
-    summary.py, plot.py     its tables, JSON and plot
+    summary.py              its tables and JSON
     contenders/             servers that are compared, and the small Triton models of the others
     driver.py, traces.py    client process, one measurement, requests of one run
     client_http.py          server-sent events over keep-alive connections
     client_grpc.py          Triton's gRPC streams
     target.py, events.py    requests that are sent, events that come back
-    processes.py            CPU time and memory of a server's processes
+    processes.py            CPU time of a server's processes
+
+    older.py                command: this tree next to an older checkout
+    overload.py             command: ten times too much load, and many streams of another key
+    engine_process.py       command: cost of an engine in a separate process
 
     gpu.py                  command: the embedded engine on GPUs, alone, behind /v1, with all that follows
     gpu_report.py           its results, held against their goals
-    gpu_kernels.py          command: its kernels beside PyTorch's
     vllm_serve/             command: `vllm serve`, /v1 over the same vLLM, /v1 over the embedded engine, in turns
     mixed_load.py           command: the engine under random arrivals of mixed lengths
-    builds.py               command: the engine in FP8, beside the checkpoint's own data type
+    builds.py               command: the engine in FP8, next to the checkpoint's data type
     build_report.py         what it measures of a build, and its tables
     speculation.py          command: the engine with and without drafts
     copying.py              its loads on a model whose next tokens are known
@@ -29,8 +32,6 @@ are only as large as the comparison needs, and small enough that on shared cores
     golden.py               the demo's golden answers by such an engine
     children.py             calls in processes of their own
     random_checkpoint.py    checkpoints of known shapes with random weights
-    features.py             command: its features, checked and priced, with no server
-    feature_*.py            cases, checks and costs
 
     stats.py, report.py     numbers and tables
     lengths.py              lengths of prompts and outputs as users' are

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from openai_bls.core.engine import Engine
-from openai_bls.core.engine_types import GenerationRequest, Logprobs, TokenDelta
+from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 
 LIMIT_S = 120.0
 _GIVE_UP_S = 30.0
@@ -26,14 +26,6 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     """When each token came."""
-    logprobs: Logprobs = field(default_factory=lambda: Logprobs([], [], []))
-    """Of all tokens, if they were asked for."""
-    prompt_logprobs: Logprobs | None = None
-    cached_tokens: int = 0
-    embedding: list[float] | None = None
-    reason: str | None = None
-    """The finish_reason."""
-    stop_token_id: int | None = None
     error: str | None = None
     ended: float = 0.0
 
@@ -41,16 +33,7 @@ class Answer:
         """Add what a step brought."""
         self.tokens.extend(delta.token_ids)
         self.times.extend([now] * len(delta.token_ids))
-        if delta.logprobs is not None:
-            self.logprobs.token_logprobs.extend(delta.logprobs.token_logprobs)
-            self.logprobs.top_token_ids.extend(delta.logprobs.top_token_ids)
-            self.logprobs.top_logprobs.extend(delta.logprobs.top_logprobs)
-        if delta.prompt_logprobs is not None:
-            self.prompt_logprobs = delta.prompt_logprobs
-        self.cached_tokens += delta.cached_tokens
-        self.embedding = delta.embedding
-        self.reason, self.stop_token_id, self.error = delta.finish_reason, delta.stop_token_id, delta.error
-        self.ended = now
+        self.error, self.ended = delta.error, now
 
 
 class Asker:

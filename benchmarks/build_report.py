@@ -9,7 +9,6 @@ from typing import Any
 from benchmarks import mixed_load
 from benchmarks.engine import Level, Variant
 from benchmarks.report import MISSING, markdown_table
-from openai_bls.core.manifest import QuantDistance
 
 JSON_STREAMS = 64
 _ERROR_CHARACTERS = 300
@@ -106,9 +105,3 @@ def golden_table(results: Sequence[Result]) -> str:
         for one in results
     ]
     return markdown_table(["golden answers", *counts, "error"], rows)
-
-
-def distance_table(distances: dict[str, QuantDistance]) -> str:
-    """Distances of log-probabilities as Markdown."""
-    rows = [[name, f"{one.mean:.4f}", f"{one.max:.4f}", f"{one.same_greedy:.2%}"] for name, one in distances.items()]
-    return markdown_table(("distance to float32", "mean", "max", "same greedy token"), rows)

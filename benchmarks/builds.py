@@ -21,25 +21,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks import feature_costs, lengths, mixed_load
+from benchmarks import lengths, mixed_load
 from benchmarks.asking import Asker
 from benchmarks.build_report import (
     JSON_STREAMS,
     Result,
-    distance_table,
     golden_table,
     json_table,
     load_table,
     speed_table,
 )
 from benchmarks.children import attempt, in_child
+from benchmarks.copying import grammar_of
 from benchmarks.engine import Variant, Work, run_levels
-from benchmarks.golden import check_golden, golden_lines
+from benchmarks.golden import check_golden
 from benchmarks.options import levels
 from benchmarks.random_checkpoint import DEMO, SHAPES, checkpoint_in, room_for
 from openai_bls.core.checkpoint import read_json
-from openai_bls.core.engine_types import GenerationRequest, SamplingParams
-from openai_bls.core.manifest import EngineLoadError, Manifest, QuantDistance, write_manifest
+from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingParams
+from openai_bls.core.manifest import EngineLoadError, Manifest, write_manifest
 from openai_bls.engines.registry import create_engine
 
 _PROMPT_TOKENS = 64
@@ -220,53 +220,37 @@ def prompt_ms(asker: Asker, length: int, limit_s: float) -> tuple[float, float]:
 def json_rates(asker: Asker, tokens: int) -> dict[str, float]:
     """Medians of tokens/s of streams under a grammar that does not end, and of plain ones, in turns."""
     assert asker.engine is not None
-    chosen = [one for one in feature_costs.features(tokens, asker.engine.info) if one.name in ("plain", "JSON")]
-    rates: dict[str, list[float]] = {one.name: [] for one in chosen}
-    for one in chosen:  # whatever is made on first use
-        feature_costs.measure(asker, [(one, JSON_STREAMS)], 4, 0)
+    item = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+    schema = {"type": "array", "items": item, "minItems": tokens}
+    endless = grammar_of({"type": "json_schema", "json_schema": schema}, asker.engine.info)
+    kinds: dict[str, Grammar | None] = {"plain": None, "JSON": endless}
+    rates: dict[str, list[float]] = {name: [] for name in kinds}
+    for grammar in kinds.values():  # whatever is made on first use
+        _streams_rate(asker, grammar, 4, 0)
     for seed in range(1, 4):
-        for one in chosen:
-            rates[one.name] += feature_costs.measure(asker, [(one, JSON_STREAMS)], tokens, seed)
+        for name, grammar in kinds.items():
+            rates[name].append(_streams_rate(asker, grammar, tokens, seed))
     return {name: statistics.median(found) for name, found in rates.items()}
 
 
-def logprob_distances(checkpoint: Path) -> dict[str, QuantDistance]:
-    """Log-probabilities of the golden answers by plain passes, held against those in float32."""
-    import torch
-    from tokenizers import Tokenizer
-
-    from openai_bls.embedded.model import model_loader, quant_distance
-    from openai_bls.embedded.self_test.plain_pass import RoundedCache
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-    texts = [tokenizer.encode(line["raw"] + line["answer"]).ids for line in golden_lines() if "raw" in line]
-    ids = [0, *(token for text in texts for token in text[1:])]
-
-    def logprobs(
-        dtype: Literal["float32", "bfloat16"], quant: Literal["", "fp8"] = "", *, cache: bool = False
-    ) -> torch.Tensor:
-        manifest = Manifest(
-            engine="transformers",
-            model_name="m",
-            max_model_len=1,
-            max_batch_size=1,
-            created=1,
-            dtype=dtype,
-            quant=quant,
+def _streams_rate(asker: Asker, grammar: Grammar | None, tokens: int, seed: int) -> float:
+    """Tokens/s of streams that are all asked for at once."""
+    numbers = random.Random(seed)
+    requests = [
+        GenerationRequest(
+            request_id=0,
+            prompt_token_ids=numbers.choices(range(1000), k=_PROMPT_TOKENS),
+            max_tokens=tokens,
+            sampling=SamplingParams(temperature=0.0),
+            grammar=grammar,
         )
-        model = model_loader.read_model(checkpoint, manifest, device, "eager")
-        caches = (RoundedCache(config=model.config) if cache else None for _ in texts)
-        return torch.cat([quant_distance.logprobs(model, *pair) for pair in zip(texts, caches, strict=True)])
-
-    exact = logprobs("float32")
-    found = {
-        "bfloat16": logprobs("bfloat16"),
-        "FP8 weights": logprobs("bfloat16", "fp8"),
-        "FP8 KV cache": logprobs("bfloat16", cache=True),
-        "FP8 weights and KV cache": logprobs("bfloat16", "fp8", cache=True),
-    }
-    return {name: quant_distance.measure(exact, one, ids) for name, one in found.items()}
+        for _ in range(JSON_STREAMS)
+    ]
+    answers = asker.ask(requests)
+    if errors := [answer.error for answer in answers if answer.error]:
+        raise RuntimeError(errors[0])
+    took = max(answer.ended for answer in answers) - min(answer.asked for answer in answers)
+    return sum(len(answer.tokens) for answer in answers) / took
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -274,7 +258,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.builds", description=__doc__.partition("\n")[0])
     parser.add_argument("checkpoint", type=Path, nargs="?", default=DEMO, help="default: the demo's")
     parser.add_argument("--shape", choices=SHAPES, help="random weights of this shape instead, kept for the next run")
-    parser.add_argument("--fp8", action="store_true", help="FP8 as well, and distances of log-probabilities")
+    parser.add_argument("--fp8", action="store_true", help="FP8 as well")
     parser.add_argument("--concurrency", type=levels, default="1,16,64,256", help="default %(default)s")
     parser.add_argument("--tokens", type=int, default=128, help="of an answer (default %(default)s)")
     parser.add_argument("--prompts", type=levels, default="2048,8192", help="tokens, one alone (default %(default)s)")
@@ -295,10 +279,6 @@ def main(arguments: list[str] | None = None) -> int:
     tables = [speed_table(results, options.concurrency), load_table(results, options.prompts)]
     tables += [json_table(results)] if options.json else []
     tables += [golden_table(results)] if options.golden else []
-    if options.fp8:
-        # Those of random weights mean nothing.
-        distances, problem = attempt(options.limit_s, logprob_distances, DEMO if options.shape else checkpoint)
-        tables.append(problem or distance_table(distances))
     print("\n\n".join(tables))
     return int(any(level.failed for one in results for level in one.speed.levels))
 

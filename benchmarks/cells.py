@@ -1,4 +1,4 @@
-"""Results of `benchmarks.serve_layer`: cells, long prompts, memory, and ratios between cells."""
+"""Results of `benchmarks.serve_layer`: cells, and ratios between them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from benchmarks.processes import Memory
 from benchmarks.stats import Measurement, Spread, known_spread
 
 Stage = Literal["throughput", "paced", "first token", "crowd"]
@@ -32,7 +31,6 @@ class Shape:
     """Requests of the stage `first token`."""
     crowd: int
     """Streams at the same time in the stage `crowd`."""
-    long_prompt_tokens: int
     timeout_s: float = 120.0
     """Seconds for a request."""
     stall_s: float = 10.0
@@ -53,45 +51,11 @@ class Cell:
     """Its `path` is the contender's name and the path's."""
 
 
-@dataclass(frozen=True)
-class LongPrompt:
-    """What very long prompts do to the streams beside them."""
-
-    path: str
-    round: int
-    streams: int
-    prompt_tokens: int
-    first_token_ms: float
-    """Median, of the long prompts themselves."""
-    quiet_gap_ms_p99: float
-    """Inter-token p99 of the streams while no long prompt was on its way."""
-    gap_ms_p99: float
-    """The same from the sending of a long prompt to its end."""
-    gap_ms_max: float
-    gaps: int
-    """Of the streams, while a long prompt was on its way."""
-    failures: dict[str, int]
-
-
-@dataclass(frozen=True)
-class MemorySample:
-    """Memory of a contender's processes at one moment of one round."""
-
-    contender: str
-    round: int
-    moment: str
-    streams: int
-    """In progress."""
-    processes: dict[str, Memory]
-
-
 @dataclass
 class Results:
     """Everything found."""
 
     cells: list[Cell] = field(default_factory=list)
-    long_prompts: list[LongPrompt] = field(default_factory=list)
-    memory: list[MemorySample] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What went wrong outside of requests."""
     versions: dict[str, str] = field(default_factory=dict)

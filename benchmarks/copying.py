@@ -10,12 +10,13 @@ import random
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from benchmarks.asking import Answer, Asker
-from benchmarks.feature_cases import grammar_of
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, Grammar, SamplingParams
+from openai_bls.output import structured
 
 GREEDY = SamplingParams(temperature=0)
 DRAWN = SamplingParams(temperature=1.0, seed=5)
@@ -152,6 +153,11 @@ def _structured(continued: Continued, info: EngineInfo) -> Iterator[Load]:
     for count in (1, 64):
         requests = [_record(continued.unlike(100 + i), grammar, info) for i in range(count)]
         yield Load(f"JSON, {count} stream{'s' * (count > 1)}", requests, count)
+
+
+def grammar_of(wanted: dict[str, Any], info: EngineInfo) -> Grammar:
+    """The grammar of a format, as the engine takes it."""
+    return structured.grammar(wanted, info, param="format")
 
 
 def _record(request: GenerationRequest, grammar: Grammar, info: EngineInfo) -> GenerationRequest:

@@ -9,7 +9,7 @@ import multiprocessing
 import signal
 import sys
 import time
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from types import TracebackType
 
 from benchmarks.processes import cpu_used, machine_seconds, sample_cpu
@@ -70,11 +70,7 @@ class Clients:
         Raises:
             OSError: the server cannot be reached.
         """
-        return self.start(plan).result()
-
-    def start(self, plan: Plan) -> Future[ClientReport]:
-        """Begin to carry out `plan`; the report is to come."""
-        return self._pool.submit(_client, plan)
+        return self._pool.submit(_client, plan).result()
 
     def __enter__(self) -> Clients:
         return self

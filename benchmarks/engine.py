@@ -1,4 +1,4 @@
-"""The embedded engine driven directly, in this process, with no server: for `benchmarks.gpu` and `benchmarks.features`.
+"""The embedded engine driven directly, in this process, with no server: for `benchmarks.gpu` and `benchmarks.builds`.
 
 Closed loop through the same `Engine` interface that the model `tensorrt_llm` uses: at each level as many requests are
 in progress as the level says, and each that ends is followed by another. Prompts are random and all different; end
@@ -25,8 +25,6 @@ import numpy as np
 from benchmarks.asking import Asker
 from benchmarks.stats import percentile_ms
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
-from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.registry import create_engine
 
 ROOT = Path(__file__).resolve().parent.parent
 _PROMPT_IDS = 1000  # ids that every vocabulary has
@@ -139,26 +137,6 @@ def run_levels(asker: Asker, name: str, levels: Sequence[int], work: Work) -> It
         measured = run_level(asker, work, level, work.requests_at(level))
         print(f"{name} at {level}: {measured.tokens_per_s:,.0f} tokens/s", file=sys.stderr, flush=True)
         yield measured
-
-
-def run_variant(variant: Variant, version_dir: Path, levels: Sequence[int], work: Work) -> Variant:
-    """Load an engine with the variant's options and measure every level; errors are written into `variant`."""
-    asker = Asker()
-    started = time.monotonic()
-    try:
-        options = {"max_batch_size": str(max(levels))} | variant.options
-        asker.engine = create_engine(version_dir, asker.on_step, options)
-    except EngineLoadError as error:
-        variant.error = str(error)
-        return variant
-    variant.load_s = time.monotonic() - started
-    try:
-        variant.levels.extend(run_levels(asker, variant.name, levels, work))
-    except Exception as error:  # the levels before are still worth having
-        variant.error = f"{type(error).__name__}: {error}"
-    finally:
-        asker.engine.close()
-    return variant
 
 
 def floor(checkpoint: Path) -> Floor:

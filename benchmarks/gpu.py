@@ -2,7 +2,7 @@
 
 Makes a checkpoint of a 7B model, drives the engine directly (`builds`): rates, long prompts, JSON, mixed load and the
 demo's golden answers; serves it with the real tritonserver, where there is one, and drives /v1 in the same way; and
-compares further settings of the engine. `--everything` adds FP8, drafts, a very long prompt and kernels.
+compares further settings of the engine. `--everything` adds FP8, drafts and a very long prompt.
 The order is that of importance. Each stage is a process of its own with a limit in time, and where there are several
 GPUs, stages run side by side, one on each. A stage that fails or that there is no time for leaves the others' results
 whole, and its own up to there. After every stage `results.json` and `summary.md` are written anew.
@@ -11,11 +11,8 @@ whole, and its own up to there. After every stage `results.json` and `summary.md
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import queue
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -139,8 +136,6 @@ class Session:
                 Stage("draft model", 120, partial(self.drafts, "a draft model", ("--draft-shape", options.draft_like))),
             ]
         found.append(Stage("serve", 150, self.serve))
-        if options.everything:
-            found.append(Stage("kernels", 200, partial(self.further, "gpu_kernels")))
         for variant in map(parse_variant, options.variant or FURTHER):
             build = Build(variant.name, options=variant.options)
             found.append(Stage(build.name, 120, partial(self.build, build, plan)))
@@ -216,26 +211,6 @@ class Session:
                     self.results.served.append(one)
         return " ".join(f"{one.tokens_per_s:,.0f}" for one in self.results.served) + " tokens/s"
 
-    def further(self, module: str, seconds: float, gpu: str) -> str:
-        """Another command, whose tables go to a file of their own."""
-        path = self.options.out / f"{module}.md"
-        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
-        with path.open("w", encoding="utf-8") as out:
-            command = [sys.executable, "-m", f"benchmarks.{module}"]
-            # A group of its own, as it starts processes too.
-            started = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, start_new_session=True)
-            try:
-                code = started.wait(seconds)
-            except subprocess.TimeoutExpired:
-                raise TimeoutError(f"no end after {seconds:.0f} s; tables up to there in {path.name}") from None
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(started.pid, signal.SIGKILL)
-                started.wait()
-        if code:
-            raise RuntimeError(f"python -m benchmarks.{module} ended with {code}")
-        return f"tables in {path.name}"
-
 
 def survey(work: Path, like: str, kinds: Sequence[bool]) -> tuple[list[str], dict[str, str], Floor]:
     """GPUs as in `CUDA_VISIBLE_DEVICES`, versions, and the floor of the checkpoint; writes it.
@@ -266,7 +241,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--rates", type=levels, default="30,60,70,80", help="mixed load, requests/s (default %(default)s)"
     )
-    made.add_argument("--everything", action="store_true", help="FP8, drafts and kernels too")
+    made.add_argument("--everything", action="store_true", help="FP8, drafts and a very long prompt too")
     made.add_argument("--only", action="append", metavar="STAGE", help="these stages, by their names in the summary")
     made.add_argument("--budget-s", type=float, default=560.0, help="seconds for all (default %(default)s)")
     made.add_argument("--variant", action="append", metavar="NAME:OPTION=VALUE,...", help="settings to compare")

@@ -77,11 +77,9 @@ class Rate:
     """Share of the requests."""
 
 
-def run(asker: Asker, rate: float, seconds: float, seed: int, beside: Sequence[GenerationRequest] = ()) -> Rate:
-    """Submit the requests of one rate at their moments, with others at the start, and wait for all."""
+def run(asker: Asker, rate: float, seconds: float, seed: int) -> Rate:
+    """Submit the requests of one rate at their moments, and wait for all."""
     planned = arrivals(rate, seconds, seed)
-    for request in beside:
-        asker.submit(request)
     started = time.perf_counter()
     answers = []
     for arrival in planned:

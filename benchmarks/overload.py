@@ -281,7 +281,7 @@ def fairness_table(rounds: Sequence[dict[str, list[float]]]) -> str:
             for name, values in times.items()
         ]  # fmt: skip
     table = markdown_table(("round", "time to first token", "ms p50", "ms most", "times alone"), rows)
-    return f"{table}\n\nTime to first token beside the other key's streams: {_median(ratios)} times that alone."
+    return f"{table}\n\nTime to first token next to the other key's streams: {_median(ratios)} times that alone."
 
 
 def goodput_table(rounds: Sequence[Round], factor: int) -> str:

@@ -1,4 +1,4 @@
-"""Tables for the terminal and for Markdown, and sections of RESULTS.md."""
+"""Tables in Markdown, and sections of RESULTS.md."""
 
 from __future__ import annotations
 
@@ -19,21 +19,8 @@ def number(value: Spread | None, digits: int) -> str:
     return f"{value.median:,.{digits}f}"
 
 
-def text_table(headers: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """Columns in line, the first to the left, numbers to the right."""
-    table = [headers, *body]
-    widths = [max(len(line[i]) for line in table) for i in range(len(headers))]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in table
-    )
-
-
 def markdown_table(headers: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """The same in Markdown."""
+    """A table, the first column to the left, the others to the right."""
     rule = ["---", *("---:" for _ in headers[1:])]
     return "\n".join(f"| {' | '.join(line)} |" for line in [headers, rule, *body])
 

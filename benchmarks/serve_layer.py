@@ -1,9 +1,9 @@
 """Comparison of serving layers, side by side: `python -m benchmarks.serve_layer` (`make bench`).
 
 Starts each contender's server in turn, round after round, and drives all of them by the same clients: a bare decoupled
-model (the ceiling of Triton's Python backend), the official BLS pattern, an ensemble, this project's openai_bls on
+model (the ceiling of Triton's Python backend), an ensemble, this project's openai_bls on
 generate_stream, gRPC and /v1. All emit the same tokens at the same pace, so that only the serving layer differs. Prints
-tables and how the goals stand; writes JSON, a plot and a section of RESULTS.md. --quick is one short round.
+tables and how the goals stand; writes JSON and a section of RESULTS.md. --quick is one short round.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from benchmarks.driver import Clients, exit_on_sigterm
 from benchmarks.goals import Goal, judge
 from benchmarks.machine import Conditions, conditions
 from benchmarks.options import levels, positive
-from benchmarks.plot import write_plot
 from benchmarks.report import with_section
 from benchmarks.stages import Session
 from benchmarks.summary import json_document, markdown, terminal
@@ -32,8 +31,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _RESULTS = _ROOT / "benchmarks" / "RESULTS.md"
 _FOLDER = _ROOT / "benchmarks" / "results"
 _NAME = "serve_layer"
-_STAGES = ("throughput", "crowd", "paced", "long-prompt")
-
+_STAGES = ("throughput", "crowd", "paced")
 
 _FULL = {"concurrency": (1, 16, 64, 128, 512), "rounds": 3, "seconds": 3.0, "singles": 50}
 _QUICK = {"concurrency": (64, 128, 512), "rounds": 1, "seconds": 1.5, "singles": 25}
@@ -58,9 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--step-delay-ms", type=float, default=5.0, help="of paced stages (default %(default)s)")
     parser.add_argument("--paced-concurrency", type=positive, default=64, help="default %(default)s")
     parser.add_argument("--crowd", type=positive, default=2000, help="streams at a time (default %(default)s)")
-    parser.add_argument("--long-prompt-tokens", type=positive, default=32_000, help="about (default %(default)s)")
     parser.add_argument("--repository", type=Path, default=_ROOT / "model_repository")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="for JSON and plot, without RESULTS.md then")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="for JSON, without RESULTS.md then")
     return parser
 
 
@@ -89,7 +86,6 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Shape]:
         paced_level=options.paced_concurrency,
         singles=options.singles,
         crowd=options.crowd,
-        long_prompt_tokens=options.long_prompt_tokens,
     )
     return options, shape
 
@@ -102,11 +98,8 @@ def run(session: Session, contenders: Sequence[Contender], stages: Sequence[str]
             crowd = ours and "crowd" in stages
             session.fast(contender, number, throughput="throughput" in stages, crowd=crowd)
         for contender in contenders:
-            if contender in (BARE, OURS):
-                if "paced" in stages:
-                    session.paced(contender, number)
-                if contender == OURS and "long-prompt" in stages:
-                    session.long_prompt(contender, number)
+            if contender in (BARE, OURS) and "paced" in stages:
+                session.paced(contender, number)
 
 
 def recorded_command(arguments: Sequence[str]) -> str:
@@ -121,19 +114,12 @@ def recorded_command(arguments: Sequence[str]) -> str:
 def write(
     results: Results, goals: Sequence[Goal], shape: Shape, made: Conditions, folder: Path, document: Path | None
 ) -> None:
-    """Write JSON and plot to `folder`, and the section of `document`."""
+    """Write JSON to `folder`, and the section of `document`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{_NAME}.json").write_bytes(json_document(results, goals, shape, made))
-    plot = folder / f"{_NAME}.png"
-    try:
-        write_plot(results, plot, f"{made.cores} cores ({made.cpu_model}), {made.date[:10]}")
-    except ImportError:
-        plot.unlink(missing_ok=True)
-        print("no plot: matplotlib is missing (pip install 'openai_bls[bench]')", file=sys.stderr)
     if document is not None:
-        link = plot.relative_to(document.parent).as_posix() if plot.exists() else ""
         text = document.read_text(encoding="utf-8") if document.exists() else "# Results\n"
-        section = markdown(results, goals, made, link)
+        section = markdown(results, goals, made)
         document.write_text(with_section(text, _NAME.replace("_", "-"), section), encoding="utf-8")
 
 

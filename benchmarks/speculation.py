@@ -1,9 +1,9 @@
-"""Speculative decoding in the embedded engine: `python -m benchmarks.speculation [CHECKPOINT | --shape SHAPE]`.
+"""Speculative decoding in the embedded engine: `python -m benchmarks.speculation --shape SHAPE`.
 
 Two engines of one checkpoint in this process, one of which drafts, by n-grams or by a draft model, answer the same
-requests in turns. The chats are the demo's. With a shape the checkpoint is a continuing one (`random_checkpoint`),
-whose loads are sure to be copied as far as they say (`copying`): on a GPU a random model's near ties turn with the
-width of a step, and a draft of its own output would be wrong from there on.
+requests in turns. The checkpoint is a continuing one (`random_checkpoint`), whose loads are sure to be copied as far as
+they say (`copying`): on a GPU a random model's near ties turn with the width of a step, and a draft of its own output
+would be wrong from there on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import time
 import unittest.mock
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +25,16 @@ import msgspec
 
 from benchmarks import copying
 from benchmarks.asking import Answer, Asker
-from benchmarks.copying import DRAWN, GREEDY, Continued, Load, ask
+from benchmarks.copying import Continued, Load, ask
 from benchmarks.engine import show_log
-from benchmarks.golden import golden_lines
 from benchmarks.options import positive
-from benchmarks.random_checkpoint import DEMO, SHAPES, checkpoint_in, cycle
+from benchmarks.random_checkpoint import SHAPES, checkpoint_in, cycle
 from benchmarks.report import markdown_table
-from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.embedded.speculation.draft_model import DraftModel
 from openai_bls.engines.registry import create_engine
 
 _MAX_MODEL_LEN = 2048
-
-
-@dataclass(frozen=True)
-class Chat:
-    """Token ids of a chat, and of the same with its answer and its question once more."""
-
-    prompt: list[int]
-    again: list[int]
 
 
 def rate(answers: Sequence[Answer]) -> float:
@@ -74,26 +63,6 @@ def measure(load: Load, plain: Asker, drafting: Asker, rounds: int) -> None:
         load.equal = sum(a.tokens == b.tokens for a, b in zip(wanted, found, strict=True))
 
 
-def loads(plain: Asker, chats: Sequence[Chat], tokens: int) -> list[Load]:
-    """Loads that copy and, with sampling, such as copy less; predictions are the plain engine's answers."""
-    assert plain.engine is not None
-    ends = plain.engine.info.eos_token_ids
-    replace = msgspec.structs.replace
-    once = [GenerationRequest(0, chat.prompt, tokens, GREEDY, stop_token_ids=ends) for chat in chats]
-    again = [replace(request, prompt_token_ids=chat.again) for request, chat in zip(once, chats, strict=True)]
-    drawn = [replace(request, sampling=DRAWN) for request in once]
-    own = [tuple(answer.tokens) for answer in ask(plain, once)]
-    source, known = random.Random(1), sorted({token for answer in own for token in answer})
-    noise = tuple(source.choice(known) for _ in range(tokens))
-    predicted = [replace(request, prediction=answer) for request, answer in zip(once, own, strict=True)]
-    return [
-        Load("copying: its own output as prediction", predicted),
-        Load("quoting: the answer in the prompt, n-grams", again),
-        Load("sampled", drawn),
-        Load("sampled, noise as prediction", [replace(request, prediction=noise) for request in drawn]),
-    ]
-
-
 def table(measured: Iterable[Load]) -> Iterator[str]:
     """Lines of the results as Markdown, one as each load is done; rates and their ratio are medians of the rounds."""
     headers = ("load", "tokens/s", "with drafts", "times", "steps", "with drafts", "drafted", "accepted", "equal")
@@ -109,38 +78,12 @@ def table(measured: Iterable[Load]) -> Iterator[str]:
         yield markdown_table(headers, [cells]).splitlines()[-1]
 
 
-def demo_chats(checkpoint: Path, count: int) -> list[Chat]:
-    """The demo's chats with the longest answers, by the checkpoint's tokenizer and template."""
-    from transformers import AutoTokenizer
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint)
-
-    def ids(messages: list[dict[str, str]]) -> list[int]:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-        return found
-
-    plain = [line for line in golden_lines() if "messages" in line and "tools" not in line]
-    chats = []
-    for line in sorted(plain, key=_tokens, reverse=True)[:count]:
-        asked: list[dict[str, str]] = line["messages"]
-        answered = {"role": "assistant", "content": line["answer"]}
-        chats.append(Chat(ids(asked), ids([*asked, answered, asked[-1]])))
-    return chats
-
-
-def _tokens(line: dict[str, Any]) -> int:
-    return int(line["tokens"])
-
-
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.speculation", description=__doc__.partition("\n")[0])
-    made.add_argument("checkpoint", type=Path, nargs="?", default=DEMO, help="default: the demo's")
-    made.add_argument("--shape", choices=SHAPES, help="a continuing checkpoint of this shape")
+    made.add_argument("--shape", choices=SHAPES, default="qwen2.5-7b", help="of the checkpoint (default %(default)s)")
     made.add_argument("--draft-shape", choices=SHAPES, help="draft by a continuing checkpoint of this shape")
     made.add_argument("--work", type=Path, help="folder where these are kept; default: a temporary one")
-    made.add_argument("--chats", type=positive, default=4, help="requests of a load of chats (default %(default)s)")
     made.add_argument("--tokens", type=positive, default=256, help="most of an answer (default %(default)s)")
     made.add_argument("--rounds", type=positive, default=3, help="default %(default)s")
     made.add_argument("--batch", type=positive, default=64, help="max_batch_size (default %(default)s)")
@@ -162,19 +105,13 @@ def run(options: argparse.Namespace) -> Iterator[Load]:
     with tempfile.TemporaryDirectory(prefix="speculation-") as folder, ExitStack() as stack:
         work = Path(folder)
         kept: Path = options.work or work
-        checkpoint: Path = options.checkpoint
-        if options.shape:
-            checkpoint = checkpoint_in(kept, options.shape, continuing=True)
+        checkpoint = checkpoint_in(kept, options.shape, continuing=True)
         if options.draft_shape:
             (work / "draft").symlink_to(checkpoint_in(kept, options.draft_shape, continuing=True).resolve())
         plain, drafting = engines(checkpoint, work, options.batch, stack)
         assert plain.engine is not None
-        found: Iterable[Load]
-        if options.shape:
-            continued = Continued(cycle(options.shape), options.tokens)
-            found = copying.loads(continued, plain.engine.info, bool(options.draft_shape))
-        else:
-            found = loads(plain, demo_chats(checkpoint, options.chats), options.tokens)
+        continued = Continued(cycle(options.shape), options.tokens)
+        found = copying.loads(continued, plain.engine.info, bool(options.draft_shape))
         for load in itertools.takewhile(lambda _: time.monotonic() - started < options.limit_s, found):
             with _some_wrong(load.wrong):
                 ask(drafting, load.requests[:1])

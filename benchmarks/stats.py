@@ -36,8 +36,6 @@ class ClientReport:
     ended: float
     cpu_s: float
     """CPU time of the client processes."""
-    gap_ends: Seconds
-    """When each of `gaps` ended, by the monotonic clock, which all processes of a machine share."""
 
 
 def analyse(traces: Sequence[Trace], plan: Plan, cpu_s: float) -> ClientReport:
@@ -46,7 +44,6 @@ def analyse(traces: Sequence[Trace], plan: Plan, cpu_s: float) -> ClientReport:
     failures: Counter[str] = Counter()
     first: list[float] = []
     gaps: list[Seconds] = []
-    gap_ends: list[Seconds] = []
     prompt_tokens = completion_tokens = text_events = 0
     for trace in traces:
         arrivals = np.repeat(np.array(trace.times), np.array(trace.counts, dtype=np.int64))
@@ -64,7 +61,6 @@ def analyse(traces: Sequence[Trace], plan: Plan, cpu_s: float) -> ClientReport:
         text_events += len(texts)
         first.append(texts[0] - trace.started)
         gaps.append(np.diff(texts))
-        gap_ends.append(texts[1:])
     return ClientReport(
         requests=len(traces),
         failures=failures,
@@ -76,7 +72,6 @@ def analyse(traces: Sequence[Trace], plan: Plan, cpu_s: float) -> ClientReport:
         started=min(trace.started for trace in traces),
         ended=max(trace.ended for trace in traces),
         cpu_s=cpu_s,
-        gap_ends=np.concatenate(gap_ends) if gap_ends else np.array([]),
     )
 
 
@@ -176,7 +171,7 @@ def nothing_measured(path: str, concurrency: int, reason: str) -> Measurement:
     """A measurement whose requests, one for each stream, have all failed for `reason`."""
     nothing = np.array([])
     failures = Counter({reason: concurrency})
-    report = ClientReport(concurrency, failures, 0, 0, 0, nothing, nothing, 0.0, 0.0, 0.0, nothing)
+    report = ClientReport(concurrency, failures, 0, 0, 0, nothing, nothing, 0.0, 0.0, 0.0)
     return measurement(path, concurrency, report, None)
 
 

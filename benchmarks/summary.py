@@ -5,28 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from benchmarks.cells import MemorySample, Results, Shape, Stage, Value
+from benchmarks.cells import Results, Shape, Stage, Value
 from benchmarks.contenders.servers import OURS, OURS_TLS, V1
-from benchmarks.goals import Goal, cpu, rate, reference
+from benchmarks.goals import SCALE, Goal, cpu, rate, reference
 from benchmarks.machine import Conditions
-from benchmarks.processes import total_pss_mb
-from benchmarks.report import MISSING, compact, markdown_table, number, text_table
-from benchmarks.stats import Measurement, Spread, known_spread
+from benchmarks.report import MISSING, compact, markdown_table, number
+from benchmarks.stats import Measurement, Spread
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """Title, headers, rows."""
 
 NOTES = (
-    "Every contender emits the same tokens at the same pace; clients, requests and counting are the same for all. "
-    "Medians of the rounds, with the range; `× bare` is the median of the rounds' ratios to the bare model on the same "
-    "transport (/v1: on generate_stream). Tokens are counted from the stream's usage, never from events: openai_bls "
-    "may put several tokens into one event when Triton or a client is slower than the engine (tok/event), which the "
-    "bare model cannot. CPU ms/1k: CPU milliseconds of tritonserver and all its processes per 1,000 tokens. TTFT: ms "
-    "from sending a request to its first text. ITL: ms from one text event to the next of the same request. Single "
-    "requests are sent with pauses longer than a step, so that the engine is idle when they come and TTFT is the way "
-    "alone. No loss means at least 0.95: the same cell differs by more than the rest from one round to the next. "
-    "Clients and server share the machine's cores; others: cores busy with anything else, a disturbance. Tokens/s of a "
-    "cell with failed requests are those of its complete streams."
+    "Every contender emits the same tokens at the same pace, and one client asks all of them. Figures are medians of "
+    "the rounds, with the range; `× bare` is the median of the rounds' ratios to the bare model on the same transport "
+    "(/v1: on generate_stream). Tokens are counted from the stream's usage: openai_bls may put several into one event "
+    "(tok/event) when Triton or a client is slower than the engine, which the bare model cannot. CPU ms/1k: CPU "
+    "milliseconds of all processes of the server per 1,000 tokens. TTFT: ms from sending a request to its first text. "
+    "ITL: ms from one text event to the next of the same request. No loss means at least 0.95. Clients and server "
+    "share the cores; others: cores busy with anything else. results/serve_layer.json has every measurement."
 )
 
 
@@ -113,26 +109,29 @@ _PACED = (
 )
 
 
-def tables(results: Results, goals: Sequence[Goal]) -> Iterator[Table]:
-    """All tables, without those that would be empty."""
+def main_tables(results: Results, goals: Sequence[Goal], levels: Sequence[int] = ()) -> Iterator[Table]:
+    """Goals and throughput, at `levels` or at all."""
     verdict = {True: "yes", False: "NO", None: "–"}
     judged = [(goal.name, goal.target, goal.measured, verdict[goal.met]) for goal in goals]
     yield "Goals", ("goal", "target", "measured", "met"), judged
-    yield from _stage("As fast as possible", results, "throughput", _THROUGHPUT)
-    yield from _by_process(results)
+    yield from _stage("As fast as possible", results, "throughput", _THROUGHPUT, levels)
     yield from _tls(results)
+
+
+def tables(results: Results, goals: Sequence[Goal]) -> Iterator[Table]:
+    """All tables, without those that would be empty."""
+    yield from main_tables(results, goals)
+    yield from _by_process(results)
     yield from _stage("Single requests", results, "first token", _FIRST_TOKEN)
     yield from _stage("At a pace", results, "paced", _PACED)
     yield from _stage("Very many streams", results, "crowd", _THROUGHPUT)
-    if results.long_prompts:
-        yield "Streams beside long prompts", LONG_PROMPT, list(_long_prompt(results))
-    if results.memory:
-        yield "Memory", MEMORY, list(_memory(results))
 
 
-def _stage(title: str, results: Results, stage: Stage, columns: Sequence[Column]) -> Iterator[Table]:
+def _stage(
+    title: str, results: Results, stage: Stage, columns: Sequence[Column], levels: Sequence[int] = ()
+) -> Iterator[Table]:
     paths = dict.fromkeys(one.path for one in results.of(stage))
-    rows = [Row(results, stage, path, level) for path in paths for level in results.levels(stage)]
+    rows = [Row(results, stage, path, level) for path in paths for level in levels or results.levels(stage)]
     body = [[cell(row) for _, cell in columns] for row in rows if row.every]
     if body:
         yield title, [header for header, _ in columns], body
@@ -181,51 +180,9 @@ def _micros(name: str) -> Column:
     return _value(name, value, 1)
 
 
-LONG_PROMPT = (
-    *("path", "streams", "prompt tokens", "TTFT of it", "ITL p99 quiet", "ITL p99 beside", "(range)"),
-    *("ITL max beside", "failed"),
-)
-
-
-def _long_prompt(results: Results) -> Iterator[list[str]]:
-    for path in dict.fromkeys(one.path for one in results.long_prompts):
-        found = [one for one in results.long_prompts if one.path == path]
-        beside = known_spread(one.gap_ms_p99 for one in found)
-        yield [
-            path,
-            str(found[0].streams),
-            f"{found[0].prompt_tokens:,}",
-            number(known_spread(one.first_token_ms for one in found), 1),
-            number(known_spread(one.quiet_gap_ms_p99 for one in found), 2),
-            number(beside, 2),
-            _shown_range(beside, 2),
-            number(known_spread(one.gap_ms_max for one in found), 2),
-            str(sum(sum(one.failures.values()) for one in found)),
-        ]
-
-
-MEMORY = ("contender", "moment", "streams", "PSS MB", "KB per stream", "by process: PSS (RSS) MB")
-
-
-def _memory(results: Results) -> Iterator[list[str]]:
-    groups: dict[tuple[str, str], list[MemorySample]] = {}
-    for one in results.memory:
-        groups.setdefault((one.contender, one.moment), []).append(one)
-    for (contender, moment), samples in groups.items():
-        before = [one for one in results.memory if one.contender == contender and one.moment == "before the load"]
-        total = known_spread(total_pss_mb(one.processes) for one in samples)
-        each = MISSING
-        if samples[0].streams and before and total:
-            rest = known_spread(total_pss_mb(one.processes) for one in before)
-            each = f"{(total.median - rest.median) * 1000 / samples[0].streams:.0f}" if rest else MISSING
-        last = samples[-1].processes
-        by_process = ", ".join(f"{name} {one.pss_mb:.0f} ({one.rss_mb:.0f})" for name, one in last.items())
-        yield [contender, moment, f"{samples[0].streams:,}", number(total, 0), each, by_process]
-
-
 def terminal(results: Results, goals: Sequence[Goal]) -> str:
     """Everything for the terminal; the goals come last, where they are seen."""
-    parts = [f"{title}\n\n{text_table(headers, rows)}" for title, headers, rows in tables(results, goals)]
+    parts = [f"{title}\n\n{markdown_table(headers, rows)}" for title, headers, rows in tables(results, goals)]
     return "\n\n".join([*parts[1:], *_troubles(results), parts[0]])
 
 
@@ -240,19 +197,18 @@ def _troubles(results: Results) -> list[str]:
     return ["\n".join(lines)] if lines else []
 
 
-def markdown(results: Results, goals: Sequence[Goal], made: Conditions, plot: str = "") -> str:
-    """The section of RESULTS.md; `plot` is the plot's path as seen from there."""
+def markdown(results: Results, goals: Sequence[Goal], made: Conditions) -> str:
+    """The section of RESULTS.md."""
     versions = ", ".join(f"{name} {version}" for name, version in {**made.versions, **results.versions}.items())
     parts = [
         "## The serving layer, side by side",
         f"`{made.command}`",
         f"{made.date}, {made.cores} cores ({made.cpu_model}), load average before {made.load_before}. {versions}.",
         NOTES,
-        f"![Tokens per second and CPU time by contender]({plot})" if plot else "",
     ]
-    for title, headers, rows in tables(results, goals):
+    for title, headers, rows in main_tables(results, goals, SCALE):
         parts += [f"### {title}", markdown_table(headers, rows)]
-    return "\n\n".join(part for part in [*parts, *_troubles(results)] if part)
+    return "\n\n".join([*parts, *_troubles(results)])
 
 
 def json_document(results: Results, goals: Sequence[Goal], shape: Shape, made: Conditions) -> bytes:
@@ -269,8 +225,6 @@ def json_document(results: Results, goals: Sequence[Goal], shape: Shape, made: C
             "shape": asdict(shape),
             "goals": [asdict(goal) for goal in goals],
             "cells": cells,
-            "long_prompts": [asdict(one) for one in results.long_prompts],
-            "memory": [asdict(one) for one in results.memory],
             "notes": results.notes,
         }
     )

@@ -1,7 +1,8 @@
 """Unit tests that a change touches, one path per line: `python -m tests.touched`, for `make check`.
 
 A change is what differs from the upstream branch, or from the last commit where there is none, with files that git does
-not know yet. The tests of `openai_bls/a/b.py` are `tests/unit/a/test_b.py`; without such a file, those of the folder.
+not know yet. The tests of `openai_bls/a/b.py` are `tests/unit/a/test_b.py`; without such a file, those of the
+folder, or of the nearest one above it that has tests.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def _tests(path: PurePosixPath, root: Path) -> Iterator[PurePosixPath]:
         # What the pages say of modules, settings and commands.
         yield _UNIT / "docs"
         folder = _UNIT.joinpath(*rest[:-1])
+        while not (root / folder).exists():
+            folder = folder.parent
         own = folder / f"test_{path.name}"
         yield own if (root / own).exists() else folder
     elif path.is_relative_to(_UNIT):

@@ -1,7 +1,7 @@
-"""What `benchmarks.serve_layer` compares: small Triton models in official shapes, this project's own, and any URL.
+"""What `benchmarks.serve_layer` compares: small Triton models in official shapes, and this project.
 
 ::
 
-    model_repository/   the models of the first three
+    model_repository/   the models of the others
     servers.py          how each contender is started, and what of it is driven
 """

@@ -39,9 +39,6 @@ class Contender:
     dialect: Dialect = "openai"
     tls: bool = False
     """/v1 speaks HTTPS."""
-    peer: Target | None = None
-    """A server that is not started here."""
-    peer_pid: int | None = None
 
     def label(self, path: str) -> str:
         """The name of a path in tables."""
@@ -50,11 +47,10 @@ class Contender:
 
 HTTP, GRPC, V1 = "generate_stream", "grpc", "/v1 chat"
 BARE = Contender("bare", ("bare",), (HTTP, GRPC), "ids")
-OFFICIAL_BLS = Contender("official_bls", ("official_bls", "preprocessing", "bare", "postprocessing"), (HTTP,), "text")
 ENSEMBLE = Contender("ensemble", ("ensemble", "preprocessing", "bare", "postprocessing"), (HTTP, GRPC), "text")
 OURS = Contender("ours", (), (V1, HTTP, GRPC))
 OURS_TLS = Contender("ours_tls", (), (V1,), tls=True)
-CONTENDERS = {one.name: one for one in (BARE, OFFICIAL_BLS, ENSEMBLE, OURS)}
+CONTENDERS = {one.name: one for one in (BARE, ENSEMBLE, OURS)}
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ class Running:
     version: str = ""
     """Triton's."""
     server: RunningServer | None = None
-    """None for a peer."""
+    """None for a server that is not started here."""
 
     def kill(self) -> None:
         """Do not wait for requests: the server is broken."""
@@ -140,9 +136,6 @@ def running(contender: Contender, setup: Setup, step_delay_ms: float) -> Iterato
     Raises:
         LaunchError: it did not start, or left a process behind.
     """
-    if contender.peer is not None:
-        yield Running({V1: contender.peer}, contender.peer_pid)
-        return
     if contender.models:
         repository = MODELS
         env = {

@@ -67,8 +67,6 @@ def summary(results: Results) -> str:
         "`vllm serve`. CPU: of all processes of a server, client left out. ITL: from one text event to the next.",
         loads_table(results),
         markdown_table(("goal", "at", "measured", "met"), [_goal_row(*goal) for goal in goals(results)]),
-        "CPU µs per token by process, medians:",
-        process_table(results),
         settings_text(results),
     ]
     parts += [f"{name} is missing: {problem[:600]}" for name, problem in results.problems.items()]
@@ -104,36 +102,17 @@ def _number(value: Spread | None, digits: int) -> str:
     return text if value.low == value.high else f"{text} ({value.low:,.{digits}f} to {value.high:,.{digits}f})"
 
 
-def process_table(results: Results) -> str:
-    """CPU of each process of each server, by load."""
-    rows = []
-    for name in _NAMES:
-        processes = {
-            key: None for cell in results.cells if cell.server == name for key in cell.result.server_cpu_by_process
-        }
-        for process in processes:
-            cells = [_number(_median(results, name, load, _share(process)), 1) for load in results.loads]
-            rows.append([name, process, *cells])
-    return markdown_table(("server", "process", *results.loads), rows)
-
-
-def _share(process: str) -> Value:
-    def value(one: Measurement) -> float | None:
-        return one.server_cpu_by_process.get(process, 0.0) / one.tokens * 1e6 if one.tokens else None
-
-    return value
-
-
 def settings_text(results: Results) -> str:
     """Settings of both engines by their logs, and whether they are the same."""
     given = ", ".join(f"{name} {value}" for name, value in results.arguments.items())
-    lines = [f"Engine arguments of both vLLMs: {given}. Settings by the logs:"]
+    lines = [f"Engine arguments of both vLLMs: {given}."]
     both = [results.settings.get(name, {}) for name in (VLLM_SERVE, OVER_VLLM)]
-    names = list(dict.fromkeys(name for one in both for name in one))
-    rows = [[name, *(one.get(name, MISSING) for one in both)] for name in names]
-    lines.append(markdown_table(("setting", VLLM_SERVE, OVER_VLLM), rows))
+    differing = differences(*both)
+    same = [f"{name} {value}" for name, value in both[0].items() if name in both[1] and name not in differing]
     if all(both):
-        lines.append(f"Different: {', '.join(differences(*both)) or 'none'}.")
+        lines.append(f"The same by their logs: {', '.join(same) or 'nothing'}.")
+        unlike = [f"{name} {both[0][name]} and {both[1][name]}" for name in differing]
+        lines.append(f"Different: {', '.join(unlike) or 'none'}.")
     ready = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results.ready_s.items())
     return "\n\n".join([*lines, f"Ready after: {ready}."])
 

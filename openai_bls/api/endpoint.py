@@ -1,10 +1,11 @@
-"""Endpoint of the API: its route on /v1, its entry on Triton, its metrics label and its smoke check."""
+"""Endpoint of the API: its route on /v1, its entry on Triton, its name in the metrics, description and smoke check."""
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 import msgspec
@@ -16,12 +17,14 @@ from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import Cancellable, ChunkSink
 from openai_bls.api.common.one_shot import OneShot
-from openai_bls.api.http.handlers import Api, ErrorAnswer, Handler, error_response
-from openai_bls.api.operation import Operation
+from openai_bls.api.common.unsupported import Unsupported
+from openai_bls.api.http.handlers import Api, Served
 from openai_bls.core.errors import ApiError
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service, within
 
+ApiHandler = Callable[[Api, Request, RequestContext], Awaitable[Response]]
+"""Maker of the response to a request to an application; raises ApiError."""
 Respond = Callable[[Service, RequestContext, ChunkSink], Awaitable[bytes | Cancellable]]
 """The whole answer as JSON text, or a streamed answer on its way into the sink; raises ApiError."""
 TritonEntry = Callable[[dict[str, Any]], Respond]
@@ -53,41 +56,59 @@ def expect(condition: object, sentence: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Endpoint:
+class Operation:
+    """What the description of the API says of an endpoint: its types, as the code reads and writes them."""
+
+    summary: str
+    """A few words."""
+    body: Any = None
+    """Type of the request body, or a tuple of types; None takes none."""
+    body_type: str = "application/json"
+    """Content type of the request body."""
+    example: Mapping[str, Any] | None = None
+    """A body for people to begin with; None is that of the smoke check."""
+    answer: Any = None
+    """Type of the whole answer, which is JSON unless it is bytes; None has no body."""
+    events: Any = None
+    """Type of the events of a streamed answer; None is never streamed."""
+    query: Any = None
+    """Struct whose fields are the query parameters."""
+    error: Any = None
+    """Type of an error's body; None is OpenAI's."""
+    statuses: Mapping[int, int] = field(default_factory=dict)
+    """Status of an error elsewhere → the one that it has here."""
+    errors: frozenset[type[ApiError]] = frozenset()
+    """Errors that other operations do not answer with."""
+    unsupported: Mapping[Any, Mapping[str, Unsupported]] = field(default_factory=dict)
+    """Struct → its fields that are refused except at some values."""
+    optional_tags: frozenset[Any] = frozenset()
+    """Structs of the body whose type may be left out."""
+
+    @property
+    def bodies(self) -> tuple[Any, ...]:
+        """Types of the request body."""
+        return self.body if isinstance(self.body, tuple) else (self.body,) if self.body is not None else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint(Served):
     """Endpoint of the API on /v1 and on Triton's ports."""
 
-    name: str
-    """Label in the metrics; value of the input `endpoint` on Triton."""
     paths: tuple[str, ...]
     """Paths on /v1's server, the documented one first."""
-    handler: Callable[[Api], Handler]
-    """Maker of the handler of an application."""
+    handler: ApiHandler
     operation: Operation
     """Description of the endpoint for /openapi.json."""
     method: str = "POST"
     triton: TritonEntry | None = None
     """None: not served on Triton's ports."""
     smoke: Smoke | None = None
-    has_guards: bool = True
-    """Requests that have a body, and their answers, are shown to the guards, if there are any."""
-    answer_error: ErrorAnswer = error_response
-    uploads: bool = False
-    """Bodies go to disk as they come, and are bounded by the handler."""
     background: Callable[[Api], Coroutine[Any, Any, None]] | None = None
     """Work beside the requests, for as long as the server runs."""
-    id_header: str = "x-request-id"
-    """Response header that carries the request's id, besides `x-request-id`."""
 
     def routes(self, api: Api) -> list[Route]:
         """The endpoint's routes in an application."""
-        handler = api.guarded(
-            self.handler(api),
-            endpoint=self.name,
-            has_guards=self.has_guards,
-            answer_error=self.answer_error,
-            id_header=self.id_header,
-            uploads=self.uploads,
-        )
+        handler = api.guarded(functools.partial(self.handler, api), self)
         return [Route(path, handler, methods=[self.method]) for path in self.paths]
 
 
@@ -111,19 +132,16 @@ def one_shot(
         summary: description of the endpoint in a few words.
         paths: paths on /v1; None is `/v1/<name>`.
         smoke: smoke check of the endpoint.
-        has_guards: see `Endpoint`.
+        has_guards: see `Served`.
         errors: see `Operation`.
     """
 
     async def in_time(service: Service, context: RequestContext, body: dict[str, Any]) -> msgspec.Struct:
         return await within(context.deadline(None, time.monotonic()), answer(service, context, body))
 
-    def handler(api: Api) -> Handler:
-        async def handle(request: Request, context: RequestContext) -> Response:
-            body = await api.parsed(request, context, json_object)
-            return await api.answered(request, context, in_time(api.service, context, body))
-
-        return handle
+    async def handle(api: Api, request: Request, context: RequestContext) -> Response:
+        body = await api.parsed(request, context, json_object)
+        return await api.answered(request, context, in_time(api.service, context, body))
 
     def triton(body: dict[str, Any]) -> Respond:
         async def respond(service: Service, context: RequestContext, sink: ChunkSink) -> bytes:
@@ -134,7 +152,7 @@ def one_shot(
     return Endpoint(
         name=name,
         paths=paths or (f"/v1/{name}",),
-        handler=handler,
+        handler=handle,
         operation=Operation(summary=summary, body=body, answer=get_type_hints(answer)["return"], errors=errors),
         triton=triton,
         smoke=smoke,

@@ -51,6 +51,15 @@ class EngineStats(msgspec.Struct, frozen=True):
     """Every request is answered with an error until the engine is reloaded."""
     restarts: int = 0
     """Restarts of the engine's own process, where it has one, since the model was loaded."""
+    kv_blocks: int = 0
+    """Blocks of the KV cache; 0 if the engine does not tell."""
+    kv_block_size: int = 0
+    """Tokens per block of the KV cache; 0 if the engine does not tell."""
+
+    @property
+    def kv_blocks_used(self) -> int:
+        """Blocks of the KV cache that sequences hold."""
+        return round(self.kv_cache_usage * self.kv_blocks) if self.kv_blocks else 0
 
 
 class Engine(Protocol):

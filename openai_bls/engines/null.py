@@ -177,6 +177,8 @@ class NullEngine:
             steps=self._steps,
             generated_tokens=self._generated,
             failed=self._dead,
+            kv_blocks=self._info.max_batch_size,
+            kv_block_size=self._info.max_model_len,
         )
 
     def load_lora(self, name: str, path: str) -> None:

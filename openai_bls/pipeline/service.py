@@ -304,7 +304,7 @@ class Service:
                 self.api_keys.limits,
                 lambda: model.engine.stats,
                 self._instances,
-                self.metrics.waiting_changed,
+                self.metrics.queue_of(model.info.model_name),
                 lambda: self.api_keys.several,
             )
         return admission

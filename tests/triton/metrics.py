@@ -56,7 +56,7 @@ def wait_until_told(server: RunningServer, expected: Callable[[], Series]) -> No
 def _series(url: str) -> Series:
     found = {}
     for family in text_string_to_metric_families(httpx.get(url, timeout=60).text):
-        if family.name.startswith("openai_bls_"):
+        if family.name.startswith(("openai_bls_", "nv_trt_llm_")):
             # On Triton's port a histogram is shown as counters.
             kind = "counter" if family.type == "histogram" else family.type
             for sample in family.samples:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import httpx
 import openai
 import pytest
 
+from openai_bls.api.batches.records import ENDED
 from openai_bls.commands import run_batch
 from openai_bls.launcher.testing import RunningServer
 
 pytestmark = pytest.mark.triton
 
 GREEDY = {"model": "openai_bls", "temperature": 0, "max_tokens": 12}
+ENDLESS = {**GREEDY, "max_tokens": 900, "ignore_eos": True, "prompt": "Once"}
+WAIT_S = 60
 QUESTIONS = ["What is machine learning?", "Hello!", "My name is Alice."]
 
 
@@ -30,12 +34,23 @@ def chats() -> list[dict[str, Any]]:
     return [{**GREEDY, "messages": [{"role": "user", "content": text}]} for text in QUESTIONS]
 
 
-def ended(client: openai.OpenAI, batch_id: str) -> Any:
-    deadline = time.monotonic() + 60
-    while (batch := client.batches.retrieve(batch_id)).status in ("validating", "in_progress", "finalizing"):
-        assert time.monotonic() < deadline
+def begun(client: openai.OpenAI, lines: bytes, url: Any = "/v1/completions") -> str:
+    """Id of a new batch."""
+    source = client.files.create(file=lines, purpose="batch")
+    return client.batches.create(input_file_id=source.id, endpoint=url, completion_window="24h").id
+
+
+def until(client: openai.OpenAI, batch_id: str, condition: Callable[[Any], object]) -> Any:
+    """The batch, once the condition holds."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition(batch := client.batches.retrieve(batch_id)):
+        assert time.monotonic() < deadline, batch
         time.sleep(0.05)
     return batch
+
+
+def ended(client: openai.OpenAI, batch_id: str) -> Any:
+    return until(client, batch_id, lambda batch: batch.status in ENDED)
 
 
 def results(client: openai.OpenAI, file_id: str | None) -> dict[str, Any]:
@@ -74,27 +89,47 @@ def test_a_batch_answers_as_the_endpoints_do(client: openai.OpenAI) -> None:
     ],
 )
 def test_other_endpoints(client: openai.OpenAI, url: Any, body: dict[str, Any]) -> None:
-    source = client.files.create(file=asked(url, [body]), purpose="batch")
-    batch = client.batches.create(input_file_id=source.id, endpoint=url, completion_window="24h")
-    done = ended(client, batch.id)
+    done = ended(client, begun(client, asked(url, [body]), url))
     assert (done.status, done.request_counts.completed) == ("completed", 1)
     assert done.usage is not None
     assert done.usage.input_tokens > 0
 
 
 def test_a_batch_is_cancelled(client: openai.OpenAI) -> None:
-    endless = {**GREEDY, "max_tokens": 900, "ignore_eos": True, "prompt": "Once"}
-    source = client.files.create(file=asked("/v1/completions", [endless] * 200), purpose="batch")
-    batch = client.batches.create(input_file_id=source.id, endpoint="/v1/completions", completion_window="24h")
+    batch = client.batches.retrieve(begun(client, asked("/v1/completions", [ENDLESS] * 200)))
     with pytest.raises(openai.BadRequestError, match="cancel"):
-        client.files.delete(source.id)
+        client.files.delete(batch.input_file_id)
     assert client.batches.cancel(batch.id).status in ("cancelling", "cancelled")
-    deadline = time.monotonic() + 60
-    while (done := client.batches.retrieve(batch.id)).status != "cancelled":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert done.request_counts is not None
+    done = ended(client, batch.id)
+    assert done.status == "cancelled"
     assert done.request_counts.completed < 200
+
+
+def test_batches_take_turns(client: openai.OpenAI) -> None:
+    """While four long ones run, a fifth gets answers, a garbage file fails, and a cancelled one is cancelled."""
+    lines = asked("/v1/completions", [{**ENDLESS, "max_tokens": 50}] * 500)
+    long = [begun(client, lines) for _ in range(4)]
+    try:
+        for batch_id in long:
+            assert until(client, batch_id, lambda batch: batch.status == "in_progress").request_counts.total == 500
+        fifth = begun(client, asked("/v1/completions", [{**GREEDY, "prompt": "Once"}] * 3))
+        failed = ended(client, begun(client, b'{"custom_id": 1'))
+        assert failed.status == "failed"
+        assert failed.errors.data[0].code == "invalid_json_line"
+        another = begun(client, lines)
+        client.batches.cancel(another)
+        assert ended(client, another).status == "cancelled"
+        done = ended(client, fifth)
+        assert (done.status, len(results(client, done.output_file_id))) == ("completed", 3)
+        assert {client.batches.retrieve(batch_id).status for batch_id in long} == {"in_progress"}
+    finally:
+        for batch_id in long:
+            client.batches.cancel(batch_id)
+    for batch_id in long:
+        cancelled = ended(client, batch_id)
+        assert (cancelled.status, cancelled.request_counts.total) == ("cancelled", 500)
+        if cancelled.request_counts.completed:
+            assert len(results(client, cancelled.output_file_id)) == cancelled.request_counts.completed
 
 
 def test_run_batch(server: RunningServer, client: openai.OpenAI, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from benchmarks import serve_layer, stages
+from benchmarks import serve_layer
 from benchmarks.contenders.servers import BARE, ENSEMBLE, Contender, Setup, running
 from openai_bls.launcher.testing import RunningServer
 from tests.triton.conftest import CHECKPOINT
@@ -70,17 +70,13 @@ def test_the_ensemble_sends_the_text_of_each_token(ensemble: RunningServer) -> N
         assert [r.as_numpy("text_output").item().decode() for r in stream.responses()] == expected
 
 
-def test_the_command(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command(repository: Path, tmp_path: Path) -> None:
     """Every stage once, as short as it gets: nothing fails, and what is judged has been measured."""
-    monkeypatch.setattr(stages, "_PROMPTS", 1)
     options = ["--quick", "--contenders", "bare,ours", "--concurrency", "4", "--seconds", "0.2", "--crowd", "20"]
-    options += ["--paced-concurrency", "4", "--long-prompt-tokens", "4000", "--repository", str(repository)]
+    options += ["--paced-concurrency", "4", "--repository", str(repository)]
     options += ["--singles", "2", "--output-tokens", "16"]
     assert serve_layer.main([*options, "--out", str(tmp_path)]) == 0
     document = json.loads((tmp_path / "serve_layer.json").read_bytes())
     assert document["notes"] == []
     assert not any(cell["failed"] for cell in document["cells"])
     assert {cell["stage"] for cell in document["cells"]} == {"throughput", "crowd", "first token", "paced"}
-    [beside] = document["long_prompts"]
-    assert beside["failures"] == {}
-    assert beside["prompt_tokens"] > 3_000

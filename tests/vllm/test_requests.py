@@ -39,6 +39,8 @@ def test_cancellation_under_load(vllm: Served) -> None:
     stats = vllm.engine.stats()
     assert stats.running + stats.waiting == 48
     assert 0 < stats.kv_cache_usage < 1
+    assert 0 < stats.kv_blocks_used < stats.kv_blocks
+    assert stats.kv_blocks * stats.kv_block_size >= vllm.engine.info.max_model_len
     for request_id in list(vllm.asker._live):
         vllm.engine.cancel(request_id)
     vllm.asker.wait(LIMIT_S)

@@ -1,17 +1,19 @@
 """Folder of files and batches: one JSON object next to each file's bytes, and one for each batch.
 
-Several instances and servers may share it. Whatever is written replaces what was there as a whole. A batch's object is
-written by whoever holds its lock; a client that cancels leaves a mark beside it.
+Several instances and servers may share it. A write replaces a file as a whole. Only the holder of a batch's lock writes
+its object; a client that cancels leaves a mark next to it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import fcntl
 import os
 import re
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,93 +21,15 @@ from typing import IO, Any, Literal, TypeVar
 
 import msgspec
 
-from openai_bls.api.batches.lines import Tally
+from openai_bls.api.batches.records import ENDED, KEPT_S, BatchRecord, FileRecord
 from openai_bls.api.common.encoding import encode, new_id
 
-KEPT_S = 30 * 24 * 3600
-"""Seconds that a file is kept unless its request says otherwise, and a batch after its end."""
 FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 _UNFINISHED = ".part"
 """Ending of a file that is being copied in; whoever does it holds its lock."""
 _ABANDONED_S = 60.0
 """Seconds after the last write of such a file, from which on one without a lock is what a crash has left."""
 BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
-
-Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
-ENDED = ("failed", "completed", "expired", "cancelled")
-
-
-class FileRecord(msgspec.Struct, omit_defaults=True):
-    """A file."""
-
-    id: str
-    bytes: int
-    created_at: int
-    filename: str
-    purpose: str
-    expires_at: int | None = None
-    owner: str = ""
-    """Name of the key that may see it."""
-
-    def shown(self) -> dict[str, Any]:
-        """OpenAI's `file` object."""
-        shown = {name: getattr(self, name) for name in ("id", "bytes", "created_at", "filename", "purpose")}
-        return {**shown, "object": "file", "expires_at": self.expires_at, "status": "processed", "status_details": None}
-
-
-class BatchRecord(msgspec.Struct, omit_defaults=True):
-    """A batch."""
-
-    id: str
-    endpoint: str
-    input_file_id: str
-    created_at: int
-    expires_at: int
-    completion_window: str = "24h"
-    status: Status = "validating"
-    metadata: dict[str, str] | None = None
-    output_expires_s: int | None = None
-    ran_out: bool = False
-    """True if the batch expired before all its requests were answered."""
-    owner: str = ""
-    model: str | None = None
-    total: int = 0
-    done: Tally = msgspec.field(default_factory=Tally)
-    failed: Tally = msgspec.field(default_factory=Tally)
-    errors: list[dict[str, Any]] = []
-    output_file_id: str | None = None
-    error_file_id: str | None = None
-    in_progress_at: int | None = None
-    finalizing_at: int | None = None
-    completed_at: int | None = None
-    failed_at: int | None = None
-    expired_at: int | None = None
-    cancelling_at: int | None = None
-    cancelled_at: int | None = None
-
-    @property
-    def ended_at(self) -> int | None:
-        """Unix time of its end; None if it has not ended."""
-        return self.completed_at or self.failed_at or self.expired_at or self.cancelled_at
-
-    def shown(self) -> dict[str, Any]:
-        """OpenAI's `batch` object."""
-        hidden = ("output_expires_s", "owner", "ran_out", "total", "done", "failed", "errors")
-        tallies = (self.done, self.failed)
-        return {
-            "object": "batch",
-            **{name: getattr(self, name) for name in self.__struct_fields__ if name not in hidden},
-            "errors": {"object": "list", "data": self.errors} if self.errors else None,
-            "request_counts": {"total": self.total, "completed": self.done.count, "failed": self.failed.count},
-            "usage": {
-                "input_tokens": sum(tally.input_tokens for tally in tallies),
-                "input_tokens_details": {"cached_tokens": sum(tally.cached_tokens for tally in tallies)},
-                "output_tokens": sum(tally.output_tokens for tally in tallies),
-                "output_tokens_details": {"reasoning_tokens": sum(tally.reasoning_tokens for tally in tallies)},
-                "total_tokens": sum(tally.input_tokens + tally.output_tokens for tally in tallies),
-            },
-        }
-
 
 RecordT = TypeVar("RecordT", FileRecord, BatchRecord)
 
@@ -120,8 +44,11 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self._files = root / "files"
         self._batches = root / "batches"
+        self._reading = threading.Lock()
         self._ended: set[str] = set()
         """Ids of ended batches, which `unended` need not read again."""
+        self._unended: dict[str, tuple[tuple[int, int], BatchRecord]] = {}
+        """State of the file and content of the batches that `unended` has read, by their ids."""
 
     def make(self) -> None:
         """Make the folder, for this user alone."""
@@ -220,11 +147,14 @@ class Folder:
         if not BATCH_ID.fullmatch(batch_id):
             return None
         found: BatchRecord | None = _read(self._batches / f"{batch_id}.json", BatchRecord)
-        if found is not None and found.status not in ENDED:
-            found.cancelling_at = self.cancelling_at(batch_id)
-            if found.cancelling_at is not None:
-                found.status = "cancelling"
-        return found
+        return found if found is None or found.status in ENDED else self._marked(found)
+
+    def _marked(self, batch: BatchRecord) -> BatchRecord:
+        """A batch that has not ended, which is `cancelling` if it is to be cancelled."""
+        batch.cancelling_at = self.cancelling_at(batch.id)
+        if batch.cancelling_at is not None:
+            batch.status = "cancelling"
+        return batch
 
     def batches(self) -> list[BatchRecord]:
         """All batches, the oldest first."""
@@ -232,17 +162,51 @@ class Folder:
         return _oldest_first(batch for batch in found if batch is not None)
 
     def unended(self) -> list[BatchRecord]:
-        """The batches that have not ended, the oldest first."""
-        ids = {path.stem for path in self._batches.glob("batch_*.json")}
-        self._ended &= ids
-        found = [batch for batch_id in ids - self._ended if (batch := self.batch(batch_id)) is not None]
-        self._ended |= {batch.id for batch in found if batch.status in ENDED}
-        return _oldest_first(batch for batch in found if batch.status not in ENDED)
+        """The batches that have not ended, the oldest first.
+
+        Costs a listing of the folder and a `stat` for each of them; only those that have changed are read.
+        """
+        try:
+            with os.scandir(self._batches) as entries:
+                names = {entry.name for entry in entries}
+        except FileNotFoundError:
+            return []
+        ids = {name.removesuffix(".json") for name in names if name.endswith(".json")}
+        with self._reading:
+            self._ended &= ids
+            found = [batch for batch_id in ids - self._ended if (batch := self._unended_batch(batch_id)) is not None]
+            self._unended = {batch.id: self._unended[batch.id] for batch in found}
+        return _oldest_first(self._marked(batch) if f"{batch.id}.cancel" in names else batch for batch in found)
+
+    def _unended_batch(self, batch_id: str) -> BatchRecord | None:
+        """A batch as it is in its file, which is read if it has changed; None if it has ended, or is none."""
+        if not BATCH_ID.fullmatch(batch_id):
+            return None
+        path = self._batches / f"{batch_id}.json"
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return None
+        state = (status.st_ino, status.st_mtime_ns)
+        known = self._unended.get(batch_id)
+        if known is None or known[0] != state:
+            batch = _read(path, BatchRecord)
+            if batch is None:
+                return None
+            if batch.status in ENDED:
+                self._ended.add(batch_id)
+                return None
+            known = self._unended[batch_id] = (state, batch)
+        return copy.copy(known[1])
 
     def cancel(self, batch_id: str) -> None:
         """Leave the mark that a batch is to be cancelled."""
         with contextlib.suppress(FileExistsError):
             self._mark(batch_id).touch(exist_ok=False)
+
+    def cancelled_of(self, batch_ids: Iterable[str]) -> list[str]:
+        """Those of some batches that are to be cancelled."""
+        return [batch_id for batch_id in batch_ids if self._mark(batch_id).exists()]
 
     def cancelling_at(self, batch_id: str) -> int | None:
         """Unix time at which the batch was to be cancelled; None if it was not."""

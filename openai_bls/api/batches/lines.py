@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
@@ -43,10 +44,35 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Id of the request that the client chose, unique in the file."""
     method: str
     url: str
-    body: dict[str, Any]
+    body: msgspec.Raw
+    """JSON text of an object, which the endpoint decodes."""
+
+    @property
+    def model(self) -> str | None:
+        """Name of the model that the request asks for; None if it names none."""
+        named = _decode_fields(self.body).model
+        try:
+            return _decode_text(named)
+        except msgspec.DecodeError:
+            return None
+
+
+_NULL = msgspec.Raw(b"null")
+_SHORT_BYTES = 64
+"""Bytes of JSON text that is decoded to see whether it is false; longer text is not."""
+
+
+class _Fields(msgspec.Struct):
+    """Fields of a body that a batch looks at; what they hold is not decoded."""
+
+    model: msgspec.Raw = _NULL
+    stream: msgspec.Raw = _NULL
+    background: msgspec.Raw = _NULL
 
 
 _decode = msgspec.json.Decoder(Line).decode
+_decode_fields = msgspec.json.Decoder(_Fields).decode
+_decode_text = msgspec.json.Decoder(str).decode
 
 
 def parse(text: bytes, url: str | None = None) -> Line:
@@ -60,7 +86,10 @@ def parse(text: bytes, url: str | None = None) -> Line:
         LineError: it is none, or one that cannot be in a batch.
     """
     try:
+        # What is not decoded is not looked at otherwise.
+        text.decode()
         line = _decode(text)
+        fields = _decode_fields(line.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise LineError("invalid_json_line", f"This line is not a request: {error}") from None
     if line.method != "POST":
@@ -69,7 +98,8 @@ def parse(text: bytes, url: str | None = None) -> Line:
         wanted = url or " or ".join(URLS)
         raise LineError("mismatched_endpoint", f"'url' must be {wanted}, not {line.url[:60]!r}.", "url")
     for name in ("stream", "background"):
-        if line.body.get(name):
+        value: msgspec.Raw = getattr(fields, name)
+        if len(bytes(value)) > _SHORT_BYTES or msgspec.json.decode(value):
             raise LineError("unsupported_parameter", f"'{name}' is not supported in a batch.", f"body.{name}")
     return line
 
@@ -90,6 +120,39 @@ def texts(path: Path, max_bytes: int) -> Iterator[tuple[int, bytes]]:
                 yield number, text
             while len(text) == most and not text.endswith(b"\n"):
                 text = file.readline(most)
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Text of a line, and where it stands."""
+
+    text: bytes
+    start: int
+    """Offset of the line in bytes."""
+    end: int
+    """Offset of the next line in bytes."""
+
+
+def read(path: Path, start: int, max_bytes: int, size: int = 1) -> list[Place]:
+    """The next lines of a file that are not empty: at least one, unless there is none, and further ones that fit.
+
+    Args:
+        path: path of the file.
+        start: offset of a line in bytes.
+        max_bytes: most bytes of a request's body.
+        size: bytes of all lines together, beyond which no further one is returned.
+    """
+    found: list[Place] = []
+    with path.open("rb") as file:
+        file.seek(start)
+        while text := file.readline(max_bytes + _OVERHEAD_BYTES):
+            end = start + len(text)
+            size -= len(text)
+            if found and size < 0:
+                break
+            if text.strip():
+                found.append(Place(text, start, end))
+            start = end
+    return found
 
 
 def result(line: Line, status: int, request_id: str, body: bytes) -> bytes:
@@ -209,3 +272,16 @@ def resume(path: Path, tally: Tally) -> set[str]:
             whole += len(text)
     os.truncate(path, whole)
     return done
+
+
+def append(path: Path, text: bytes) -> None:
+    """Write a result to the end of a file: all of it, or nothing.
+
+    Raises:
+        OSError: it does not fit.
+    """
+    with path.open("ab", buffering=0) as file:
+        size = file.tell()
+        if file.write(text) != len(text):
+            os.ftruncate(file.fileno(), size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,50 +1,66 @@
 """Runner of batches: their requests are sent to this server's own endpoints, a few at a time, while others leave room.
 
-Each instance has one. What a batch has is on disk: a request's result is one line, written when it has come, so that
-a server that ends in between goes on where it was, and no request has two results.
+Each instance has one. It takes a batch that nobody else works on to the next of three places, each for a bounded number
+of batches (`turns`): its input is validated, its requests are sent, and, if it is cancelled or its time is over, it is
+ended, from wherever it is. In each place the batch's lock is held; between them any instance may take it on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
-import itertools
 import logging
-import os
+import math
 import time
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
-from typing import IO, Any, Literal, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
-from openai_bls.api.batches import lines
-from openai_bls.api.batches.folder import ENDED, BatchRecord, Folder
-from openai_bls.api.batches.lines import Line, LineError
-from openai_bls.api.common.encoding import encode, new_id
+from openai_bls.api.batches.folder import Folder
+from openai_bls.api.batches.open_batch import OpenBatch, in_thread
+from openai_bls.api.batches.records import ENDED, BatchRecord
+from openai_bls.api.batches.running import Running
+from openai_bls.api.batches.turns import Rounds, Turns
+from openai_bls.api.batches.validation import fail, fault, missing_input, validate
+from openai_bls.api.batches.window import Window
+from openai_bls.api.common.encoding import new_id
 from openai_bls.api.http.handlers import Api
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
+MAX_VALIDATING = 2
+"""Input files that one instance validates at a time, each in a thread."""
+MAX_ENDING = 2
+"""Batches that one instance ends at a time, of those whose requests are not being sent, each in a thread."""
+MAX_OPEN = 64
+"""Batches whose requests one instance sends by turns. Each has a lock, which is an open file, and lines in memory."""
+ROUND = 64
+"""Requests of an open batch after which another one that waits is opened in its place."""
 
-_SCAN_INTERVAL_S = 2.0
-"""Seconds between two looks for batches that nobody works on."""
-_DELETE_INTERVAL_S = 60.0
-"""Seconds between two deletions of what has expired."""
-_REST_S = 30.0
-"""Seconds until a batch is tried again whose files could not be read or written."""
-_MAX_RUNNING = 16
-"""Batches that one instance works on at a time: each has files open and requests of its own to retry."""
-_MAX_RUNNING_PER_KEY = 4
-_TICK_S = 0.2
-"""Seconds between two looks whether there is room, and whether the batch is to end."""
-_WRITE_INTERVAL_S = 1.0
-"""Seconds between two writes of a batch's progress."""
-_RETRY_S = (0.5, 15.0)
-"""Seconds until a request is sent again for which the server had no room: at first, and at most."""
-_MAX_ERRORS = 100
-"""Faults of an input file that are listed."""
-_READ_LINES = 32
+
+class Pace(NamedTuple):
+    """Intervals of a runner, in seconds."""
+
+    scan_s: float = 2.0
+    """Time between two looks for batches of other instances, those that have ended among them."""
+    delete_s: float = 60.0
+    """Time between two deletions of what has expired."""
+    rest_s: float = 30.0
+    """Time until a batch is tried again whose files could not be read or written."""
+    tick_s: float = 0.2
+    """Time between two looks whether there is room, and whether open batches are to end."""
+    write_s: float = 1.0
+    """Time between two writes of a batch's progress."""
+    retry_s: tuple[float, float] = (0.5, 15.0)
+    """Time until a batch sends more requests again after the server had no room for one: at first, and at most."""
+
+
+PACE = Pace()
+
+
+class _Desk(NamedTuple):
+    """A place where something is done for batches, and what."""
+
+    turns: Turns
+    work: Callable[[BatchRecord], Awaitable[None]]
 
 
 class Runner:
@@ -57,335 +73,288 @@ class Runner:
 
     def __init__(self, api: Api, folder: Folder) -> None:
         self._api = api
+        self._service = api.service
         self._folder = folder
-        self._settings = api.service.settings
-        self._kick = asyncio.Event()
-        self._running: dict[str, asyncio.Task[None]] = {}
-        self._owners: Counter[str] = Counter()
-        """Running batches of each key."""
-        self._rests_until: dict[str, float] = {}
-        self._deletes_at = 0.0
-        self._in_flight = 0
+        self._pace = PACE
+        self._max_bytes = self._service.settings.max_request_bytes
 
-    def kick(self) -> None:
-        """Look for batches now."""
-        self._kick.set()
+        def weight(key: str) -> float:
+            return self._service.api_keys.limits(key).weight
+
+        self._ending = _Desk(Turns(MAX_ENDING, weight, once=True), self._end)
+        self._validating = _Desk(Turns(MAX_VALIDATING, weight, once=True), self._validate)
+        self._rounds = Rounds(MAX_OPEN, ROUND, weight)
+        self._sending = _Desk(self._rounds, self._send_all)
+        self._windows: dict[str, Window] = {}
+        """Windows of the keys of which a request was refused."""
+
+        def bound(key: str) -> float:
+            return self._windows[key].most if key in self._windows else math.inf
+
+        self._requests = Turns(self._service.settings.batch_concurrency, weight, bound)
+        """Requests in flight."""
+        self._running: dict[str, Running] = {}
+        """Open batches."""
+        self._tasks: dict[str, asyncio.Task[BatchRecord | None]] = {}
+        """Tasks of the batches that are at a desk."""
+        self._rests_until: dict[str, float] = {}
+        self._opened = asyncio.Event()
+        self._ended = False
 
     async def run(self) -> None:
-        """Look for batches that nobody works on, and work on them."""
+        """Take on batches that nobody works on, and send requests of those that are open."""
         try:
-            while True:
-                try:
-                    await self._scan()
-                except Exception:
-                    logger.exception("the folder of batches could not be read")
-                # Not wait_for: up to Python 3.11 it forgets that it was cancelled when the event comes just then.
-                timer = asyncio.get_running_loop().call_later(_SCAN_INTERVAL_S, self._kick.set)
-                await self._kick.wait()
-                timer.cancel()
-                self._kick.clear()
+            await asyncio.gather(self._scan(), self._look_after())
         finally:
-            for task in self._running.values():
+            self._ended = True
+            for window in self._windows.values():
+                window.close()
+            tasks = list(self._tasks.values())
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._running.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _scan(self) -> None:
-        now = time.monotonic()
-        if now >= self._deletes_at:
-            self._deletes_at = now + _DELETE_INTERVAL_S
-            await asyncio.to_thread(self._folder.delete_expired)
-        unended = await asyncio.to_thread(self._folder.unended)
-        self._rests_until = {batch.id: at for batch in unended if (at := self._rests_until.get(batch.id, 0.0)) > now}
-        for batch in unended:
-            if self._may_begin(batch):
-                with contextlib.ExitStack() as lock:
-                    if lock.enter_context(self._folder.locked(batch.id)):
-                        self._begin(batch, lock.pop_all())
+        """Look for batches: those of other instances, those that rested, and those whose time is over."""
+        deletes_at = 0.0
+        while True:
+            took = 0.0
+            try:
+                if time.monotonic() >= deletes_at:
+                    deletes_at = time.monotonic() + self._pace.delete_s
+                    await asyncio.to_thread(self._folder.delete_expired)
+                now = time.monotonic()
+                self._rests_until = {batch_id: at for batch_id, at in self._rests_until.items() if at > now}
+                unended = await asyncio.to_thread(self._folder.unended)
+                took = time.monotonic() - now
+                for at, batch in enumerate(unended, 1):
+                    self.see(batch)
+                    if at % 100 == 0:
+                        await asyncio.sleep(0)
+            except Exception:
+                logger.exception("the folder of batches could not be read")
+            # With very many batches a look takes long, and there are fewer of them.
+            await asyncio.sleep(max(self._pace.scan_s, 20 * took))
 
-    def _may_begin(self, batch: BatchRecord) -> bool:
-        return (
-            batch.id not in self._running
-            and batch.id not in self._rests_until
-            and len(self._running) < _MAX_RUNNING
-            and self._owners[batch.owner] < _MAX_RUNNING_PER_KEY
-            and not self._api.service.draining
-        )
+    async def _look_after(self) -> None:
+        """Look at open batches now and then: whether they are to end, and whether there is room for their requests."""
+        while True:
+            if self._running:
+                try:
+                    await self._tick()
+                except Exception:
+                    logger.exception("the open batches could not be looked at")
+                await asyncio.sleep(self._pace.tick_s)
+            else:
+                self._opened.clear()
+                await self._opened.wait()
 
-    def _begin(self, batch: BatchRecord, lock: contextlib.ExitStack) -> None:
-        def ended(task: asyncio.Task[None]) -> None:
-            del self._running[batch.id]
-            self._owners[batch.owner] -= 1
-            lock.close()
+    async def _tick(self) -> None:
+        """Look after the open batches, and send requests if there is room."""
+        cancelled = set(await asyncio.to_thread(self._folder.cancelled_of, list(self._running)))
+        for batch_id, running in self._running.items():
+            running.look(is_cancelled=batch_id in cancelled)
+        self._make_room()
+        self._send()
 
-        self._owners[batch.owner] += 1
-        task = self._running[batch.id] = asyncio.get_running_loop().create_task(self._work(batch.id))
-        task.add_done_callback(ended)
+    def _make_room(self) -> None:
+        """Have an open batch give its place to one that waits for it, if it is time, and none does already."""
+        if not any(running.leaves for running in self._running.values()):
+            leaver = self._running.get(self._rounds.leaver(self._is_idle) or "")
+            if leaver is not None:
+                leaver.leave()
+                self._let(leaver)
 
-    async def _work(self, batch_id: str) -> None:
-        """Work on a batch whose lock is held."""
-        # What it is now that the lock is held.
-        batch = await asyncio.to_thread(self._folder.batch, batch_id)
-        if batch is None or batch.status in ENDED:
+    def _is_idle(self, batch_id: str) -> bool:
+        running = self._running.get(batch_id)
+        return running is not None and not running.tasks
+
+    def see(self, batch: BatchRecord) -> None:
+        """Take a batch to the desk where it is to be next, with what is known of it."""
+        if self._ended or self._service.draining or batch.status in ENDED or batch.id in self._rests_until:
             return
+        if batch.id in self._tasks:
+            running = self._running.get(batch.id)
+            if running is not None:
+                running.look(is_cancelled=batch.cancelling_at is not None)
+            return
+        desk = self._desk(batch)
+        if batch.id not in desk.turns:
+            for other in (self._ending, self._validating, self._sending):
+                other.turns.remove(batch.id)
+            desk.turns.add(batch.id, batch.owner)
+            self._begin(desk)
+            self._make_room()
+
+    def cancel(self, batch: BatchRecord) -> None:
+        """Take note that a batch is to be cancelled, which does not wait until its files can be written again."""
+        self._rests_until.pop(batch.id, None)
+        self.see(batch)
+
+    def _desk(self, batch: BatchRecord) -> _Desk:
+        """The desk where a batch is to be next."""
+        if batch.cancelling_at is None and batch.finalizing_at is None and not batch.total:
+            return self._validating
+        return self._ending if batch.ends(time.time()) else self._sending
+
+    def _begin(self, desk: _Desk) -> None:
+        """Begin with as many batches at a desk as it has places for."""
+
+        def ended(task: asyncio.Task[BatchRecord | None]) -> None:
+            batch_id = task.get_name()
+            del self._tasks[batch_id]
+            desk.turns.remove(batch_id)
+            if not task.cancelled() and (batch := task.result()) is not None:
+                self.see(batch)
+            if not self._ended:
+                self._begin(desk)
+
+        while (batch_id := desk.turns.take()) is not None:
+            task = asyncio.get_running_loop().create_task(self._work(batch_id, desk), name=batch_id)
+            self._tasks[batch_id] = task
+            task.add_done_callback(ended)
+
+    async def _work(self, batch_id: str, desk: _Desk) -> BatchRecord | None:
+        """The record of a batch after work on it; None if others work on it, or nothing more is to be done now."""
         try:
-            await _Work(self, batch).run()
+            with self._folder.locked(batch_id) as mine:
+                if not mine:
+                    return None
+                # What it is now that the lock is held.
+                batch = await asyncio.to_thread(self._folder.batch, batch_id)
+                if batch is None or batch.status in ENDED:
+                    return None
+                if self._desk(batch) is desk:
+                    await self._done(batch, desk.work)
+            return await asyncio.to_thread(self._folder.batch, batch_id)
         except OSError as error:
             # A full disk, for example: what has been answered stays.
-            logger.error("the batch %s is tried again in %g s: %s", batch_id, _REST_S, error)
-            self._rests_until[batch_id] = time.monotonic() + _REST_S
+            logger.error("the batch %s is tried again in %g s: %s", batch_id, self._pace.rest_s, error)
+            self._rests_until[batch_id] = time.monotonic() + self._pace.rest_s
+            return None
+
+    async def _done(self, batch: BatchRecord, work: Callable[[BatchRecord], Awaitable[None]]) -> None:
+        """Work on a batch, which fails if that does.
+
+        Raises:
+            OSError: its files could not be read or written.
+        """
+        try:
+            await work(batch)
+        except OSError:
+            raise
         except Exception:
-            logger.exception("the batch %s failed", batch_id)
-            batch.errors = [_fault("server_error", "The server had an error; see its log.")]
-            batch.status, batch.failed_at = "failed", _now()
-            await _in_thread(self._folder.write_batch, batch)
+            logger.exception("the batch %s failed", batch.id)
+            fail(batch, fault("server_error", "The server had an error; see its log."))
+            await in_thread(self._folder.write_batch, batch)
 
-    @property
-    def api(self) -> Api:
-        """Of this instance."""
-        return self._api
+    async def _validate(self, batch: BatchRecord) -> None:
+        await in_thread(validate, self._folder, batch, self._max_bytes)
+        await in_thread(self._folder.write_batch, batch)
 
-    @property
-    def folder(self) -> Folder:
-        """Has the batches."""
-        return self._folder
+    async def _end(self, batch: BatchRecord) -> None:
+        """End a batch none of whose requests is in progress."""
+        opened = OpenBatch(self._folder, batch, self._max_bytes)
+        if batch.finalizing_at is None:
+            await opened.open()
+            if batch.cancelling_at is None and not opened.has_input:
+                fail(batch, missing_input(batch))
+                await opened.write()
+                return
+        await opened.finish()
 
-    def has_room(self) -> bool:
+    async def _send_all(self, batch: BatchRecord) -> None:
+        """Send the requests of a batch by turns, until all have results, it is to end, or it makes room for another."""
+        opened = OpenBatch(self._folder, batch, self._max_bytes)
+        await opened.open()
+        if not opened.has_input:
+            fail(batch, missing_input(batch))
+            await opened.write()
+            return
+        running = self._running[batch.id] = Running(opened, self._pace.write_s, self._pace.retry_s, self._resume)
+        self._requests.add(batch.id, batch.owner)
+        try:
+            self._resume(running)
+            self._opened.set()
+            await running.over(lambda: self._service.draining)
+        finally:
+            await running.cancel()
+            del self._running[batch.id]
+            self._requests.remove(batch.id)
+            self._send()
+        if opened.left and not running.is_over and not running.is_exhausted:
+            await opened.close()
+        else:
+            await opened.finish()
+
+    # Requests
+
+    def _send(self) -> None:
+        """Begin as many requests as there is room for, each of the batch whose turn it is."""
+        while self._has_room() and (batch_id := self._requests.take()) is not None:
+            self._rounds.count(batch_id)
+            running = self._running[batch_id]
+            running.begin(self._answer(running), self._answered)
+            self._let(running)
+
+    def _let(self, running: Running) -> None:
+        """Let a batch have turns, or none, as it is now."""
+        if running.may_begin:
+            self._requests.add(running.batch.id, running.batch.owner)
+        else:
+            self._requests.pause(running.batch.id)
+
+    def _answered(self, running: Running) -> None:
+        """Take note that a request has ended."""
+        self._requests.give_back(running.batch.id)
+        self._let(running)
+        if self._rounds.is_due(running.batch.id):
+            self._make_room()
+        self._send()
+
+    def _has_room(self) -> bool:
         """True if nothing waits for an engine, or in one, so that another request of a batch delays nobody."""
-        if self._in_flight >= self._settings.batch_concurrency:
+        service = self._service
+        if service.draining or self._ended:
             return False
-        service = self._api.service
         if any(model.engine.stats and model.engine.stats.waiting for model in service.models):
             return False
         return not any(service.admission(model).waiting for model in service.models)
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task that answers one request, counted until it ends."""
+    async def _answer(self, running: Running) -> None:
+        """Send a request of a batch and write its result, or put it back if the server has no room for it."""
+        opened, batch = running.opened, running.batch
+        found = await opened.next()
+        if found is None:
+            running.exhausted()
+            return
+        line, place = found
+        request_id = new_id("req_")
+        answer = await self._api.dispatch(line.url, bytes(line.body), request_id, batch.owner)
+        # Without the header there is no time at which it would succeed.
+        if answer.status_code in (429, 503) and "retry-after" in answer.headers:
+            opened.put_back(place)
+            # A limit of the key is one of all its batches; a model that does not answer may be of this batch alone.
+            is_of_key = answer.status_code == 429
+            running.put_back(shrink=not is_of_key)
+            if is_of_key:
+                self._window(batch.owner).refused(self._requests.used_by(batch.owner) - 1)
+            return
+        await opened.add(line, answer.status_code, request_id, bytes(answer.body))
 
-        def ended(task: asyncio.Task[None]) -> None:
-            self._in_flight -= 1
+    def _window(self, key: str) -> Window:
+        """The window of a key."""
 
-        self._in_flight += 1
-        task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(ended)
-        return task
+        def grown() -> None:
+            if math.isinf(window.most):
+                del self._windows[key]
+            self._send()
 
-    async def send(self, batch: BatchRecord, line: Line) -> tuple[int, str, bytes] | None:
-        """The answer to a request of a batch: status, request id, JSON text. None if the server is going down."""
-        wait, most = _RETRY_S
-        body = encode(line.body)
-        while not self._api.service.draining:
-            request_id = new_id("req_")
-            answer = await self._api.dispatch(line.url, body, request_id, batch.owner)
-            # Without the header there is no time at which it would succeed.
-            again = answer.status_code in (429, 503) and "retry-after" in answer.headers
-            if not again or self._ending(batch):
-                return answer.status_code, request_id, bytes(answer.body)
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, most)
-        return None
+        if key not in self._windows:
+            window = self._windows[key] = Window(self._pace.retry_s, grown)
+        return self._windows[key]
 
-    def _ending(self, batch: BatchRecord) -> bool:
-        return time.time() >= batch.expires_at or self._folder.cancelling_at(batch.id) is not None
-
-
-class _Work:
-    """Work on one batch, whose lock is held."""
-
-    def __init__(self, runner: Runner, batch: BatchRecord) -> None:
-        self._runner = runner
-        self._folder = runner.folder
-        self._batch = batch
-        self._max_bytes = runner.api.service.settings.max_request_bytes
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._left: list[Line] = []
-        """Requests without a result."""
-        self._written_at = 0.0
-
-    async def run(self) -> None:
-        batch = self._batch
-        if batch.finalizing_at is None:
-            if not await asyncio.to_thread(self._validate):
-                batch.status, batch.failed_at = "failed", _now()
-                await self._write()
-                return
-            if not await self._send_all():
-                return
-        await _in_thread(self._finalize)
-
-    def _validate(self) -> bool:
-        """Read the whole input, which has not changed if it was read before; False if it has faults."""
-        batch = self._batch
-        source = self._folder.data(batch.input_file_id)
-        if not source.exists():
-            batch.errors = [_fault("invalid_input_file", f"The file {batch.input_file_id} is no longer there.")]
-            return False
-        seen: set[str] = set()
-        errors: list[dict[str, Any]] = []
-        models: set[str | None] = set()
-        for number, text in lines.texts(source, self._max_bytes):
-            try:
-                line = lines.parse(text, batch.endpoint)
-                if line.custom_id in seen:
-                    raise LineError("duplicate_custom_id", "Another line has the same 'custom_id'.", "custom_id")
-                seen.add(line.custom_id)
-                model = line.body.get("model")
-                models.add(model if isinstance(model, str) else None)
-            except LineError as error:
-                errors.append(_fault(error.code, error.message, error.param, number))
-            if len(seen) > lines.MAX_LINES:
-                errors.append(_fault("too_many_requests", f"A batch has {lines.MAX_LINES} requests at most."))
-                break
-            if len(errors) >= _MAX_ERRORS:
-                break
-        if not seen and not errors:
-            errors.append(_fault("empty_file", "The file has no requests."))
-        batch.errors, batch.total = errors, len(seen)
-        batch.model = models.pop() if len(models) == 1 else None
-        return not errors
-
-    async def _send_all(self) -> bool:
-        """Send what has no result yet; False if the server goes down first."""
-        batch, folder = self._batch, self._folder
-        batch.done, batch.failed = lines.Tally(), lines.Tally()
-        output, errors = folder.results(batch.id, "output"), folder.results(batch.id, "errors")
-        done = await asyncio.to_thread(lines.resume, output, batch.done)
-        done |= await asyncio.to_thread(lines.resume, errors, batch.failed)
-        if batch.status == "validating":
-            batch.status, batch.in_progress_at = "in_progress", _now()
-        await self._write()
-        left = iter(self._lines(done))
-        with output.open("ab", buffering=0) as good, errors.open("ab", buffering=0) as bad:
-            try:
-                while chunk := await asyncio.to_thread(lambda: list(itertools.islice(left, _READ_LINES))):
-                    for line in chunk:
-                        while not self._runner.has_room() and not self._ends:
-                            await self._pause()
-                        if self._ends:
-                            break
-                        self._tasks.add(self._runner.begin(self._answer(line, good, bad)))
-                    if self._ends:
-                        break
-                while self._tasks:
-                    # One that is cancelled does not wait for its requests.
-                    if self._ends and not self._runner.api.service.draining:
-                        break
-                    await self._pause()
-            finally:
-                for task in self._tasks:
-                    task.cancel()
-                await asyncio.gather(*self._tasks, return_exceptions=True)
-            if self._runner.api.service.draining and batch.done.count + batch.failed.count < batch.total:
-                await self._write()
-                return False
-            if self._folder.cancelling_at(batch.id) is None and time.time() >= batch.expires_at:
-                await _in_thread(self._expire, bad)
-        return True
-
-    @property
-    def _ends(self) -> bool:
-        """True if no further request is to be sent."""
-        batch = self._batch
-        cancelled = self._folder.cancelling_at(batch.id) is not None
-        return cancelled or time.time() >= batch.expires_at or self._runner.api.service.draining
-
-    def _lines(self, done: set[str]) -> Iterator[Line]:
-        for _, text in lines.texts(self._folder.data(self._batch.input_file_id), self._max_bytes):
-            line = lines.parse(text, self._batch.endpoint)
-            if line.custom_id not in done:
-                yield line
-
-    async def _answer(self, line: Line, good: IO[bytes], bad: IO[bytes]) -> None:
-        answer = await self._runner.send(self._batch, line)
-        if answer is not None:
-            status, request_id, body = answer
-            text = lines.result(line, status, request_id, body)
-            # At once, with no await: whoever cancels this finds a result or none.
-            _append(good if status == 200 else bad, text)
-            (self._batch.done if status == 200 else self._batch.failed).add(text)
-
-    def _expire(self, bad: IO[bytes]) -> None:
-        """Write the results of requests for which there was no time."""
-        batch = self._batch
-        done = lines.resume(self._folder.results(batch.id, "output"), lines.Tally())
-        done |= lines.resume(self._folder.results(batch.id, "errors"), lines.Tally())
-        for line in self._lines(done):
-            text = lines.not_run(line, "batch_expired", "The batch expired before this request was answered.")
-            _append(bad, text)
-            batch.failed.add(text)
-            batch.ran_out = True
-
-    async def _pause(self) -> None:
-        """Wait until a request has ended, or for a while; write the progress now and then."""
-        if self._tasks:
-            ended, self._tasks = await asyncio.wait(self._tasks, timeout=_TICK_S, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                task.result()
-        else:
-            await asyncio.sleep(_TICK_S)
-        if time.monotonic() - self._written_at > _WRITE_INTERVAL_S:
-            await self._write()
-
-    def _finalize(self) -> None:
-        """Make files of the results. Done again after a crash, it makes the same."""
-        batch, folder = self._batch, self._folder
-        cancelling_at = folder.cancelling_at(batch.id)
-        if batch.finalizing_at is None:
-            batch.cancelling_at = cancelling_at
-            if cancelling_at is None:
-                batch.status = "finalizing"
-            batch.finalizing_at = _now()
-            batch.output_file_id = new_id("file-") if batch.done.count else None
-            batch.error_file_id = new_id("file-") if batch.failed.count else None
-            folder.write_batch(batch)
-        kinds: tuple[tuple[Literal["output", "errors"], str | None], ...] = (
-            ("output", batch.output_file_id),
-            ("errors", batch.error_file_id),
-        )
-        for kind, file_id in kinds:
-            path = folder.results(batch.id, kind)
-            if file_id is None:
-                path.unlink(missing_ok=True)
-            else:
-                name = f"{batch.id}_{kind}.jsonl"
-                folder.adopt_file(path, file_id, name, "batch_output", batch.output_expires_s, batch.owner)
-        finished = batch.done.count + batch.failed.count >= batch.total
-        if batch.cancelling_at is not None and not finished:
-            batch.status, batch.cancelled_at = "cancelled", _now()
-        elif batch.ran_out:
-            batch.status, batch.expired_at = "expired", _now()
-        else:
-            batch.status, batch.completed_at = "completed", _now()
-        folder.write_batch(batch)
-
-    async def _write(self) -> None:
-        self._written_at = time.monotonic()
-        await _in_thread(self._folder.write_batch, self._batch)
-
-
-async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """Result of `work` in a thread. Cancelled, this ends with the thread, so that a lock is held as long as that."""
-    running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
-    try:
-        return await asyncio.shield(running)
-    finally:
-        await asyncio.wait([running])
-
-
-def _append(file: IO[bytes], text: bytes) -> None:
-    """Write `text` to an unbuffered file: all of it, or nothing.
-
-    Raises:
-        OSError: it does not fit.
-    """
-    size = os.fstat(file.fileno()).st_size
-    if file.write(text) != len(text):
-        os.ftruncate(file.fileno(), size)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _now() -> int:
-    return int(time.time())
-
-
-def _fault(code: str, message: str, param: str | None = None, line: int | None = None) -> dict[str, Any]:
-    return {"code": code, "message": message, "param": param, "line": line}
+    def _resume(self, running: Running) -> None:
+        """Let a batch send requests, at first or when it may have more in progress than before."""
+        self._let(running)
+        self._send()

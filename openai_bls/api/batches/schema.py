@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from openai_bls.api.batches.folder import KEPT_S, Status
 from openai_bls.api.batches.lines import Url
+from openai_bls.api.batches.records import KEPT_S, Status
 from openai_bls.api.common.bodies import Metadata
 
 MAX_FILES = 10_000

@@ -18,9 +18,8 @@ from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import Cancellable, ChunkSink
 from openai_bls.api.common.large_bodies import is_large, parsed
-from openai_bls.api.endpoint import Endpoint, Respond, Smoke, expect
-from openai_bls.api.http.handlers import Api, Handler
-from openai_bls.api.operation import Operation
+from openai_bls.api.endpoint import Endpoint, Operation, Respond, Smoke, expect
+from openai_bls.api.http.handlers import Api
 from openai_bls.core.errors import InvalidRequestError, ModelAnswerError
 from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.lifecycle.context import RequestContext
@@ -28,24 +27,18 @@ from openai_bls.pipeline.service import Service
 
 
 def _endpoint(name: Body, path: str, prompt: dict[str, Any], operation: Operation) -> Endpoint:
-    def handler(api: Api) -> Handler:
-        async def generate(request: Request, context: RequestContext) -> Response:
-            body = await api.body(request, context)
-            max_items = api.service.models.longest_context
-            checked = await _checked(
-                api.service,
-                name,
-                lambda: parse_json(name, body, max_items),
-                lambda: json_object(body),
-                large=is_large(body),
-            )
-            if not checked.stream:
-                return await api.answered(request, context, _answer(api.service, context, checked))
-            stream = api.event_stream()
-            generation = await _stream(api.service, context, checked, stream)
-            return await api.streamed(request, context, stream, generation)
-
-        return generate
+    async def generate(api: Api, request: Request, context: RequestContext) -> Response:
+        service = api.service
+        body = await api.body(request, context)
+        max_items = service.models.longest_context
+        checked = await _checked(
+            service, name, lambda: parse_json(name, body, max_items), lambda: json_object(body), large=is_large(body)
+        )
+        if not checked.stream:
+            return await api.answered(request, context, _answer(service, context, checked))
+        stream = api.event_stream()
+        generation = await _stream(service, context, checked, stream)
+        return await api.streamed(request, context, stream, generation)
 
     def triton(body: dict[str, Any]) -> Respond:
         async def respond(service: Service, context: RequestContext, sink: ChunkSink) -> bytes | Cancellable:
@@ -63,7 +56,7 @@ def _endpoint(name: Body, path: str, prompt: dict[str, Any], operation: Operatio
         return respond
 
     smoke = Smoke(body={**prompt, "max_tokens": 8, "temperature": 0}, check=_check)
-    return Endpoint(name=name, paths=(path,), handler=handler, operation=operation, triton=triton, smoke=smoke)
+    return Endpoint(name=name, paths=(path,), handler=generate, operation=operation, triton=triton, smoke=smoke)
 
 
 async def _answer(

@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+FormatName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_\-]+\Z")]
+
 
 class JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
     """A JSON schema with its name."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_\-]+\Z")]
+    name: FormatName
     schema: dict[str, Any]
     description: str | None = None
     strict: bool | None = None

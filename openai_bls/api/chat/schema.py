@@ -63,7 +63,7 @@ class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal"):
     refusal: str
 
 
-Content = str | list[TextPart | RefusalPart]
+Content = str | Annotated[list[TextPart | RefusalPart], PER_TOKEN]
 
 
 class FunctionCall(msgspec.Struct):
@@ -109,7 +109,7 @@ class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
     content: Content | None = None
     name: str | None = None
     refusal: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall] | None, PER_TOKEN] = None
     reasoning_content: str | None = None
     """Earlier reasoning, which some chat templates render again."""
     reasoning: str | None = None
@@ -159,13 +159,7 @@ class NamedFunction(msgspec.Struct):
 
 
 class NamedToolChoice(msgspec.Struct, tag_field="type", tag="function"):
-    """A `tool_choice` that names a function."""
-
-    function: NamedFunction
-
-
-class AllowedTool(msgspec.Struct, tag_field="type", tag="function"):
-    """One of the tools that a `tool_choice` allows."""
+    """A `tool_choice` that names a function, or one of those that it allows."""
 
     function: NamedFunction
 
@@ -174,7 +168,7 @@ class AllowedTools(msgspec.Struct, forbid_unknown_fields=True):
     """Some of the tools, to be called at will or for certain."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[AllowedTool], Meta(min_length=1)]
+    tools: Annotated[list[NamedToolChoice], Meta(min_length=1)]
 
 
 class AllowedToolsChoice(msgspec.Struct, tag_field="type", tag="allowed_tools"):

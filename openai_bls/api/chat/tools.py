@@ -63,16 +63,11 @@ def template_message(message: schema.Message, index: int) -> dict[str, Any]:
     Raises:
         InvalidRequestError: it says nothing, or something that is not supported.
     """
-    if isinstance(message, (schema.SystemMessage, schema.DeveloperMessage)):
-        result: dict[str, Any] = {"role": "system"}
-    elif isinstance(message, schema.UserMessage):
-        result = {"role": "user"}
-    elif isinstance(message, schema.ToolMessage):
-        result = {"role": "tool"}
-        if message.tool_call_id is not None:
-            result["tool_call_id"] = message.tool_call_id
-    else:
-        result = {"role": "assistant"}
+    role = message.__struct_config__.tag
+    result: dict[str, Any] = {"role": "system" if role == "developer" else role}
+    if isinstance(message, schema.ToolMessage) and message.tool_call_id is not None:
+        result["tool_call_id"] = message.tool_call_id
+    if isinstance(message, schema.AssistantMessage):
         for name in ("function_call", "audio"):
             if getattr(message, name) is not None:
                 raise InvalidRequestError(

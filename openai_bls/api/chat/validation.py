@@ -84,9 +84,9 @@ def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) 
     common: dict[str, Any] = {
         "model": request.model,
         "n": request.n or 1,
-        "stop": _stop(request.stop),
+        "stop": _strings(request.stop, "stop", schema.MAX_STOP_STRINGS),
         "stop_token_ids": tuple(request.stop_token_ids or ()),
-        "bad_words": _bad_words(request.bad_words),
+        "bad_words": _strings(request.bad_words, "bad_words", schema.MAX_BAD_WORDS),
         "min_tokens": request.min_tokens or 0,
         "ignore_eos": bool(request.ignore_eos),
         "include_stop_str_in_output": bool(request.include_stop_str_in_output),
@@ -207,20 +207,6 @@ def _check_min_tokens(request: schema.Generation, max_tokens: int | None) -> Non
         )
 
 
-def _bad_words(words: list[str] | None) -> tuple[str, ...]:
-    if words is not None and len(words) > schema.MAX_BAD_WORDS:
-        raise InvalidRequestError(
-            f"'bad_words' has {len(words)} words; at most {schema.MAX_BAD_WORDS} are supported.", param="bad_words"
-        )
-    for word in words or ():
-        if not word or len(word) > schema.MAX_STOP_LENGTH:
-            raise InvalidRequestError(
-                f"'bad_words' holds a word of {len(word)} characters; 1 to {schema.MAX_STOP_LENGTH} are supported.",
-                param="bad_words",
-            )
-    return tuple(words or ())
-
-
 def _logit_bias(bias: dict[str, float] | None) -> dict[int, float] | None:
     if bias is None:
         return None
@@ -233,18 +219,14 @@ def _logit_bias(bias: dict[str, float] | None) -> dict[int, float] | None:
     return result
 
 
-def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
-    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    if len(stops) > schema.MAX_STOP_STRINGS:
-        raise InvalidRequestError(
-            f"'stop' has {len(stops)} strings; at most {schema.MAX_STOP_STRINGS} are supported.", param="stop"
-        )
-    for text in stops:
-        if not text:
-            raise InvalidRequestError("'stop' holds an empty string.", param="stop")
-        if len(text) > schema.MAX_STOP_LENGTH:
+def _strings(given: str | list[str] | None, field: str, most: int) -> tuple[str, ...]:
+    strings = (given,) if isinstance(given, str) else tuple(given or ())
+    if len(strings) > most:
+        raise InvalidRequestError(f"'{field}' has {len(strings)} strings; at most {most} are supported.", param=field)
+    for text in strings:
+        if not 1 <= len(text) <= schema.MAX_STOP_LENGTH:
             raise InvalidRequestError(
-                f"'stop' holds a string of {len(text)} characters; at most {schema.MAX_STOP_LENGTH} are supported.",
-                param="stop",
+                f"'{field}' holds a string of {len(text)} characters; 1 to {schema.MAX_STOP_LENGTH} are supported.",
+                param=field,
             )
-    return stops
+    return strings

@@ -19,7 +19,17 @@ Metadata = Annotated[
 ]
 """Texts that a client keeps with an object."""
 
+MAX_INPUTS = 2048
+"""Maximum texts of a request that is answered by one result for each, as at OpenAI."""
+
 _ANY = msgspec.json.Decoder()
+
+
+class PromptUsage(msgspec.Struct, frozen=True):
+    """Token counts, summed over the inputs; 0 where another model does not tell them."""
+
+    prompt_tokens: int
+    total_tokens: int
 
 
 def fault(what: Fault) -> InvalidRequestError:
@@ -87,3 +97,19 @@ def texts_or_token_ids(value: str | Sequence[str | int | list[int]], field: str)
         f"'{field}' mixes kinds: give a string, an array of strings, an array of token ids or an array of such arrays.",
         param=field,
     )
+
+
+def check_inputs(count: int, field: str) -> None:
+    """Refuse a field with no input, or with more than a request may have.
+
+    Args:
+        count: inputs of the field.
+        field: name of the field.
+
+    Raises:
+        InvalidRequestError: there is none, or one too many.
+    """
+    if not count:
+        raise InvalidRequestError(f"'{field}' is an empty array.", param=field)
+    if count > MAX_INPUTS:
+        raise InvalidRequestError(f"'{field}' has {count} items; at most {MAX_INPUTS} are supported.", param=field)

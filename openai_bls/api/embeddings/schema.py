@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import base64
 from array import array
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from openai_bls.api.chat.schema import PositiveInt, TokenId
-from openai_bls.api.common.bodies import convert, texts_or_token_ids
+from openai_bls.api.common.bodies import PromptUsage, check_inputs, convert, texts_or_token_ids
 from openai_bls.api.common.documented import limits
 from openai_bls.api.common.encoding import encode
-from openai_bls.core.errors import InvalidRequestError
-
-MAX_INPUTS = 2048
-"""Maximum inputs of a request, as at OpenAI."""
 
 EncodingFormat = Literal["float", "base64"]
 Pooling = Literal["last", "mean"]
@@ -53,20 +50,19 @@ class Embedding(msgspec.Struct, frozen=True):
     """Base64 of little-endian float32, or a JSON array."""
 
 
-class EmbeddingsUsage(msgspec.Struct, frozen=True):
-    """Token counts, summed over the inputs; 0 where another model does not tell them."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
 class EmbeddingsAnswer(msgspec.Struct, frozen=True):
     """The vectors, in the order of the inputs."""
 
     object: Literal["list"]
     data: list[Embedding]
     model: str
-    usage: EmbeddingsUsage
+    usage: PromptUsage
+
+
+def answer_of(vectors: Sequence[str | msgspec.Raw], model: str, prompt_tokens: int) -> EmbeddingsAnswer:
+    """The answer with encoded vectors, in the order of the inputs."""
+    data = [Embedding("embedding", index, vector) for index, vector in enumerate(vectors)]
+    return EmbeddingsAnswer("list", data, model, PromptUsage(prompt_tokens, prompt_tokens))
 
 
 def parse_embeddings(body: dict[str, Any]) -> tuple[EmbeddingsBody, list[str], list[list[int]]]:
@@ -77,9 +73,7 @@ def parse_embeddings(body: dict[str, Any]) -> tuple[EmbeddingsBody, list[str], l
     """
     request = convert(body, EmbeddingsBody)
     texts, token_ids = texts_or_token_ids(request.input, "input")
-    count = len(texts) + len(token_ids)
-    if count > MAX_INPUTS:
-        raise InvalidRequestError(f"'input' has {count} items; at most {MAX_INPUTS} are supported.", param="input")
+    check_inputs(len(texts) + len(token_ids), "input")
     return request, texts, token_ids
 
 

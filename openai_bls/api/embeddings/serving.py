@@ -12,10 +12,9 @@ import msgspec
 
 from openai_bls.api.common.one_shot import admitted
 from openai_bls.api.embeddings.schema import (
-    Embedding,
     EmbeddingsAnswer,
     EmbeddingsBody,
-    EmbeddingsUsage,
+    answer_of,
     encode_vector,
     parse_embeddings,
 )
@@ -66,12 +65,7 @@ async def embed(service: Service, context: RequestContext, body: dict[str, Any])
         ticket = service.admission(model).ticket(context.key, tally.prompt_tokens, 0, 1, deadline)
         tally.lease.take_tokens(tally.prompt_tokens, tally.prompt_tokens)
         vectors = await _Work(request, target, prompts, ticket).vectors()
-    return EmbeddingsAnswer(
-        "list",
-        [Embedding("embedding", index, vector) for index, vector in enumerate(vectors)],
-        request.model or model.info.model_name,
-        EmbeddingsUsage(tally.prompt_tokens, tally.prompt_tokens),
-    )
+    return answer_of(vectors, request.model or model.info.model_name, tally.prompt_tokens)
 
 
 async def _tokenize(request: EmbeddingsBody, texts: list[str], model: ServedModel) -> list[list[int]]:

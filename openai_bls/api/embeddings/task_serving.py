@@ -9,10 +9,9 @@ import numpy as np
 from openai_bls.api.common.one_shot import admitted
 from openai_bls.api.common.unsupported import Unsupported, refuse_unsupported
 from openai_bls.api.embeddings.schema import (
-    Embedding,
     EmbeddingsAnswer,
     EmbeddingsBody,
-    EmbeddingsUsage,
+    answer_of,
     encode_vector,
 )
 from openai_bls.core.errors import InvalidRequestError
@@ -61,12 +60,7 @@ async def embed_by_task(
         encoded = await asyncio.to_thread(
             lambda: [encode_vector(vector.tolist(), request.encoding_format) for vector in vectors]
         )
-    return EmbeddingsAnswer(
-        "list",
-        [Embedding("embedding", index, vector) for index, vector in enumerate(encoded)],
-        model.name,
-        EmbeddingsUsage(tally.prompt_tokens, tally.prompt_tokens),
-    )
+    return answer_of(encoded, model.name, tally.prompt_tokens)
 
 
 def _sized(vector: Array, wanted: int | None, model: TaskModel) -> Array:

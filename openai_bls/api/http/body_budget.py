@@ -10,8 +10,8 @@ from openai_bls.core.errors import OverloadedError
 SMALL_BODY_BYTES = 16 * 1024
 """A body up to this size is always taken: large ones hold no ordinary request up."""
 
-# Freed memory is given back this many seconds after a body of at least this many bytes.
-_TRIM_S = 1.0
+TRIM_S = 1.0
+"""Seconds from the end of a large body until freed memory is given back."""
 _TRIM_BYTES = 1 << 20
 
 
@@ -42,7 +42,7 @@ class BodyBudget:
         """Free what a body has reserved altogether."""
         self.held -= size
         if size >= _TRIM_BYTES and self._trim is None:
-            self._trim = asyncio.get_running_loop().call_later(_TRIM_S, self._trim_now)
+            self._trim = asyncio.get_running_loop().call_later(TRIM_S, self._trim_now)
 
     def _trim_now(self) -> None:
         self._trim = None

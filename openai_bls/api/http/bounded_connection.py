@@ -7,10 +7,11 @@ A request that asks for an upgrade, such as the h2c that Java's client asks for,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Literal, cast
 
 import httptools
+from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from openai_bls.api.common.encoding import encode
@@ -229,7 +230,9 @@ class BoundedConnection(HttpToolsProtocol):
         if error is not None:
             # In its turn, after the answers to the requests before it.
             self._deaf = True
-            self.app = _refusing(error)
+            self.app = Response(
+                encode(error.body()), error.status, {"connection": "close"}, media_type="application/json"
+            )
             # uvicorn does not take every path apart.
             self.url = b"/"
         super().on_headers_complete()
@@ -319,9 +322,7 @@ class BoundedConnection(HttpToolsProtocol):
         elif self._phase == "body":
             self.transport.close()
             return
-        body = encode(error.body())
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[error.status] + head + body)
+        self.transport.write(last_response(error))
         self._linger()
 
     def _close_after_response(self) -> None:
@@ -344,6 +345,13 @@ class BoundedConnection(HttpToolsProtocol):
         self._timer = self.loop.call_later(_LINGER_S, self.transport.abort)
 
 
+def last_response(error: ApiError) -> bytes:
+    """The response with an error that ends a connection."""
+    body = encode(error.body())
+    head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+    return bytes(STATUS_LINE[error.status]) + head + body
+
+
 def _announces_body(name: bytes, value: bytes) -> bool:
     return name == b"transfer-encoding" or (name == b"content-length" and int(value) > 0)
 
@@ -360,19 +368,3 @@ def _head_problem(headers: list[tuple[bytes, bytes]], http_version: str) -> ApiE
     if any(name == b"expect" and value.strip().lower() != b"100-continue" for name, value in headers):
         return _RefusalError(417, "The only expectation that is met is 100-continue.")
     return None
-
-
-def _refusing(error: ApiError) -> Any:
-    """ASGI application that answers with `error` and closes the connection."""
-
-    async def app(scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
-        body = encode(error.body())
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"connection", b"close"),
-        ]
-        await send({"type": "http.response.start", "status": error.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-    return app

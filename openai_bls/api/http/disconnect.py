@@ -73,3 +73,9 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     finally:
         working.cancel()
         waiting.cancel()
+
+
+def resolve(future: asyncio.Future[None]) -> None:
+    """End the waiting for `future`, unless it has ended."""
+    if not future.done():
+        future.set_result(None)

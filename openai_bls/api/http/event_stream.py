@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import TextEncoder
-from openai_bls.api.http.disconnect import unless_gone
+from openai_bls.api.http.disconnect import resolve, unless_gone
 from openai_bls.api.http.stream_connection import EXTENSION, StreamConnection
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import ApiError
@@ -162,8 +162,7 @@ class EventStream(Response):
             self._written_at = self._loop.time()
 
     def _resume(self) -> None:
-        if not self._last_events.done():
-            self._last_events.set_result(None)
+        resolve(self._last_events)
 
     def _keep_alive(self) -> None:
         """Break the silence, if there is one. One timer an interval, not one an event."""
@@ -180,21 +179,16 @@ class EventStream(Response):
             if not self._flush_scheduled:
                 self._flush_scheduled = True
                 self._write_batcher.schedule(self._flush)
-        elif self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        elif self._waiter is not None:
+            resolve(self._waiter)
 
     async def _wait(self) -> None:
         """Until there is something to send, or the interval is over."""
         loop = asyncio.get_running_loop()
         waiter = self._waiter = loop.create_future()
-        timer = loop.call_later(self._interval, _expire, waiter)
+        timer = loop.call_later(self._interval, resolve, waiter)
         try:
             await waiter
         finally:
             timer.cancel()
             self._waiter = None
-
-
-def _expire(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

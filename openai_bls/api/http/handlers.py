@@ -7,6 +7,7 @@ import functools
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from msgspec import Raw
@@ -69,6 +70,22 @@ class _Endpoint:
         await self._app(scope, receive, send)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """What the handlers of /v1 have in common, and in what they differ."""
+
+    name: str
+    """Label in the metrics; value of the input `endpoint` on Triton."""
+    has_guards: bool = True
+    """Requests that have a body, and their answers, are shown to the guards, if there are any."""
+    answer_error: ErrorAnswer = error_response
+    """Maker of the answer to a request that failed."""
+    id_header: str = "x-request-id"
+    """Response header that carries the request's id, besides `x-request-id`."""
+    uploads: bool = False
+    """Bodies go to disk as they come, and are bounded by the handler."""
+
+
 class Api:
     """Context of the /v1 handlers: service, authentication, streams.
 
@@ -122,26 +139,8 @@ class Api:
         made: T = self._shared[make]
         return made
 
-    def guarded(
-        self,
-        handler: Handler,
-        *,
-        endpoint: str,
-        has_guards: bool = True,
-        answer_error: ErrorAnswer = error_response,
-        id_header: str = "x-request-id",
-        uploads: bool = False,
-    ) -> ASGIApp:
-        """`handler` with authentication, a request id in and out, and every exception as an error body.
-
-        Args:
-            handler: raises ApiError for the client's errors.
-            endpoint: name of the endpoint in the metrics.
-            has_guards: whether the guards see the endpoint's requests (`pipeline.guards`), if there are any.
-            answer_error: makes the answer to a request that failed.
-            id_header: header of the response that carries the request id, in addition to `x-request-id`.
-            uploads: whether bodies go to disk as they come; the handler bounds them.
-        """
+    def guarded(self, handler: Handler, served: Served) -> ASGIApp:
+        """`handler` with authentication, a request id in and out, and every exception as an error body."""
         service = self.service
 
         async def guard(scope: Scope, receive: Receive, send: Send) -> None:
@@ -156,19 +155,19 @@ class Api:
             if not _REQUEST_ID.fullmatch(request_id):
                 request_id = "req_" + secrets.token_hex(16)
             context.request_id = request_id
-            context.endpoint = endpoint
-            context.has_guards = has_guards
+            context.endpoint = served.name
+            context.has_guards = served.has_guards
 
             def refuse(error: ApiError) -> Response:
                 service.refused(context, error)
-                return answer_error(error, context)
+                return served.answer_error(error, context)
 
             response = await enveloped(context, answer(request, context), refuse)
             if service.api_keys.required:
                 response.headers.update(service.budgets.headers(context.key))
             response.headers["x-request-id"] = request_id
-            if id_header != "x-request-id":
-                response.headers[id_header] = request_id
+            if served.id_header != "x-request-id":
+                response.headers[served.id_header] = request_id
             if response.status_code == 413 or (response.status_code >= 400 and "expect" in request.headers):
                 # The rest of it is not worth reading, or will never be sent.
                 response.headers["connection"] = "close"
@@ -178,7 +177,7 @@ class Api:
             # By the head alone: nothing of the body has been asked for.
             self._check_head(request, context)
             try:
-                if not uploads:
+                if not served.uploads:
                     self._reserve_body(request, context)
                 return await handler(request, context)
             except ClientDisconnect:

@@ -8,9 +8,8 @@ import logging
 import socket
 from collections.abc import Callable
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
-
-from openai_bls.api.common.encoding import encode
+from openai_bls.api.http.bounded_connection import last_response
+from openai_bls.api.http.disconnect import resolve
 from openai_bls.api.http.tls_files import TlsFiles
 from openai_bls.core.errors import InvalidRequestError
 
@@ -18,8 +17,8 @@ logger = logging.getLogger(__name__)
 
 # Connections taken in one turn of the event loop.
 _BATCH = 64
-# Seconds without accepting once no further file can be opened.
-_PAUSE_S = 1.0
+PAUSE_S = 1.0
+"""Seconds without accepting once no further file can be opened."""
 _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 # First byte of every TLS connection: a record with a handshake in it.
 _HANDSHAKE_RECORD = b"\x16"
@@ -77,7 +76,7 @@ class TlsAcceptor:
                     # It would be called again at once, and again.
                     logger.error("/v1 accepts nothing for a while: %s", error.strerror)
                     self._loop.remove_reader(self._listener)
-                    self._pause = self._loop.call_later(_PAUSE_S, self._resume)
+                    self._pause = self._loop.call_later(PAUSE_S, self._resume)
                 return
             if not self._has_room(len(self._handshakes)):
                 connection.close()
@@ -117,7 +116,7 @@ class TlsAcceptor:
     async def _first_byte(self, connection: socket.socket) -> bytes:
         """The first byte, which stays to be read; empty if the client has gone."""
         readable = self._loop.create_future()
-        self._loop.add_reader(connection, _resolve, readable)
+        self._loop.add_reader(connection, resolve, readable)
         try:
             await readable
         finally:
@@ -125,16 +124,9 @@ class TlsAcceptor:
         return connection.recv(1, socket.MSG_PEEK)
 
 
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
 def _refuse_plain(connection: socket.socket) -> None:
     """Tell a client without TLS."""
     # Closing with something unread would reset the answer.
     connection.recv(65536)
-    body = encode(InvalidRequestError("This port speaks HTTPS: begin the URL with https://.").body())
-    head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-    connection.send(STATUS_LINE[400] + head + body)
+    connection.send(last_response(InvalidRequestError("This port speaks HTTPS: begin the URL with https://.")))
     connection.shutdown(socket.SHUT_WR)

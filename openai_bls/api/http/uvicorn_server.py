@@ -25,8 +25,8 @@ from openai_bls.pipeline.service import Service
 
 # Seconds that connections get to finish once the model is being unloaded.
 _GRACE_S = 5
-# Seconds that a connection may stay silent between two requests, and before its first.
-_KEEP_ALIVE_S = 75
+KEEP_ALIVE_S = 75
+"""Seconds that a connection may stay silent between two requests, and before its first."""
 # Open files that are not connections of /v1: libraries, sockets to the other models, Triton's own.
 _OTHER_FILES = 128
 
@@ -64,7 +64,7 @@ class HttpServer:
             server_header=False,
             # Nothing here asks for a client's address.
             proxy_headers=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=_GRACE_S,
         )
         self._server = uvicorn.Server(config) if tls is None else _TlsServer(config, settings, tls)

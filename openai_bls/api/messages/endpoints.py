@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from openai_bls.api.common.one_shot import prompt_token_ids
-from openai_bls.api.endpoint import Endpoint, Smoke, expect
-from openai_bls.api.http.handlers import Api, Handler, JsonResponse
+from openai_bls.api.endpoint import ApiHandler, Endpoint, Operation, Smoke, expect
+from openai_bls.api.http.handlers import Api, JsonResponse
 from openai_bls.api.messages.answers import ErrorAnswer, MessageAnswer, MessageEvent, TokenCount
 from openai_bls.api.messages.conversion import Converted, convert, decode
 from openai_bls.api.messages.errors import OVERLOADED, error_body
 from openai_bls.api.messages.schema import UNSUPPORTED, MessagesRequest, PromptRequest
 from openai_bls.api.messages.writers import StreamedMessage, WholeMessage
-from openai_bls.api.operation import Operation
 from openai_bls.core.errors import ApiError, OverloadedError
 from openai_bls.pipeline.lifecycle.context import RequestContext
 
@@ -42,40 +40,30 @@ async def _parsed(
     return await api.parsed(request, context, parse)
 
 
-def _create(api: Api) -> Handler:
-    service = api.service
-
-    async def create(request: Request, context: RequestContext) -> Response:
-        body, (valid, omit_thinking) = await _parsed(api, request, context, MessagesRequest)
-        if not valid.stream:
-            completing = service.complete(
-                context, valid, lambda _: WholeMessage(body.model, omit_thinking=omit_thinking)
-            )
-            return await api.answered(request, context, completing)
-        stream = api.event_stream(ending=b"")
-        generation = await service.begin(
-            context, valid, lambda _: StreamedMessage(stream, body.model, omit_thinking=omit_thinking)
+async def _create(api: Api, request: Request, context: RequestContext) -> Response:
+    body, (valid, omit_thinking) = await _parsed(api, request, context, MessagesRequest)
+    if not valid.stream:
+        completing = api.service.complete(
+            context, valid, lambda _: WholeMessage(body.model, omit_thinking=omit_thinking)
         )
-        return await api.streamed(request, context, stream, generation, _answer_error)
-
-    return create
-
-
-def _count_tokens(api: Api) -> Handler:
-    async def count(request: Request, context: RequestContext) -> Response:
-        _, (valid, _) = await _parsed(api, request, context, PromptRequest)
-
-        async def counted() -> dict[str, int]:
-            return {"input_tokens": len(await prompt_token_ids(api.service, context, valid))}
-
-        return await api.answered(request, context, counted())
-
-    return count
+        return await api.answered(request, context, completing)
+    stream = api.event_stream(ending=b"")
+    generation = await api.service.begin(
+        context, valid, lambda _: StreamedMessage(stream, body.model, omit_thinking=omit_thinking)
+    )
+    return await api.streamed(request, context, stream, generation, _answer_error)
 
 
-def _endpoint(
-    name: str, path: str, handler: Callable[[Api], Handler], smoke: Smoke, summary: str, **types: Any
-) -> Endpoint:
+async def _count_tokens(api: Api, request: Request, context: RequestContext) -> Response:
+    _, (valid, _) = await _parsed(api, request, context, PromptRequest)
+
+    async def counted() -> dict[str, int]:
+        return {"input_tokens": len(await prompt_token_ids(api.service, context, valid))}
+
+    return await api.answered(request, context, counted())
+
+
+def _endpoint(name: str, path: str, handler: ApiHandler, smoke: Smoke, summary: str, **types: Any) -> Endpoint:
     operation = Operation(
         summary=summary,
         **types,

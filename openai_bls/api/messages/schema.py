@@ -75,7 +75,8 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[
-        str | list[dict[str, Any]], documented(str | list[TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock])
+        str | list[dict[str, Any]],
+        documented(str | list[TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock], per_token=True),
     ]
 
 

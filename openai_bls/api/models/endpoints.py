@@ -8,9 +8,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from openai_bls.api.endpoint import Endpoint
-from openai_bls.api.http.handlers import Api, Handler, JsonResponse
-from openai_bls.api.operation import Operation
+from openai_bls.api.endpoint import Endpoint, Operation
+from openai_bls.api.http.handlers import Api, JsonResponse
 from openai_bls.pipeline.lifecycle.context import RequestContext
 
 
@@ -35,19 +34,13 @@ class ModelList(msgspec.Struct):
     data: list[ModelCard]
 
 
-def _list(api: Api) -> Handler:
-    async def handle(request: Request, context: RequestContext) -> Response:
-        models = api.service.models
-        return JsonResponse({"object": "list", "data": [models.card(name) for name in models.names]})
-
-    return handle
+async def _list(api: Api, request: Request, context: RequestContext) -> Response:
+    models = api.service.models
+    return JsonResponse({"object": "list", "data": [models.card(name) for name in models.names]})
 
 
-def _retrieve(api: Api) -> Handler:
-    async def handle(request: Request, context: RequestContext) -> Response:
-        return JsonResponse(api.service.models.card(request.path_params["model"]))
-
-    return handle
+async def _retrieve(api: Api, request: Request, context: RequestContext) -> Response:
+    return JsonResponse(api.service.models.card(request.path_params["model"]))
 
 
 ENDPOINTS = (

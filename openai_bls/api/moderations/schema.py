@@ -9,12 +9,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from openai_bls.api.common.bodies import convert
+from openai_bls.api.common.bodies import MAX_INPUTS, check_inputs, convert
 from openai_bls.api.common.documented import limits
 from openai_bls.core.errors import InvalidRequestError
-
-MAX_INPUTS = 2048
-"""Maximum texts of a request."""
 
 
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,8 +56,7 @@ def parse_moderations(body: dict[str, Any]) -> tuple[ModerationsBody, list[str]]
     request = convert(body, ModerationsBody)
     if isinstance(request.input, str):
         return request, [request.input]
-    if not request.input:
-        raise InvalidRequestError("'input' is an empty array.", param="input")
+    check_inputs(len(request.input), "input")
     texts = [item for item in request.input if isinstance(item, str)]
     parts = [item for item in request.input if isinstance(item, TextPart)]
     if parts and (texts or len(parts) > 1):
@@ -68,6 +64,4 @@ def parse_moderations(body: dict[str, Any]) -> tuple[ModerationsBody, list[str]]
         raise InvalidRequestError(
             "'input' has several parts: give a string, an array of strings, or one part of type text.", param="input"
         )
-    if len(texts) > MAX_INPUTS:
-        raise InvalidRequestError(f"'input' has {len(texts)} items; at most {MAX_INPUTS} are supported.", param="input")
     return request, texts or [parts[0].text]

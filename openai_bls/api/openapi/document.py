@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from openai_bls import __version__
-from openai_bls.api.endpoint import Endpoint
-from openai_bls.api.openapi.json_schema import Schema, SchemaBuilder
-from openai_bls.api.operation import Operation
+from openai_bls.api.endpoint import Endpoint, Operation
+from openai_bls.api.openapi.json_schema import REF, Schema, SchemaBuilder
 from openai_bls.core.errors import (
     ApiError,
     AuthenticationError,
@@ -96,7 +95,12 @@ _SERVER: dict[str, tuple[str, Any]] = {
 
 
 def document(
-    by_folder: Mapping[str, Sequence[Endpoint]], *, has_keys: bool, has_guards: bool, max_items: int | None = None
+    by_folder: Mapping[str, Sequence[Endpoint]],
+    *,
+    has_keys: bool,
+    has_guards: bool,
+    max_items: int | None = None,
+    max_values: int | None = None,
 ) -> dict[str, Any]:
     """The document, as JSON has it.
 
@@ -105,6 +109,7 @@ def document(
         has_keys: requests need an API key.
         has_guards: requests and answers are shown to guards, which may refuse them.
         max_items: tokens of the longest context, and so the most messages, for instance; None is not known.
+        max_values: most values of a body, which bound every array that has no bound of its own; None is not known.
     """
     operations = [endpoint.operation for endpoints in by_folder.values() for endpoint in endpoints]
     types = [kind for o in operations for kind in (*o.bodies, o.answer, o.events, o.query, o.error) if kind is not None]
@@ -163,7 +168,30 @@ def document(
         found["security"] = [{"bearer": []}, {"x-api-key": []}]
     # Defaults and enums of structs are what JSON makes of them.
     plain: dict[str, Any] = msgspec.to_builtins(found)
+    if max_values is not None:
+        bodies = [found for methods in plain["paths"].values() for found in _bodies(methods)]
+        _bound_arrays(bodies, plain["components"]["schemas"], max_values, set())
     return plain
+
+
+def _bodies(methods: Mapping[str, Any]) -> list[Any]:
+    return [operation["requestBody"] for operation in methods.values() if "requestBody" in operation]
+
+
+def _bound_arrays(schema: Any, components: Mapping[str, Any], most: int, seen: set[str]) -> None:
+    """Give every array of `schema`, and of the components that it refers to, a bound if it has none."""
+    if isinstance(schema, list):
+        for member in schema:
+            _bound_arrays(member, components, most, seen)
+    elif isinstance(schema, dict):
+        if "items" in schema and "array" in schema.get("type", ()):
+            schema.setdefault("maxItems", most)
+        reference = str(schema.get("$ref", "")).removeprefix(REF)
+        if reference and reference not in seen:
+            seen.add(reference)
+            _bound_arrays(components[reference], components, most, seen)
+        for member in schema.values():
+            _bound_arrays(member, components, most, seen)
 
 
 _TEXT: Schema = {"type": "string"}

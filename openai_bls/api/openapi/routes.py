@@ -30,7 +30,13 @@ def description_routes(service: Service) -> list[Route]:
 
     def make(context: int) -> dict[str, object]:
         has_guards = service.guards is not None
-        return document(BY_FOLDER, has_keys=service.api_keys.required, has_guards=has_guards, max_items=context)
+        return document(
+            BY_FOLDER,
+            has_keys=service.api_keys.required,
+            has_guards=has_guards,
+            max_items=context,
+            max_values=service.settings.max_request_values,
+        )
 
     async def openapi(request: Request) -> Response:
         text = await asyncio.to_thread(description, service.models.longest_context)

@@ -10,15 +10,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from openai_bls.api.chat.schema import PositiveInt
-from openai_bls.api.common.bodies import convert
+from openai_bls.api.common.bodies import MAX_INPUTS, PromptUsage, check_inputs, convert
 from openai_bls.api.common.documented import limits
 from openai_bls.core.errors import InvalidRequestError
 
-MAX_DOCUMENTS = 2048
-"""Maximum documents of a request."""
-
-
-Texts = Annotated[list[str], limits(minItems=1, maxItems=MAX_DOCUMENTS)]
+Texts = Annotated[list[str], limits(minItems=1, maxItems=MAX_INPUTS)]
 
 
 class DocumentObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +28,7 @@ class RerankBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     query: str
     """Question that the documents are to answer."""
-    documents: Annotated[list[str | DocumentObject], limits(minItems=1, maxItems=MAX_DOCUMENTS)]
+    documents: Annotated[list[str | DocumentObject], limits(minItems=1, maxItems=MAX_INPUTS)]
     """Up to 2,048 strings or objects with `text` alone."""
     model: str | None = None
     """May be left out where there is one model."""
@@ -61,13 +57,6 @@ class ScoreBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Harmless."""
 
 
-class PairUsage(msgspec.Struct, frozen=True):
-    """Token counts; 0 where the model does not tell them."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
 class RerankResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """One document's score."""
 
@@ -82,7 +71,7 @@ class RerankAnswer(msgspec.Struct, frozen=True):
     id: str
     model: str
     results: list[RerankResult]
-    usage: PairUsage
+    usage: PromptUsage
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -101,7 +90,7 @@ class ScoreAnswer(msgspec.Struct, frozen=True):
     created: int
     model: str
     data: list[Score]
-    usage: PairUsage
+    usage: PromptUsage
 
 
 def parse_rerank(body: dict[str, Any]) -> tuple[RerankBody, list[str]]:
@@ -112,7 +101,7 @@ def parse_rerank(body: dict[str, Any]) -> tuple[RerankBody, list[str]]:
     """
     request = convert(body, RerankBody)
     texts = [document if isinstance(document, str) else document.text for document in request.documents]
-    _check_count(texts, "documents")
+    check_inputs(len(texts), "documents")
     return request, texts
 
 
@@ -125,8 +114,8 @@ def parse_score(body: dict[str, Any]) -> tuple[ScoreBody, list[str], list[str]]:
     request = convert(body, ScoreBody)
     first_name, first = _either("text_1", request.text_1, "queries", request.queries)
     second_name, second = _either("text_2", request.text_2, "documents", request.documents)
-    _check_count(first, first_name)
-    _check_count(second, second_name)
+    check_inputs(len(first), first_name)
+    check_inputs(len(second), second_name)
     if len(first) == 1:
         first = first * len(second)
     if len(first) != len(second):
@@ -150,12 +139,3 @@ def _either(
         )
     name, given = (name, value) if value is not None else (other_name, other)
     return name, [given] if isinstance(given, str) else list(given or [])
-
-
-def _check_count(texts: list[str], field: str) -> None:
-    if not texts:
-        raise InvalidRequestError(f"'{field}' is an empty array.", param=field)
-    if len(texts) > MAX_DOCUMENTS:
-        raise InvalidRequestError(
-            f"'{field}' has {len(texts)} items; at most {MAX_DOCUMENTS} are supported.", param=field
-        )

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from openai_bls.api.common.bodies import PromptUsage
 from openai_bls.api.common.encoding import new_id
 from openai_bls.api.common.one_shot import Tally, admitted
 from openai_bls.api.rerank.schema import (
     DocumentObject,
-    PairUsage,
     RerankAnswer,
     RerankResult,
     Score,
@@ -44,7 +44,7 @@ async def rerank(service: Service, context: RequestContext, body: dict[str, Any]
         RerankResult(index, scores[index], DocumentObject(documents[index]) if with_documents else None)
         for index in order
     ]
-    return RerankAnswer(new_id("rerank-"), model.name, results, PairUsage(tally.prompt_tokens, tally.prompt_tokens))
+    return RerankAnswer(new_id("rerank-"), model.name, results, PromptUsage(tally.prompt_tokens, tally.prompt_tokens))
 
 
 async def score(service: Service, context: RequestContext, body: dict[str, Any]) -> ScoreAnswer:
@@ -63,7 +63,7 @@ async def score(service: Service, context: RequestContext, body: dict[str, Any])
         int(time.time()),
         model.name,
         [Score(index, "score", value) for index, value in enumerate(scores)],
-        PairUsage(tally.prompt_tokens, tally.prompt_tokens),
+        PromptUsage(tally.prompt_tokens, tally.prompt_tokens),
     )
 
 

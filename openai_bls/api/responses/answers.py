@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from openai_bls.api.chat.formats import JsonObjectFormat, TextFormat
 from openai_bls.api.responses.items import InputText, ReasoningText, Refusal, Status, SummaryText
-from openai_bls.api.responses.schema import JsonObjectFormat, JsonSchemaFormat, TextFormat
+from openai_bls.api.responses.schema import JsonSchemaFormat
 
 
 class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):

@@ -10,7 +10,6 @@ from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import EventSink
 from openai_bls.api.responses.parsing import CreateRequest
 from openai_bls.api.responses.recording import Recording
-from openai_bls.api.responses.responses import Draft
 from openai_bls.api.responses.store import ResponseStore, Stored, is_response
 from openai_bls.api.responses.writers import StreamedResponse, WholeResponse
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError
@@ -25,13 +24,13 @@ class BackgroundStream(StreamedResponse):
 
     def open(self) -> None:
         """Write the first events."""
-        response = self._draft.queued()
+        response = self.draft.queued()
         self._events.event("response.created", response=response)
         self._events.event("response.queued", response=response)
 
     def failed(self, error: ApiError) -> None:
         """An error ends the stream, and is what is found later."""
-        self._keep(encode(self._draft.failed(self.items, self._translated(error))))
+        self._keep(encode(self.draft.failed(self.items, self._translated(error))))
         super().failed(error)
 
     def cancelled(self) -> None:
@@ -41,7 +40,7 @@ class BackgroundStream(StreamedResponse):
         self._sink.end()
 
     def _opening(self) -> bytes:
-        return self._events.encode("response.in_progress", response=self._draft.in_progress())
+        return self._events.encode("response.in_progress", response=self.draft.in_progress())
 
 
 class Job:
@@ -49,7 +48,6 @@ class Job:
 
     Args:
         wanted: request for the response.
-        draft: draft of the response.
         writer: writer of the answer.
         generation: generation that has begun.
         recording: recording of the response's events, if it streams.
@@ -59,14 +57,13 @@ class Job:
     def __init__(
         self,
         wanted: CreateRequest,
-        draft: Draft,
         writer: WholeResponse | BackgroundStream,
         generation: Generation,
         recording: Recording | None,
         guarded: GuardedRequest | None,
     ) -> None:
         self._wanted = wanted
-        self._draft = draft
+        self._draft = writer.draft
         self._writer = writer
         self._generation = generation
         self._guarded = guarded

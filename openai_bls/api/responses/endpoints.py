@@ -15,10 +15,9 @@ from starlette.responses import Response
 from openai_bls.api.chat.logprobs import LogprobRenderer
 from openai_bls.api.common.one_shot import prompt_token_ids
 from openai_bls.api.common.queries import NoQuery, page, parse_query
-from openai_bls.api.endpoint import Endpoint, Smoke, expect
+from openai_bls.api.endpoint import Endpoint, Operation, Smoke, expect
 from openai_bls.api.http.disconnect import unless_disconnected
-from openai_bls.api.http.handlers import Api, Handler, JsonResponse
-from openai_bls.api.operation import Operation
+from openai_bls.api.http.handlers import Api, JsonResponse
 from openai_bls.api.responses import answers, parsing, schema
 from openai_bls.api.responses.background import BackgroundStream, Following, Job, Jobs, recording_of
 from openai_bls.api.responses.compaction import QUESTION, CompactedResponse, summary_request
@@ -78,36 +77,27 @@ class ResponsesHandlers:
 
     async def _begin(self, request: Request, context: RequestContext, wanted: parsing.CreateRequest) -> Response:
         """Begin a background response; refused like any other until the engine has its request."""
-        drafts: list[Draft] = []
-
-        def parts(target: Target) -> tuple[Draft, LogprobRenderer | None, bool]:
-            found = self._parts(wanted, target)
-            drafts.append(found[0])
-            return found
-
         if not wanted.body.stream:
-            starting = self._service.start(context, wanted.chat, lambda target: WholeResponse(*parts(target)))
+            starting = self._service.start(
+                context, wanted.chat, lambda target: WholeResponse(*self._parts(wanted, target))
+            )
             generation, writer = await unless_disconnected(request, starting)
-            job = Job(wanted, drafts[0], writer, generation, None, context.guarded)
+            job = Job(wanted, writer, generation, None, context.guarded)
             self._jobs.run(job)
             return JsonResponse(Raw(job.stored().response))
         recording = Recording()
         streams: list[BackgroundStream] = []
 
         def make_stream(target: Target) -> BackgroundStream:
-            draft, renderer, sealed = parts(target)
-
-            def keep(encoded: bytes) -> None:
-                self._jobs.ended(draft.id, encoded)
-
-            stream = BackgroundStream(recording, wanted.translated, keep, draft, renderer, sealed)
-            streams.append(stream)
-            return stream
+            draft, renderer, sealed = self._parts(wanted, target)
+            keep = functools.partial(self._jobs.ended, draft.id)
+            streams.append(BackgroundStream(recording, wanted.translated, keep, draft, renderer, sealed))
+            return streams[0]
 
         async def begin() -> None:
             generation = await self._service.begin(context, wanted.chat, make_stream)
             # Before the first token.
-            self._jobs.follow(Job(wanted, drafts[0], streams[0], generation, recording, None))
+            self._jobs.follow(Job(wanted, streams[0], generation, recording, None))
             streams[0].open()
 
         await unless_disconnected(request, begin())
@@ -222,10 +212,10 @@ def _endpoint(
     handler: Callable[[ResponsesHandlers, Request, RequestContext], Awaitable[Response]],
     **more: Any,
 ) -> Endpoint:
-    def make(api: Api) -> Handler:
-        return functools.partial(handler, api.shared(ResponsesHandlers))
+    async def handle(api: Api, request: Request, context: RequestContext) -> Response:
+        return await handler(api.shared(ResponsesHandlers), request, context)
 
-    return Endpoint(name=name, paths=(path,), handler=make, **more)
+    return Endpoint(name=name, paths=(path,), handler=handle, **more)
 
 
 def _check_response(answer: Any) -> str:

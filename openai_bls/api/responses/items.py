@@ -7,11 +7,12 @@ Output items have it by nature, so that a conversation is one list of items.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
 from openai_bls.api.common.bodies import fault_at
+from openai_bls.api.common.documented import PER_TOKEN
 from openai_bls.api.common.encoding import new_id
 from openai_bls.api.common.faults import converted
 from openai_bls.api.common.unsupported import Unsupported, refuse_unsupported
@@ -62,7 +63,7 @@ class Message(msgspec.Struct, tag_field="type", tag="message", forbid_unknown_fi
     """A message of any role."""
 
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[InputText | OutputText | Refusal]
+    content: str | Annotated[list[InputText | OutputText | Refusal], PER_TOKEN]
     id: str | None = None
     status: Status | None = None
     phase: str | None = None

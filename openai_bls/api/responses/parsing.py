@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET
 
+from openai_bls.api.chat.formats import JsonObjectFormat, TextFormat
 from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.common.bodies import fault, fault_at
 from openai_bls.api.common.faults import converted, decoded
@@ -250,8 +251,8 @@ def _named(choice: schema.FunctionChoice) -> dict[str, Any]:
     return {"type": "function", "function": {"name": choice.name}}
 
 
-def _format(form: schema.TextFormat | schema.JsonObjectFormat | schema.JsonSchemaFormat | None) -> Any:
-    if isinstance(form, schema.JsonObjectFormat):
+def _format(form: TextFormat | JsonObjectFormat | schema.JsonSchemaFormat | None) -> Any:
+    if isinstance(form, JsonObjectFormat):
         return {"type": "json_object"}
     if isinstance(form, schema.JsonSchemaFormat):
         named = {"name": form.name, "description": form.description, "schema": form.schema, "strict": form.strict}

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from openai_bls.api.chat.formats import TextFormat
 from openai_bls.api.common.encoding import encode, new_id
 from openai_bls.api.common.faults import TOO_DEEP
 from openai_bls.api.responses import schema
@@ -119,7 +120,7 @@ def _number(given: Any, default: float) -> Any:
 
 
 def _text(text: schema.Text) -> dict[str, Any]:
-    form = text.format or schema.TextFormat()
+    form = text.format or TextFormat()
     if isinstance(form, schema.JsonSchemaFormat):
         form = replace(form, strict=bool(form.strict))
     return {"format": form, "verbosity": text.verbosity or "medium"}

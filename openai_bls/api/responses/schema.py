@@ -11,13 +11,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
+from openai_bls.api.chat.formats import FormatName, JsonObjectFormat, TextFormat
 from openai_bls.api.chat.schema import FunctionName, PositiveInt
 from openai_bls.api.common.bodies import Metadata
 from openai_bls.api.common.documented import documented
 from openai_bls.api.common.unsupported import Unsupported
 from openai_bls.api.responses.items import InputItem
-
-FormatName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_\-]+\Z")]
 
 Includable = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
 
@@ -49,14 +48,6 @@ class AllowedToolsChoice(msgspec.Struct, tag_field="type", tag="allowed_tools", 
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[FunctionChoice], Meta(min_length=1)]
-
-
-class TextFormat(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
-    """Plain text."""
-
-
-class JsonObjectFormat(msgspec.Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True):
-    """Any JSON object."""
 
 
 class JsonSchemaFormat(msgspec.Struct, tag_field="type", tag="json_schema", forbid_unknown_fields=True):

@@ -33,11 +33,11 @@ class WholeResponse(Output, AnswerFuture[Raw]):
     def __init__(self, draft: Draft, renderer: LogprobRenderer | None, sealed: bool) -> None:
         Output.__init__(self, EventWriter(None), renderer, sealed)
         AnswerFuture.__init__(self)
-        self._draft = draft
+        self.draft = draft
 
     def make_answer(self, usage: Usage) -> Raw:
         """The response."""
-        return Raw(encode(self._draft.finished(self.items, self.reason, usage)))
+        return Raw(encode(self.draft.finished(self.items, self.reason, usage)))
 
 
 class StreamedResponse(Output):
@@ -64,7 +64,7 @@ class StreamedResponse(Output):
         self._sink = sink
         self._translated = translated
         self._keep = keep
-        self._draft = draft
+        self.draft = draft
         self._whole: Raw | None = None
         super().__init__(EventWriter(sink.write), renderer, sealed, self._begin)
         self._begun = False
@@ -75,7 +75,7 @@ class StreamedResponse(Output):
 
     def done(self, usage: Usage) -> None:
         """The last event."""
-        response = self._draft.finished(self.items, self.reason, usage)
+        response = self.draft.finished(self.items, self.reason, usage)
         # Encoded just once: it may be long.
         encoded = encode(response)
         self._whole = Raw(encoded)
@@ -89,7 +89,7 @@ class StreamedResponse(Output):
         encode = self._events.encode
         opening = b"" if self._begun else self._opening()
         told = encode("error", code=error.code or error.type, message=error.message, param=error.param)
-        end = encode("response.failed", response=self._draft.failed(self.items, error))
+        end = encode("response.failed", response=self.draft.failed(self.items, error))
         self._sink.fail(error, opening + told + end)
 
     def _begin(self) -> None:
@@ -97,6 +97,6 @@ class StreamedResponse(Output):
         self._sink.write(self._opening())
 
     def _opening(self) -> bytes:
-        response = self._draft.in_progress()
+        response = self.draft.in_progress()
         encode = self._events.encode
         return encode("response.created", response=response) + encode("response.in_progress", response=response)

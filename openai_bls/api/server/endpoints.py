@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from openai_bls.api.common.queries import parse_query
-from openai_bls.api.endpoint import Endpoint
-from openai_bls.api.http.handlers import Api, Handler, JsonResponse
-from openai_bls.api.operation import Operation
+from openai_bls.api.endpoint import Endpoint, Operation
+from openai_bls.api.http.handlers import Api, JsonResponse
 from openai_bls.core.errors import NotFoundError, PermissionDeniedError
 from openai_bls.output import detect
 from openai_bls.pipeline.lifecycle.context import RequestContext
@@ -60,32 +58,24 @@ def _tokenizer_config(folder: Path) -> dict[str, Any]:
     return {"tokenizer_class": None, **found, **({"chat_template": template} if template else {})}
 
 
-def _endpoint(
-    name: str, handler: Callable[[Api, Request, RequestContext], Awaitable[Response]], **more: Any
-) -> Endpoint:
-    def make(api: Api) -> Handler:
-        async def handle(request: Request, context: RequestContext) -> Response:
-            return await handler(api, request, context)
-
-        return handle
-
-    return Endpoint(name=name, paths=(f"/{name}",), handler=make, has_guards=False, **more)
-
-
 ENDPOINTS = (
-    _endpoint(
-        "reset_prefix_cache",
-        reset_prefix_cache,
+    Endpoint(
+        name="reset_prefix_cache",
+        paths=("/reset_prefix_cache",),
+        handler=reset_prefix_cache,
+        has_guards=False,
         operation=Operation(
             summary="Make every engine, or that of `model`, forget its cached prompts",
             query=Query,
             errors=frozenset({PermissionDeniedError}),
         ),
     ),
-    _endpoint(
-        "tokenizer_info",
-        tokenizer_info,
+    Endpoint(
+        name="tokenizer_info",
+        paths=("/tokenizer_info",),
+        handler=tokenizer_info,
         method="GET",
+        has_guards=False,
         operation=Operation(
             summary="tokenizer_config.json with the chat template, if the setting `tokenizer_info` is true",
             answer=dict[str, Any],

@@ -160,6 +160,7 @@ class TransformersEngine:
         batcher = self._batcher
         running, waiting, usage = batcher.load() if batcher else (0, 0, 0.0)
         drafted, accepted = batcher.drafts if batcher else (0, 0)
+        blocks, block_size = batcher.kv_blocks if batcher else (0, 0)
         return EngineStats(
             running=running,
             waiting=waiting + self._live.waiting,
@@ -169,6 +170,8 @@ class TransformersEngine:
             failed=self._failed and not self._commands.closed,
             draft_tokens=drafted,
             accepted_draft_tokens=accepted,
+            kv_blocks=blocks,
+            kv_block_size=block_size,
         )
 
     def load_lora(self, name: str, path: str) -> None:

@@ -252,6 +252,12 @@ class ContinuousBatcher:
         waiting = len(scheduler.waiting_requests) + self._manager.input_queue.qsize()
         return len(scheduler.active_requests), waiting, _cache_usage(processor.cache)
 
+    @property
+    def kv_blocks(self) -> tuple[int, int]:
+        """(blocks of the KV cache, tokens per block); zeros before there is one."""
+        processor = self._manager.batch_processor
+        return (0, 0) if processor is None else (processor.cache.num_blocks, self._page_size)
+
     def add(
         self,
         key: str,

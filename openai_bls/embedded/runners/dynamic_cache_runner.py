@@ -67,6 +67,11 @@ class DynamicCacheRunner:
         return max(0, live - waiting), waiting, min(1.0, self._used() / self.capacity)
 
     @property
+    def kv_blocks(self) -> tuple[int, int]:
+        """(blocks of the KV cache, tokens per block): a sequence's cache grows token by token."""
+        return self.capacity, 1
+
+    @property
     def drafts(self) -> tuple[int, int]:
         """Nothing is drafted here."""
         return 0, 0

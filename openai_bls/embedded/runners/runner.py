@@ -101,6 +101,10 @@ class Runner(Protocol):
         """(running, waiting, share of the KV cache in use): a rough look from any thread."""
 
     @property
+    def kv_blocks(self) -> tuple[int, int]:
+        """(blocks of the KV cache, tokens per block)."""
+
+    @property
     def drafts(self) -> tuple[int, int]:
         """(tokens drafted, those that were accepted) so far."""
 

@@ -44,6 +44,9 @@ CLOSE_S = 60.0
 # Starting a request takes TensorRT-LLM a part of a millisecond: after so many the loop has a turn for the others.
 _STARTS_A_TURN = 16
 
+# Tokens per block of the KV cache, where nothing else is asked for: TensorRT-LLM's default.
+_TOKENS_PER_BLOCK = 32
+
 
 class TrtLlmEngine:
     """An `Engine` that runs a TensorRT-LLM engine, or a checkpoint in TensorRT-LLM's PyTorch flow."""
@@ -138,6 +141,8 @@ class TrtLlmEngine:
             steps=self._steps,
             generated_tokens=self._generated,
             failed=self._failed,
+            kv_blocks=self._cache_tokens // _TOKENS_PER_BLOCK,
+            kv_block_size=_TOKENS_PER_BLOCK if self._cache_tokens else 0,
         )
 
     def load_lora(self, name: str, path: str) -> None:

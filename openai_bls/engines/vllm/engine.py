@@ -48,6 +48,10 @@ class Opened(msgspec.Struct):
     runner: Runner = Runner()
     grammars: Grammars | None = None
     """Grammars of the model; None if they are not supported."""
+    kv_blocks: int = 0
+    """Blocks of the KV cache, of all engine cores together."""
+    kv_block_size: int = 0
+    """Tokens per block."""
 
 
 class VllmEngine:
@@ -81,12 +85,12 @@ class VllmEngine:
         self._flush_due = False
         self._failed = False
         self._stopping = False
-        self._load = Load()
         self._compiler = concurrent.futures.ThreadPoolExecutor(1, "vllm-grammars")
         self._woken = False
         self._thread = LoopThread("vllm-engine")
         self._inbox: CommandQueue[GenerationRequest | int] = CommandQueue(self._wake)
         opened = self._thread.start(lambda: self._open(open_client, lora), self._close)
+        self._load = Load(opened.kv_blocks, opened.kv_block_size)
         self._client = opened.client
         self._info = opened.info
         self._runner = opened.runner

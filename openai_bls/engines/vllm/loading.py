@@ -193,7 +193,10 @@ def _open(start: _Start, manifest: Manifest, gathering: Gathering | None) -> Ope
     )
     if gathering is not None:
         client = WatchedClient(client, gathering)
-    return Opened(client, info, _runner(config), grammars)
+    # vLLM writes both here once it has measured what memory there is.
+    cache = config.cache_config
+    blocks, block_size = (getattr(cache, name, None) or 0 for name in ("num_gpu_blocks", "block_size"))
+    return Opened(client, info, _runner(config), grammars, blocks, block_size)
 
 
 def _config(start: _Start, *, headless: bool = False) -> Any:

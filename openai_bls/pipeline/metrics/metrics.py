@@ -9,32 +9,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
-from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import ApiError, RateLimitError, RequestDeadlineError
 from openai_bls.core.request_record import RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.pipeline.metrics import engine_load
 from openai_bls.pipeline.metrics.directory import VARIABLE, ended_instances
-from openai_bls.pipeline.metrics.restarts import restart_counts
 from openai_bls.pipeline.models.readiness import Readiness
 from openai_bls.pipeline.models.registry import Models
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _PREFIX = "openai_bls_"
+_WAITING = _PREFIX + "requests_waiting"
 _LABELS = ("model", "endpoint")
 _KEY_LABEL = "key"
+_PAGE_INTERVAL_S = 0.05
+"""Seconds from one page to the next."""
 _OTHER = "other"
 
 
@@ -142,14 +146,16 @@ class Metrics(Collector):
             multiprocess_mode="livesum",
         )
         self._waiting = Gauge(
-            _PREFIX + "requests_waiting",
-            "Requests that wait for an engine to have room for them.",
+            _WAITING,
+            "Requests that wait for an engine: in the queue of openai_bls, and in the engine for a place in its batch.",
+            ("model",),
             registry=registry,
             multiprocess_mode="livesum",
         )
         self._waiting_tokens = Gauge(
             _PREFIX + "prompt_tokens_waiting",
-            "Prompt tokens of the requests that wait for an engine.",
+            "Prompt tokens of the requests in the queue of openai_bls.",
+            ("model",),
             registry=registry,
             multiprocess_mode="livesum",
         )
@@ -171,6 +177,10 @@ class Metrics(Collector):
         """Counters by their labels: the library's own look-up costs more than what it finds."""
         self._observed: dict[tuple[str, tuple[str, ...]], Histogram] = {}
         """Histograms by name and labels."""
+        self._page: asyncio.Future[bytes] | None = None
+        """Page that later scrapes share."""
+        self._page_at = -math.inf
+        """`time.monotonic()` of the newest page."""
         self._service = service
         self._counted: WeakSet[ApiError] = WeakSet()
 
@@ -178,10 +188,19 @@ class Metrics(Collector):
         """Set the number of requests in progress."""
         self._in_progress.set(count)
 
-    def waiting_changed(self, requests: int, prompt_tokens: int) -> None:
-        """Change what waits for the engines."""
-        self._waiting.inc(requests)
-        self._waiting_tokens.inc(prompt_tokens)
+    def queue_of(self, model: str) -> Callable[[int, int], None]:
+        """Function that changes what the queue for an engine has: by a number of requests, and of prompt tokens.
+
+        Args:
+            model: name of the engine's model.
+        """
+        requests, prompt_tokens = self._waiting.labels(model), self._waiting_tokens.labels(model)
+
+        def change(by_requests: int, by_tokens: int) -> None:
+            requests.inc(by_requests)
+            prompt_tokens.inc(by_tokens)
+
+        return change
 
     def guard_called(self, hook: str, outcome: str, seconds: float) -> None:
         """Count a call of a guard."""
@@ -235,7 +254,18 @@ class Metrics(Collector):
         self._requests.labels(*counted, str(error.status)).inc()
 
     async def scrape(self) -> bytes:
-        """The metrics of all instances together, in Prometheus's text format."""
+        """The metrics of all instances together, in Prometheus's text format.
+
+        Gateways scrape 20 times a second, each of their replicas: scrapes that come within `_PAGE_INTERVAL_S` of a page
+        share the next one. None gets a page that is older than itself.
+        """
+        if self._page is None:
+            self._page = asyncio.ensure_future(self._next_page())
+        return await asyncio.shield(self._page)
+
+    async def _next_page(self) -> bytes:
+        await asyncio.sleep(max(0.0, self._page_at + _PAGE_INTERVAL_S - time.monotonic()))
+        self._page, self._page_at = None, time.monotonic()
         await self._service.readiness.check()
         # Thousands of series take a while to be read and written; the event loop goes on with tokens.
         return await asyncio.to_thread(generate_latest, self)
@@ -243,8 +273,7 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families, counted ones as sums over the instances. From any thread."""
         families = {family.name: family for family in self._registry.collect()}
-        yield from (families | {family.name: family for family in self._summed("*.db")}).values()
-        yield from self._load()
+        yield from self._complete(families | {family.name: family for family in self._summed("*.db")})
 
     def counters(self) -> Iterator[Metric]:
         """Counters and histograms of this instance alone. From any thread."""
@@ -254,8 +283,19 @@ class Metrics(Collector):
         """Families that each instance tells alike: gauges, summed over the instances, and the engines' load. From any
         thread."""
         families = {family.name: family for family in self._registry.collect() if family.type == "gauge"}
-        yield from (families | {family.name: family for family in self._summed("gauge_*.db")}).values()
-        yield from self._load()
+        yield from self._complete(families | {family.name: family for family in self._summed("gauge_*.db")})
+
+    def _complete(self, families: Mapping[str, Metric]) -> Iterator[Metric]:
+        """Families of the requests and of the engines' load."""
+        queued = {sample.labels["model"]: sample.value for sample in families[_WAITING].samples}
+        service = self._service
+        loads = engine_load.loads(service.models)
+        yield from (family for name, family in families.items() if name != _WAITING)
+        waiting = engine_load.waiting(loads, queued)
+        yield engine_load.gauge(_WAITING, families[_WAITING].documentation, waiting)
+        yield from engine_load.states(service.models, service.readiness)
+        yield from engine_load.families(loads)
+        yield from engine_load.nvidia_families(loads, waiting)
 
     def _summed(self, pattern: str) -> Iterable[Metric]:
         """Families in the files of all instances that match `pattern`, as sums; none if they do not share."""
@@ -303,80 +343,3 @@ class Metrics(Collector):
             histogram = self._histograms[family]
             series = self._observed[family.name, labels] = histogram.labels(*labels) if labels else histogram
         series.observe(value)
-
-    def _load(self) -> Iterator[Metric]:
-        """Load of the engines, taken at each scrape."""
-        up = GaugeMetricFamily(
-            _PREFIX + "engine_up",
-            "1 if the model's engine is loaded and has not failed, else 0, about a second ago.",
-            labels=("model",),
-        )
-        loads: dict[str, EngineStats] = {}
-        for model in list(self._service.models):
-            up.add_metric((model.info.model_name,), float(model.engine.connected and not model.failed))
-            stats = model.engine.stats
-            if stats is not None:
-                loads[model.info.model_name] = stats
-        yield up
-        parts = GaugeMetricFamily(
-            _PREFIX + "model_up",
-            "1 if the Triton model answers, 0 if it has died or does not answer; none for one that is not loaded.",
-            labels=("triton_model",),
-        )
-        for name, state in self._service.readiness.states.items():
-            if state != "absent":
-                parts.add_metric((name,), float(state == "up"))
-        yield parts
-        restarts = CounterMetricFamily(
-            _PREFIX + "restarts",
-            "Restarts by the launcher since it began: of tritonserver, and of Triton models that had died or hung.",
-            labels=("part",),
-        )
-        for part, count in restart_counts().items():
-            restarts.add_metric((part,), count)
-        yield restarts
-        for name, (field, kind, documentation) in _LOAD.items():
-            family = kind(_PREFIX + name, documentation, labels=("model",))
-            for model_name, stats in loads.items():
-                family.add_metric((model_name,), getattr(stats, field))
-            yield family
-
-
-_LOAD: dict[str, tuple[str, type[GaugeMetricFamily] | type[CounterMetricFamily], str]] = {
-    "engine_sequences_running": (
-        "running",
-        GaugeMetricFamily,
-        "Sequences in the engine's current batch, about a second ago.",
-    ),
-    "engine_sequences_waiting": (
-        "waiting",
-        GaugeMetricFamily,
-        "Sequences that wait for a place in the engine's batch, about a second ago.",
-    ),
-    "engine_kv_cache_usage_ratio": (
-        "kv_cache_usage",
-        GaugeMetricFamily,
-        "Share of the engine's KV cache in use, 0 to 1, about a second ago.",
-    ),
-    "engine_steps": ("steps", CounterMetricFamily, "Steps of the engine since it was loaded."),
-    "engine_restarts": (
-        "restarts",
-        CounterMetricFamily,
-        "Restarts of the engine's own process, where it has one, since the engine was loaded.",
-    ),
-    "engine_generated_tokens": (
-        "generated_tokens",
-        CounterMetricFamily,
-        "Tokens that the engine has sampled since it was loaded, for whatever client.",
-    ),
-    "engine_spec_decode_num_draft_tokens": (
-        "draft_tokens",
-        CounterMetricFamily,
-        "Tokens that speculative decoding has drafted since the engine was loaded.",
-    ),
-    "engine_spec_decode_num_accepted_tokens": (
-        "accepted_draft_tokens",
-        CounterMetricFamily,
-        "Drafted tokens that became output since the engine was loaded.",
-    ),
-}

@@ -56,32 +56,38 @@ def asked(
     return asyncio.run(main())
 
 
-def leaving(app: App, path: str, body: dict[str, Any]) -> tuple[asyncio.Future[None], asyncio.Event]:
-    """A request whose client goes away once the event is set."""
-    gone = asyncio.Event()
-    messages = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+class Leaving:
+    """A request whose client goes away when it is told to, and what it has been sent by then."""
 
-    async def receive() -> dict[str, Any]:
-        if messages:
-            return messages.pop()
-        await gone.wait()
+    def __init__(self, app: App, path: str, body: dict[str, Any], *, method: str = "POST", query: str = "") -> None:
+        self.sent = b""
+        self._gone = asyncio.Event()
+        self._messages = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+        scope = {"type": "http", "method": method, "path": path, "root_path": "", "query_string": query.encode()}
+        self._task = asyncio.ensure_future(app({**scope, "headers": []}, self._receive, self._send))
+
+    async def leave(self) -> None:
+        """Go away, and wait until the application has noticed."""
+        self._gone.set()
+        await asyncio.wait_for(self._task, WAIT_S)
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._messages:
+            return self._messages.pop()
+        await self._gone.wait()
         return {"type": "http.disconnect"}
 
-    async def send(message: Any) -> None:
-        pass
-
-    scope = {"type": "http", "method": "POST", "path": path, "root_path": "", "query_string": b"", "headers": []}
-    return asyncio.ensure_future(app(scope, receive, send)), gone
+    async def _send(self, message: Any) -> None:
+        self.sent += message.get("body", b"")
 
 
 async def given_up(app: App, engine: FakeEngineClient, path: str, body: dict[str, Any], first: str = "") -> None:
     """A request whose client goes away while the engine works on it, after the token `first` if it is given."""
-    task, gone = leaving(app, path, body)
+    client = Leaving(app, path, body)
     await until(lambda: engine.requests)
     if first:
         engine.deliver(0, first)
-    gone.set()
-    await asyncio.wait_for(task, WAIT_S)
+    await client.leave()
     assert engine.cancelled == [engine.requests[0].request_id]
 
 
@@ -104,3 +110,12 @@ async def over_socket(**settings: Any) -> AsyncIterator[tuple[Bench, int]]:
     async with asyncio.timeout(WAIT_S), served(bench) as port:
         yield bench, port
         await until(lambda: bench.service.in_progress == 0)
+
+
+def refused(bench: Bench, path: str, body: bytes | dict[str, Any]) -> tuple[int, str | None, str | None]:
+    """Status, field and code of an error that comes before any work."""
+    answered = asked(bench, path, body)
+    error = answered.json()["error"]
+    assert answered.status >= 400
+    assert bench.engine.requests == []
+    return answered.status, error["param"], error["code"]

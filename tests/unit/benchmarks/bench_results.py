@@ -6,8 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from benchmarks.cells import Cell, LongPrompt, MemorySample, Results, Shape, Stage
-from benchmarks.processes import Memory
+from benchmarks.cells import Cell, Results, Shape, Stage
 from benchmarks.stats import ClientReport, Measurement, measurement
 
 SHAPE = Shape(
@@ -19,7 +18,6 @@ SHAPE = Shape(
     paced_level=64,
     singles=4,
     crowd=2000,
-    long_prompt_tokens=32_000,
     stall_s=2.0,
 )
 
@@ -35,7 +33,6 @@ def made_up(
     failed: int = 0,
 ) -> Measurement:
     """A measurement of 10,000 tokens."""
-    gaps = np.full(10, gap_ms / 1000)
     report = ClientReport(
         requests=10 + failed,
         failures=Counter({"incomplete: it broke": failed}) if failed else Counter(),
@@ -43,11 +40,10 @@ def made_up(
         completion_tokens=10_000,
         text_events=5_000,
         first_token=np.full(10, first_ms / 1000),
-        gaps=gaps,
+        gaps=np.full(10, gap_ms / 1000),
         started=0.0,
         ended=10_000 / rate,
         cpu_s=0.1,
-        gap_ends=np.cumsum(gaps),
     )
     return measurement(path, level, report, {"tritonserver": cpu_s})
 
@@ -56,18 +52,18 @@ def good_results() -> Results:
     """Two rounds in which every goal is met; the machine is half as fast in the second."""
     results = Results(versions={"tritonserver": "2.51.0"})
 
-    def add(stage: Stage, one: Measurement) -> None:
+    def add(number: int, stage: Stage, one: Measurement) -> None:
         results.cells.append(Cell(stage, number, one))
 
     for number, speed in ((1, 1.0), (2, 0.5)):
         for level in SHAPE.levels:
-            add("throughput", made_up("bare generate_stream", level, 10_000 * speed, cpu_s=2.0))
-            add("throughput", made_up("bare grpc", level, 8_000 * speed, cpu_s=2.0))
-            add("throughput", made_up("ensemble generate_stream", level, 5_000 * speed, cpu_s=3.0))
-            add("throughput", made_up("ensemble grpc", level, 4_000 * speed, cpu_s=3.0))
-            add("throughput", made_up("ours /v1 chat", level, 20_000 * speed, cpu_s=1.0))
-            add("throughput", made_up("ours generate_stream", level, 9_000 * speed, cpu_s=2.5))
-            add("throughput", made_up("ours grpc", level, 7_000 * speed, cpu_s=2.5))
+            add(number, "throughput", made_up("bare generate_stream", level, 10_000 * speed, cpu_s=2.0))
+            add(number, "throughput", made_up("bare grpc", level, 8_000 * speed, cpu_s=2.0))
+            add(number, "throughput", made_up("ensemble generate_stream", level, 5_000 * speed, cpu_s=3.0))
+            add(number, "throughput", made_up("ensemble grpc", level, 4_000 * speed, cpu_s=3.0))
+            add(number, "throughput", made_up("ours /v1 chat", level, 20_000 * speed, cpu_s=1.0))
+            add(number, "throughput", made_up("ours generate_stream", level, 9_000 * speed, cpu_s=2.5))
+            add(number, "throughput", made_up("ours grpc", level, 7_000 * speed, cpu_s=2.5))
         for path, first_ms in (
             ("bare generate_stream", 1.0),
             ("bare grpc", 1.5),
@@ -75,13 +71,8 @@ def good_results() -> Results:
             ("ours generate_stream", 2.5),
             ("ours grpc", 3.0),
         ):
-            add("first token", made_up(path, 1, 100, first_ms=first_ms))
-            add("paced", made_up(path, 64, 1_000))
+            add(number, "first token", made_up(path, 1, 100, first_ms=first_ms))
+            add(number, "paced", made_up(path, 64, 1_000))
         for path in ("ours /v1 chat", "ours generate_stream", "ours grpc"):
-            add("crowd", made_up(path, 2000, 9_000 * speed))
-        results.long_prompts.append(LongPrompt("ours /v1 chat", number, 32, 31_900, 80.0, 6.0, 9.0, 12.0, 700, {}))
-        idle = {"tritonserver": Memory(60.0, 40.0), "openai_bls": Memory(50.0, 30.0)}
-        busy = {"tritonserver": Memory(90.0, 70.0), "openai_bls": Memory(90.0, 60.0)}
-        results.memory.append(MemorySample("ours", number, "before the load", 0, idle))
-        results.memory.append(MemorySample("ours", number, "ours /v1 chat", 2000, busy))
+            add(number, "crowd", made_up(path, 2000, 9_000 * speed))
     return results

@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
@@ -18,8 +17,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 REFUSED = "no such model"
-Certificate = tuple[Path, Path]
-"""Its file, and that of its key."""
 
 
 def _chunk(**fields: object) -> dict[str, object]:
@@ -80,24 +77,22 @@ async def generate_stream(request: Request) -> Response:
     return StreamingResponse(events(), media_type="text/event-stream")
 
 
-def _serve(listener: socket.socket, certificate: Certificate | None) -> None:
+def _serve(listener: socket.socket) -> None:
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v2/models/openai_bls/generate_stream", generate_stream, methods=["POST"]),
         ]
     )
-    file, key = certificate or (None, None)
-    config = uvicorn.Config(app, log_level="critical", ssl_certfile=file, ssl_keyfile=key)
-    uvicorn.Server(config).run(sockets=[listener])
+    uvicorn.Server(uvicorn.Config(app, log_level="critical")).run(sockets=[listener])
 
 
 @contextmanager
-def stub_server(certificate: Certificate | None = None) -> Iterator[tuple[int, int]]:
-    """Run the stub in a process of its own, with HTTPS if it has a certificate; gives its port and process id."""
+def stub_server() -> Iterator[tuple[int, int]]:
+    """Run the stub in a separate process; gives its port and process id."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        process = multiprocessing.get_context("fork").Process(target=_serve, args=(listener, certificate), daemon=True)
+        process = multiprocessing.get_context("fork").Process(target=_serve, args=(listener,), daemon=True)
         process.start()
     try:
         _await_port(port)

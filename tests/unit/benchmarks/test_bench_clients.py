@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from tritonclient.grpc import service_pb2
 
-from benchmarks.client_grpc import infer_request
 from benchmarks.client_http import run_http
 from benchmarks.driver import make_requests
-from benchmarks.events import StreamFailure, grpc_payload
 from benchmarks.stats import ClientReport, analyse
 from benchmarks.target import Plan, Target, grpc_target, http_target
-from tests.certificates import Authority
 from tests.unit.benchmarks.bench_stub import REFUSED, stub_server
 from tests.unit.benchmarks.grpc_stub import grpc_server
 
@@ -62,26 +56,12 @@ def test_every_token_is_counted(target: Target) -> None:
     assert report.cpu_s > 0
 
 
-def test_https(tmp_path: Path) -> None:
-    with stub_server(Authority(tmp_path).issue()) as (port, _):
-        report = _drive(_plan(http_target("chat", f"https://127.0.0.1:{port}/v1", model="good")))
-    assert not report.failures
-    assert report.completion_tokens == 140
-
-
 def test_a_run_limited_in_time(target: Target) -> None:
     plan = replace(_plan(target), requests=10**6, output_tokens=5, seconds=0.2)
     report = _drive(plan)
     assert not report.failures
     assert 3 < report.requests < 10**6
     assert _drive(replace(plan, seconds=0.0)).requests == 3
-
-
-def test_single_requests_have_pauses(http_port: int) -> None:
-    plan = _plan(http_target("chat", f"http://127.0.0.1:{http_port}/v1", model="good"))
-    begun = time.monotonic()
-    assert not _drive(replace(plan, concurrency=1, requests=4, output_tokens=5, pause_s=0.1)).failures
-    assert time.monotonic() - begun > 3 * 0.05
 
 
 @pytest.mark.parametrize(
@@ -112,34 +92,6 @@ def test_grpc_failures(grpc_port: int, model: str, problem: str) -> None:
 def test_no_grpc_server() -> None:
     with pytest.raises(OSError, match=r"."):
         _drive(_plan(grpc_target("127.0.0.1:1", triton_model="bare", dialect="ids")))
-
-
-def test_grpc_requests_of_every_dialect() -> None:
-    chat = service_pb2.ModelInferRequest.FromString(infer_request(grpc_target("h:1", model="m"), b"{}"))
-    assert (chat.model_name, list(chat.inputs[0].contents.bytes_contents)) == ("openai_bls", [b"{}"])
-    ids = infer_request(grpc_target("h:1", triton_model="bare", dialect="ids"), b'{"input_ids":[3,4],"n":5}')
-    message = service_pb2.ModelInferRequest.FromString(ids)
-    assert [(one.name, one.datatype, list(one.shape)) for one in message.inputs] == [
-        ("input_ids", "INT32", [2]),
-        ("n", "INT32", [1]),
-    ]
-    assert list(message.inputs[0].contents.int_contents) == [3, 4]
-    text = infer_request(grpc_target("h:1", dialect="text"), '{"text_input":"é"}'.encode())
-    [tensor] = service_pb2.ModelInferRequest.FromString(text).inputs
-    assert (tensor.datatype, list(tensor.contents.bytes_contents)) == ("BYTES", ["é".encode()])
-
-
-def test_grpc_responses() -> None:
-    response = service_pb2.ModelStreamInferResponse()
-    with pytest.raises(StreamFailure, match="without an output"):
-        grpc_payload(response.SerializeToString())
-    response.infer_response.raw_output_contents.append(b"\x02\0\0\0{}")
-    assert grpc_payload(response.SerializeToString()) == b"{}"
-    response.infer_response.outputs.add().datatype = "INT32"
-    response.infer_response.raw_output_contents[0] = b"\x05\x01\0\0"
-    assert grpc_payload(response.SerializeToString()) == b"261"
-    with pytest.raises(StreamFailure, match="no model"):
-        grpc_payload(service_pb2.ModelStreamInferResponse(error_message="no model").SerializeToString())
 
 
 def test_a_connection_is_used_again() -> None:

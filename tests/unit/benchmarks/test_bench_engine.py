@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import struct
 from pathlib import Path
 
@@ -10,49 +9,20 @@ import msgspec
 import pytest
 
 from benchmarks.asking import Asker
-from benchmarks.engine import Variant, Work, floor, parse_variant, run_level, run_variant
+from benchmarks.engine import Work, floor, run_levels
 from openai_bls.engines.registry import create_engine
 
 
 def test_every_request_is_counted(tmp_path: Path) -> None:
-    variant = Variant("null", {"engine": "null", "null_step_delay_ms": "1"})
-    run_variant(variant, tmp_path, (1, 4), Work(5, 10, requests_per_slot=2, min_requests=3))
-    assert not variant.error
-    one, four = variant.levels
-    assert (one.requests, one.tokens, one.failed) == (3, 30, 0)
-    assert (four.requests, four.tokens, four.failed) == (8, 80, 0)
-    assert four.tokens_per_s > 2 * one.tokens_per_s
-    assert 0.5 < one.gap_p50 < 5
-    assert one.steps >= 30
-
-
-@pytest.mark.parametrize(
-    ("options", "work", "error"),
-    [
-        ({}, Work(), "no engine"),
-        ({"engine": "null", "null_step_delay_ms": "20"}, Work(5, 1000, limit_s=0.5), "had no end after"),
-    ],
-)
-def test_what_cannot_be_measured_is_an_error(tmp_path: Path, options: dict[str, str], work: Work, error: str) -> None:
-    variant = run_variant(Variant("none", options), tmp_path, (2,), work)
-    assert error in variant.error
-
-
-def test_ends_before_their_length_have_failed(tmp_path: Path) -> None:
     asker = Asker()
-    asker.engine = create_engine(tmp_path, asker.on_step, {"engine": "null", "null_crash_at_step": "5"})
+    asker.engine = create_engine(tmp_path, asker.on_step, {"engine": "null", "null_step_delay_ms": "1"})
     try:
-        assert run_level(asker, Work(5, 10), 1, 4).failed == 4
+        one, four = run_levels(asker, "null", (1, 4), Work(5, 10, requests_per_slot=2, min_requests=3))
     finally:
         asker.engine.close()
-
-
-def test_variants() -> None:
-    assert parse_variant("x:a=1,b=c") == Variant("x", {"a": "1", "b": "c"})
-    assert parse_variant("a=1") == Variant("a=1", {"a": "1"})
-    assert parse_variant("auto") == parse_variant("auto:") == Variant("auto", {})
-    with pytest.raises(argparse.ArgumentTypeError):
-        parse_variant("x:attention")
+    assert (one.requests, one.tokens, one.failed) == (3, 30, 0)
+    assert (four.requests, four.tokens, four.failed) == (8, 80, 0)
+    assert one.steps >= 30
 
 
 @pytest.mark.parametrize(("tied", "step_bytes"), [(False, 30), (True, 110)])

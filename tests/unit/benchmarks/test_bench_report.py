@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import machine, report
+from benchmarks import report
 from benchmarks.contenders.servers import word_token_ids
 
 
@@ -17,13 +17,6 @@ def test_sections_are_appended_then_rewritten() -> None:
     assert again.startswith("# Results\n\n<!-- begin: a -->\n\nchanged\n\n<!-- end: a -->\n")
     with pytest.raises(ValueError, match="without"):
         report.with_section("<!-- begin: a -->", "a", "x")
-
-
-def test_cpu_model(tmp_path: Path) -> None:
-    cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text("processor\t: 0\nmodel name\t: A CPU @ 3 GHz\n")
-    assert machine.cpu_model(cpuinfo) == "A CPU @ 3 GHz"
-    assert machine.cpu_model(tmp_path / "none")
 
 
 def test_null_engine_tokens_are_words(tmp_path: Path) -> None:

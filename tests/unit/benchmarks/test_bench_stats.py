@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import json
-import math
 
-import numpy as np
 import pytest
 
-from benchmarks.stats import Spread, analyse, measurement, percentile_ms, spread
+from benchmarks.stats import analyse, measurement
 from benchmarks.target import Plan, http_target
 from benchmarks.traces import Trace
 
@@ -51,35 +49,6 @@ def test_what_is_not_complete_has_failed(trace: Trace, problem: str) -> None:
     assert report.failures == {problem: 1}
     assert report.requests == 2
     assert report.completion_tokens == 3
-
-
-def test_the_clients_own_finding_comes_first() -> None:
-    trace = make_trace([])
-    trace.tail = [b"data: {"]
-    trace.failure = "status 503: busy"
-    assert analyse([trace], _PLAN, cpu_s=0).failures == {"status 503: busy": 1}
-
-
-def test_what_others_did_meanwhile() -> None:
-    report = analyse([make_trace([(2.0, 7)])], _PLAN, cpu_s=0.5)
-    assert measurement("p", 1, report, {"tritonserver": 1.0}, 2.5).others_load == 0.5
-    assert measurement("p", 1, report, None, 2.5).others_load is None
-
-
-def test_nothing_good_is_not_a_number() -> None:
-    report = analyse([make_trace([(1.0, 7)], tokens=2)], _PLAN, cpu_s=0)
-    nothing = measurement("p", 1, report, None)
-    assert math.isnan(nothing.first_token_ms_p50)
-    assert math.isnan(nothing.tokens_per_event)
-    assert nothing.server_cpu_per_1k is None
-
-
-def test_percentiles_and_spreads() -> None:
-    assert percentile_ms(np.array([0.001, 0.002, 0.003, 0.005]), 50) == pytest.approx(2.5)
-    assert percentile_ms(np.arange(101) / 1000, 99) == pytest.approx(99)
-    assert math.isnan(percentile_ms(np.array([]), 50))
-    assert spread([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0)
-    assert spread([1.0, None]) is spread([]) is None
 
 
 def test_several_tokens_in_one_event() -> None:

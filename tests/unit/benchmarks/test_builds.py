@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import lengths
-from benchmarks.build_report import Result, distance_table, golden_table, json_table, load_table, speed_table
+from benchmarks.build_report import Result, json_table, load_table, speed_table
 from benchmarks.builds import FP8, Build, Plan, measure, outcome
 from benchmarks.engine import Level, Variant
 from benchmarks.random_checkpoint import write
-from openai_bls.core.manifest import QuantDistance, load_manifest
+from openai_bls.core.manifest import load_manifest
 
 
 def result(name: str, rates: list[float], error: str = "") -> Result:
@@ -35,36 +35,6 @@ def test_ratios_are_to_the_first_build() -> None:
     slow, fast = cells(speed_table([result("own type", [250, 10000]), result("FP8", [375, 13000])], (1, 64)))
     assert slow == ["own type", "9.5", "4.00", "1.00", "250", "1.00", "0.10", "1.00", "10,000", "1.00", ""]
     assert fast == ["FP8", "9.5", "2.67", "1.00", "375", "1.50", "0.08", "1.00", "13,000", "1.30", ""]
-
-
-def test_levels_stand_where_they_belong() -> None:
-    few = result("few", [250, 10000])
-    del few.speed.levels[0]
-    _, row = cells(speed_table([result("own type", [250, 5000]), few], (1, 64)))
-    assert row == ["few", "9.5", *["n/a"] * 4, "0.10", "1.00", "10,000", "2.00", ""]
-
-
-def test_a_refusal_is_a_row() -> None:
-    refused = result("FP8", [], "its answers | are wrong")
-    _, row = cells(speed_table([result("own type", [250]), refused], (1,)))
-    assert row == ["FP8", *["n/a"] * 5, "its answers / are wrong"]
-    _, row = cells(speed_table([refused, result("own type", [250])], (1,)))
-    assert row == ["own type", "9.5", "4.00", "1.00", "250", "n/a", ""]
-
-
-def test_golden_answers() -> None:
-    good, bad = result("own type", []), result("FP8", [])
-    good.golden = {"alone": 69, "together": 68, "answers": 69, "margins": {}, "error": "a test | failed"}
-    bad.golden_error = "no end"
-    assert cells(golden_table([good, bad])) == [
-        ["own type", "69", "68", "69", "a test / failed"],
-        ["FP8", *["n/a"] * 3, "no end"],
-    ]
-
-
-def test_distances() -> None:
-    table = distance_table({"FP8": QuantDistance(tokens=9, mean=0.00726, max=0.69, same_greedy=0.99854)})
-    assert cells(table) == [["FP8", "0.0073", "0.6900", "99.85%"]]
 
 
 def test_what_came_before_a_problem_is_kept() -> None:

@@ -35,12 +35,6 @@ def test_failures() -> None:
         in_child(60, os.abort)
 
 
-def test_what_a_generator_yields_is_told() -> None:
-    told: list[int] = []
-    assert in_child(60, counting, 2, "", tell=told.append) == 2
-    assert told == [0, 1, 2]
-
-
 def test_what_came_before_a_failure_is_kept() -> None:
     assert attempt(60, divmod, 7, 2) == ((3, 1), "")
     assert attempt(60, counting, 2, "enough") == (2, "ValueError: enough")

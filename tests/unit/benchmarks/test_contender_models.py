@@ -8,7 +8,7 @@ import pytest
 from tritonclient.grpc import model_config_pb2
 
 from benchmarks.contenders.servers import CONTENDERS, MAX_MODEL_LEN, MODELS, null_repository
-from benchmarks.target import Plan, bodies, http_request, http_target, triton_body
+from benchmarks.target import http_target, triton_body
 from openai_bls.core.manifest import load_manifest
 from openai_bls.triton_models import tensors
 
@@ -27,7 +27,7 @@ def test_configs_parse(name: str) -> None:
     config = _config(name)
     assert config.name == name
     assert any(name in one.models for one in CONTENDERS.values())
-    assert config.model_transaction_policy.decoupled == (name in ("bare", "official_bls"))
+    assert config.model_transaction_policy.decoupled == (name == "bare")
     for step in config.ensemble_scheduling.step:
         inner = _config(step.model_name)
         assert set(step.input_map) == {tensor.name for tensor in inner.input}
@@ -35,21 +35,12 @@ def test_configs_parse(name: str) -> None:
 
 
 def test_the_inputs_that_are_sent_are_the_models() -> None:
-    for name in ("bare", "official_bls", "ensemble"):
+    for name in ("bare", "ensemble"):
         one = CONTENDERS[name]
         target = http_target("generate_stream", "http://h:1", triton_model=one.models[0], dialect=one.dialect)
         body = json.loads(triton_body(target, 64, 128, random.Random(0)))
         assert set(body) == {tensor.name for tensor in _config(one.models[0]).input}
         assert [tensor.name for tensor in _config(one.models[0]).output] == [target.output]
-
-
-def test_requests_of_raw_models() -> None:
-    target = http_target("generate_stream", "http://h:1", triton_model="bare", dialect="ids")
-    [asked, *_] = bodies(Plan(target, 1, 3, 64, 128))
-    assert len(json.loads(asked.body)["input_ids"]) == 64
-    request = http_request(target, asked.body)
-    assert request.startswith(b"POST /v2/models/bare/generate_stream HTTP/1.1\r\n")
-    assert json.loads(request.partition(b"\r\n\r\n")[2]) == json.loads(asked.body)
 
 
 def test_the_null_repository(tmp_path: Path, tokenizer_dir: Path) -> None:

@@ -1,14 +1,13 @@
-"""CPU time and memory of process trees."""
+"""CPU time of process trees."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-from benchmarks.processes import Peak, cpu_used, machine_seconds, sample_cpu, sample_memory, total_pss_mb
+from benchmarks.processes import cpu_used, machine_seconds, sample_cpu
 
 
 def test_the_tree_is_summed_by_name() -> None:
@@ -26,14 +25,7 @@ def test_a_stub_is_named_by_its_model_and_uses_cpu_time(tmp_path: Path) -> None:
     assert child.stdout is not None
     child.stdout.readline()
     used = cpu_used(before, sample_cpu(os.getpid()))
-    with Peak(os.getpid()) as peak:
-        memory = sample_memory(os.getpid())
-        deadline = time.monotonic() + 60
-        while not peak.memory and time.monotonic() < deadline:
-            time.sleep(0.01)
     child.communicate(b"\n")
     assert used["openai_bls"] >= 0.15
     assert machine_seconds() - machine >= 0.15
-    assert 0 < memory["openai_bls"].pss_mb <= memory["openai_bls"].rss_mb
-    assert total_pss_mb(peak.memory) > 1
     assert sample_cpu(child.pid) == {}

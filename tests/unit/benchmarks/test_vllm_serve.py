@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.driver import Clients, make_requests
+from benchmarks.driver import Clients
 from benchmarks.machine import Conditions
 from benchmarks.random_checkpoint import DEMO
-from benchmarks.stats import Measurement, analyse
+from benchmarks.stats import Measurement
 from benchmarks.target import Arrivals, Plan, bodies, http_target
 from benchmarks.vllm_serve.__main__ import engine_arguments, main, parse, record
 from benchmarks.vllm_serve.engine_settings import differences, engine_settings
@@ -30,8 +30,6 @@ from benchmarks.vllm_serve.servers import (
     Serving,
     Setup,
     StartError,
-    command_line,
-    vllm_serve,
 )
 from benchmarks.vllm_serve.session import Amounts, Cell, Results, Session, merged, read, write
 from tests.unit.benchmarks.bench_stub import stub_server
@@ -64,22 +62,6 @@ def test_random_arrivals() -> None:
     assert len({len(one.body) for one in asked}) > 5
 
 
-def test_an_open_loop_is_measured_from_the_moments_of_arrival() -> None:
-    with stub_server() as (port, _):
-        target = http_target("chat", f"http://127.0.0.1:{port}/v1", model="slow")
-        # One connection for requests that take 0.1 s and more and come 40 times a second: they wait for it.
-        plan = Plan(target, 1, 1, 1, 1, arrivals=Arrivals(rate=40, seconds=0.5))
-        traces, cpu_s = make_requests(plan)
-    report = analyse(traces, plan, cpu_s)
-    asked = bodies(plan)
-    assert not report.failures
-    assert report.requests == len(asked)
-    assert report.completion_tokens == sum(one.output_tokens for one in asked)
-    begun = traces[0].started - asked[0].at_s
-    assert [trace.started - begun for trace in traces] == pytest.approx([one.at_s for one in asked])
-    assert report.first_token[-1] > report.first_token[0]
-
-
 def test_a_load_for_each_kind() -> None:
     found = loads((1, 16), 4, 8, 2, 3)
     assert [load.name for load in found] == ["16", "1", "JSON, 8", "2 requests/s"]
@@ -88,13 +70,6 @@ def test_a_load_for_each_kind() -> None:
     assert [plan.response_format is not None for plan in plans] == [False, False, True, False]
     assert plans[3].arrivals == Arrivals(2, 3, 0.9)
     assert len(loads((1,), 4, 0, 0, 3)) == 1
-
-
-def test_no_answer_to_the_schema_is_short() -> None:
-    schema = json_schema()["json_schema"]["schema"]
-    shortest = json.dumps(dict.fromkeys(schema["required"], ""), separators=(",", ":"))
-    # A token of the demo's vocabulary has at most a word: two for each name at the least, and the quotes.
-    assert len(shortest) > 4 * 128
 
 
 def test_settings_of_an_engine(tmp_path: Path) -> None:
@@ -120,20 +95,6 @@ def test_settings_of_an_engine(tmp_path: Path) -> None:
     assert not differences(found, {})
 
 
-def test_engine_arguments_as_options() -> None:
-    given = {
-        "max_num_seqs": 4,
-        "dtype": "float32",
-        "enforce_eager": True,
-        "enable_prefix_caching": False,
-        "a_b": {"c": 1},
-    }
-    assert command_line(given) == [
-        *("--max-num-seqs", "4", "--dtype", "float32", "--enforce-eager", "--no-enable-prefix-caching"),
-        *("--a-b", '{"c":1}'),
-    ]
-
-
 def test_options() -> None:
     needed = ["--vllm-python", "python", "--out", "out"]
     full, quick = parse(needed), parse([*needed, "--quick", "--tokens", "9", "--engine-args", '{"max_num_seqs": 3}'])
@@ -148,19 +109,6 @@ def test_options() -> None:
 
 def _setup(tmp_path: Path, python: str = sys.executable) -> Setup:
     return Setup(DEMO, tmp_path, tmp_path, Path(python), {"max_num_seqs": 4}, 20.0)
-
-
-def test_an_interpreter_without_vllm(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match="has no vLLM: name another"), vllm_serve(_setup(tmp_path)):
-        pass
-
-
-def test_a_server_that_ends_at_once(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "no such option"\nexit 3\n', encoding="utf-8")
-    python.chmod(0o755)
-    with pytest.raises(StartError, match=r"ended with 3: no such option"), vllm_serve(_setup(tmp_path, str(python))):
-        pass
 
 
 @contextlib.contextmanager
@@ -205,18 +153,6 @@ def test_servers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "no room" in summary(results)
 
 
-def test_no_round_that_would_end_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SERVERS, VLLM_SERVE, lambda setup: _small(VLLM_SERVE, setup))
-    chosen = loads((1,), 1, 0, 0, 0)
-    results = Results(_MADE, {}, ["1"])
-    with Clients() as clients:
-        session = Session(
-            clients, _setup(tmp_path), Amounts(chosen, 20, 8, 9, time.monotonic()), results, lambda: None, print
-        )
-        session.run([VLLM_SERVE])
-    assert [cell.round for cell in results.cells] == [1]
-
-
 def _cell(server: str, load: str, tokens_per_s: float, cpu_s: float, first: float, failed: int = 0) -> Cell:
     nothing = dict.fromkeys(("prompt_tokens", "gap_ms_p50", "gap_ms_p99", "gap_ms_mean", "client_cpu_s"), 1.0)
     one = Measurement(
@@ -254,7 +190,6 @@ def test_goals() -> None:
     rows = [line.split("|")[-2].strip() for line in summary(results).partition("| goal")[2].splitlines()[2:9]]
     assert rows == ["no", "no", "yes", "yes", "no", "yes", "n/a"]
     assert times(results, EMBEDDED, "64", lambda one: one.tokens_per_s) is None
-    assert "| /v1 over vLLM | worker | 69.0 | 80.0 |" in summary(results)
 
 
 def test_results_are_recorded(tmp_path: Path) -> None:

@@ -434,7 +434,7 @@ def test_nobody_is_let_in_unless_named() -> None:
         ({"engine": {"source": "claim", "path": "x"}}, "needs storage.existingClaim"),
         ({"engine": {"source": "claim"}, "storage": {"existingClaim": "x"}}, "engine.path: give the folder"),
         (merged(BUILD, {"autoscaling": {"minReplicas": 5}}), "minReplicas is greater"),
-        (merged(BUILD, {"autoscaling": {"enabled": True, "waitingSequences": None}}), "to scale on"),
+        (merged(BUILD, {"autoscaling": {"enabled": True, "waitingRequests": None}}), "to scale on"),
         (merged(BUILD, {"ingress": {"enabled": True}}), "ingress.hosts: give at least one"),
         (merged(BUILD, {"httpRoute": {"enabled": True}}), "httpRoute.parentRefs: name the gateway"),
         (merged(BUILD, {"kind": "DaemonSet"}), "kind"),

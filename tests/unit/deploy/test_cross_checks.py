@@ -216,7 +216,7 @@ async def test_metrics_are_those_of_the_server() -> None:
     assert set(targets) <= told
     # The KV cache is told as a share.
     assert targets["openai_bls_engine_kv_cache_usage_ratio"] == "850m"
-    assert targets["openai_bls_engine_sequences_waiting"] == "4"
+    assert targets["openai_bls_requests_waiting"] == "4"
     named = set(re.findall(r"\bopenai_bls_(?:engine|requests|generation|time)_\w+", DOCS))
     assert set(targets) <= named <= told | set(re.findall(r"^# TYPE (\w+) ", page, re.MULTILINE))
     # Counters that have not been counted yet have a type and no line.

@@ -59,9 +59,11 @@ async def exported() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for counted, names in metrics._registry._collector_to_names.items():
         found |= {key: _labels(counted) for key in names}
-    for family in metrics._load():
-        name = f"{family.name}_total" if family.type == "counter" else family.name
-        found[name] = _labels(family)
+    for family in metrics.collect():
+        # Families that are made at the scrape.
+        if hasattr(family, "_labelnames"):
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            found[name] = _labels(family)
     for histogram in _HISTOGRAMS:
         for suffix in ("bucket", "count", "sum"):
             found[f"{histogram.name}_{suffix}"] = set(histogram.labels)

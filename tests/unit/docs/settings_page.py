@@ -14,7 +14,7 @@ from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings, Preprocessin
 from openai_bls.embedded.options import EngineOptions
 from openai_bls.engines.null_loading import NullOptions
 from openai_bls.engines.vllm.options import VllmOptions
-from tests.unit.docs.module_map import ROOT
+from tests.unit.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "settings-reference.md"
 

@@ -10,7 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.unit.docs.module_map import LIBRARY, ROOT
+from tests.unit.docs.pages import ROOT
+
+LIBRARY = ROOT / "openai_bls"
+PACKAGES = sorted(path.parent.name for path in LIBRARY.glob("*/__init__.py"))
 
 _FINISHES = re.compile(
     r"(about|as|at|between|by|for|from|has|holds|in|is|it|its|of|on|per|since|that|the same|their|theirs|those|to|"
@@ -65,7 +68,18 @@ def unfinished(source: str) -> list[Entry]:
     return [entry for entry in entries(source) if _FINISHES.match(entry.text)]
 
 
-@pytest.mark.parametrize("package", sorted(path.parent.name for path in LIBRARY.glob("*/__init__.py")))
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_module_says_what_it_is(package: str) -> None:
+    found = [path for path in (LIBRARY / package).rglob("*.py") if not _has_docstring(path)]
+    assert not found
+
+
+def _has_docstring(path: Path) -> bool:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return not tree.body or ast.get_docstring(tree) is not None
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_every_entry_names_the_thing(package: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{entry.line}: {entry.name}: {entry.text}"

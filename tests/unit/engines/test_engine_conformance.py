@@ -125,6 +125,10 @@ def test_length_is_exact(started: Started) -> None:
     assert after.generated_tokens - before.generated_tokens == sum(counts)
     assert after.steps > before.steps
     assert 0 <= after.kv_cache_usage <= 1
+    # Both or neither, and no sequence is longer than the cache.
+    assert after.kv_blocks * after.kv_block_size >= engine.info.max_model_len or not (
+        after.kv_blocks or after.kv_block_size
+    )
 
 
 def test_more_requests_than_the_batch_holds(started: Started) -> None:

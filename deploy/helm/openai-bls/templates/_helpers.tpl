@@ -163,9 +163,9 @@ app.kubernetes.io/component: server
 {{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) -}}
 {{- fail "httpRoute.parentRefs: name the gateway" -}}
 {{- end -}}
-{{- $targets := list .Values.autoscaling.waitingSequences .Values.autoscaling.runningSequences .Values.autoscaling.kvCacheUsagePercent | compact -}}
+{{- $targets := list .Values.autoscaling.waitingRequests .Values.autoscaling.runningSequences .Values.autoscaling.kvCacheUsagePercent | compact -}}
 {{- if and .Values.autoscaling.enabled (not $targets) -}}
-{{- fail "autoscaling: give waitingSequences, runningSequences or kvCacheUsagePercent to scale on" -}}
+{{- fail "autoscaling: give waitingRequests, runningSequences or kvCacheUsagePercent to scale on" -}}
 {{- end -}}
 {{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}
 {{- fail "autoscaling.minReplicas is greater than autoscaling.maxReplicas" -}}

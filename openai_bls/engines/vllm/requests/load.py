@@ -11,9 +11,15 @@ class Load:
     """Newest statistics, and counts since the start; written by the engine's thread, read by any.
 
     With data parallelism each engine core sends statistics of its own, of which the newest counts.
+
+    Args:
+        kv_blocks: blocks of the KV cache; 0 if unknown.
+        kv_block_size: tokens per block; 0 if unknown.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kv_blocks: int = 0, kv_block_size: int = 0) -> None:
+        self._kv_blocks = kv_blocks
+        self._kv_block_size = kv_block_size
         self.steps = 0
         self.generated_tokens = 0
         self._waiting = 0
@@ -49,4 +55,6 @@ class Load:
             draft_tokens=self._draft_tokens,
             accepted_draft_tokens=self._accepted,
             failed=failed,
+            kv_blocks=self._kv_blocks,
+            kv_block_size=self._kv_block_size,
         )

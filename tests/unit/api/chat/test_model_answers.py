@@ -1,3 +1,5 @@
+"""What chat models answer: checked, counted, and cut into chunks."""
+
 from __future__ import annotations
 
 import json
@@ -6,55 +8,49 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
-from openai_bls.api.chat import model_answers
-from openai_bls.core.errors import ApiError
+from openai_bls.core.errors import ModelAnswerError
 from openai_bls.core.usage import Usage
+from tests.unit.api.chat.chat_model_support import (
+    ANSWER,
+    BODY,
+    CHOICE,
+    PATH,
+    STREAM,
+    USAGE,
+    bench_of,
+    error_of,
+    streamed,
+)
+from tests.unit.api.guard_support import as_response
+from tests.unit.api.http_support import asked
+from tests.unit.core_support import events
 
-MESSAGE: dict[str, Any] = {"role": "assistant", "content": "Paris"}
-CHOICE: dict[str, Any] = {"index": 0, "message": MESSAGE, "logprobs": None, "finish_reason": "stop"}
-USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 
-
-def answer(*choices: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"id": "x", "object": "chat.completion", "created": 7, "model": "m", "choices": list(choices), **more}
-
-
-def chunks(whole: dict[str, Any], *, include_usage: bool = False) -> list[dict[str, Any]]:
-    found = [json.loads(chunk) for chunk in model_answers.chunks("rag", whole, include_usage=include_usage)]
+def chunks(whole: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+    """The stream that a whole answer is cut into."""
+    found: list[dict[str, Any]] = streamed(asked(bench_of(whole), PATH, {**STREAM, **fields}))
     for chunk in found:
         ChatCompletionChunk.model_validate(chunk)
     return found
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "answer",
     [
-        (b"", "The model 'rag' answered with something that is not JSON."),
-        (b"data: {}", "The model 'rag' answered with something that is not JSON."),
-        (b'{"choices": ["\xff"]}', "The model 'rag' answered with something that is not JSON."),
-        (b"[" * 100_000, "The model 'rag' answered with something that is not JSON."),
-        (b'["choices"]', "The model 'rag' answered with JSON that is no object."),
-        (b'{"choice": []}', "The model 'rag' answered with an object without 'choices'."),
-        *(
-            (
-                json.dumps({"choices": [], "usage": usage}).encode(),
-                f"The model 'rag' answered with a 'usage' that cannot be one: {why}.",
-            )
-            for usage, why in (
-                ({"prompt_tokens": -5e300}, "Expected `int | null`, got `float` - at `$.prompt_tokens`"),
-                ({"prompt_tokens": -1}, "Expected `int` >= 0 - at `$.prompt_tokens`"),
-                ({"total_tokens": 10**30}, "Expected `int` <= 9007199254740992 - at `$.total_tokens`"),
-                ({"completion_tokens": "3"}, "Expected `int | null`, got `str` - at `$.completion_tokens`"),
-                ([3], "Expected `object | null`, got `array`"),
-            )
-        ),
-        (b'{"choices": {}}', "The model 'rag' answered with an object without 'choices'."),
+        *(b"", b"data: {}", b'{"choices": ["\xff"]}', b"[" * 100_000, b'["choices"]'),
+        *({"choice": []}, {"choices": {}}),
+        *({"choices": [], "usage": {"prompt_tokens": value}} for value in (-5e300, -1)),
+        *({"choices": [], "usage": usage} for usage in ({"total_tokens": 10**30}, {"completion_tokens": "3"}, [3])),
     ],
 )
-def test_what_is_no_answer(text: bytes, message: str) -> None:
-    with pytest.raises(ApiError) as raised:
-        model_answers.checked("rag", text)
-    assert (raised.value.status, raised.value.message) == (502, message)
+def test_what_is_no_answer(answer: Any) -> None:
+    for body in (BODY, STREAM):
+        assert error_of(asked(bench_of(answer), PATH, body)) == (502, ModelAnswerError("rag", "").code)
+
+
+@pytest.mark.parametrize("choice", [7, {}, {"message": None}, {"message": "x"}])
+def test_a_choice_without_a_message_cannot_be_streamed(choice: Any) -> None:
+    assert error_of(asked(bench_of({"choices": [choice]}), PATH, STREAM))[0] == 502
 
 
 @pytest.mark.parametrize(
@@ -79,22 +75,15 @@ def test_what_is_no_answer(text: bytes, message: str) -> None:
     ],
 )
 def test_errors_of_a_model(error: dict[str, Any], status: int) -> None:
-    with pytest.raises(ApiError) as raised:
-        model_answers.checked("rag", json.dumps({"error": {"message": "no", **error}}).encode())
-    assert raised.value.status == status
-    assert raised.value.body() == {
-        "error": {"message": "no", "type": "server_error", "param": None, "code": None} | error
-    }
+    answered = asked(bench_of({"error": {"message": "no", **error}}), PATH, BODY)
+    assert answered.status == status
+    expected = {"message": "no", "type": "server_error", "param": None, "code": None} | error
+    assert answered.json() == {"error": expected}
 
 
-def test_an_error_that_is_a_sentence() -> None:
-    with pytest.raises(ApiError, match="no index") as raised:
-        model_answers.checked("rag", b'{"error": "no index"}')
-    assert raised.value.body()["error"]["message"] == "no index"
-
-
-def test_an_error_that_is_null_is_none() -> None:
-    assert model_answers.checked("rag", b'{"error": null, "choices": []}')["choices"] == []
+def test_an_error_that_is_a_sentence_and_one_that_is_null() -> None:
+    assert asked(bench_of({"error": "no index"}), PATH, BODY).json()["error"]["message"] == "no index"
+    assert asked(bench_of({"error": None, "choices": []}), PATH, BODY).status == 200
 
 
 @pytest.mark.parametrize(
@@ -111,30 +100,27 @@ def test_an_error_that_is_null_is_none() -> None:
             Usage.of(3, 2, cached=1, reasoning=2),
         ),
         ({**USAGE, "prompt_tokens_details": None}, Usage.of(3, 2)),
-        (None, None),
+        (None, Usage.of(0, 0)),
     ],
 )
-def test_usage(given: Any, expected: Usage | None) -> None:
-    assert model_answers.usage({"usage": given}) == expected
-
-
-def test_finish_reasons_are_those_that_are_counted() -> None:
-    choices = [CHOICE, {**CHOICE, "finish_reason": "content_filter"}, {**CHOICE, "finish_reason": ["x"]}, {}, 7]
-    assert list(model_answers.finish_reasons({"choices": choices})) == ["stop"]
+def test_usage_and_finish_reasons_are_counted(given: Any, expected: Usage) -> None:
+    """Finish reasons that the metrics do not know are not."""
+    odd = [{**CHOICE, "finish_reason": reason} for reason in ("content_filter", ["x"])]
+    bench = bench_of({**ANSWER, "choices": [CHOICE, *odd, {}, 7], "usage": given})
+    assert asked(bench, PATH, BODY).status == 200
+    (record,) = bench.records
+    assert (record.usage, record.finish_reasons) == (expected, ["stop"])
 
 
 def test_chunks_of_a_whole_answer() -> None:
-    role, content, finish = chunks(answer(CHOICE, usage=USAGE, system_fingerprint="fp", retrieved=["a"]))
+    role, content, finish = chunks({**ANSWER, "system_fingerprint": "fp", "retrieved": ["a"]})
     head = {"id": "x", "object": "chat.completion.chunk", "created": 7, "model": "m", "system_fingerprint": "fp"}
     for chunk in (role, content, finish):
         assert {**head, "retrieved": ["a"], "choices": chunk["choices"]} == chunk
     assert role["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert content["choices"][0] == {"index": 0, "delta": {"content": "Paris"}, "logprobs": None, "finish_reason": None}
     assert finish["choices"][0] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}
-
-
-def test_usage_comes_in_a_chunk_of_its_own() -> None:
-    *others, last = chunks(answer(CHOICE, usage=USAGE), include_usage=True)
+    *others, last = chunks(ANSWER, stream_options={"include_usage": True})
     assert [chunk["usage"] for chunk in others] == [None] * 3
     assert (last["choices"], last["usage"]) == ([], USAGE)
 
@@ -149,19 +135,23 @@ def test_what_a_model_leaves_out_is_filled_in() -> None:
 def test_tool_calls_get_an_index_and_further_fields_stay() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     message = {"role": "assistant", "content": None, "tool_calls": [call], "citations": [1]}
-    _, delta, finish = chunks(answer({**CHOICE, "message": message, "finish_reason": "tool_calls", "score": 1}))
+    choice = {**CHOICE, "message": message, "finish_reason": "tool_calls", "score": 1}
+    _, delta, finish = chunks({**ANSWER, "choices": [choice]})
     assert delta["choices"][0]["delta"] == {"tool_calls": [{"index": 0, **call}], "citations": [1]}
     assert (finish["choices"][0]["finish_reason"], finish["choices"][0]["score"]) == ("tool_calls", 1)
 
 
 def test_every_choice_has_its_chunks() -> None:
     logprobs: dict[str, Any] = {"content": []}
-    found = chunks(answer(CHOICE, {**CHOICE, "index": 1, "logprobs": logprobs, "message": {"content": "b"}}))
+    other = {**CHOICE, "index": 1, "logprobs": logprobs, "message": {"content": "b"}}
+    found = chunks({**ANSWER, "choices": [CHOICE, other]})
     assert [chunk["choices"][0]["index"] for chunk in found] == [0, 0, 0, 1, 1, 1]
     assert [chunk["choices"][0]["logprobs"] for chunk in found[3:]] == [None, logprobs, None]
 
 
-@pytest.mark.parametrize("choice", [7, {}, {"message": None}, {"message": "x"}])
-def test_a_choice_without_a_message(choice: Any) -> None:
-    with pytest.raises(ApiError, match="a choice without 'message'"):
-        chunks({"choices": [choice]})
+def test_chunks_go_out_as_they_are_written_on_one_line() -> None:
+    texts = [b'{"choices": [],  "a": 1.0}', b'{\n "choices": [],\r\n "b": "\\n"\n}']
+    answered = asked(bench_of(chunks=lambda _: [as_response(text) for text in texts]), PATH, STREAM)
+    first, second, _ = events(answered.body)
+    assert first.encode() == texts[0]
+    assert json.loads(second) == json.loads(texts[1])

@@ -4,74 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 from openai_bls.api.chat import model_serving
 from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.core.errors import ApiError, InvalidRequestError
 from openai_bls.core.usage import Usage
-from openai_bls.transport.model_calls import Array, Arrays, ModelCallError
+from openai_bls.transport.model_calls import Arrays, ModelCallError
+from tests.unit.api.chat.chat_model_support import (
+    ANSWER,
+    BODY,
+    PATH,
+    STREAM,
+    USAGE,
+    USER,
+    bench_of,
+    chunk,
+    error_of,
+    sent_to_model,
+    streamed,
+)
+from tests.unit.api.guard_support import as_response
 from tests.unit.api.http_support import application, asked, until
-from tests.unit.core_support import WAIT_S, Answered, Bench, FakeSink, ask, events, request_context
+from tests.unit.core_support import Bench, FakeSink, ask, request_context
 from tests.unit.task_support import model
-
-PATH = "/v1/chat/completions"
-USER = {"role": "user", "content": "hi"}
-BODY: dict[str, Any] = {"model": "rag", "messages": [USER]}
-STREAM = {**BODY, "stream": True}
-USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-ANSWER: dict[str, Any] = {
-    "id": "x",
-    "object": "chat.completion",
-    "created": 7,
-    "model": "m",
-    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Paris"}, "finish_reason": "stop"}],
-    "usage": USAGE,
-}
-
-
-def chunk(content: str = "", finish_reason: str | None = None, **more: Any) -> dict[str, Any]:
-    delta = {"content": content} if content else {}
-    return {"id": "x", "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}], **more}
-
-
-def response(value: Any) -> Arrays:
-    text = value if isinstance(value, bytes) else json.dumps(value).encode()
-    return {"response": np.array([text], dtype=np.object_)}
-
-
-def bench_of(
-    whole: Any = None, chunks: Callable[[Mapping[str, Array]], Any] | None = None, *, name: str = "rag", **settings: Any
-) -> Bench:
-    """A service with a chat model, one that streams if `chunks` are given."""
-    bench = Bench(**settings)
-    decoupled = {"model_transaction_policy": {"decoupled": True}} if chunks is not None else {}
-    bench.service.models.tasks.replace([model("chat", name, max_batch_size=0, **decoupled), model("embeddings", "vec")])
-    bench.model_calls.models[name] = lambda _: response(whole)
-    if chunks is not None:
-        bench.model_calls.streams[name] = chunks
-    return bench
-
-
-def sent_to_model(bench: Bench) -> Any:
-    ((_, inputs),) = bench.model_calls.called
-    return json.loads(inputs["request"].item())
-
-
-def streamed(answered: Answered) -> list[Any]:
-    assert answered.status == 200
-    assert answered.headers["content-type"].startswith("text/event-stream")
-    *found, done = events(answered.body)
-    assert done == "[DONE]"
-    return [json.loads(each) for each in found]
-
-
-def error_of(answered: Answered) -> tuple[int, str]:
-    return answered.status, answered.json()["error"]["message"]
 
 
 def test_a_whole_answer_is_the_models_own() -> None:
@@ -97,7 +56,7 @@ def test_a_request_that_an_engine_could_answer() -> None:
 
 def test_a_model_that_streams() -> None:
     said = [chunk("Pa"), chunk("ris", "stop", retrieved=["a"]), {"choices": [], "usage": USAGE}]
-    bench = bench_of(chunks=lambda _: [response(each) for each in said])
+    bench = bench_of(chunks=lambda _: [as_response(each) for each in said])
     assert streamed(asked(bench, PATH, {**STREAM, "stream_options": {"include_usage": True}})) == said
     assert sent_to_model(bench) == {**STREAM, "stream_options": {"include_usage": True}}
     (record,) = bench.records
@@ -107,16 +66,8 @@ def test_a_model_that_streams() -> None:
     assert bench.model_calls.closed_streams == 1
 
 
-def test_chunks_go_out_as_they_are_written_on_one_line() -> None:
-    texts = [b'{"choices": [],  "a": 1.0}', b'{\n "choices": [],\r\n "b": "\\n"\n}']
-    answered = asked(bench_of(chunks=lambda _: map(response, texts)), PATH, STREAM)
-    first, second, _ = events(answered.body)
-    assert first.encode() == texts[0]
-    assert json.loads(second) == json.loads(texts[1])
-
-
 def test_a_streaming_model_that_is_asked_for_a_whole_answer() -> None:
-    bench = bench_of(chunks=lambda _: [response(ANSWER)])
+    bench = bench_of(chunks=lambda _: [as_response(ANSWER)])
     assert asked(bench, PATH, {**BODY, "stream": None}).json() == ANSWER
     assert sent_to_model(bench)["stream"] is False
 
@@ -136,36 +87,30 @@ def test_a_model_that_answers_once_is_asked_to_stream() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "param"),
     [
-        ({"model": "rag"}, "Missing required parameter: 'messages'"),
-        ({"model": "rag", "messages": []}, "Invalid value for 'messages'"),
-        ({"model": "rag", "messages": "hi"}, "Invalid value for 'messages'"),
-        ({"model": "rag", "messages": [{"content": "hi"}]}, "Missing required parameter: 'messages[0].role'"),
-        ({**BODY, "stream": "yes"}, "Invalid value for 'stream'"),
-        ({**BODY, "stream_options": {}}, "'stream_options' is only allowed when 'stream' is true."),
-        ({**STREAM, "stream_options": {"include_usage": 7}}, "Invalid value for 'stream_options.include_usage'"),
-        (b'{"model": "rag", ', "We could not parse the JSON body of your request"),
-        (b'["rag"]', "The request body must be a JSON object."),
+        ({"model": "rag"}, "messages"),
+        ({"model": "rag", "messages": []}, "messages"),
+        ({"model": "rag", "messages": "hi"}, "messages"),
+        ({"model": "rag", "messages": [{"content": "hi"}]}, "messages[0].role"),
+        ({**BODY, "stream": "yes"}, "stream"),
+        ({**BODY, "stream_options": {}}, "stream_options"),
+        ({**STREAM, "stream_options": {"include_usage": 7}}, "stream_options.include_usage"),
+        (b'{"model": "rag", ', None),
+        (b'["rag"]', None),
+        # Engines come first and refuse what they do not know.
+        ({"messages": [USER], "anything": 1}, "anything"),
+        ({**BODY, "model": 7}, "model"),
+        ({**BODY, "model": "tiny", "anything": 1}, "anything"),
+        ({**BODY, "model": "vec"}, "model"),
     ],
 )
-def test_bad_requests_never_reach_the_model(body: Any, message: str) -> None:
-    bench = bench_of(ANSWER)
-    status, said = error_of(asked(bench, PATH, body))
-    assert status == 400
-    assert said.startswith(message)
-    assert bench.model_calls.called == []
-
-
-def test_engines_come_first_and_refuse_what_they_do_not_know() -> None:
-    bench = bench_of(ANSWER, name="tiny")
-    assert error_of(asked(bench, PATH, {**BODY, "model": "tiny", "anything": 1})) == (
-        400,
-        "Unknown parameter: 'anything'.",
-    )
-    assert error_of(asked(bench, PATH, {"messages": [USER], "anything": 1}))[0] == 400
-    assert error_of(asked(bench, PATH, {**BODY, "model": 7}))[0] == 400
-    assert bench.model_calls.called == []
+def test_bad_requests_never_reach_the_model(body: Any, param: str | None) -> None:
+    for name in ("rag", "tiny") if "tiny" in str(body) else ("rag",):
+        bench = bench_of(ANSWER, name=name)
+        answered = asked(bench, PATH, body)
+        assert (answered.status, answered.json()["error"]["param"]) == (400, param)
+        assert bench.model_calls.called == []
 
 
 @pytest.mark.parametrize(
@@ -178,31 +123,23 @@ def test_engines_come_first_and_refuse_what_they_do_not_know() -> None:
     ],
 )
 def test_other_endpoints_name_the_right_one(path: str, body: dict[str, Any]) -> None:
-    bench = bench_of(ANSWER)
-    status, message = error_of(asked(bench, path, {**body, "model": "rag"}))
-    assert (status, message) == (400, "The model 'rag' answers chats: use /v1/chat/completions.")
-
-
-def test_a_model_of_another_task() -> None:
-    bench = bench_of(ANSWER)
-    status, message = error_of(asked(bench, PATH, {**BODY, "model": "vec"}))
-    assert status == 400
-    assert message.startswith("The model 'vec' makes embeddings")
+    answered = asked(bench_of(ANSWER), path, {**body, "model": "rag"})
+    assert answered.status == 400
+    assert "use /v1/chat/completions" in answered.json()["error"]["message"]
 
 
 def test_a_model_with_a_fault() -> None:
     bench = bench_of(ANSWER)
     bench.service.models.tasks.replace([model("chat", "rag", input=[])])
     for body in (BODY, {**BODY, "anything": 1}, STREAM):
-        status, message = error_of(asked(bench, PATH, body))
-        assert status == 503
-        assert message.startswith("The model 'rag' cannot be used: it has no input 'request'")
+        assert error_of(asked(bench, PATH, body))[0] == 503
+    assert bench.model_calls.called == []
 
 
 def test_errors_of_the_model() -> None:
     error = {"message": "ask something else", "type": "invalid_request_error", "code": "off_topic", "hint": "x"}
     for body in (BODY, STREAM):
-        for bench in (bench_of({"error": error}), bench_of(chunks=lambda _: [response({"error": error})])):
+        for bench in (bench_of({"error": error}), bench_of(chunks=lambda _: [as_response({"error": error})])):
             answered = asked(bench, PATH, body)
             assert (answered.status, answered.json()) == (400, {"error": {"param": None, **error}})
             (record,) = bench.records
@@ -212,41 +149,33 @@ def test_errors_of_the_model() -> None:
 
 def test_an_error_in_the_middle_of_a_stream() -> None:
     def chunks(_: Any) -> Any:
-        yield response(chunk("Pa"))
+        yield as_response(chunk("Pa"))
         raise ModelCallError("the model 'rag': no more")
 
     first, error = streamed(asked(bench_of(chunks=chunks), PATH, STREAM))
     assert first == chunk("Pa")
-    assert error["error"]["message"] == "The model 'rag' failed: no more"
+    assert "no more" in error["error"]["message"]
 
 
-def test_something_else_than_json() -> None:
-    assert error_of(asked(bench_of(b"hello"), PATH, BODY)) == (
-        502,
-        "The model 'rag' answered with something that is not JSON.",
-    )
-
-
-def test_admission_counts_them() -> None:
+async def test_admission_counts_them() -> None:
     bench = bench_of(ANSWER, max_concurrent_requests=1)
     bench.service.count(1)
     for body in (BODY, STREAM):
-        status, message = error_of(asked_while_busy(bench, body))
-        assert status == 429
-        assert message.startswith("The server has 1 requests in progress")
+        assert (await ask(application(bench), "POST", PATH, body)).status == 429
     assert bench.model_calls.called == []
 
 
-def asked_while_busy(bench: Bench, body: dict[str, Any]) -> Answered:
-    async def main() -> Answered:
-        return await asyncio.wait_for(ask(application(bench), "POST", PATH, body), WAIT_S)
-
-    return asyncio.run(main())
+def begun(bench: Bench, sink: FakeSink) -> model_serving.StreamedAnswer:
+    rag = bench.service.models.tasks.get("rag")
+    assert rag is not None
+    return model_serving.StreamedAnswer(
+        bench.service, request_context(), model_serving.ChatModelRequest(rag, STREAM), sink
+    )
 
 
 async def endless(_: Any) -> AsyncIterator[Arrays]:
     while True:
-        yield response(chunk("a"))
+        yield as_response(chunk("a"))
         await asyncio.sleep(0)
 
 
@@ -259,8 +188,7 @@ async def hanging(_: Any) -> AsyncIterator[Arrays]:
 async def test_a_client_that_goes_away(chunks: Any) -> None:
     bench = bench_of(chunks=chunks)
     sink = FakeSink(sse=True)
-    request = model_serving.ChatModelRequest(bench.service.models.tasks.get("rag"), STREAM)  # type: ignore[arg-type]
-    answer = model_serving.StreamedAnswer(bench.service, request_context(), request, sink)
+    answer = begun(bench, sink)
     await until(lambda: bench.model_calls.called)
     answer.cancel()
     await until(lambda: bench.records)
@@ -279,8 +207,7 @@ async def test_a_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> N
             return len(self.raw)
 
     for sink, read in ((Unread(sse=True), False), (FakeSink(sse=True), True)):
-        request = model_serving.ChatModelRequest(bench.service.models.tasks.get("rag"), STREAM)  # type: ignore[arg-type]
-        answer = model_serving.StreamedAnswer(bench.service, request_context(), request, sink)
+        answer = begun(bench, sink)
         await until(lambda sink=sink: sink.errors or len(sink.raw) > 100)  # type: ignore[misc]
         answer.cancel()
         if read:
@@ -292,10 +219,9 @@ async def test_a_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> N
 
 async def test_one_large_chunk_is_no_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_serving, "MAX_UNREAD_BYTES", 10)
-    bench = bench_of(chunks=lambda _: [response(chunk("a" * 100))])
+    bench = bench_of(chunks=lambda _: [as_response(chunk("a" * 100))])
     sink = FakeSink(sse=True)
-    request = model_serving.ChatModelRequest(bench.service.models.tasks.get("rag"), STREAM)  # type: ignore[arg-type]
-    model_serving.StreamedAnswer(bench.service, request_context(), request, sink)
+    begun(bench, sink)
     await until(lambda: sink.ended)
     assert sink.errors == []
 
@@ -315,7 +241,7 @@ def test_on_tritons_endpoints() -> None:
     answer, _ = triton(bench_of(ANSWER), {**BODY, "anything": 1})
     assert json.loads(answer) == ANSWER
     said = [chunk("Pa"), chunk("ris", "stop")]
-    _, sink = triton(bench_of(chunks=lambda _: map(response, said)), STREAM)
+    _, sink = triton(bench_of(chunks=lambda _: map(as_response, said)), STREAM)
     assert sink.chunks == said
     _, sink = triton(bench_of(ANSWER), STREAM)
     assert sink.chunks[1]["choices"][0]["delta"] == {"content": "Paris"}
@@ -323,12 +249,12 @@ def test_on_tritons_endpoints() -> None:
 
 def test_bad_requests_on_tritons_endpoints() -> None:
     bench = bench_of(ANSWER)
-    with pytest.raises(InvalidRequestError, match="messages"):
-        triton(bench, {"model": "rag"})
-    with pytest.raises(InvalidRequestError, match="anything"):
-        triton(bench, {**BODY, "model": "tiny", "anything": 1})
+    for body, param in (({"model": "rag"}, "messages"), ({**BODY, "model": "tiny", "anything": 1}, "anything")):
+        with pytest.raises(InvalidRequestError) as caught:
+            triton(bench, body)
+        assert caught.value.param == param
     # Before there is a service.
-    with pytest.raises(InvalidRequestError, match="anything"):
+    with pytest.raises(InvalidRequestError):
         TRITON_ENTRIES["chat.completions"]({"messages": [USER], "anything": 1})
 
 
@@ -338,7 +264,7 @@ async def test_a_draining_server_answers_what_chat_models_ask_for() -> None:
 
     async def whole(_: Any) -> Arrays:
         await working.wait()
-        return response(ANSWER)
+        return as_response(ANSWER)
 
     bench = bench_of()
     bench.model_calls.models["rag"] = whole
@@ -352,4 +278,4 @@ async def test_a_draining_server_answers_what_chat_models_ask_for() -> None:
     assert (await inner).status == 200
     working.set()
     assert (await outer).status == 200
-    assert error_of(await ask(app, "POST", PATH, BODY)) == (503, "The server is shutting down.")
+    assert (await ask(app, "POST", PATH, BODY)).status == 503

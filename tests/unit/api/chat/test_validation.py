@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -9,47 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.api.chat import schema
-from openai_bls.api.chat.schema import MAX_BAD_WORDS, MAX_STOP_LENGTH, MAX_STOP_STRINGS
 from openai_bls.api.chat.validation import Body, parse_json, parse_object
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.core.request import ValidRequest
-
-USER = {"role": "user", "content": "hi"}
-MINIMAL: dict[Body, dict[str, Any]] = {"chat.completions": {"messages": [USER]}, "completions": {"prompt": "hi"}}
-ENDPOINTS: tuple[Body, ...] = ("chat.completions", "completions")
-SCHEMAS: dict[Body, type[schema.ChatCompletionRequest | schema.CompletionRequest]] = {
-    "chat.completions": schema.ChatCompletionRequest,
-    "completions": schema.CompletionRequest,
-}
-TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
-
-
-def parse(endpoint: Body, body: dict[str, Any]) -> ValidRequest:
-    """By both entrances, which must agree."""
-    by_text = parse_json(endpoint, json.dumps(body).encode())
-    assert parse_object(endpoint, body) == by_text
-    return by_text
-
-
-def refused(endpoint: Body, body: Any) -> InvalidRequestError:
-    with pytest.raises(InvalidRequestError) as by_text:
-        parse_json(endpoint, json.dumps(body).encode())
-    with pytest.raises(InvalidRequestError) as by_object:
-        parse_object(endpoint, body)
-    error = by_text.value
-    assert (by_object.value.param, by_object.value.code) == (error.param, error.code)
-    assert error.status == 400
-    inner = error.body()["error"]
-    assert set(inner) == {"message", "type", "param", "code"}
-    assert inner["type"] == "invalid_request_error"
-    # The message names the field, if not its whole path.
-    assert error.param is None or error.param.rpartition(".")[2] in error.message
-    return error
-
-
-def chat(**fields: Any) -> ValidRequest:
-    return parse("chat.completions", {**MINIMAL["chat.completions"], **fields})
+from openai_bls.core.request import ToolUse, ValidRequest
+from tests.unit.api.chat.chat_support import ENDPOINTS, MINIMAL, SCHEMAS, TOOL, USER, parse, refused
 
 
 def messages(*items: Any) -> list[dict[str, Any]]:
@@ -61,275 +24,6 @@ def messages(*items: Any) -> list[dict[str, Any]]:
 
 def bad_messages(*items: Any) -> InvalidRequestError:
     return refused("chat.completions", {"messages": list(items)})
-
-
-# --- every field's wrong type and range ---
-
-NOT_INT = ["1", 1.5, True, [], {}]
-NOT_NUMBER = ["1", True, [], {}]
-NOT_BOOL = ["true", 1, 0.0, [], {}]
-NOT_STRING = [1, True, 1.5, [], {}]
-NOT_OBJECT = ["{}", 1, True, []]
-HUGE = [2**31, 2**63, 2**64, 10**30]
-
-BAD_SHARED: dict[str, list[Any]] = {
-    "model": NOT_STRING,
-    "user": NOT_STRING,
-    "service_tier": NOT_STRING,
-    "safety_identifier": NOT_STRING,
-    "prompt_cache_key": NOT_STRING,
-    "prompt_cache_retention": NOT_STRING,
-    "metadata": NOT_OBJECT,
-    "store": NOT_BOOL,
-    "n": [*NOT_INT, *HUGE, 0, -1],
-    "stop": [
-        *(1, True, {}, [1], [None], "", [""], ["a", ""]),
-        *(["a"] * (MAX_STOP_STRINGS + 1), "x" * (MAX_STOP_LENGTH + 1)),
-    ],
-    "stream": NOT_BOOL,
-    "stream_options": [*NOT_OBJECT, {"include_usage": 1}, {"other": True}, {"include_usage": True}],
-    "temperature": [*NOT_NUMBER, -0.01, 2.01, -1],
-    "top_p": [*NOT_NUMBER, 0, -0.1, 1.01],
-    "min_p": [*NOT_NUMBER, -0.1, 1.01],
-    "top_k": [*NOT_INT, *HUGE, -2],
-    "seed": [*NOT_INT, -(2**63) - 1, 2**64, 10**30],
-    "stop_token_ids": ["1", 1, True, {}, ["1"], [1.5], [-1], [2**31], [True]],
-    "ignore_eos": NOT_BOOL,
-    "include_stop_str_in_output": NOT_BOOL,
-    "skip_special_tokens": NOT_BOOL,
-    "add_special_tokens": NOT_BOOL,
-    "frequency_penalty": [*NOT_NUMBER, -2.01, 2.01],
-    "presence_penalty": [*NOT_NUMBER, -2.01, 2.01],
-    "repetition_penalty": [*NOT_NUMBER, 0, -1, 100.5],
-    "logit_bias": [
-        *(*NOT_OBJECT, {"a": 1}, {"-1": 1}, {"1_0": 1}, {" 1": 1}, {"١": 1}),
-        *({"1": 101}, {"1": -101}, {"1": "x"}),
-    ],
-    "min_tokens": [*NOT_INT, -1],
-    "bad_words": ["a", 1, {}, [1], [""], ["x" * (MAX_STOP_LENGTH + 1)], ["a"] * (MAX_BAD_WORDS + 1)],
-    "truncate_prompt_tokens": [*NOT_INT, *HUGE, 0, -1],
-    "timeout": [*NOT_NUMBER, 0, -1, 86401],
-    # Their rules are those of `openai_bls.output.structured`.
-    "response_format": [1, "json_object", {"type": "xml"}],
-    "structured_outputs": [1, {}, {"json": {}, "regex": "a"}],
-    "guided_json": [1],
-    "guided_regex": [1],
-    "guided_choice": [1, []],
-    "guided_grammar": [1],
-    "guided_json_object": [1],
-}
-BAD: dict[Body, dict[str, list[Any]]] = {
-    "chat.completions": {
-        **BAD_SHARED,
-        "messages": [None, "hi", 1, {}, [], [1], ["hi"], [[]], [{}]],
-        "max_tokens": [*NOT_INT, *HUGE, 0, -1],
-        "max_completion_tokens": [*NOT_INT, *HUGE, 0, -1],
-        "logprobs": NOT_BOOL,
-        "top_logprobs": [*NOT_INT, -1, 21, 5],
-        "reasoning_effort": [*NOT_STRING, "x" * 33],
-        "include_reasoning": NOT_BOOL,
-        "documents": [{}, "d", [1]],
-        "prediction": [*NOT_OBJECT, {}, {"type": "content"}, {"type": "x", "content": "a"}],
-        "chat_template": NOT_STRING,
-        "tools": [
-            *({}, "f", 1, [1], [{}], [{"type": "function"}], [{"type": "web_search"}]),
-            [{"type": "function", "function": {}}],
-        ],
-        "tool_choice": [
-            *(1, True, [], {}, "", "AUTO", "any", "auto", "required", {"type": "function"}),
-            *({"type": "custom", "function": {}}, {"type": "function", "function": {"name": "f"}}),
-        ],
-        "parallel_tool_calls": NOT_BOOL,
-        "chat_template_kwargs": NOT_OBJECT,
-        "add_generation_prompt": NOT_BOOL,
-        "continue_final_message": NOT_BOOL,
-    },
-    "completions": {
-        **BAD_SHARED,
-        "max_tokens": [*NOT_INT, *HUGE, 0, -1],
-        "logprobs": [*NOT_INT, -1, 21],
-        "best_of": [*NOT_INT, *HUGE, 0, -1],
-        "prompt": [None, 1, True, {}, [], [None], [True], [1.5], [-1], [2**31], [[-1]], [["a"]], [1, "a"], [[1], 2]],
-        "echo": NOT_BOOL,
-    },
-}
-BAD_CASES = [
-    pytest.param(endpoint, field, value, id=f"{endpoint}-{field}-{str(value)[:25]}")
-    for endpoint in ENDPOINTS
-    for field, values in BAD[endpoint].items()
-    for value in values
-]
-
-
-# Of older clients; what `openai_bls.output.structured` says of them is tested there.
-BACKEND_ONLY = {"guided_decoding_backend", "guided_whitespace_pattern"}
-
-
-def test_the_table_of_bad_values_has_every_field() -> None:
-    for endpoint in ENDPOINTS:
-        assert set(BAD[endpoint]) | set(schema.UNSUPPORTED) | BACKEND_ONLY >= set(SCHEMAS[endpoint].__struct_fields__)
-        assert set(BAD[endpoint]) <= set(SCHEMAS[endpoint].__struct_fields__)
-
-
-@pytest.mark.parametrize(("endpoint", "field", "value"), BAD_CASES)
-def test_a_bad_value_is_refused_by_name(endpoint: Body, field: str, value: Any) -> None:
-    error = refused(endpoint, {**MINIMAL[endpoint], field: value})
-    assert error.param is not None
-    # The field itself, or the place in it.
-    assert error.param.split(".")[0].split("[")[0] == field
-
-
-@pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "timeout"])
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_numbers_that_only_grpc_can_say_are_refused_too(field: str, value: float) -> None:
-    with pytest.raises(InvalidRequestError) as info:
-        parse_object("completions", {"prompt": "hi", field: value})
-    assert info.value.param == field
-
-
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_null_is_as_good_as_absent(endpoint: Body) -> None:
-    plain = parse(endpoint, MINIMAL[endpoint])
-    for field in SCHEMAS[endpoint].__struct_fields__:
-        if field not in MINIMAL[endpoint]:
-            assert parse(endpoint, {**MINIMAL[endpoint], field: None}) == plain, field
-
-
-# Field of a request and of the valid one: (what is given, what it becomes).
-GOOD: dict[str, list[tuple[Any, Any]]] = {
-    "model": [("m", "m")],
-    "n": [(3, 3)],
-    "max_tokens": [(1, 1), (2**31 - 1, 2**31 - 1)],
-    "stop": [
-        *(("a", ("a",)), (["a", "b"], ("a", "b")), ([], ())),
-        *((["a"] * MAX_STOP_STRINGS, ("a",) * MAX_STOP_STRINGS), ("x" * MAX_STOP_LENGTH, ("x" * MAX_STOP_LENGTH,))),
-    ],
-    "stream": [(True, True)],
-    "temperature": [(0, 0.0), (2.0, 2.0)],
-    "top_p": [(1, 1.0), (1e-9, 1e-9)],
-    "min_p": [(0, 0.0), (1, 1.0)],
-    "top_k": [(-1, 0), (0, 0), (40, 40)],
-    "seed": [(0, 0), (-1, 2**64 - 1), (-(2**63), 2**63), (2**64 - 1, 2**64 - 1)],
-    "stop_token_ids": [([1, 2], (1, 2))],
-    "ignore_eos": [(True, True)],
-    "include_stop_str_in_output": [(True, True)],
-    "skip_special_tokens": [(False, False)],
-    "frequency_penalty": [(-2, -2.0)],
-    "presence_penalty": [(2, 2.0)],
-    "repetition_penalty": [(1.2, 1.2)],
-    "logit_bias": [({"7": -100, "8": 1.5}, {7: -100.0, 8: 1.5}), ({}, {})],
-    "min_tokens": [(3, 3)],
-    "bad_words": [(["a", "b c"], ("a", "b c"))],
-    "truncate_prompt_tokens": [(5, 5)],
-    "timeout": [(1, 1.0), (0.001, 0.001), (86400, 86400.0)],
-}
-
-
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
-@pytest.mark.parametrize(("field", "given", "value"), [(field, *case) for field in GOOD for case in GOOD[field]])
-def test_good_values(endpoint: Body, field: str, given: Any, value: Any) -> None:
-    assert getattr(parse(endpoint, {**MINIMAL[endpoint], field: given}), field) == value
-
-
-# --- what is not honoured, what is harmless, what is unknown ---
-
-
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
-@pytest.mark.parametrize("field", schema.UNSUPPORTED)
-def test_a_field_that_is_not_honoured_is_accepted_at_its_neutral_values_only(endpoint: Body, field: str) -> None:
-    if field not in SCHEMAS[endpoint].__struct_fields__:
-        assert refused(endpoint, {**MINIMAL[endpoint], field: None}).code == "unknown_parameter"
-        return
-    plain = parse(endpoint, MINIMAL[endpoint])
-    neutral = schema.UNSUPPORTED[field].values
-    for value in (*neutral, None):
-        assert parse(endpoint, {**MINIMAL[endpoint], field: value}) == plain
-    candidates = [0, 1, 2, 0.5, -1, True, False, "", "x", "none", "high", [], ["text", "audio"], {}, {"50256": -100}]
-    for value in [*candidates, {"type": "json_object"}, {"type": "text", "x": 1}, [None], [[]]]:
-        if any(value == v and isinstance(value, bool) == isinstance(v, bool) for v in neutral):
-            continue
-        error = refused(endpoint, {**MINIMAL[endpoint], field: value})
-        assert (error.param, error.code) == (field, "unsupported_parameter")
-        for allowed in (*neutral, None):
-            assert json.dumps(allowed) in error.message
-
-
-def test_every_field_that_is_not_honoured_belongs_to_some_request() -> None:
-    fields = {field for cls in SCHEMAS.values() for field in cls.__struct_fields__}
-    assert set(schema.UNSUPPORTED) <= fields
-    every = [f for cls in SCHEMAS.values() for f in msgspec.structs.fields(cls)]
-    untyped = {f.name for f in every if getattr(f.type, "__origin__", f.type) is Any}
-    assert untyped == set(schema.UNSUPPORTED) | set(schema.STRUCTURED_FIELDS)
-
-
-@pytest.mark.parametrize("content", ["a b", [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]])
-def test_a_prediction(content: Any) -> None:
-    request = parse("chat.completions", {"messages": [USER], "prediction": {"type": "content", "content": content}})
-    assert request.prediction == "a b"
-    assert request.prompt is not None
-    assert request.prompt.prediction == "a b"
-
-
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_harmless_fields_change_nothing(endpoint: Body) -> None:
-    harmless = {
-        "user": "u",
-        "metadata": {"a": "b"},
-        "store": True,
-        "service_tier": "auto",
-        "safety_identifier": "s",
-        "prompt_cache_key": "k",
-        "prompt_cache_retention": "24h",
-    }
-    assert set(harmless) == set(schema.Harmless.__struct_fields__)
-    assert parse(endpoint, {**MINIMAL[endpoint], **harmless}) == parse(endpoint, MINIMAL[endpoint])
-
-
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
-@pytest.mark.parametrize("field", ["allowed_token_ids", "Temperature", "", "a`b", "a\nb", "$.x", "中", " - at `$.n`"])
-def test_unknown_fields_are_refused_by_name(endpoint: Body, field: str) -> None:
-    error = refused(endpoint, {**MINIMAL[endpoint], field: 1})
-    assert (error.param, error.code) == (field, "unknown_parameter")
-
-
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"null", b"[]", b"1", b'"x"', b"\xff", b'{"seed": NaN}', b'{"user": "\xff"}', b"{1: 2}"]
-)
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_a_body_that_is_no_object(endpoint: Body, body: bytes) -> None:
-    with pytest.raises(InvalidRequestError) as info:
-        parse_json(endpoint, body)
-    assert info.value.param is None
-
-
-@pytest.mark.parametrize(
-    "tail",
-    [
-        b'"metadata":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_001,
-        b'"guided_json":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
-        b'"chat_template_kwargs":{"a":' + b"[" * 50_000 + b"]" * 50_000 + b"}}",
-    ],
-)
-def test_deep_nesting_is_the_requests_fault(tail: bytes) -> None:
-    with pytest.raises(InvalidRequestError, match="too deeply"):
-        parse_json("chat.completions", b'{"messages":[{"role":"user","content":"x"}],' + tail)
-
-
-def test_a_schema_that_is_too_deep_to_walk_through() -> None:
-    """Wherever the bounds of those lie that walk through it: it is taken or refused, never more."""
-    refusals: list[str] = []
-    deep: dict[str, Any] = {}
-    for depth in range(3000):
-        deep = {"a": deep}
-        if depth % 100 == 99:
-            tool = {"type": "function", "function": {"name": "f", "parameters": deep}}
-            for fields in ({"tools": [tool]}, {"guided_json": deep}):
-                try:
-                    parse_object("chat.completions", {"messages": [USER], **fields})
-                except InvalidRequestError as error:
-                    refusals.append(error.message)
-    assert refusals
-    assert all("nested" in message for message in refusals)
 
 
 # --- messages ---
@@ -512,12 +206,17 @@ def test_fields_that_fit_together(endpoint: Body, fields: dict[str, Any], expect
             {"continue_final_message": True},
             {"chat_template_kwargs": {"continue_final_message": True, "add_generation_prompt": False}},
         ),
+        *(
+            ("chat.completions", {"prediction": {"type": "content", "content": content}}, {"prediction": "a b"})
+            for content in ("a b", [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}])
+        ),
     ],
 )
 def test_what_preprocessing_gets(endpoint: Body, fields: dict[str, Any], expected: dict[str, Any]) -> None:
-    prompt = parse(endpoint, {**MINIMAL[endpoint], **fields}).prompt
-    assert prompt is not None
-    assert {name: getattr(prompt, name) for name in expected} == expected
+    request = parse(endpoint, {**MINIMAL[endpoint], **fields})
+    assert request.prompt is not None
+    assert {name: getattr(request.prompt, name) for name in expected} == expected
+    assert request.prediction == expected.get("prediction")
 
 
 @pytest.mark.parametrize(("endpoint", "field"), [("chat.completions", "messages"), ("completions", "prompt")])
@@ -526,44 +225,81 @@ def test_what_is_missing_is_named(endpoint: Body, field: str) -> None:
     assert (error.param, error.code) == (field, "missing_required_parameter")
 
 
-def test_tools_are_offered_unless_the_choice_is_none() -> None:
-    fields: dict[str, Any]
-    for fields in ({}, {"tool_choice": "auto"}, {"tool_choice": None}):
-        request = chat(tools=[TOOL], **fields)
-        assert request.tools
-        assert request.prompt is not None
-        assert request.prompt.tools == [TOOL]
-    for fields in ({"tools": [TOOL], "tool_choice": "none"}, {"tools": []}, {"tools": [], "tool_choice": "auto"}):
-        request = chat(**fields)
-        assert not request.tools
-        assert request.prompt is not None
-        assert request.prompt.tools is None
-    assert chat(tool_choice="none").tools is None
-    assert chat(tools=[TOOL], parallel_tool_calls=False).parallel_tool_calls is False
-    assert chat(tools=[TOOL]).parallel_tool_calls is True
+OTHER = {"type": "function", "function": {"name": "g", "strict": True}}
+OFFERED = {"offered": [TOOL], "callable": [TOOL]}
 
 
-def test_choices_that_force_or_restrict_calls() -> None:
-    other = {"type": "function", "function": {"name": "g", "strict": True}}
-    free = chat(tools=[TOOL]).tools
-    assert free is not None
-    assert (free.required, free.name, free.checked) == (False, None, False)
-    required = chat(tools=[TOOL, other], tool_choice="required").tools
-    assert required is not None
-    assert (required.required, required.name, required.callable) == (True, None, [TOOL, other])
-    named = chat(tools=[TOOL, other], tool_choice={"type": "function", "function": {"name": "g"}}).tools
-    assert named is not None
-    assert (named.required, named.name, named.callable) == (True, "g", [other])
-    assert named.offered == [TOOL, other]
-    # A function that is strict is checked although nothing need be called.
-    strict = chat(tools=[TOOL, other]).tools
-    assert strict is not None
-    assert (strict.required, strict.checked) == (False, True)
-    for mode in ("auto", "required"):
-        allowed = {"mode": mode, "tools": [{"type": "function", "function": {"name": "f"}}]}
-        some = chat(tools=[TOOL, other], tool_choice={"type": "allowed_tools", "allowed_tools": allowed}).tools
-        assert some is not None
-        assert (some.required, some.checked, some.callable) == (mode == "required", True, [TOOL])
+@pytest.mark.parametrize(
+    ("tools", "choice", "expected"),
+    [
+        *(([TOOL], choice, OFFERED) for choice in ("auto", None)),
+        ([TOOL], "none", None),
+        *(([], choice, None) for choice in (None, "auto", "none")),
+        (None, "none", None),
+        ([TOOL], "required", {**OFFERED, "required": True}),
+        # A function that is strict is checked although nothing need be called.
+        ([TOOL, OTHER], None, {"offered": [TOOL, OTHER], "callable": [TOOL, OTHER], "checked": True}),
+        (
+            [TOOL, OTHER],
+            named("g"),
+            {"offered": [TOOL, OTHER], "callable": [OTHER], "required": True, "name": "g"},
+        ),
+        *(
+            (
+                [TOOL, OTHER],
+                allowed(mode, "f"),
+                {"offered": [TOOL, OTHER], "callable": [TOOL], "required": mode == "required", "checked": True},
+            )
+            for mode in ("auto", "required")
+        ),
+    ],
+)
+def test_tools_that_may_be_called(tools: Any, choice: Any, expected: dict[str, Any] | None) -> None:
+    request = parse("chat.completions", {"messages": [USER], "tools": tools, "tool_choice": choice})
+    assert request.tools == (None if expected is None else ToolUse(**expected))
+    assert request.prompt is not None
+    assert request.prompt.tools == (None if expected is None else expected["offered"])
+    assert request.parallel_tool_calls is True
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"null", b"[]", b"1", b'"x"', b"\xff", b'{"seed": NaN}', b'{"user": "\xff"}', b"{1: 2}"]
+)
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_a_body_that_is_no_object(endpoint: Body, body: bytes) -> None:
+    with pytest.raises(InvalidRequestError) as info:
+        parse_json(endpoint, body)
+    assert info.value.param is None
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b'"metadata":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_001,
+        b'"guided_json":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+        b'"chat_template_kwargs":{"a":' + b"[" * 50_000 + b"]" * 50_000 + b"}}",
+    ],
+)
+def test_deep_nesting_is_the_requests_fault(tail: bytes) -> None:
+    with pytest.raises(InvalidRequestError, match="too deeply"):
+        parse_json("chat.completions", b'{"messages":[{"role":"user","content":"x"}],' + tail)
+
+
+def test_a_schema_that_is_too_deep_to_walk_through() -> None:
+    """Wherever the bounds of those lie that walk through it: it is taken or refused, never more."""
+    refusals: list[str] = []
+    deep: dict[str, Any] = {}
+    for depth in range(3000):
+        deep = {"a": deep}
+        if depth % 100 == 99:
+            tool = {"type": "function", "function": {"name": "f", "parameters": deep}}
+            for fields in ({"tools": [tool]}, {"guided_json": deep}):
+                try:
+                    parse_object("chat.completions", {"messages": [USER], **fields})
+                except InvalidRequestError as error:
+                    refusals.append(error.message)
+    assert refusals
+    assert all("nested" in message for message in refusals)
 
 
 # --- anything at all ---
@@ -593,38 +329,27 @@ def test_any_bytes_are_a_request_or_a_400(endpoint: Body, body: bytes) -> None:
         msgspec.json.encode(error.body())
 
 
-@given(
-    st.sampled_from(ENDPOINTS),
-    VALUES | st.dictionaries(st.sampled_from(FIELD_NAMES) | st.text(max_size=5), VALUES, max_size=6),
-)
-@settings(deadline=None, max_examples=300)
-def test_any_json_is_a_request_or_a_400(endpoint: Body, body: Any) -> None:
-    _is_a_request_or_a_400(endpoint, body)
-
-
 # Few at once: the first bad one ends the parsing.
 NEAR_FIELDS = st.sampled_from(["stop", "tools", "tool_choice", "stream_options", "seed", "n", "metadata"])
+NEAR_CHATS = st.builds(
+    lambda messages, fields: {"messages": messages, **fields},
+    NEAR_MESSAGES,
+    st.dictionaries(NEAR_FIELDS, VALUES, max_size=2),
+)
+NEAR_COMPLETIONS = st.fixed_dictionaries(
+    {"prompt": VALUES}, optional=dict.fromkeys(("echo", "stop", "max_tokens"), VALUES)
+)
+ANY_FIELDS = st.dictionaries(st.sampled_from(FIELD_NAMES) | st.text(max_size=5), VALUES, max_size=6)
 
 
-@given(NEAR_MESSAGES, st.dictionaries(NEAR_FIELDS, VALUES, max_size=2))
-@settings(deadline=None, max_examples=300)
-def test_nearly_right_chats(messages: list[Any], fields: dict[str, Any]) -> None:
-    _is_a_request_or_a_400("chat.completions", {"messages": messages, **fields})
-
-
-@given(st.fixed_dictionaries({"prompt": VALUES}, optional=dict.fromkeys(("echo", "stop", "max_tokens"), VALUES)))
+@given(st.sampled_from(ENDPOINTS), VALUES | ANY_FIELDS | NEAR_CHATS | NEAR_COMPLETIONS)
 @settings(deadline=None, max_examples=200)
-def test_nearly_right_completions(body: dict[str, Any]) -> None:
-    _is_a_request_or_a_400("completions", body)
-
-
-def _is_a_request_or_a_400(endpoint: Body, body: Any) -> None:
-    try:
-        assert isinstance(parse_json(endpoint, json.dumps(body).encode()), ValidRequest)
-    except InvalidRequestError as error:
-        msgspec.json.encode(error.body())
+def test_any_json_is_a_request_or_a_400(endpoint: Body, body: Any) -> None:
+    entrances: list[Callable[[], ValidRequest]] = [lambda: parse_json(endpoint, json.dumps(body).encode())]
     if isinstance(body, dict):
+        entrances.append(lambda: parse_object(endpoint, body))
+    for entrance in entrances:
         try:
-            assert isinstance(parse_object(endpoint, body), ValidRequest)
+            assert isinstance(entrance(), ValidRequest)
         except InvalidRequestError as error:
             msgspec.json.encode(error.body())

@@ -1,19 +1,18 @@
+"""Embeddings of another Triton model."""
+
 from __future__ import annotations
 
-import asyncio
 import base64
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
-from openai_bls.api.common.encoding import encode
-from openai_bls.api.embeddings.serving import embed
-from openai_bls.core.errors import ApiError
-from tests.unit.core_support import Bench, engine_info, request_context
+from tests.unit.api.http_support import asked, refused
+from tests.unit.core_support import Bench, engine_info
 from tests.unit.task_support import model, tensor
 
+PATH = "/v1/embeddings"
 IDS = tensor("token_ids", "TYPE_INT64", [-1], optional=True)
 VECTOR = [0.0, 3.0, 4.0, 12.0]
 
@@ -31,19 +30,14 @@ def bench_of(*, counts: bool = False, name: str = "vectors", no_engine: bool = F
 
 
 def answer_of(bench: Bench, **body: Any) -> Any:
-    return msgspec.json.decode(encode(asyncio.run(embed(bench.service, request_context("embeddings"), body))))
-
-
-def refused(bench: Bench, **body: Any) -> ApiError:
-    with pytest.raises(ApiError) as caught:
-        asyncio.run(embed(bench.service, request_context("embeddings"), body))
-    assert bench.service.in_progress == 0
-    return caught.value
+    answered = asked(bench, PATH, {"model": "vectors", "input": "a", **body})
+    assert answered.status == 200
+    return answered.json()
 
 
 def test_texts() -> None:
     bench = bench_of(counts=True)
-    assert answer_of(bench, model="vectors", input=["a", "bc"], user="u") == {
+    assert answer_of(bench, input=["a", "bc"], user="u") == {
         "object": "list",
         "data": [{"object": "embedding", "index": index, "embedding": VECTOR} for index in (0, 1)],
         "model": "vectors",
@@ -57,85 +51,82 @@ def test_texts() -> None:
 
 def test_token_ids_are_counted_and_texts_are_not_guessed() -> None:
     bench = bench_of(input=[tensor("text", optional=True), IDS])
-    assert answer_of(bench, model="vectors", input=[[1, 2, 3], [4]])["usage"]["prompt_tokens"] == 4
-    assert answer_of(bench, model="vectors", input="abc")["usage"]["prompt_tokens"] == 0
+    assert answer_of(bench, input=[[1, 2, 3], [4]])["usage"]["prompt_tokens"] == 4
+    assert answer_of(bench, input="abc")["usage"]["prompt_tokens"] == 0
 
 
 def test_base64() -> None:
-    answer = answer_of(bench_of(), model="vectors", input="a", encoding_format="base64")
-    raw = base64.b64decode(answer["data"][0]["embedding"], validate=True)
+    raw = base64.b64decode(answer_of(bench_of(), encoding_format="base64")["data"][0]["embedding"], validate=True)
     assert np.frombuffer(raw, "<f4").tolist() == VECTOR
 
 
-def test_dimensions() -> None:
-    cut = bench_of(openai_dimensions="matryoshka")
-    assert answer_of(cut, model="vectors", input="a", dimensions=3)["data"][0]["embedding"] == pytest.approx(
-        [0.0, 0.6, 0.8]
-    )
-    assert answer_of(cut, model="vectors", input="a", dimensions=1)["data"][0]["embedding"] == [0.0]
-    error = refused(cut, model="vectors", input="a", dimensions=5)
-    assert error.message.endswith("have 4. It may be left out, or be at most 4.")
-    fixed = bench_of()
-    assert answer_of(fixed, model="vectors", input="a", dimensions=4)["data"][0]["embedding"] == VECTOR
-    error = refused(fixed, model="vectors", input="a", dimensions=3)
-    assert (error.status, error.param, error.code) == (400, "dimensions", "unsupported_parameter")
-    assert "have 4 and cannot be shortened" in error.message
+@pytest.mark.parametrize(
+    ("changes", "dimensions", "vector"),
+    [
+        ({"openai_dimensions": "matryoshka"}, 3, [0.0, 0.6, 0.8]),
+        ({"openai_dimensions": "matryoshka"}, 1, [0.0]),
+        ({}, 4, VECTOR),
+        ({"openai_dimensions": "matryoshka"}, 5, None),
+        ({}, 3, None),
+    ],
+)
+def test_dimensions(changes: dict[str, Any], dimensions: int, vector: list[float] | None) -> None:
+    bench = bench_of(**changes)
+    if vector is not None:
+        assert answer_of(bench, dimensions=dimensions)["data"][0]["embedding"] == pytest.approx(vector)
+        return
+    error = asked(bench, PATH, {"model": "vectors", "input": "a", "dimensions": dimensions}).json()["error"]
+    assert (error["param"], error["code"]) == ("dimensions", "unsupported_parameter")
+    # What may be asked for instead.
+    assert error["message"].endswith("be at most 4." if changes else "be 4.")
 
 
 @pytest.mark.parametrize(
-    ("body", "changes", "param", "sentence"),
+    ("body", "changes", "param"),
     [
-        ({"pooling": "mean"}, {}, "pooling", "the model pools as it was made to"),
-        ({"add_special_tokens": False}, {}, "add_special_tokens", "the model tokenizes as it was made to"),
-        ({"input": [1, 2]}, {}, "input", "takes text, no token ids"),
-        ({"input": "a"}, {"input": [IDS]}, "input", "takes token ids, no text"),
-        ({"input": ["a", ""]}, {}, "input", "an empty string"),
-        ({"input": [[1], []]}, {"input": [IDS]}, "input", "an empty string or array"),
+        ({"pooling": "mean"}, {}, "pooling"),
+        ({"add_special_tokens": False}, {}, "add_special_tokens"),
+        ({"input": [1, 2]}, {}, "input"),
+        ({"input": "a"}, {"input": [IDS]}, "input"),
+        ({"input": ["a", ""]}, {}, "input"),
+        ({"input": [[1], []]}, {"input": [IDS]}, "input"),
     ],
 )
-def test_refusals(body: dict[str, Any], changes: dict[str, Any], param: str, sentence: str) -> None:
-    error = refused(bench_of(**changes), model="vectors", **{"input": "a", **body})
-    assert (error.status, error.param) == (400, param)
-    assert sentence in error.message
+def test_refusals(body: dict[str, Any], changes: dict[str, Any], param: str) -> None:
+    bench = bench_of(**changes)
+    assert refused(bench, PATH, {"model": "vectors", "input": "a", **body})[:2] == (400, param)
+    assert bench.model_calls.called == []
 
 
-def test_the_engine_is_the_default_where_it_has_embeddings() -> None:
+def test_the_engine_is_the_default_where_it_has_embeddings_and_keeps_its_name() -> None:
     bench = bench_of(no_engine=True)
-    assert answer_of(bench, input="a")["model"] == "vectors"
+    assert answer_of(bench, model=None)["model"] == "vectors"
     # Named, it is meant.
-    assert "has no embeddings" in refused(bench, model="tiny", input="a").message
+    none_there = (400, "model", "unsupported_endpoint")
+    assert refused(bench, PATH, {"model": "tiny", "input": "a"}) == none_there
     bench.service.models.tasks.replace([])
-    assert "has no embeddings" in refused(bench, input="a").message
-    assert refused(bench, model="nope", input="a").message.endswith("served here: tiny, openai_bls.")
+    assert refused(bench, PATH, {"input": "a"}) == none_there
+    assert refused(bench, PATH, {"model": "nope", "input": "a"}) == (404, "model", "model_not_found")
+    same = bench_of(name="openai_bls", no_engine=True)
+    assert refused(same, PATH, {"model": "openai_bls", "input": "a"}) == none_there
 
 
-def test_an_engine_keeps_its_name() -> None:
-    bench = bench_of(name="openai_bls", no_engine=True)
-    assert "has no embeddings" in refused(bench, model="openai_bls", input="a").message
-
-
-def test_a_model_of_another_task() -> None:
+def test_models_of_another_task_and_with_a_fault() -> None:
     bench = bench_of()
     bench.service.models.tasks.replace([model("rerank", "ranks"), model("embeddings", "broken", output=[])])
-    assert "scores documents against a query: use /v1/rerank" in refused(bench, model="ranks", input="a").message
-    assert refused(bench, model="broken", input="a").status == 503
+    answered = asked(bench, PATH, {"model": "ranks", "input": "a"})
+    assert (answered.status, "use /v1/rerank" in answered.json()["error"]["message"]) == (400, True)
+    assert refused(bench, PATH, {"model": "broken", "input": "a"})[0] == 503
 
 
 @pytest.mark.parametrize(
-    ("outputs", "sentence"),
-    [
-        ({"embedding": np.ones((2, 7), np.float32)}, "'embedding' with 7 numbers per input, 4 in its configuration"),
-        ({"prompt_tokens": np.array([[3], [-1]], np.int32)}, "'prompt_tokens' below 0"),
-    ],
+    "outputs",
+    [{"embedding": np.ones((2, 7), np.float32)}, {"prompt_tokens": np.array([[3], [-1]], np.int32)}],
 )
-def test_an_answer_that_is_not_what_the_model_declares_is_its_fault(outputs: dict[str, Any], sentence: str) -> None:
+def test_an_answer_that_is_not_what_the_model_declares_is_its_fault(outputs: dict[str, Any]) -> None:
     bench = bench_of(counts=True)
-    counted = {"prompt_tokens": np.full((2, 1), 7, np.int32)}
-    bench.model_calls.models["vectors"] = lambda _: {
-        "embedding": np.ones((2, 4), np.float32),
-        **counted,
-        **outputs,
-    }
-    error = refused(bench, model="vectors", input=["a", "b"])
-    assert (error.status, error.code) == (502, "bad_model_answer")
-    assert error.message == f"The model 'vectors' answered with {sentence}."
+    good = {"embedding": np.ones((2, 4), np.float32), "prompt_tokens": np.full((2, 1), 7, np.int32)}
+    bench.model_calls.models["vectors"] = lambda _: {**good, **outputs}
+    answered = asked(bench, PATH, {"model": "vectors", "input": ["a", "b"]})
+    assert (answered.status, answered.json()["error"]["code"]) == (502, "bad_model_answer")
+    assert f"'{next(iter(outputs))}'" in answered.json()["error"]["message"]

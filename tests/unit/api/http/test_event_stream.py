@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, MutableMapping
 from typing import Any
 
@@ -75,6 +74,7 @@ async def test_events_then_done() -> None:
     assert headers["content-type"].startswith("text/event-stream")
     assert "content-length" not in headers
     assert b"".join(connection.bodies) == b"data: 1\n\ndata: 2\n\n" + DONE
+    # What comes together is sent in one piece.
     assert [message["more_body"] for message in connection.messages[1:]] == [True, False]
 
 
@@ -102,19 +102,6 @@ def test_nothing_is_lost_or_reordered_however_slowly_the_reader_takes_it(steps: 
     asyncio.run(asyncio.wait_for(test(), WAIT_S))
 
 
-async def test_what_piles_up_is_sent_in_one_piece() -> None:
-    stream = event_stream(NEVER)
-    connection = Connection(stream)
-    connection.room.clear()
-    for at in range(100):
-        stream.write(b"data: %d\n\n" % at)
-        await asyncio.sleep(0)
-    stream.end()
-    connection.room.set()
-    await connection.finish()
-    assert len(connection.bodies) <= 2
-
-
 async def test_silence_is_broken_by_comments_only() -> None:
     stream = event_stream(0.005)
     connection = Connection(stream)
@@ -128,27 +115,6 @@ async def test_silence_is_broken_by_comments_only() -> None:
     assert events(whole) == ["1", "[DONE]"]
 
 
-async def test_an_error_in_the_middle_is_an_event_before_done() -> None:
-    stream = event_stream(NEVER)
-    stream.write(b"data: 1\n\n")
-    assert await stream.first() is None
-    stream.fail(EngineError("broken"))
-    connection = Connection(stream)
-    await connection.finish()
-    first, error, done = events(b"".join(connection.bodies))
-    assert (first, done) == ("1", "[DONE]")
-    assert json.loads(error) == EngineError("broken").body()
-
-
-async def test_an_error_that_comes_first_is_the_answer() -> None:
-    stream = event_stream(NEVER)
-    first = asyncio.ensure_future(stream.first())
-    await asyncio.sleep(0)
-    error = EngineError("broken")
-    stream.fail(error)
-    assert await first is error
-
-
 async def test_waiting_for_the_first_event_ends_after_the_interval() -> None:
     stream = event_stream(0.001)
     assert await stream.first() is None
@@ -156,21 +122,6 @@ async def test_waiting_for_the_first_event_ends_after_the_interval() -> None:
     stream.fail(EngineError("late"))
     await connection.finish()
     assert events(b"".join(connection.bodies))[-1] == "[DONE]"
-
-
-async def test_a_client_that_goes_away_ends_the_generation() -> None:
-    stream = event_stream(NEVER)
-    connection = Connection(stream)
-    stream.write(b"data: 1\n\n")
-    connection.receive("http.request")
-    await until(lambda: connection.bodies)
-    assert connection.ends == 0
-    connection.receive("http.disconnect")
-    await connection.finish()
-    assert connection.ends == 1
-    # What comes later harms nobody.
-    stream.write(b"data: 2\n\n")
-    stream.end()
 
 
 async def test_cancelled_while_it_waits_for_the_first_event() -> None:

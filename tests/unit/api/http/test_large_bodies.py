@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from openai_bls.api.common.large_bodies import check_values, parsed
@@ -124,6 +124,8 @@ JSON = st.recursive(TEXT | st.integers(), lambda inner: st.lists(inner) | st.dic
 
 
 @given(JSON, st.integers(min_value=0, max_value=12))
+@settings(max_examples=50)
+@example("a\\", 3)  # The border is between the two backslashes of an escape.
 def test_what_stands_in_strings_is_not_counted(value: Any, ahead: int) -> None:
     # The text lies at different places about the border of two slices.
     text = b" " * (64 * 1024 - ahead) + json.dumps(value).encode()

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import os
 import socket
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -86,13 +83,3 @@ def test_servers_of_other_id_namespaces_are_others(port: int, monkeypatch: pytes
         SharedListener(HOST, port, owner=1)
     first.close()
     SharedListener(HOST, port, owner=1).close()
-
-
-def test_no_file_is_opened(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link in the temporary directory leads nowhere."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    target = tmp_path / "target"
-    (tmp_path / f"openai_bls-{os.getuid()}-{port}.lock").symlink_to(target)
-    SharedListener(HOST, port, owner=1).close()
-    assert not target.exists()
-    assert len(list(tmp_path.iterdir())) == 1

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import errno
 import http.client
-import json
 import logging
+import socket
 import ssl
 import warnings
 from pathlib import Path
@@ -30,9 +30,8 @@ from openai_bls.api.http.tls_files import TlsError, TlsFiles
 from openai_bls.core.keys import watched_files
 from openai_bls.core.settings import OpenAiBlsSettings
 from tests.certificates import Authority
-from tests.unit.api.http.test_bounds import CHAT, VERSION, Client
+from tests.unit.api.connections import STREAM_TEXT, VERSION, Client, connected, streamed_to_a_slow_reader
 from tests.unit.api.http_support import over_socket, served, until
-from tests.unit.api.test_app import content_of
 from tests.unit.core_support import Bench
 
 
@@ -47,19 +46,20 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.fixture
+def settings(authority: Authority) -> dict[str, Any]:
+    return dict(authority.settings())
+
+
+@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched_files, "CHECK_INTERVAL_S", 0.0)
 
 
-async def connect(port: int, context: ssl.SSLContext) -> Client:
-    return Client(*await asyncio.open_connection("127.0.0.1", port, ssl=context))
-
-
 async def version(port: int, context: ssl.SSLContext) -> tuple[int, bytes]:
     """Status of a request on a connection of its own, and the server's certificate."""
-    client = await connect(port, context)
+    client = await Client.connect(port, context)
     client.send(VERSION)
-    status, _, _ = await client.answer()
+    status = await client.status()
     certificate: bytes = client.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     client.writer.close()
     return status, certificate
@@ -81,7 +81,9 @@ async def test_official_clients(tmp_path: Path, key_type: trustme.KeyType) -> No
             assert (await asked).choices[0].text == "hello"
 
 
-async def test_a_stream_is_exact(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_is_exact(
+    authority: Authority, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To a client that does not read for a while: the server stops writing, and holds nobody up."""
     paused: list[StreamConnection] = []
     original = StreamConnection.pause_writing
@@ -91,33 +93,19 @@ async def test_a_stream_is_exact(authority: Authority, monkeypatch: pytest.Monke
         original(connection)
 
     monkeypatch.setattr(StreamConnection, "pause_writing", pause_writing)
-    async with over_socket(**authority.settings()) as (bench, port):
-        slow, quick = [await connect(port, authority.client()) for _ in range(2)]
-        for client in (slow, quick):
-            client.post(json.dumps({**CHAT, "stream": True}).encode(), "Connection: close")
-        await until(lambda: len(bench.engine.requests) == 2)
-        # More than all buffers on the way hold, as JSON and UTF-8.
+    async with connected(2, context=authority.client(), **settings) as (bench, _, slow, quick):
         pieces = [chr(14 + at % 18) * 900 + "é漢" for at in range(1600)]
-        for at, piece in enumerate(pieces):
-            bench.engine.deliver(0, piece)
-            if at % 20 == 0:
-                bench.engine.deliver(1, f"quick{at};")
-                await quick.reader.readuntil(b"quick%d;" % at)
+        await streamed_to_a_slow_reader(bench, slow, quick, pieces)
         assert paused
-        for number in range(2):
-            bench.engine.deliver(number, "", "length")
-        received = await slow.reader.read()
-        assert "".join(content_of(received)) == "".join(pieces)
-        assert received.count(b"data: [DONE]") == 1
-        assert b"data: [DONE]" in await quick.reader.read()
-        for client in (slow, quick):
-            client.writer.close()
 
 
-async def test_a_client_that_goes_away(authority: Authority) -> None:
-    async with over_socket(**authority.settings()) as (bench, port):
-        client = await connect(port, authority.client())
-        client.post(json.dumps({**CHAT, "stream": True}).encode())
+async def test_many_requests_on_one_connection_and_a_client_that_goes_away(
+    authority: Authority, settings: dict[str, Any]
+) -> None:
+    async with connected(context=authority.client(), **settings) as (bench, _, client):
+        client.send(VERSION * 5)
+        assert [await client.status() for _ in range(5)] == [200] * 5
+        client.post(STREAM_TEXT)
         await until(lambda: bench.engine.requests)
         bench.engine.deliver(0, "abc")
         await client.reader.readuntil(b"abc")
@@ -125,25 +113,15 @@ async def test_a_client_that_goes_away(authority: Authority) -> None:
         await until(lambda: bench.engine.cancelled)
 
 
-async def test_many_requests_on_one_connection(authority: Authority) -> None:
-    async with over_socket(**authority.settings()) as (_, port):
-        client = await connect(port, authority.client())
-        client.send(VERSION * 5)
-        for _ in range(5):
-            assert (await client.answer())[0] == 200
-        client.writer.close()
-
-
-async def test_plain_http_gets_an_answer_that_says_so(authority: Authority) -> None:
-    async with over_socket(**authority.settings()) as (_, port):
-        client = await Client.connect(port)
+async def test_plain_http_gets_an_answer_that_says_so(settings: dict[str, Any]) -> None:
+    async with connected(**settings) as (_, _, client):
         client.send(VERSION)
         assert "https://" in await client.refused(400)
 
 
-async def test_what_is_neither(authority: Authority) -> None:
+async def test_what_is_neither(authority: Authority, settings: dict[str, Any]) -> None:
     """A record of TLS without sense, one of its first bytes alone, and a client that goes without a word."""
-    async with over_socket(**authority.settings()) as (_, port):
+    async with over_socket(**settings) as (_, port):
         client = await Client.connect(port)
         client.send(b"\x16" + b"nonsense" * 10)
         with contextlib.suppress(ConnectionError):
@@ -157,16 +135,17 @@ async def test_what_is_neither(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("start", [b"", b"\x16\x03\x01"])
-async def test_a_handshake_that_does_not_come(authority: Authority, start: bytes) -> None:
-    async with over_socket(**authority.settings(), head_timeout_s=0.05) as (_, port):
-        client = await Client.connect(port)
+async def test_a_handshake_that_does_not_come(settings: dict[str, Any], start: bytes) -> None:
+    async with connected(**settings, head_timeout_s=0.05) as (_, _, client):
         client.send(start)
         await client.cut()
 
 
-async def test_handshakes_count_as_connections(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_handshakes_count_as_connections(
+    authority: Authority, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(uvicorn_server, "MAX_REFUSED_CONNECTIONS", 1)
-    async with over_socket(**authority.settings(), max_connections=2) as (_, port):
+    async with over_socket(**settings, max_connections=2) as (_, port):
         silent = [await Client.connect(port) for _ in range(3)]
         await (await Client.connect(port)).cut()
         for client in silent:
@@ -177,28 +156,7 @@ async def test_handshakes_count_as_connections(authority: Authority, monkeypatch
                 break
 
 
-async def test_one_connection_too_many_is_told_so(authority: Authority) -> None:
-    async with over_socket(**authority.settings(), max_connections=1) as (_, port):
-        first = await connect(port, authority.client())
-        first.send(VERSION)
-        assert (await first.answer())[0] == 200
-        second = await connect(port, authority.client())
-        status, headers, body = await second.answer()
-        assert (status, headers["connection"]) == (503, "close")
-        assert "connections" in body["error"]["message"]
-        for client in (first, second):
-            client.writer.close()
-
-
-async def test_half_a_head(authority: Authority) -> None:
-    async with over_socket(**authority.settings(), head_timeout_s=0.3) as (_, port):
-        client = await connect(port, authority.client())
-        client.send(VERSION[:-2])
-        assert (await client.answer())[0] == 408
-        client.writer.close()
-
-
-async def test_a_client_reads_why_its_large_body_was_refused(authority: Authority) -> None:
+async def test_a_client_reads_why_its_large_body_was_refused(authority: Authority, settings: dict[str, Any]) -> None:
     """It sends all of it before it reads."""
 
     def post(port: int) -> int:
@@ -208,12 +166,12 @@ async def test_a_client_reads_why_its_large_body_was_refused(authority: Authorit
         connection.close()
         return status
 
-    async with over_socket(**authority.settings(), max_request_bytes=1000) as (_, port):
+    async with over_socket(**settings, max_request_bytes=1000) as (_, port):
         assert await asyncio.to_thread(post, port) == 413
 
 
-async def test_old_protocols_are_refused(authority: Authority) -> None:
-    async with over_socket(**authority.settings()) as (_, port):
+async def test_old_protocols_are_refused(authority: Authority, settings: dict[str, Any]) -> None:
+    async with over_socket(**settings) as (_, port):
         for wanted, works in ((ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True)):
             context = authority.client()
             context.set_ciphers("DEFAULT@SECLEVEL=0")
@@ -227,11 +185,11 @@ async def test_old_protocols_are_refused(authority: Authority) -> None:
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_new_certificate_counts_without_a_restart(
-    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, authority: Authority, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Running connections go on with the old one; broken files, which may be half of what comes, change nothing."""
-    async with over_socket(**authority.settings()) as (_, port):
-        running = await connect(port, authority.client())
+    async with over_socket(**settings) as (_, port):
+        running = await Client.connect(port, authority.client())
         _, first = await version(port, authority.client())
         other = Authority(tmp_path, "other")
         renewed = other.issue("renewed")
@@ -248,15 +206,15 @@ async def test_a_new_certificate_counts_without_a_restart(
         with pytest.raises(ssl.SSLError):
             await version(port, authority.client())
         running.send(VERSION)
-        assert (await running.answer())[0] == 200
+        assert await running.status() == 200
         running.writer.close()
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_client_certificates(tmp_path: Path, authority: Authority) -> None:
+async def test_client_certificates(tmp_path: Path, authority: Authority, settings: dict[str, Any]) -> None:
     """Asked for where a key is: a probe has neither. A CA that is taken away counts no more."""
     clients, strangers = Authority(tmp_path, "clients"), Authority(tmp_path, "strangers")
-    settings = {**authority.settings(), "ssl_ca_certs": str(clients.file)}
+    settings["ssl_ca_certs"] = str(clients.file)
     shown = clients.issue("client")
     async with over_socket(**settings) as (_, port):
 
@@ -277,13 +235,14 @@ async def test_client_certificates(tmp_path: Path, authority: Authority) -> None
         assert (await models(authority.client(strangers.issue("stranger")))).status_code == 200
 
 
-async def test_stopping_cuts_handshakes_off_and_lets_a_stream_end(authority: Authority) -> None:
-    settings: dict[str, Any] = dict(authority.settings())
+async def test_stopping_cuts_handshakes_off_and_lets_a_stream_end(
+    authority: Authority, settings: dict[str, Any]
+) -> None:
     bench = Bench(**settings)
     async with served(bench) as port:
         silent = await Client.connect(port)
-        client = await connect(port, authority.client())
-        client.post(json.dumps({**CHAT, "stream": True}).encode())
+        client = await Client.connect(port, authority.client())
+        client.post(STREAM_TEXT)
         await until(lambda: bench.engine.requests)
         bench.engine.deliver(0, "abc")
         await client.reader.readuntil(b"abc")
@@ -295,41 +254,50 @@ async def test_stopping_cuts_handshakes_off_and_lets_a_stream_end(authority: Aut
         await Client.connect(port)
 
 
-async def test_no_further_file_can_be_opened(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_acceptor, "_PAUSE_S", 0.01)
-    monkeypatch.setattr(tls_acceptor, "_NO_FILES", (errno.EAGAIN,))
-    async with over_socket(**authority.settings()) as (_, port):
-        for _ in range(3):
-            assert (await version(port, authority.client()))[0] == 200
+async def test_no_further_file_can_be_opened(
+    authority: Authority, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_acceptor, "PAUSE_S", 0.01)
+    accept, failures = socket.socket.accept, [OSError(errno.EMFILE, "Too many open files")] * 2
+
+    def accept_later(listener: socket.socket) -> Any:
+        if failures:
+            raise failures.pop()
+        return accept(listener)
+
+    async with over_socket(**settings) as (_, port):
+        monkeypatch.setattr(socket.socket, "accept", accept_later)
+        assert (await version(port, authority.client()))[0] == 200
+        assert failures == []
 
 
 # --- files ---
 
 
-def no_tls(**settings: Any) -> str:
-    with pytest.raises(TlsError) as caught:
-        TlsFiles.of(OpenAiBlsSettings(**settings))
-    return str(caught.value)
-
-
 def test_files_that_cannot_be_used(tmp_path: Path, authority: Authority) -> None:
+    """Each refusal begins with the file, or the setting, at fault."""
     certificate, key = map(str, authority.issue())
     other = str(authority.issue("other")[1])
-    garbage = tmp_path / "garbage"
+    garbage, encrypted = tmp_path / "garbage", tmp_path / "encrypted.key"
     garbage.write_text("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n")
-    assert no_tls(ssl_certfile="/no/file") == "/no/file cannot be read: No such file or directory"
-    assert no_tls(ssl_certfile=certificate, ssl_keyfile=str(tmp_path)).endswith("cannot be read: Is a directory")
-    assert no_tls(ssl_certfile=certificate) == f"{certificate} holds no private key in PEM form"
-    assert no_tls(ssl_certfile=key, ssl_keyfile=key) == f"{key} holds no certificate in PEM form"
-    assert no_tls(ssl_certfile=certificate, ssl_keyfile=other).startswith(f"the key in {other} is not that of")
-    assert no_tls(ssl_certfile=str(garbage)).startswith(f"{garbage} and {garbage} cannot be used: ")
-    assert no_tls(ssl_certfile=certificate, ssl_keyfile=key, ssl_ca_certs=key).startswith(f"{key} holds no certificate")
-    assert no_tls(ssl_keyfile=key) == "ssl_keyfile needs ssl_certfile, the certificate of /v1"
-    assert no_tls(ssl_ca_certs=certificate) == "ssl_ca_certs needs ssl_certfile, the certificate of /v1"
-    encrypted = tmp_path / "encrypted.key"
     loaded = load_pem_private_key(Path(key).read_bytes(), None)
     encrypted.write_bytes(loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"password")))
-    assert "is encrypted" in no_tls(ssl_certfile=certificate, ssl_keyfile=str(encrypted))
+    for fault, files in (
+        ("/no/file", {"certfile": "/no/file"}),
+        (tmp_path, {"certfile": certificate, "keyfile": tmp_path}),
+        (certificate, {"certfile": certificate}),
+        (key, {"certfile": key, "keyfile": key}),
+        (f"the key in {other}", {"certfile": certificate, "keyfile": other}),
+        (garbage, {"certfile": garbage}),
+        (key, {"certfile": certificate, "keyfile": key, "ca_certs": key}),
+        (f"the key in {encrypted}", {"certfile": certificate, "keyfile": encrypted}),
+        ("ssl_keyfile", {"keyfile": key}),
+        ("ssl_ca_certs", {"ca_certs": certificate}),
+    ):
+        named: dict[str, Any] = {f"ssl_{name}": str(file) for name, file in files.items()}
+        with pytest.raises(TlsError) as caught:
+            TlsFiles.of(OpenAiBlsSettings(**named))
+        assert str(caught.value).startswith(f"{fault} ")
 
 
 def test_one_file_with_certificate_and_key(tmp_path: Path, authority: Authority) -> None:

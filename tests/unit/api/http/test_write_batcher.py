@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from openai_bls.api.http import write_batcher as write_batcher_module
 from openai_bls.api.http.write_batcher import WriteBatcher
 from tests.unit.core_support import WAIT_S
 
@@ -39,16 +38,21 @@ def test_a_batch_is_at_once_unless_another_was_just_now() -> None:
     assert (len(clock.soon), clock.later, calls) == (1, [], [])
     clock.soon.pop()()
     assert calls == ["a", "b"]
-    clock.now += write_batcher_module._INTERVAL_S / 4
     write_batcher.schedule(lambda: calls.append("c"))
     write_batcher.schedule(lambda: calls.append("d"))
     ((delay, turn),) = clock.later
-    assert delay == pytest.approx(write_batcher_module._INTERVAL_S * 3 / 4)
     assert clock.soon == []
     clock.now += delay
     turn()
     assert calls == ["a", "b", "c", "d"]
-    clock.now += write_batcher_module._INTERVAL_S
+    # Part of the time between two batches has passed already.
+    clock.now += delay / 4
+    write_batcher.schedule(lambda: calls.append("x"))
+    ((left, turn),) = clock.later[1:]
+    assert left == pytest.approx(delay * 3 / 4)
+    clock.now += left
+    turn()
+    clock.now += delay
     write_batcher.schedule(lambda: calls.append("e"))
     assert len(clock.soon) == 1
 
@@ -71,11 +75,7 @@ def test_one_that_raises_and_one_that_schedules_itself_disturb_no_other() -> Non
 
         write_batcher.schedule(broken)
         write_batcher.schedule(again)
-        await wait(done.wait())
+        await asyncio.wait_for(done.wait(), WAIT_S)
         assert calls == [0, 1, 2]
 
     asyncio.run(main())
-
-
-async def wait(work: Awaitable[Any]) -> None:
-    await asyncio.wait_for(work, WAIT_S)

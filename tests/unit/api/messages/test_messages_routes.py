@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
@@ -11,8 +10,8 @@ import pytest
 from openai_bls.core.engine_types import PromptResult
 from openai_bls.core.errors import InvalidRequestError, OverloadedError
 from tests.unit.api.http_support import application, asked, given_up
-from tests.unit.api.messages.messages_support import WEATHER, body
-from tests.unit.core_support import EOS, Answered, Bench, engine_info
+from tests.unit.api.messages.messages_support import WEATHER, body, events_of
+from tests.unit.core_support import Answered, Bench, engine_info
 
 MESSAGES = "/v1/messages"
 COUNT = "/v1/messages/count_tokens"
@@ -33,39 +32,6 @@ def error_of(result: Answered) -> dict[str, Any]:
     assert set(whole["error"]) == {"type", "message"}
     inner: dict[str, Any] = whole["error"]
     return inner
-
-
-def events(text: bytes) -> list[dict[str, Any]]:
-    result = []
-    for event in text.decode().removesuffix("\n\n").split("\n\n"):
-        head, data = event.split("\n")
-        result.append(json.loads(data.removeprefix("data: ")))
-        assert head == f"event: {result[-1]['type']}"
-    return result
-
-
-def test_a_whole_answer() -> None:
-    bench = Bench()
-    result = asked(bench, MESSAGES, body(), lambda: bench.engine.deliver(0, "hé", "stop", stop_token_id=EOS))
-    assert (result.status, result.headers["content-type"]) == (200, "application/json")
-    assert result.headers["request-id"].startswith("req_")
-    assert result.json()["content"] == [{"type": "text", "text": "hé"}]
-
-
-def test_a_stream() -> None:
-    bench = Bench()
-
-    def feed() -> None:
-        bench.engine.deliver(0, "a")
-        bench.engine.deliver(0, "b", "stop", stop_token_id=EOS)
-
-    result = asked(bench, MESSAGES, body(stream=True), feed)
-    assert result.status == 200
-    assert result.headers["content-type"].startswith("text/event-stream")
-    assert result.headers["request-id"].startswith("req_")
-    sent = events(result.body)
-    assert [e["delta"]["text"] for e in sent if e["type"] == "content_block_delta"] == ["a", "b"]
-    assert sent[-1] == {"type": "message_stop"}
 
 
 def test_the_clients_request_id_is_kept() -> None:
@@ -116,6 +82,7 @@ def test_authentication(path: str, fields: dict[str, Any], headers: tuple[tuple[
     result = asked(Bench(api_key="k1"), path, {**fields, "messages": []}, headers=headers)
     assert result.status == status
     assert (error_of(result)["type"] == "authentication_error") is (status == 401)
+    assert ("'x-api-key'" in error_of(result)["message"]) is (status == 401)
 
 
 @PATHS
@@ -132,7 +99,7 @@ def test_what_the_model_cannot_do(path: str, fields: dict[str, Any]) -> None:
     thinking = {"type": "enabled", "budget_tokens": 1024}
     result = asked(Bench(), path, {**fields, "thinking": thinking})
     assert result.status == 400
-    assert error_of(result)["message"].startswith("thinking: this model does not think")
+    assert error_of(result)["message"].startswith("thinking: ")
     engine = engine_info(supported=("temperature",), grammar_backend="")
     forced = {**fields, "tools": [WEATHER], "tool_choice": {"type": "any"}}
     result = asked(Bench(engine), path, forced)
@@ -161,8 +128,8 @@ def test_an_error_in_the_middle_of_a_stream() -> None:
 
     result = asked(bench, MESSAGES, body(stream=True), feed)
     assert result.status == 200
-    assert events(result.body)[-1] == {"type": "error", "error": {"type": "api_error", "message": "no memory"}}
-    assert [e["type"] for e in events(result.body)].count("message_stop") == 0
+    assert events_of(result)[-1] == {"type": "error", "error": {"type": "api_error", "message": "no memory"}}
+    assert [e["type"] for e in events_of(result)].count("message_stop") == 0
 
 
 # --- counting ---

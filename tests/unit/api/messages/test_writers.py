@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.messages.writers import Message, StreamedMessage, WholeMessage, tool_input
+from openai_bls.api.messages.writers import tool_input
 from openai_bls.output.detect import ModelFormats, detect
-from tests.unit.api.messages.messages_support import WEATHER, converted
-from tests.unit.core_support import EOS, WAIT_S, Bench, FakeSink, request_context, token_ids
+from tests.unit.api.http_support import asked
+from tests.unit.api.messages.messages_support import WEATHER, body, events_of
+from tests.unit.core_support import EOS, Answered, Bench, token_ids
 
 THINKING = detect(None, tool_call_parser="hermes", reasoning_parser="think")
 PLAIN = detect(None, tool_call_parser="hermes", reasoning_parser="none")
@@ -22,66 +23,42 @@ ARGUMENTS = '{"city": "Köln"}'
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": ' + ARGUMENTS + "}\n</tool_call>"
 
 
-def parsed(raw: list[bytes]) -> list[dict[str, Any]]:
-    """The events' data, each under its own name."""
-    events = []
-    for event in raw:
-        head, data, *rest = event.decode().split("\n")
-        assert rest == ["", ""]
-        events.append(json.loads(data.removeprefix("data: ")))
-        assert head == f"event: {events[-1]['type']}"
-    return events
-
-
-async def feed(bench: Bench, pieces: list[list[int]], ending: dict[str, Any]) -> None:
-    for piece in pieces:
-        bench.engine.deliver(0, piece)
-    last = {"stop_token_id": EOS} if ending["finish_reason"] == "stop" else {}
-    bench.engine.deliver(0, ending.pop("tokens", []), **{**last, **ending})
-
-
-def answers(
-    text: str | list[list[int]],
+def answered(
+    pieces: Sequence[str | list[int]],
     *,
+    stream: bool = False,
     formats: ModelFormats = PLAIN,
     finish: str = "stop",
-    ending: dict[str, Any] | None = None,
+    cached_tokens: int = 0,
     **fields: Any,
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+) -> Answered:
+    """The answer to a request for which the model writes `pieces`."""
+    bench = Bench(formats=formats)
+
+    def feed() -> None:
+        for piece in pieces[:-1]:
+            bench.engine.deliver(0, piece)
+        stop_token_id = EOS if finish == "stop" else None
+        bench.engine.deliver(0, pieces[-1], finish, stop_token_id=stop_token_id, cached_tokens=cached_tokens)
+
+    result = asked(bench, "/v1/messages", body(**fields, stream=stream), feed)
+    assert result.status == 200
+    assert result.headers["request-id"].startswith("req_")
+    return result
+
+
+def answers(pieces: Sequence[str | list[int]], **options: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The events of a stream and the whole answer, of the same output of the model."""
-    pieces = [token_ids(text)] if isinstance(text, str) else text
-    thinks = formats.reasoning is not None
-    request = converted(thinks=thinks, **fields)
-    last = ending or {"finish_reason": finish}
+    return events_of(answered(pieces, stream=True, **options)), answered(pieces, **options).json()
 
-    async def streamed() -> list[bytes]:
-        bench, sink = Bench(formats=formats), FakeSink()
-        await bench.service.begin(
-            request_context("messages"),
-            request.valid,
-            lambda _: StreamedMessage(sink, "tiny", omit_thinking=request.omit_thinking),
-        )
-        await feed(bench, pieces, dict(last))
-        assert sink.ends == 1
-        return sink.raw
 
-    async def whole() -> Message:
-        bench = Bench(formats=formats)
-        completing = bench.service.complete(
-            request_context("messages"),
-            request.valid,
-            lambda _: WholeMessage("tiny", omit_thinking=request.omit_thinking),
-        )
-        task = asyncio.ensure_future(completing)
-        while not bench.engine.requests:
-            await asyncio.sleep(0)
-        await feed(bench, pieces, dict(last))
-        return await asyncio.wait_for(task, WAIT_S)
-
-    async def main() -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        return parsed(await streamed()), json.loads(encode(await whole()))
-
-    return asyncio.run(main())
+# Type of a delta → type of its block, and its field.
+DELTAS = {
+    "text_delta": ("text", "text"),
+    "thinking_delta": ("thinking", "thinking"),
+    "signature_delta": ("thinking", "signature"),
+    "input_json_delta": ("tool_use", "partial_json"),
+}
 
 
 def fold(events: list[dict[str, Any]]) -> dict[str, Any]:
@@ -115,22 +92,13 @@ def fold(events: list[dict[str, Any]]) -> dict[str, Any]:
             continue
         assert event["type"] == "content_block_delta"
         delta = event["delta"]
-        match delta["type"]:
-            case "text_delta":
-                assert block["type"] == "text"
-                assert delta["text"]
-                block["text"] += delta["text"]
-            case "thinking_delta":
-                assert block["type"] == "thinking"
-                block["thinking"] += delta["thinking"]
-            case "signature_delta":
-                assert block["type"] == "thinking"
-                block["signature"] = delta["signature"]
-            case "input_json_delta":
-                assert block["type"] == "tool_use"
-                inputs[-1] += delta["partial_json"]
-            case other:
-                raise AssertionError(other)
+        kind, name = DELTAS[delta["type"]]
+        assert block["type"] == kind
+        assert delta[name] or name == "signature"
+        if kind == "tool_use":
+            inputs[-1] += delta[name]
+        else:
+            block[name] += delta[name]
     assert not opened
     message |= events[-2]["delta"]
     message["usage"] = events[-2]["usage"]
@@ -140,13 +108,8 @@ def fold(events: list[dict[str, Any]]) -> dict[str, Any]:
 def without_ids(message: dict[str, Any]) -> dict[str, Any]:
     """Ids are random."""
     assert message["id"].startswith("msg_")
-    blocks = []
-    for block in message["content"]:
-        if block["type"] == "tool_use":
-            assert block["id"].startswith("toolu_")
-            blocks.append({**block, "id": ""})
-        else:
-            blocks.append(block)
+    assert all(block["id"].startswith("toolu_") for block in message["content"] if block["type"] == "tool_use")
+    blocks = [{**block, "id": ""} if "id" in block else block for block in message["content"]]
     return {**message, "id": "", "content": blocks}
 
 
@@ -167,7 +130,7 @@ WITH_TOOLS: dict[str, Any] = {"tools": [WEATHER]}
 
 
 def test_every_event() -> None:
-    events, _ = answers("hé", max_tokens=9)
+    events, _ = answers(["hé"], max_tokens=9)
     message_id = events[0]["message"]["id"]
     usage = {"input_tokens": 2, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
     start = {
@@ -196,7 +159,7 @@ def test_every_event() -> None:
 
 
 def test_the_events_of_thinking_and_a_call() -> None:
-    events, _ = answers("<think>hm</think>\n\nOk." + CALL, formats=THINKING, **WITH_TOOLS)
+    events, _ = answers(["<think>hm</think>\n\nOk." + CALL], formats=THINKING, **WITH_TOOLS)
     shape = [(e["type"], e.get("index"), e.get("delta", e.get("content_block", {})).get("type")) for e in events]
     assert shape == [
         ("message_start", None, None),
@@ -275,34 +238,19 @@ THOUGHTS: list[tuple[str, dict[str, Any], list[dict[str, Any]], str, str | None]
 def test_content(
     output: str, fields: dict[str, Any], content: list[dict[str, Any]], reason: str, sequence: str | None
 ) -> None:
-    events, message = answers(output, **fields)
+    events, message = answers([output], **fields)
     whole = without_ids(message)
     assert whole["content"] == content
     assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, sequence)
     assert without_ids(fold(events)) == whole
 
 
-PIECES = [
-    "<think>",
-    "</think>",
-    "\n\n",
-    "héllo",
-    "😀",
-    " ",
-    CALL,
-    CALL[:40],
-    "<tool_call>",
-    "{}",
-    "STOP",
-    "ST",
-    '"',
-    "}",
-]
+TEXTS = ["<think>", "</think>", "\n\n", "héllo", "😀", " ", "<tool_call>", "{}", "STOP", "ST", '"', "}"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
-    output=st.lists(st.sampled_from(PIECES), max_size=8).map("".join),
+    output=st.lists(st.sampled_from([*TEXTS, CALL, CALL[:40]]), max_size=8).map("".join),
     cuts=st.lists(st.integers(1, 9), max_size=40),
     finish=st.sampled_from(["stop", "length"]),
     formats=st.sampled_from([PLAIN, THINKING]),
@@ -324,7 +272,7 @@ def test_a_stream_adds_up_to_the_whole_however_it_is_cut(
         at += cut
     pieces.append(ids[at:])
     events, message = answers(pieces, formats=formats, finish=finish, **fields)
-    _, uncut = answers(output, formats=formats, finish=finish, **fields)
+    uncut = answered([output], formats=formats, finish=finish, **fields).json()
     folded, whole = without_ids(fold(events)), without_ids(message)
     assert folded == whole
     for answer in (whole, uncut):
@@ -334,19 +282,17 @@ def test_a_stream_adds_up_to_the_whole_however_it_is_cut(
 
 
 def test_cached_tokens_are_no_input_tokens() -> None:
-    ending = {"finish_reason": "length", "tokens": token_ids("ok"), "cached_tokens": 5}
-    events, message = answers([], ending=ending, messages=[{"role": "user", "content": "12345678"}])
+    asked_for = [{"role": "user", "content": "12345678"}]
+    events, message = answers(["ok"], finish="length", cached_tokens=5, messages=asked_for)
     for usage in (events[0]["message"]["usage"], events[-2]["usage"], message["usage"]):
         assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (3, 5)
 
 
 def test_thinking_tokens() -> None:
-    events, message = answers("<think>hm</think>Yes", formats=THINKING)
+    events, message = answers(["<think>", "hm", "</think>Yes"], formats=THINKING)
     for usage in (events[-2]["usage"], message["usage"]):
         assert usage["output_tokens"] == len(token_ids("<think>hm</think>Yes")) + 1
-    cut = [token_ids("<think>"), token_ids("hm"), token_ids("</think>Yes")]
-    _, message = answers(cut, formats=THINKING)
-    assert message["usage"]["output_tokens_details"]["thinking_tokens"] > 0
+        assert usage["output_tokens_details"]["thinking_tokens"] > 0
 
 
 @pytest.mark.parametrize(

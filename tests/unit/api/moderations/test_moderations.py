@@ -1,21 +1,19 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from openai.types import ModerationCreateResponse
 
-from openai_bls.api.common.encoding import encode
-from openai_bls.api.moderations.schema import MAX_INPUTS
-from openai_bls.api.moderations.serving import moderate
-from openai_bls.core.errors import ApiError
+from openai_bls.api.common.bodies import MAX_INPUTS
 from openai_bls.transport.model_calls import Array, Arrays
-from tests.unit.core_support import Bench, request_context
+from tests.unit.api.http_support import asked, refused
+from tests.unit.core_support import Bench
 from tests.unit.task_support import model, tensor
+
+PATH = "/v1/moderations"
 
 
 def anger(inputs: Mapping[str, Array]) -> Arrays:
@@ -33,85 +31,63 @@ def make_bench(**changes: Any) -> Bench:
     return bench
 
 
-def answer_of(bench: Bench, **body: Any) -> Any:
-    return msgspec.json.decode(encode(asyncio.run(moderate(bench.service, request_context("moderations"), body))))
+def answer_of(bench: Bench, given: Any) -> Any:
+    answered = asked(bench, PATH, {"input": given})
+    assert answered.status == 200
+    return answered.json()
 
 
-def refused(bench: Bench, **body: Any) -> ApiError:
-    with pytest.raises(ApiError) as caught:
-        answer_of(bench, **body)
-    assert bench.service.in_progress == 0
-    return caught.value
+def result(violence: float, spam: float) -> dict[str, Any]:
+    """Scores, and classes at the threshold of a half."""
+    return {
+        "flagged": max(violence, spam) >= 0.5,
+        "categories": {"violence": violence >= 0.5, "spam": spam >= 0.5},
+        "category_scores": {"violence": violence, "spam": spam},
+        "category_applied_input_types": {"violence": ["text"], "spam": ["text"]},
+    }
 
 
 def test_classes_with_their_scores() -> None:
     bench = make_bench()
-    answer = answer_of(bench, input=["a!!!", "1b"])
+    answer = answer_of(bench, ["a!!!", "1b", "abc"])
     assert answer.pop("id").startswith("modr-")
-    applied = {"violence": ["text"], "spam": ["text"]}
-    assert answer == {
-        "model": "moderator",
-        "results": [
-            {
-                "flagged": True,
-                "categories": {"violence": True, "spam": False},
-                "category_scores": {"violence": 0.75, "spam": 0.0},
-                "category_applied_input_types": applied,
-            },
-            {
-                "flagged": True,
-                # At the threshold.
-                "categories": {"violence": False, "spam": True},
-                "category_scores": {"violence": 0.0, "spam": 0.5},
-                "category_applied_input_types": applied,
-            },
-        ],
-    }
+    assert answer == {"model": "moderator", "results": [result(0.75, 0.0), result(0.0, 0.5), result(0.0, 0.0)]}
     (record,) = bench.records
     assert (record.endpoint, record.model, record.outcome) == ("moderations", "moderator", "done")
 
 
 def test_the_sdk_reads_it_and_keeps_further_classes() -> None:
-    answer = answer_of(make_bench(), input=[{"type": "text", "text": "a!!!"}])
-    parsed = ModerationCreateResponse.construct(**answer)
+    parsed = ModerationCreateResponse.construct(**answer_of(make_bench(), [{"type": "text", "text": "a!!!"}]))
     (result,) = parsed.results
     assert (result.flagged, result.categories.violence, result.category_scores.violence) == (True, True, 0.75)
     assert (result.categories.model_extra or {})["spam"] is False
 
 
-def test_the_threshold_is_the_models() -> None:
-    (result,) = answer_of(make_bench(openai_threshold="0.8"), input="a!!!")["results"]
+def test_the_threshold_and_the_names_are_the_models() -> None:
+    (result,) = answer_of(make_bench(openai_threshold="0.8"), "a!!!")["results"]
     assert (result["flagged"], result["categories"]) == (False, {"violence": False, "spam": False})
-
-
-def test_names_from_an_output() -> None:
     outputs = [tensor("scores", "TYPE_FP32", [-1]), tensor("labels", dims=[-1])]
-    (result,) = answer_of(make_bench(output=outputs, openai_labels=None), input="a!!!")["results"]
+    (result,) = answer_of(make_bench(output=outputs, openai_labels=None), "a!!!")["results"]
     # Bytes that are no text come as the sign for them.
     assert result["category_scores"] == {"violence": 0.75, "\ufffd": 0.0}
 
 
 def test_more_scores_than_names() -> None:
-    outputs = [tensor("scores", "TYPE_FP32", [-1])]
-    error = refused(make_bench(output=outputs, openai_labels="one"), input="x")
-    assert (error.status, error.message) == (502, "The model 'moderator' answered with 2 scores for 1 classes.")
+    bench = make_bench(output=[tensor("scores", "TYPE_FP32", [-1])], openai_labels="one")
+    assert refused(bench, PATH, {"input": "x"}) == (502, None, "bad_model_answer")
 
 
 @pytest.mark.parametrize(
-    ("given", "param", "sentence"),
+    ("body", "status", "param"),
     [
-        ([], "input", "'input' is an empty array"),
-        (["x"] * (MAX_INPUTS + 1), "input", "at most 2048"),
-        ([{"type": "text", "text": "x"}] * 2, "input", "has several parts"),
-        ([{"type": "text", "text": "x"}, "y"], "input", "has several parts"),
-        ([{"type": "image_url", "image_url": {"url": "x"}}], "input[0].type", "image_url"),
+        ({"input": []}, 400, "input"),
+        ({"input": ["x"] * (MAX_INPUTS + 1)}, 400, "input"),
+        ({"input": [{"type": "text", "text": "x"}] * 2}, 400, "input"),
+        ({"input": [{"type": "text", "text": "x"}, "y"]}, 400, "input"),
+        ({"input": [{"type": "image_url", "image_url": {"url": "x"}}]}, 400, "input[0].type"),
+        # A model of OpenAI's name is not made up.
+        ({"input": "x", "model": "omni-moderation-latest"}, 404, "model"),
     ],
 )
-def test_refusals(given: Any, param: str, sentence: str) -> None:
-    error = refused(make_bench(), input=given)
-    assert (error.status, error.param) == (400, param)
-    assert sentence in error.message
-
-
-def test_a_model_of_openais_name_is_not_made_up() -> None:
-    assert refused(make_bench(), input="x", model="omni-moderation-latest").status == 404
+def test_refusals(body: dict[str, Any], status: int, param: str) -> None:
+    assert refused(make_bench(), PATH, body)[:2] == (status, param)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -104,6 +105,34 @@ def test_a_chat_fits_the_schema_exactly_where_the_server_takes_it(change: dict[s
 
     answer = asked(bench, "/v1/chat/completions", body, feed)
     assert (answer.status == 200) == fits, answer.json()
+
+
+def arrays(schema: Any, components: dict[str, Any], path: str, seen: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every array of a schema and of the components that it refers to, with its place."""
+    if isinstance(schema, list):
+        for at, member in enumerate(schema):
+            yield from arrays(member, components, f"{path}/{at}", seen)
+    elif isinstance(schema, dict):
+        if "items" in schema:
+            yield path, schema
+        name = schema.get("$ref", "").rpartition("/")[2]
+        if name and name not in seen:
+            seen.add(name)
+            yield from arrays(components[name], components, name, seen)
+        for key, member in schema.items():
+            yield from arrays(member, components, f"{path}/{key}", seen)
+
+
+def test_every_array_of_a_request_is_bounded() -> None:
+    found = document(BY_FOLDER, has_keys=True, has_guards=True, max_items=2048, max_values=100_000)
+    bodies = [one["requestBody"] for item in found["paths"].values() for one in item.values() if "requestBody" in one]
+    bounds = {path: array.get("maxItems") for path, array in arrays(bodies, found["components"]["schemas"], "", set())}
+    assert None not in bounds.values()
+    # Each takes a token at least; what is left is bounded by the values of the body.
+    assert (
+        bounds["UserMessage/properties/content/anyOf/1"] == bounds["ChatCompletionRequest/properties/messages"] == 2048
+    )
+    assert bounds["DetokenizeBody/properties/tokens"] == 100_000
 
 
 def test_fields_are_described_where_they_are_declared() -> None:

@@ -21,6 +21,7 @@ from openai_bls.output.detect import detect
 from tests.unit.api.http_support import until
 from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, ask
 
+PATH = "/v1/responses"
 THINKS_AND_CALLS = detect(None, tool_call_parser="hermes", reasoning_parser="think")
 
 WEATHER: dict[str, Any] = {
@@ -107,6 +108,39 @@ class Reply(Answered):
         return events
 
 
+class Client:
+    """Clients of one application, on the running event loop."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.engine = place.bench.engine
+        self.app = place.app()
+
+    async def send(self, method: str, path: str, body: Any = b"", *, query: str = "", key: str = "") -> Reply:
+        async def with_query(scope: dict[str, Any], *rest: Any) -> None:
+            await self.app({**scope, "query_string": query.encode()}, *rest)
+
+        content = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        headers = [("authorization", f"Bearer {key}")] if key else []
+        answered = await asyncio.wait_for(ask(with_query, method, path, content, headers), WAIT_S)
+        return Reply(answered.status, answered.headers, answered.body)
+
+    async def get(self, response_id: str, query: str = "") -> dict[str, Any]:
+        reply = await self.send("GET", f"{PATH}/{response_id}", query=query)
+        assert reply.status == 200, reply.text
+        found: dict[str, Any] = reply.json()
+        checked(Response, found)
+        return found
+
+    async def begin(self, **body: Any) -> dict[str, Any]:
+        """A response in the background."""
+        reply = await self.send("POST", PATH, {"input": "hi", "background": True, **body})
+        assert reply.status == 200, reply.text
+        found: dict[str, Any] = reply.json()
+        checked(Response, found)
+        return found
+
+
 class Place:
     """A server for a test: its store outlives the requests.
 
@@ -121,37 +155,31 @@ class Place:
 
     def app(self) -> Starlette:
         """The routes alone; for a running event loop."""
-        api = self.api = Api(self.bench.service, WriteBatcher(asyncio.get_running_loop()))
+        api = Api(self.bench.service, WriteBatcher(asyncio.get_running_loop()))
         api.shared(ResponsesHandlers).store = self.store
         return Starlette(routes=[route for endpoint in ENDPOINTS for route in endpoint.routes(api)])
 
     def ask(
-        self, method: str, path: str, body: Any = None, query: str = "", feed: Callable[[], None] | None = None
+        self, method: str, path: str, body: Any = b"", query: str = "", feed: Callable[[], None] | None = None
     ) -> Reply:
         """A request; `feed` is called once it is with the engine."""
-        content = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
         before = len(self.bench.engine.requests)
 
-        async def main() -> Answered:
-            app = self.app()
-
-            async def with_query(scope: dict[str, Any], *rest: Any) -> None:
-                await app({**scope, "query_string": query.encode()}, *rest)
-
-            task = asyncio.ensure_future(ask(with_query, method, path, content))
+        async def main() -> Reply:
+            task = asyncio.ensure_future(Client(self).send(method, path, body, query=query))
             await until(lambda: len(self.bench.engine.requests) > before or task.done())
             if feed is not None:
                 feed()
-            return await asyncio.wait_for(task, WAIT_S)
+            return await task
 
-        answered = asyncio.run(main())
+        reply = asyncio.run(main())
         assert self.bench.service.in_progress == 0
-        return Reply(answered.status, answered.headers, answered.body)
+        return reply
 
     def refused(self, **body: Any) -> dict[str, Any]:
         """The error of a request that is refused at once."""
         for stream in (False, True):
-            reply = self.ask("POST", "/v1/responses", {"input": "hi", **body, "stream": stream})
+            reply = self.ask("POST", PATH, {"input": "hi", **body, "stream": stream})
             assert reply.status == 400, reply.text
         assert not self.bench.engine.requests
         return reply.error
@@ -169,7 +197,7 @@ class Place:
         return self.create_fed({"input": "hi", **body}, feed)
 
     def create_fed(self, body: dict[str, Any] | bytes, feed: Callable[[], None]) -> Reply:
-        return self.ask("POST", "/v1/responses", body, feed=feed)
+        return self.ask("POST", PATH, body, feed=feed)
 
     def whole(self, body: dict[str, Any], pieces: Sequence[str] = ("ok",), reason: str = "stop") -> dict[str, Any]:
         """The response to a request that succeeds."""

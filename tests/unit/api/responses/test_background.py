@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -11,42 +12,12 @@ from openai.types.responses import Response
 
 from openai_bls.api.responses.recording import Recording
 from openai_bls.core.errors import InvalidRequestError
-from tests.unit.api.http.test_guards import as_response
-from tests.unit.api.http_support import leaving, until
-from tests.unit.api.responses.responses_support import Place, Reply, checked
-from tests.unit.core_support import EOS, WAIT_S, Bench, ask
+from tests.unit.api.guard_support import as_response
+from tests.unit.api.http_support import Leaving, until
+from tests.unit.api.responses.responses_support import PATH, Client, Place, Reply, checked
+from tests.unit.core_support import EOS, Bench, FakeSink
 
-PATH = "/v1/responses"
-
-
-class Client:
-    """Clients of one application; to be made on the running event loop."""
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.engine = place.bench.engine
-        self.app = place.app()
-
-    async def send(self, method: str, path: str, body: Any = b"", query: str = "") -> Reply:
-        async def with_query(scope: dict[str, Any], *rest: Any) -> None:
-            await self.app({**scope, "query_string": query.encode()}, *rest)
-
-        answered = await asyncio.wait_for(ask(with_query, method, path, body), WAIT_S)
-        return Reply(answered.status, answered.headers, answered.body)
-
-    async def get(self, response_id: str, query: str = "") -> dict[str, Any]:
-        reply = await self.send("GET", f"{PATH}/{response_id}", query=query)
-        assert reply.status == 200, reply.text
-        found: dict[str, Any] = reply.json()
-        checked(Response, found)
-        return found
-
-    async def begin(self, **body: Any) -> dict[str, Any]:
-        reply = await self.send("POST", PATH, {"input": "hi", "background": True, **body})
-        assert reply.status == 200, reply.text
-        found: dict[str, Any] = reply.json()
-        checked(Response, found)
-        return found
+BACKGROUND = {"input": "hi", "background": True}
 
 
 async def test_a_background_response_is_polled() -> None:
@@ -74,42 +45,36 @@ async def test_refusals_come_at_once() -> None:
     client = Client(Place())
     for stream in (False, True):
         for body, status in (({"model": "gpt"}, 404), ({"max_output_tokens": 9999}, 400)):
-            reply = await client.send("POST", PATH, {"input": "hi", "background": True, "stream": stream, **body})
+            reply = await client.send("POST", PATH, {**BACKGROUND, "stream": stream, **body})
             assert reply.status == status
     assert not client.engine.requests
+
+
+def id_in(text: str) -> str:
+    (found,) = set(re.findall('"id":"(resp_[^"]*)"', text))
+    return str(found)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_cancelling(stream: bool) -> None:
     client = Client(Place())
-    task = asyncio.ensure_future(client.send("POST", PATH, {"input": "hi", "background": True, "stream": stream}))
-    await until(lambda: client.engine.requests)
-    response_id = ""
-    if not stream:
-        response_id = (await task).json()["id"]
+    begun = Leaving(client.app, PATH, {**BACKGROUND, "stream": stream})
+    await until(lambda: b'"queued"' in begun.sent)
     client.engine.deliver(0, "half")
-    if stream:
-        (response_id,) = _running(client)
-    reply = await client.send("POST", f"{PATH}/{response_id}/cancel")
-    checked(Response, reply.json())
-    assert (reply.status, reply.json()["status"]) == (200, "cancelled")
-    assert reply.json()["output"][0]["content"][0]["text"] == "half"
-    assert reply.json()["output"][0]["status"] == "incomplete"
+    path = f"{PATH}/{id_in(begun.sent.decode())}/cancel"
+    reply = await client.send("POST", path)
+    response = reply.json()
+    checked(Response, response)
+    assert (reply.status, response["status"], response["output"][0]["status"]) == (200, "cancelled", "incomplete")
+    assert response["output"][0]["content"][0]["text"] == "half"
     assert client.engine.cancelled == [client.engine.requests[0].request_id]
-    assert await client.get(response_id) == reply.json()
-    assert (await client.send("POST", f"{PATH}/{response_id}/cancel")).json() == reply.json()
+    assert await client.get(response["id"]) == response
+    assert (await client.send("POST", path)).json() == response
     if stream:
-        events = (await task).events
-        assert (events[-1]["type"], events[-1]["code"]) == ("error", "response_cancelled")
+        await until(lambda: b'"code":"response_cancelled"' in begun.sent)
+        assert Reply(200, {}, begun.sent).events[-1]["type"] == "error"
+    await begun.leave()
     assert client.place.bench.service.in_progress == 0
-
-
-def _running(client: Client) -> list[str]:
-    """The ids of the responses that the recorded handlers are making."""
-    from openai_bls.api.responses.endpoints import ResponsesHandlers
-
-    jobs = client.place.api.shared(ResponsesHandlers)._jobs
-    return list(jobs._running)
 
 
 async def test_a_deleted_one_is_cancelled() -> None:
@@ -123,7 +88,7 @@ async def test_a_deleted_one_is_cancelled() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_failures_are_found_later(stream: bool) -> None:
     client = Client(Place())
-    task = asyncio.ensure_future(client.send("POST", PATH, {"input": "hi", "background": True, "stream": stream}))
+    task = asyncio.ensure_future(client.send("POST", PATH, {**BACKGROUND, "stream": stream}))
     await until(lambda: client.engine.requests)
     await asyncio.sleep(0)
     client.engine.deliver(0, "ha", "error", error="The engine failed.")
@@ -152,18 +117,18 @@ async def test_what_a_guard_makes_something_else_of_is_found_as_failed(changed: 
 
 async def test_a_stream_goes_on_without_its_client_and_is_followed_again() -> None:
     client = Client(Place())
-    task, gone = leaving(client.app, PATH, {"input": "hi", "background": True, "stream": True})
+    first = Leaving(client.app, PATH, {**BACKGROUND, "stream": True})
     await until(lambda: client.engine.requests)
     client.engine.deliver(0, "one ")
-    await until(lambda: _running(client))
-    (response_id,) = _running(client)
-    gone.set()
-    await asyncio.wait_for(task, WAIT_S)
+    await until(lambda: b"one " in first.sent)
+    response_id = id_in(first.sent.decode())
+    await first.leave()
     assert client.engine.cancelled == []
-    follower = asyncio.ensure_future(client.send("GET", f"{PATH}/{response_id}", query="stream=true&starting_after=1"))
-    await asyncio.sleep(0.01)
+    second = Leaving(client.app, f"{PATH}/{response_id}", {}, method="GET", query="stream=true&starting_after=1")
+    await until(lambda: b"one " in second.sent)
     client.engine.deliver(0, "two", "stop", stop_token_id=EOS)
-    followed = (await follower).text
+    await until(lambda: b"response.completed" in second.sent)
+    followed = second.sent.decode()
     whole = (await client.send("GET", f"{PATH}/{response_id}", query="stream=true")).events
     kinds = [event["type"] for event in whole]
     assert kinds[:3] == ["response.created", "response.queued", "response.in_progress"]
@@ -191,36 +156,21 @@ async def test_a_background_response_is_continued() -> None:
     assert [message["content"] for message in client.place.messages] == ["one", "two", "three"]
 
 
-class _Sink:
-    def __init__(self) -> None:
-        self.chunks: list[bytes] = []
-        self.ended = False
-
-    def write(self, chunk: bytes) -> None:
-        self.chunks.append(chunk)
-
-    def end(self) -> None:
-        self.ended = True
-
-    def fail(self, error: Any, event: bytes) -> None:
-        raise AssertionError
-
-
 def test_a_recording_is_bounded() -> None:
     recording = Recording(max_bytes=40)
-    first = _Sink()
+    first = FakeSink()
     recording.follow(first)
     for number in range(10):
         recording.write(b"data: %d\n\n" % number)
     assert recording.size <= 40
-    assert len(first.chunks) == 10
+    assert len(first.raw) == 10
     with pytest.raises(InvalidRequestError) as caught:
-        recording.follow(_Sink(), 0)
+        recording.follow(FakeSink(), 0)
     assert caught.value.param == "starting_after"
-    late = _Sink()
+    late = FakeSink()
     recording.follow(late, 8)
     recording.leave(first)
     recording.write(b"data: a\n\ndata: b\n\n")
     recording.end()
-    assert b"".join(late.chunks) == b"data: 9\n\ndata: a\n\ndata: b\n\n"
+    assert b"".join(late.raw) == b"data: 9\n\ndata: a\n\ndata: b\n\n"
     assert (late.ended, first.ended) == (True, False)

@@ -1,4 +1,4 @@
-"""Input items: what is taken, in which form it is kept, and what is refused."""
+"""Input items: the form in which they are kept, the chat that they become, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,102 +7,130 @@ from typing import Any
 import pytest
 from openai.types.responses import ResponseItem
 
-from openai_bls.api.responses.items import Item, read_input
-from openai_bls.core.errors import InvalidRequestError
-from tests.unit.api.responses.responses_support import anonymous, checked
+from tests.unit.api.responses.responses_support import PATH, Place, anonymous, checked
+
+USER = {"role": "user", "content": "hi"}
+SAID = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I say"}]}
+THOUGHT = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+SHORT = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "in short"}]}
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+OTHER_CALL = {**CALL, "call_id": "c2", "arguments": '{"a": 1}'}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "42"}
+PARTS = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+REFUSAL = {"type": "refusal", "refusal": "no"}
+IMAGE = {"type": "input_image", "image_url": "data:"}
 
 
-def find_nothing(item_id: str, param: str) -> Item:
-    raise InvalidRequestError(f"no {item_id}, supported are others", param=param)
-
-
-def read(*items: dict[str, Any]) -> list[Item]:
-    result = read_input(list(items), find_nothing)
-    for item in result:
+def kept(given: Any) -> list[dict[str, Any]]:
+    """The items of a request, as they are listed."""
+    place = Place()
+    path = f"{PATH}/{place.whole({'input': given})['id']}/input_items"
+    found: list[dict[str, Any]] = place.ask("GET", path, query="order=asc").json()["data"]
+    for item in found:
         checked(ResponseItem, item)
-    return result
+    return found
 
 
-def refused(item: dict[str, Any]) -> InvalidRequestError:
-    with pytest.raises(InvalidRequestError) as caught:
-        read({"role": "user", "content": "hi"}, item)
-    return caught.value
+def chat(*items: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+    """The conversation as the chat template sees it."""
+    place = Place()
+    reply = place.ask("POST", f"{PATH}/input_tokens", {"input": list(items), **fields})
+    assert reply.status == 200, reply.text
+    return place.messages
 
 
 def test_a_string_is_a_users_message() -> None:
-    (item,) = read_input("hi", find_nothing)
+    (item,) = kept("hi")
     assert item["id"].startswith("msg_")
-    assert anonymous(item) == {
-        "type": "message",
-        "status": "completed",
-        "role": "user",
-        "content": [{"type": "input_text", "text": "hi"}],
-    }
-    assert read_input(None, find_nothing) == []
+    content = [{"type": "input_text", "text": "hi"}]
+    assert anonymous(item) == {"type": "message", "status": "completed", "role": "user", "content": content}
 
 
-def test_ids_and_status_are_kept() -> None:
-    (item,) = read({"role": "user", "content": "hi", "id": "msg_mine", "status": "incomplete"})
-    assert (item["id"], item["status"]) == ("msg_mine", "incomplete")
-
-
-def test_what_the_model_said() -> None:
-    (item,) = read(
-        {
-            "id": "msg_1",
-            "type": "message",
-            "role": "assistant",
-            "status": "completed",
-            "phase": "final_answer",
-            "content": [
-                {"type": "output_text", "text": "a", "annotations": [], "logprobs": None},
-                {"type": "refusal", "refusal": "b"},
-            ],
-        }
+def test_messages_are_kept() -> None:
+    said = [{"type": "output_text", "text": "a", "annotations": [], "logprobs": None}, REFUSAL]
+    mine, answer = kept(
+        [
+            {"role": "user", "content": "hi", "id": "msg_mine", "status": "incomplete"},
+            {"type": "message", "role": "assistant", "id": "msg_1", "phase": "final_answer", "content": said},
+        ]
     )
-    assert item["content"] == [
-        {"type": "output_text", "text": "a", "annotations": [], "logprobs": []},
-        {"type": "refusal", "refusal": "b"},
-    ]
+    assert (mine["id"], mine["status"]) == ("msg_mine", "incomplete")
+    assert answer["content"] == [{"type": "output_text", "text": "a", "annotations": [], "logprobs": []}, REFUSAL]
 
 
-def test_calls_outputs_and_reasoning() -> None:
-    call, output, parts, reasoning = read(
-        {
-            "type": "function_call",
-            "call_id": "c",
-            "name": "f",
-            "arguments": "{}",
-            "caller": {"type": "direct"},
-            "namespace": None,
-            "async": False,
-        },
-        {"type": "function_call_output", "call_id": "c", "output": "x", "name": "f", "id": None, "status": None},
-        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "x"}]},
-        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None},
+def test_calls_outputs_and_reasoning_are_kept() -> None:
+    call, output, parts, reasoning = kept(
+        [
+            {**CALL, "caller": {"type": "direct"}, "namespace": None, "async": False},
+            {**OUTPUT, "name": "f", "id": None, "status": None},
+            {**OUTPUT, "output": PARTS},
+            {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None},
+        ]
     )
     assert anonymous(call) == {"type": "function_call", "status": "completed", "name": "f", "arguments": "{}"}
     assert call["id"].startswith("fc_")
-    assert (output["output"], output["name"], output["call_id"]) == ("x", "f", "c")
+    assert (output["output"], output["name"], output["call_id"]) == ("42", "f", "c1")
     assert output["id"] != parts["id"]
-    assert parts["output"] == [{"type": "input_text", "text": "x"}]
+    assert parts["output"] == PARTS
     assert reasoning == {"id": "rs_1", "type": "reasoning", "status": "completed", "summary": [], "content": []}
 
 
-def test_references() -> None:
-    asked: list[tuple[str, str]] = []
-
-    def find(item_id: str, param: str) -> Item:
-        asked.append((item_id, param))
-        return {"id": item_id, "type": "message"}
-
-    found = read_input([{"id": "msg_1"}, {"type": "item_reference", "id": "msg_2"}], find)
-    assert found == [{"id": "msg_1", "type": "message"}, {"id": "msg_2", "type": "message"}]
-    assert asked == [("msg_1", "input[0].id"), ("msg_2", "input[1].id")]
-    assert refused({"type": "item_reference", "id": "msg_2"}).param == "input[1].id"
+def said(text: str = "", *calls: str, **more: Any) -> dict[str, Any]:
+    """An assistant's message with calls of those ids."""
+    found: dict[str, Any] = {"role": "assistant", "content": text, **more}
+    arguments = {"c1": {}, "c2": {"a": 1}}
+    if calls:
+        found["tool_calls"] = [
+            {"type": "function", "id": call, "function": {"name": "f", "arguments": arguments[call]}} for call in calls
+        ]
+    return found
 
 
-IMAGE = {"type": "input_image", "image_url": "data:"}
+def result(call: str = "c1", content: str = "42", **more: Any) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call, "content": content, **more}
+
+
+@pytest.mark.parametrize(
+    ("items", "messages"),
+    [
+        (
+            [{"role": role, "content": role} for role in ("system", "developer", "user", "assistant")],
+            [
+                {"role": "system", "content": "system"},
+                {"role": "system", "content": "developer"},
+                {"role": "user", "content": "user"},
+                said("assistant"),
+            ],
+        ),
+        (
+            [{"role": "user", "content": [PARTS[0], {"type": "output_text", "text": "b"}]}],
+            [{**USER, "content": "a\nb"}],
+        ),
+        ([{"role": "assistant", "content": [REFUSAL]}], [said("no")]),
+        # A turn is one message.
+        (
+            [USER, THOUGHT, SAID, CALL, OTHER_CALL, OUTPUT, {**OUTPUT, "call_id": "c2"}, SAID],
+            [USER, said("I say", "c1", "c2", reasoning_content="hm"), result(), result("c2"), said("I say")],
+        ),
+        # Templates want the results right behind the message that has the calls.
+        ([CALL, SAID, OUTPUT], [said("I say", "c1"), result()]),
+        ([THOUGHT, CALL, THOUGHT, OTHER_CALL], [said("", "c1", "c2", reasoning_content="hmhm")]),
+        # Text ends a turn.
+        ([SAID, SAID], [said("I say"), said("I say")]),
+        ([SAID, THOUGHT, SAID], [said("I say"), said("I say", reasoning_content="hm")]),
+        # As an answer has it that was cut off while the model was thinking.
+        ([THOUGHT, USER], [said(reasoning_content="hm"), USER]),
+        # A summary stands in for reasoning that is not there.
+        ([SHORT], [said(reasoning_content="in short")]),
+        ([{**THOUGHT, "summary": SHORT["summary"]}], [said(reasoning_content="hm")]),
+        ([{"type": "reasoning", "summary": []}], [said()]),
+        ([CALL, {**OUTPUT, "output": PARTS, "name": "f"}], [said("", "c1"), result(content="a\nb", name="f")]),
+    ],
+)
+def test_the_chat_that_items_become(items: list[dict[str, Any]], messages: list[dict[str, Any]]) -> None:
+    assert chat(*items) == messages
+    instructed = {"role": "system", "content": "be brief"}
+    assert chat(*items, instructions="be brief") == [instructed, *messages]
 
 
 @pytest.mark.parametrize(
@@ -118,26 +146,24 @@ IMAGE = {"type": "input_image", "image_url": "data:"}
         ({"role": "user", "content": "x", "what": 1}, "what"),
         ({"role": "user", "content": "x", "status": "done"}, "status"),
         ({"role": "user", "content": [IMAGE]}, "content[0].type"),
-        ({"role": "user", "content": [{"type": "refusal", "refusal": "x"}]}, "content[0].type"),
+        ({"role": "user", "content": [REFUSAL]}, "content[0].type"),
         ({"type": "function_call", "call_id": "c", "name": "f"}, "arguments"),
-        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": {}}, "arguments"),
-        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "async": True}, "async"),
-        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "namespace": "n"}, "namespace"),
+        ({**CALL, "arguments": {}}, "arguments"),
+        ({**CALL, "arguments": "no"}, "arguments"),
+        ({**CALL, "async": True}, "async"),
+        ({**CALL, "namespace": "n"}, "namespace"),
+        (OUTPUT, "call_id"),
         ({"type": "function_call_output", "output": "x"}, "call_id"),
-        ({"type": "function_call_output", "call_id": "c", "output": [IMAGE]}, "output[0].type"),
+        ({**OUTPUT, "output": [IMAGE]}, "output[0].type"),
         ({"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}, "encrypted_content"),
         ({"type": "compaction"}, "encrypted_content"),
         ({"type": "item_reference"}, "id"),
+        ({"type": "item_reference", "id": "msg_2"}, "id"),
+        ({"id": "msg_2"}, "id"),
         ({}, "id"),
     ],
 )
 def test_refused_by_name(item: dict[str, Any], param: str) -> None:
-    error = refused(item)
-    assert error.param == f"input[1].{param}"
-    assert param in error.message or "supported" in error.message or "refusals" in error.message
-
-
-def test_images_are_refused_with_the_reason() -> None:
-    message = refused({"role": "user", "content": [IMAGE]}).message
-    assert "input_image" in message
-    assert "text is the only modality" in message
+    error = Place().refused(input=[USER, item])
+    assert error["param"] == f"input[1].{param}"
+    assert item.get("content") != [IMAGE] or "text is the only modality" in error["message"]

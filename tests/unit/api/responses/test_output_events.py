@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from openai_bls.api.chat import serving
-from openai_bls.api.chat.chunks import ChatChoice
 from openai_bls.api.responses.responses import Draft
 from openai_bls.api.responses.schema import CreateRequest
 from openai_bls.api.responses.writers import StreamedResponse
 from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.errors import OverloadedError
+from tests.unit.api.http_support import asked
 from tests.unit.api.responses.responses_support import (
     THINKS_AND_CALLS,
     WEATHER,
@@ -26,9 +23,13 @@ from tests.unit.api.responses.responses_support import (
     call_text,
     checked_event,
 )
-from tests.unit.core_support import Bench, FakeSink, chat, request_context
+from tests.unit.core_support import Bench, FakeSink
 
 TOOLS: dict[str, Any] = {"tools": [WEATHER]}
+
+
+def part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "annotations": [], "logprobs": [], "text": text}
 
 
 def kinds(events: list[dict[str, Any]]) -> list[str]:
@@ -38,36 +39,24 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
 def test_a_message() -> None:
     events = Place().streamed({}, ["Hé", "llo"])
     assert kinds(events) == [
-        "created",
-        "in_progress",
-        "output_item.added",
-        "content_part.added",
-        "output_text.delta",
-        "output_text.delta",
-        "output_text.done",
-        "content_part.done",
-        "output_item.done",
+        *("created", "in_progress"),
+        *("output_item.added", "content_part.added", "output_text.delta", "output_text.delta"),
+        *("output_text.done", "content_part.done", "output_item.done"),
         "completed",
     ]
-    created, _, added, part, first, second, text, part_done, done, completed = events
+    created, _, added, part_added, first, second, text, part_done, done, completed = events
     assert created["response"]["status"] == "in_progress"
     assert (created["response"]["output"], created["response"]["usage"]) == ([], None)
     item_id = added["item"]["id"]
     assert item_id.startswith("msg_")
-    assert added["item"] == {
-        "id": item_id,
-        "type": "message",
-        "status": "in_progress",
-        "role": "assistant",
-        "content": [],
-    }
-    assert part["part"] == {"type": "output_text", "annotations": [], "logprobs": [], "text": ""}
+    begun = {"id": item_id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+    assert added["item"] == begun
+    assert part_added["part"] == part("")
     assert (first["delta"], second["delta"], first["logprobs"]) == ("Hé", "llo", [])
     assert (text["text"], text["logprobs"]) == ("Héllo", [])
-    whole = {"type": "output_text", "annotations": [], "logprobs": [], "text": "Héllo"}
-    assert part_done["part"] == whole
-    assert done["item"] == {**added["item"], "status": "completed", "content": [whole]}
-    for event in (part, first, second, text, part_done):
+    assert part_done["part"] == part("Héllo")
+    assert done["item"] == {**begun, "status": "completed", "content": [part("Héllo")]}
+    for event in (part_added, first, second, text, part_done):
         assert (event["item_id"], event["output_index"], event["content_index"]) == (item_id, 0, 0)
     response = completed["response"]
     assert response["output"] == [done["item"]]
@@ -81,21 +70,12 @@ def test_reasoning_a_message_and_calls() -> None:
     text = "<think>\nhm, hm\n</think>\n\nLook:" + call_text("weather", '{"city": "Paris"}') + call_text("weather", "{}")
     events = Place().streamed(TOOLS, list(text))
     joined = [kind for at, kind in enumerate(kinds(events)) if at == 0 or kind != kinds(events)[at - 1]]
+    added = ["output_item.added", "content_part.added"]
+    done = ["content_part.done", "output_item.done"]
     assert joined == [
-        "created",
-        "in_progress",
-        "output_item.added",
-        "content_part.added",
-        "reasoning_text.delta",
-        "reasoning_text.done",
-        "content_part.done",
-        "output_item.done",
-        "output_item.added",
-        "content_part.added",
-        "output_text.delta",
-        "output_text.done",
-        "content_part.done",
-        "output_item.done",
+        *("created", "in_progress"),
+        *(*added, "reasoning_text.delta", "reasoning_text.done", *done),
+        *(*added, "output_text.delta", "output_text.done", *done),
         *["output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done"] * 2,
         "completed",
     ]
@@ -108,9 +88,9 @@ def test_reasoning_a_message_and_calls() -> None:
     assert paris["call_id"] != nothing["call_id"]
     assert (paris["name"], paris["arguments"], paris["status"]) == ("weather", '{"city": "Paris"}', "completed")
     assert nothing["arguments"] == "{}"
-    added = [event["item"] for event in events if event["type"] == "response.output_item.added"]
-    assert [item["id"] for item in added] == [item["id"] for item in (reasoning, message, paris, nothing)]
-    assert added[2] == {**paris, "arguments": "", "status": "in_progress"}
+    begun = [event["item"] for event in events if event["type"] == "response.output_item.added"]
+    assert [item["id"] for item in begun] == [item["id"] for item in (reasoning, message, paris, nothing)]
+    assert begun[2] == {**paris, "arguments": "", "status": "in_progress"}
 
 
 def told(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -171,25 +151,16 @@ def parts(output: list[dict[str, Any]]) -> Parts:
 
 def as_chat(text: str, reason: str) -> Parts:
     """Likewise, of the chat completion with the same text."""
-
-    async def main() -> Parts:
-        bench = Bench(formats=THINKS_AND_CALLS)
-        tools = [{"type": "function", "function": {"name": WEATHER["name"]}}]
-        task = asyncio.ensure_future(serving.answer(bench.service, request_context(), chat(tools=tools)))
-        while not bench.engine.requests:
-            await asyncio.sleep(0)
-        bench.engine.deliver(0, text, reason)
-        (choice,) = (await task).choices
-        assert isinstance(choice, ChatChoice)
-        message = choice.message
-        calls = [] if message.tool_calls is msgspec.UNSET else message.tool_calls
-        thought = "" if message.reasoning is msgspec.UNSET else message.reasoning
-        return thought, message.content or "", [(call.function.name, call.function.arguments) for call in calls]
-
-    return asyncio.run(main())
+    bench = Bench(formats=THINKS_AND_CALLS)
+    tools = [{"type": "function", "function": {"name": WEATHER["name"]}}]
+    body = {"messages": [{"role": "user", "content": "hi"}], "tools": tools}
+    answer = asked(bench, "/v1/chat/completions", body, lambda: bench.engine.deliver(0, text, reason)).json()
+    message = answer["choices"][0]["message"]
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
+    return message.get("reasoning", ""), message["content"] or "", calls
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     text=TEXTS,
     cuts=st.lists(st.integers(0, 200), max_size=8),
@@ -223,30 +194,28 @@ def test_the_end_at_max_output_tokens() -> None:
     response = events[-1]["response"]
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     assert response["completed_at"] is None
-    assert response["output"][0]["status"] == "incomplete"
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
-    [("<think>hm", "reasoning"), ('<tool_call>{"name": "weather", "arguments": {"ci', "function_call")],
+    ("text", "fields", "reason", "item"),
+    [
+        ("<think>hm", TOOLS, "length", {"type": "reasoning", "status": "incomplete"}),
+        (
+            '<tool_call>{"name": "weather", "arguments": {"ci',
+            TOOLS,
+            "length",
+            {"type": "function_call", "status": "incomplete", "arguments": '{"ci'},
+        ),
+        # An answer without anything is an empty message.
+        ("", {}, "stop", {"status": "completed", "content": [part("")]}),
+        ("", {}, "length", {"status": "incomplete", "content": [part("")]}),
+        ("<think>hm</think>yes", {"include_reasoning": False}, "stop", {"content": [part("yes")]}),
+    ],
 )
-def test_reasoning_and_calls_that_are_cut_off(text: str, kind: str) -> None:
-    response = Place().whole(TOOLS, [text], "length")
-    assert [(item["type"], item["status"]) for item in response["output"]] == [(kind, "incomplete")]
-    if kind == "function_call":
-        assert response["output"][0]["arguments"] == '{"ci'
-
-
-@pytest.mark.parametrize("reason", ["stop", "length"])
-def test_an_answer_without_anything_is_an_empty_message(reason: str) -> None:
-    (item,) = Place().whole({}, [""], reason)["output"]
-    assert item["content"] == [{"type": "output_text", "annotations": [], "logprobs": [], "text": ""}]
-    assert told(Place().streamed({}, [""], reason))[0]["content"] == item["content"]
-
-
-def test_include_reasoning_false() -> None:
-    (item,) = Place().whole({"include_reasoning": False}, ["<think>hm</think>yes"])["output"]
-    assert item["content"][0]["text"] == "yes"
+def test_one_item(text: str, fields: dict[str, Any], reason: str, item: dict[str, Any]) -> None:
+    (found,) = Place().whole(fields, [text], reason)["output"]
+    assert {**found, **item} == found
+    assert anonymous(told(Place().streamed(fields, [text], reason))) == [anonymous(found)]
 
 
 def test_logprobs() -> None:
@@ -290,16 +259,12 @@ def test_tokens_without_text_at_the_end_keep_their_logprobs() -> None:
 
 
 def test_usage() -> None:
-    usage = Place().whole({"input": "four"}, ["<think>", "abc", "</think>de"])["usage"]
+    reply = Place().create({"input": "four"}, ["<think>", "abc", "</think>de"], cached_tokens=2)
+    usage = reply.json()["usage"]
     assert usage["input_tokens"] == 4
     assert usage["total_tokens"] == 4 + usage["output_tokens"]
     assert 0 < usage["output_tokens_details"]["reasoning_tokens"] <= usage["output_tokens"]
-
-
-def test_cached_tokens() -> None:
-    place = Place()
-    reply = place.create({}, ["a"], cached_tokens=2)
-    assert reply.json()["usage"]["input_tokens_details"] == {"cached_tokens": 2, "cache_write_tokens": 0}
+    assert usage["input_tokens_details"] == {"cached_tokens": 2, "cache_write_tokens": 0}
 
 
 @pytest.mark.parametrize("invalid", [True, False])

@@ -12,9 +12,8 @@ from openai.types.responses import CompactedResponse
 from openai_bls.api.responses.compaction import QUESTION
 from openai_bls.api.responses.sealing import seal, unseal
 from openai_bls.core.errors import InvalidRequestError
-from tests.unit.api.responses.responses_support import Place, checked
+from tests.unit.api.responses.responses_support import PATH, Place, checked
 
-PATH = "/v1/responses"
 INCLUDE = {"include": ["reasoning.encrypted_content"]}
 
 

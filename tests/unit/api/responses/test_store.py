@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.api.responses import store as module
 from openai_bls.api.responses.store import References, ResponseStore, Stored
 from openai_bls.core.errors import InvalidRequestError
 
@@ -62,6 +61,12 @@ def test_deleting() -> None:
     assert store.size == first.size + second.size
     assert store.delete("r2")
     assert (store.size, len(store)) == (0, 0)
+    # It may be forgotten while it is being continued.
+    third = stored("r3", first)
+    store.put(third)
+    assert store.size == first.size + third.size
+    store.delete("r3")
+    assert store.size == 0
 
 
 def test_the_least_recently_used_go_first() -> None:
@@ -79,19 +84,6 @@ def test_what_is_too_large_by_itself_is_not_kept() -> None:
     store.put(stored("r1"))
     store.put(stored("r2", size=6000))
     assert (store.size, len(store)) == (0, 0)
-
-
-def test_a_response_may_be_forgotten_while_it_is_being_continued() -> None:
-    store = ResponseStore()
-    first = stored("r1")
-    store.put(first)
-    store.delete("r1")
-    assert store.size == 0
-    second = stored("r2", first)
-    store.put(second)
-    assert store.size == first.size + second.size
-    store.delete("r2")
-    assert store.size == 0
 
 
 @settings(deadline=None)
@@ -141,11 +133,10 @@ def test_a_long_conversation_is_not_a_deep_recursion() -> None:
 # --- what a request refers to ---
 
 
-def refused(references: References, item_id: str) -> InvalidRequestError:
+def refused(references: References, item_id: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         references.take(item_id, "input[3].id")
     assert caught.value.param == "input[3].id"
-    return caught.value
 
 
 def test_items_are_referred_to_once() -> None:
@@ -154,11 +145,8 @@ def test_items_are_referred_to_once() -> None:
     references = References(store, 1000)
     assert references.take("r1_out", "input[0].id") == message("r1_out")
     assert references.take("r1_in", "input[1].id") == message("r1_in")
-    for item_id in ("r1_out", "r1_in"):
-        message_told = refused(references, item_id).message
-        assert item_id in message_told
-        assert "twice" in message_told
-    assert "not found" in refused(references, "r1").message
+    for item_id in ("r1_out", "r1_in", "r1"):
+        refused(references, item_id)
     # Another request may do so again.
     assert References(store, 1000).take("r1_out", "input[0].id") == message("r1_out")
 
@@ -171,36 +159,20 @@ def test_of_two_items_of_one_id_it_is_the_first() -> None:
     assert References(store, 1000).take("mine", "input[0].id") == inputs[0]
 
 
-@pytest.mark.parametrize("spare", [0, -1])
-def test_the_bytes_referred_to_are_bounded_all_together(spare: int) -> None:
-    store = ResponseStore()
-    total = 0
-    for number, size in enumerate((100, 2000, 300)):
-        store.put(stored(f"r{number}", size=size))
-        total += len(msgspec.json.encode(message(f"r{number}_out", size)))
-    references = References(store, total + spare)
-    for number in range(2):
-        references.take(f"r{number}_out", "input[0].id")
-    if spare < 0:
-        assert str(total + spare) in refused(references, "r2_out").message
-    else:
-        assert references.take("r2_out", "input[2].id") == message("r2_out", 300)
-
-
 def test_a_response_is_looked_through_once_however_many_items_are_referred_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded: list[bytes] = []
-
-    def counted(text: bytes) -> Any:
-        decoded.append(text)
-        return msgspec.json.decode(text, type=module._Listed)
-
-    monkeypatch.setattr(module, "_decode_response", counted)
     store = ResponseStore()
     response = {"id": "r1", "output": [message(f"out{at}", 100) for at in range(50)]}
     store.put(Stored(msgspec.json.encode(response), [], None))
     store.put(stored("r2"))
+    texts = Stored.texts
+    looked: list[str] = []
+
+    def counted(one: Stored) -> Any:
+        looked.append(one.id)
+        return texts.__get__(one)
+
+    monkeypatch.setattr(Stored, "texts", property(counted))
     references = References(store, 10**6)
-    for at in range(50):
-        assert references.take(f"out{at}", "input[0].id") == message(f"out{at}", 100)
-    references.take("r2_out", "input[50].id")
-    assert len(decoded) == 2
+    for item_id in (*(f"out{at}" for at in range(50)), "r2_out"):
+        assert references.take(item_id, "input[0].id")["id"] == item_id
+    assert looked == ["r1", "r2"]

@@ -184,6 +184,7 @@ def test_the_engines_load_is_told_where_it_is_known() -> None:
     assert found[up] == 1
     assert found[line("engine_sequences_running", model="tiny")] == 3
     assert found[line("engine_sequences_waiting", model="tiny")] == 2
+    assert found[line("requests_waiting", model="tiny")] == 2
     assert found[line("engine_kv_cache_usage_ratio", model="tiny")] == 0.25
     assert found[line("engine_steps_total", model="tiny")] == 9
     assert found[line("engine_generated_tokens_total", model="tiny")] == 40
@@ -192,6 +193,56 @@ def test_the_engines_load_is_told_where_it_is_known() -> None:
     bench.engine.stats = None
     bench.engine.connected = False
     assert of(metrics)[up] == 0
+
+
+def test_waiting_is_what_waits_anywhere() -> None:
+    bench = Bench()
+    metrics = bench.service.metrics
+    waits = line("requests_waiting", model="tiny")
+    bench.engine.stats = EngineStats(4, 1, 0.5, 9, 40)
+    assert of(metrics)[waits] == 1
+    metrics.queue_of("tiny")(1998, 20_000)
+    found = of(metrics)
+    assert found[waits] == 1999
+    assert found[line("prompt_tokens_waiting", model="tiny")] == 20_000
+    assert found[line("engine_sequences_waiting", model="tiny")] == 1
+    metrics.queue_of("tiny")(-1998, -20_000)
+    assert of(metrics)[waits] == 1
+
+
+def nvidia(found: dict[str, float], family: str, label: str) -> dict[str, float]:
+    """Values of a family of NVIDIA's, by `label`."""
+    kinds = ("waiting", "scheduled", "active", "max", "used", "free", "fraction", "tokens_per")
+    keys = {kind: _key(f"nv_trt_llm_{family}", {"model": "tiny", label: kind, "version": "1"}) for kind in kinds}
+    return {kind: found[key] for kind, key in keys.items() if key in found}
+
+
+def test_gateways_find_the_load_under_nvidias_names() -> None:
+    bench = Bench()
+    metrics = bench.service.metrics
+    metrics.queue_of("tiny")(7, 70)
+    bench.engine.stats = EngineStats(3, 2, 0.25, 9, 40, kv_blocks=400, kv_block_size=32)
+    found = of(metrics)
+    places = bench.model.info.max_batch_size
+    requests = {"waiting": 9, "scheduled": 3, "active": 12, "max": places}
+    assert nvidia(found, "request_metrics", "request_type") == requests
+    blocks = {"max": 400, "used": 100, "free": 300, "fraction": 0.25, "tokens_per": 32}
+    assert nvidia(found, "kv_cache_block_metrics", "kv_cache_block_type") == blocks
+    assert found[line("engine_kv_cache_blocks_used", model="tiny")] == 100
+    # Of an engine that tells no blocks, and of one whose backend tells Triton by itself.
+    bench.engine.stats = EngineStats(3, 2, 0.25, 9, 40)
+    assert not nvidia(of(metrics), "kv_cache_block_metrics", "kv_cache_block_type")
+    bench.engine.stats = EngineStats(3, 2, float("nan"), 9, 40)
+    assert not any(key.startswith("nv_") for key in of(metrics))
+
+
+async def test_scrapes_at_once_share_a_page_that_is_newer_than_they() -> None:
+    metrics = new()
+    first = await metrics.scrape()
+    metrics.ended(record())
+    pages = await asyncio.gather(*(metrics.scrape() for _ in range(20)))
+    assert all(page is pages[0] for page in pages)
+    assert lines(pages[0]).keys() > lines(first).keys()
 
 
 _INSTANCE = """

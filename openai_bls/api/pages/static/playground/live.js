@@ -32,7 +32,7 @@ const firstToken = (share) => ({ now, past }) => quantile(share, now.buckets(`${
 /** Cards: each line is a name and how it is taken from the looks. */
 const CARDS = [
   { title: "Running", unit: "sequences in the batch", least: 4, format: whole, lines: [["", ({ now }) => now.sum(`${P}engine_sequences_running`)]] },
-  { title: "Waiting", unit: "sequences in the queue", least: 4, format: whole, lines: [["", ({ now }) => now.sum(`${P}engine_sequences_waiting`)]] },
+  { title: "Waiting", unit: "requests that wait", least: 4, format: whole, lines: [["", ({ now }) => now.sum(`${P}requests_waiting`)]] },
   { title: "KV cache", unit: "in use", least: 1, format: percent, lines: [["", ({ now }) => now.max(`${P}engine_kv_cache_usage_ratio`)]] },
   { title: "Throughput", unit: "tokens/s", least: 10, format: count, lines: [["", rate(`${P}engine_generated_tokens_total`)]] },
   { title: "Time to first token", unit: "median of the last minute", least: 0.01, format: seconds, lines: [["median", firstToken(0.5)], ["95%", firstToken(0.95)]] },

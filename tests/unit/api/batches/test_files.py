@@ -1,0 +1,178 @@
+"""Files over the whole application."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import io
+import itertools
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+from openai.types import FileDeleted, FileObject
+
+from openai_bls.api.batches import files
+from openai_bls.api.batches.folder import Folder
+from tests.unit.api.batches.support import ID, served
+from tests.unit.api.http_support import until
+
+
+async def test_files(tmp_path: Path) -> None:
+    async with served(tmp_path, max_file_bytes=1000) as place:
+        first = (
+            await place.upload(b"one", **{"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"})
+        ).json()
+        FileObject.model_validate(first)
+        assert (first["bytes"], first["filename"], first["expires_at"]) == (3, "in.jsonl", first["created_at"] + 3600)
+        second = (await place.upload(b"two")).json()
+        assert (await place.client.get(f"/v1/files/{first['id']}")).json() == first
+        assert (await place.client.get(f"/v1/files/{first['id']}/content")).content == b"one"
+        assert {file["id"] for file in (await place.client.get("/v1/files")).json()["data"]} == {
+            first["id"],
+            second["id"],
+        }
+        page = (await place.client.get("/v1/files?limit=1&order=asc")).json()
+        assert (len(page["data"]), page["has_more"]) == (1, True)
+        deleted = (await place.client.delete(f"/v1/files/{first['id']}")).json()
+        assert FileDeleted.model_validate(deleted).deleted
+        assert (await place.client.get(f"/v1/files/{first['id']}")).status_code == 404
+        for path in (f"file-{ID}", "file-x", "..%2f..%2fetc%2fpasswd"):
+            assert (await place.client.get(f"/v1/files/{path}/content")).status_code == 404
+        record = place.folder.file(second["id"])
+        assert record is not None
+        record.expires_at = 1
+        (tmp_path / "files" / f"{record.id}.json").write_bytes(msgspec.json.encode(record))
+        assert (await place.client.get(f"/v1/files/{second['id']}")).status_code == 404
+        await until(lambda: not place.folder.data(second["id"]).exists())
+
+
+async def test_the_files_of_a_key_have_a_quota(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("a: a max_stored_bytes=10\nb: b\n", encoding="utf-8")
+    async with served(tmp_path / "files", api_keys_file=str(keys)) as place:
+        place.use_key("a")
+        first = await place.upload(b"12345678")
+        refused = await place.upload(b"123")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "storage_quota_exceeded")
+        place.use_key("b")
+        assert (await place.upload(b"12345678901")).status_code == 200
+        place.use_key("a")
+        await place.client.delete(f"/v1/files/{first.json()['id']}")
+        assert (await place.upload(b"123")).status_code == 200
+
+
+@pytest.mark.parametrize("room_for", [0, 1], ids=["nothing", "the bytes but not the record"])
+async def test_a_full_disk_is_told_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, room_for: int
+) -> None:
+    written = itertools.count()
+    fsync = os.fsync
+
+    def full(descriptor: int) -> None:
+        if next(written) >= room_for:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    async with served(tmp_path) as place:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", full)
+            answered = await place.upload(b"{}")
+        assert (answered.status_code, answered.json()["error"]["code"]) == (507, "storage_full")
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert [record.exc_info for record in caplog.records if "No space left" in record.getMessage()] == [None]
+        assert (await place.upload(b"{}")).status_code == 200
+
+
+async def test_a_file_that_is_deleted_while_it_is_asked_for(tmp_path: Path) -> None:
+    """Before it is opened there is none; afterwards its content is still sent."""
+    async with served(tmp_path) as place:
+        record = place.folder.add_file(io.BytesIO(b"content"), "in.jsonl", "batch", None, "")
+        response = files.OpenFileResponse(place.folder.data(record.id))
+        place.folder.data(record.id).unlink()
+        answered = await place.client.get(f"/v1/files/{record.id}/content")
+        assert answered.status_code == 404
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(response), base_url="http://test") as client:
+            assert (await client.get("/")).content == b"content"
+
+
+def test_what_a_crash_leaves_of_an_upload(tmp_path: Path) -> None:
+    """It goes; not so what an upload still writes to, however slowly, or has just begun."""
+    folder = Folder(tmp_path)
+    folder.make()
+    young, old = (tmp_path / "files" / f"file-{number}.part" for number in ("1" * 32, "2" * 32))
+    young.touch()
+
+    class Slow(io.BytesIO):
+        """An upload whose server looks for what is left, long after its last byte."""
+
+        def read(self, size: int | None = -1) -> bytes:
+            for path in (tmp_path / "files").glob("*.part"):
+                if path != young:
+                    os.utime(path, (1, 1))
+            folder.delete_expired()
+            return super().read(size)
+
+    old.touch()
+    record = folder.add_file(Slow(b"content"), "in.jsonl", "batch", None, "")
+    assert folder.data(record.id).read_bytes() == b"content"
+    assert [path.name for path in (tmp_path / "files").glob("*.part")] == [young.name]
+
+
+@pytest.mark.parametrize(
+    ("content", "fields", "status", "param"),
+    [
+        (b"x", {"purpose": "vision"}, 400, "purpose"),
+        (b"x", {"what": "x"}, 400, "what"),
+        (
+            b"x",
+            {"expires_after[seconds]": "5", "expires_after[anchor]": "created_at"},
+            400,
+            "expires_after.seconds",
+        ),
+        (b"x" * 1001, {}, 400, "file"),
+        (b"x" * 100_000, {}, 413, None),
+    ],
+    ids=["purpose", "unknown", "expiry", "too large", "much too large"],
+)
+async def test_uploads_that_are_refused(
+    tmp_path: Path, content: bytes, fields: dict[str, str], status: int, param: str | None
+) -> None:
+    async with served(tmp_path, max_file_bytes=1000) as place:
+        reply = await place.upload(content, **fields)
+        assert (reply.status_code, reply.json()["error"]["param"]) == (status, param)
+        assert not list(tmp_path.glob("files/*"))
+
+
+@pytest.mark.parametrize("kind", ["application/json", "multipart/form-data", "multipart/form-data; boundary=y"])
+async def test_what_is_no_form(tmp_path: Path, kind: str) -> None:
+    async with served(tmp_path) as place:
+        reply = await place.client.post("/v1/files", content=b"x", headers={"content-type": kind})
+        assert reply.status_code == 400
+        assert not list(tmp_path.glob("files/*"))
+
+
+async def test_a_few_uploads_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_UPLOADS", 1)
+    async with served(tmp_path) as place:
+        begun, may_end = asyncio.Event(), asyncio.Event()
+        whole = place.client.build_request("POST", "/v1/files", files={"file": ("a", b"x")}, data={"purpose": "batch"})
+        content = whole.read()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield content[:10]
+            begun.set()
+            await may_end.wait()
+            yield content[10:]
+
+        headers = {"content-type": whole.headers["content-type"]}
+        first = asyncio.ensure_future(place.client.post("/v1/files", content=slowly(), headers=headers))
+        await begun.wait()
+        refused = await place.upload(b"y")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        may_end.set()
+        assert (await first).status_code == 200
+        assert (await place.upload(b"y")).status_code == 200
