@@ -20,8 +20,8 @@ import httpx
 import pytest
 
 from openai_bls.builder.build import build
-from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.commands.main import main
 from openai_bls.core.processes import MARK_VARIABLE, marked_processes
 from openai_bls.launcher.testing import RunningServer, ServerFailedError, run_server

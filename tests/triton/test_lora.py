@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from openai_bls.builder.build import build
-from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton.reference import CHECKPOINT
 from tests.triton.reference import Reference as Demo

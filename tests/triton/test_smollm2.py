@@ -13,8 +13,8 @@ import openai
 import pytest
 
 from openai_bls.builder.build import build
-from openai_bls.builder.source.named_models import fetch
 from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.source.named_models import fetch
 from openai_bls.launcher.testing import copy_models, run_server
 from tests.triton.conftest import ROOT
 

@@ -151,16 +151,15 @@ def test_a_failed_build_leaves_the_last_engine(
     assert load_manifest(repository / "tensorrt_llm" / "1") == first
 
 
-@pytest.mark.parametrize("where", ["place_weights", 4])
+@pytest.mark.parametrize("where", ["place_tokenizer", 4])
 def test_a_killed_build(source: Path, repository: Path, where: str | int) -> None:
     """Killed while preparing: the last engine loads. Killed while moving: the loader says so, and the next build takes
     it back, even if it fails itself."""
-    run(source, repository)
+    run(source, repository, engine="null")
     code = f"""
         import os, signal
         from pathlib import Path
         from openai_bls.builder import build as package
-        from openai_bls.builder.embedded import building
         where, rename, count = {where!r}, Path.rename, 0
         def die(*args, **kwargs):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -170,21 +169,21 @@ def test_a_killed_build(source: Path, repository: Path, where: str | int) -> Non
             return die() if count == where else rename(self, target)
         Path.rename = counted
         if isinstance(where, str):
-            setattr(building, where, die)
-        options = package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99, self_test=False)
+            setattr(package, where, die)
+        options = package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99, engine="null")
         package.build(options, print)
     """
     killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert leftovers(repository)
-    if where == "place_weights":
+    if where == "place_tokenizer":
         assert len(answer(repository)) == 8
     else:
         with pytest.raises(EngineLoadError, match="cut short"):
             answer(repository)
-        assert "--max-seq-len 0" in refusal(source, repository, max_model_len=0)
+        assert "--max-seq-len 0" in refusal(source, repository, engine="null", max_model_len=0)
         assert len(answer(repository)) == 8
-    assert run(source, repository)[0].max_model_len == 512
+    assert run(source, repository, engine="null")[0].max_model_len == 512
     assert not leftovers(repository)
     assert len(answer(repository)) == 8
 
