@@ -30,6 +30,7 @@ import msgspec
 
 from openai_bls import __version__
 from openai_bls.builder.checkpoint.files import CONFIG_FILES, check_small_files
+from openai_bls.builder.checkpoint.numbers import require_counts, require_end_tokens
 from openai_bls.builder.configs import new_configs, report_edited, settings_hash
 from openai_bls.builder.embedded.building import EmbeddedRecipe
 from openai_bls.builder.file_errors import of_files
@@ -118,7 +119,9 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
         describe(source, scratch, options.dtype, report)
         source = scratch
     check_small_files(source)
+    require_counts(source)
     facts = read_checkpoint(source)
+    require_end_tokens(source, facts, report, force=options.force)
     model_name = options.served_model_name or default_name(options.model)
     _require_free(model_name, options, target)
     if options.max_batch_size < 1:

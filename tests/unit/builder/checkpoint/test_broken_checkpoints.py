@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,16 @@ def renamed(name: str, pointer: str) -> Break:
 
 def written(name: str, text: str) -> Break:
     return lambda folder: (folder / name).write_text(text)
+
+
+def linked(name: str) -> Break:
+    """The file `name` is a link to itself."""
+
+    def link(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).symlink_to(name)
+
+    return link
 
 
 def config(**changes: Any) -> Break:
@@ -89,6 +100,23 @@ def pickled(folder: Path) -> None:
     held = load_file(folder / WEIGHTS)
     del held["model.norm.weight"]
     torch.save(held, folder / "pytorch_model.bin")
+    (folder / WEIGHTS).unlink()
+
+
+class Command:
+    """Runs a command where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, ("exit",)
+
+
+def unsafe(folder: Path) -> None:
+    torch.save({"model.norm.weight": Command()}, folder / "pytorch_model.bin")
+    (folder / WEIGHTS).unlink()
+
+
+def unpickled(folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(b"not a pickle")
     (folder / WEIGHTS).unlink()
 
 
@@ -213,6 +241,25 @@ BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
         written("quantize_config.json", '{"bits": 4}'),
         ("is quantized (GPTQ", "quantize_config.json"),
     ),
+    "no layers": (config(num_hidden_layers=0), ("/config.json: num_hidden_layers is 0, ",)),
+    "negative layers": (config(num_hidden_layers=-2, layer_types=None), ("/config.json: num_hidden_layers is -2, ",)),
+    "no heads": (config(num_attention_heads=0), ("/config.json: num_attention_heads is 0, ",)),
+    "negative heads": (config(num_key_value_heads=-1), ("/config.json: num_key_value_heads is -1, ",)),
+    "a size that is a string": (config(hidden_size="64"), ('/config.json: hidden_size is "64", ',)),
+    "a length that is a string": (
+        config(max_position_embeddings="1024"),
+        ('/config.json: max_position_embeddings is "1024", ',),
+    ),
+    "a negative size": (config(head_dim=-4), ("/config.json: head_dim is -4, ",)),
+    "an end token outside the vocabulary": (
+        written("generation_config.json", '{"eos_token_id": 512}'),
+        ("/generation_config.json: eos_token_id is 512, ", "(0 to 511)", "--force "),
+    ),
+    "config.json links to itself": (linked("config.json"), ("/config.json is a link that leads nowhere",)),
+    "the tokenizer links to itself": (linked("tokenizer.json"), ("/tokenizer.json is a link that leads nowhere",)),
+    "the weights link to themselves": (linked(WEIGHTS), (f"/{WEIGHTS} is a link that leads nowhere",)),
+    "a pickle with code": (unsafe, ("pytorch_model.bin has code to run (posix.system)", "safetensors")),
+    "a pickle that is damaged": (unpickled, ("pytorch_model.bin is damaged",)),
 }
 
 
@@ -236,6 +283,7 @@ def test_broken(
     printed = capsys.readouterr().err
     assert printed.startswith("openai-bls build: ")
     assert printed.count("\n") == 1
+    assert "weights_only" not in printed
     for part in told:
         assert part in printed
     assert contents(repository) == before
@@ -254,6 +302,36 @@ def test_whole_layers_that_are_left_out_on_demand(source: Path, repository: Path
     _, lines = run(source, repository, force=True)
     (told,) = (line for line in lines if line.startswith("in spite of --force"))
     assert "number 1" in told
+
+
+def test_end_tokens_that_are_left_out(source: Path, repository: Path) -> None:
+    written("generation_config.json", '{"eos_token_id": [257, 512]}')(source)
+    _, lines = run(source, repository)
+    assert any("eos_token_id is [257,512]" in line for line in lines)
+    written("generation_config.json", '{"eos_token_id": "257"}')(source)
+    _, lines = run(source, repository, force=True)
+    assert any('eos_token_id is "257"' in line for line in lines)
+    written("generation_config.json", '{"eos_token_id": -1}')(source)
+    _, lines = run(source, repository)
+    assert not any("eos_token_id" in line for line in lines)
+
+
+def test_paths_that_are_no_names(
+    source: Path, repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    latin = source.rename(tmp_path / os.fsdecode(b"caf\xe9"))
+    (tmp_path / "loop").symlink_to("loop")
+    elsewhere = tmp_path / os.fsdecode(b"d\xe9p\xf4t")
+    for model, target, told in (
+        (latin, repository, "is not UTF-8"),
+        (tmp_path / "loop", repository, "loop is a link that leads nowhere"),
+        (shutil.copytree(latin, tmp_path / "plain"), elsewhere, "is not UTF-8"),
+    ):
+        assert build_main(["--model", str(model), "--model-repository", str(target)]) == 1
+        printed = capsys.readouterr().err
+        assert told in printed
+        assert printed.count("\n") == 1
+    assert not elsewhere.exists()
 
 
 def test_tokens_that_only_the_tokenizer_has(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
