@@ -36,6 +36,7 @@ from openai_bls.builder.embedded.building import EmbeddedRecipe
 from openai_bls.builder.file_errors import of_files
 from openai_bls.builder.gguf.source import describe
 from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.placing.adapters import report_other_bases
 from openai_bls.builder.placing.files import place
 from openai_bls.builder.recipe import Recipe, Report
 from openai_bls.builder.source.hub import SOURCE, commit_of, default_name, find_source, no_gguf, source_of
@@ -45,7 +46,7 @@ from openai_bls.builder.targets.selection import BuildTarget, sole_build, target
 from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
 from openai_bls.builder.tokenizer.placing import place_tokenizer
 from openai_bls.builder.vllm.building import VllmRecipe
-from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
+from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint, read_json
 from openai_bls.core.manifest import (
     ENGINE_FOLDER,
     FORMAT_VERSION,
@@ -127,6 +128,8 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
     if options.max_batch_size < 1:
         raise BuildError("--max-batch-size must be at least 1")
     recipe = _recipe(options, source, facts, model_name, target, report)
+    called = read_json(source / "config.json").get("_name_or_path")
+    report_other_bases(options.lora, [model_name, source_of(options.model), str(called or "")], report)
     built_from = _fingerprint(source, recipe, target)
     wanted = msgspec.structs.replace(
         recipe.manifest, source=f"{built_from}-{settings_hash(recipe.configs)}", revision=revision

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,16 @@ class Adapter(msgspec.Struct, frozen=True):
         """Largest rank of all layers."""
         return max(module.rank for module in self.modules.values())
 
+    def other_base(self, names: Iterable[str]) -> str:
+        """The base model by the configuration, if its name is none of `names`; else empty.
+
+        Args:
+            names: names, hub ids and paths of the model that the adapter is to change; their last parts count.
+        """
+        base = str(self.config.get("base_model_name_or_path") or "")
+        known = {_last_part(name) for name in names} - {""}
+        return base if base and known and _last_part(base) not in known else ""
+
     def scaling(self, path: str) -> float:
         """Factor of the product of the two matrices of the layer at `path`."""
         rank = self.modules[path].rank
@@ -74,6 +84,10 @@ class Adapter(msgspec.Struct, frozen=True):
             raise TypeError(f"{patterns} is no mapping")
         key = next((key for key in values if re.fullmatch(rf"(.*\.)?({key})", path)), None)
         return self.config.get(field, default) if key is None else values[key]
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].casefold()
 
 
 def require_room(info: EngineInfo, name: str) -> None:

@@ -194,6 +194,17 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, str], str]] = {
 }
 
 
+def test_an_adapter_of_another_base_is_logged(
+    start: Start, folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, _ = start({}, max_loras=2)
+    engine.load_lora("own", str(folders["queries"]))
+    assert "base_model_name_or_path" not in caplog.text
+    other = changed(folders["queries"], tmp_path / "other", {"base_model_name_or_path": "org/other"}, ("", ""))
+    engine.load_lora("other", str(other))
+    assert "the adapter other is of the base model org/other" in caplog.text
+
+
 def test_bad_adapters(start: Start, folders: dict[str, Path], tmp_path: Path, checkpoint: Path) -> None:
     engine, _ = start({}, max_loras=1, max_lora_rank=4)
 
