@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -80,6 +81,12 @@ def weight_files(source: Path, single: str = SAFETENSORS) -> list[str]:
     for name in names:
         require_content(source / name)
     return [*names, index.name]
+
+
+def other_weight_files(source: Path, names: Collection[str]) -> list[str]:
+    """Names of the files in `source` that look like weights and are not among `names`, sorted."""
+    found = {path.name for pattern in ("*.safetensors", "pytorch_model*.bin") for path in source.glob(pattern)}
+    return sorted(found - {*names})
 
 
 def read_headers(source: Path, names: list[str]) -> Tensors:

@@ -7,14 +7,17 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from openai_bls.builder.checkpoint.config import read_config
 from openai_bls.builder.checkpoint.files import (
     PYTORCH,
     SAFETENSORS,
+    other_weight_files,
     read_headers,
     weight_files,
 )
 from openai_bls.builder.checkpoint.finite import not_finite
 from openai_bls.builder.checkpoint.kind import causal_lm, quantized
+from openai_bls.builder.checkpoint.quantized import plain_under
 from openai_bls.builder.gguf.source import WEIGHTS_NAME, write_weights
 from openai_bls.builder.placing.files import place
 from openai_bls.core import fp8_checkpoint
@@ -59,6 +62,7 @@ def place_weights(
     if trust_remote_code:
         _place_code(source, target)
     names, tensors = find_weights(source)
+    _report_strange(source, names, tensors, report)
     if fp8_checkpoint.quantization(source) is not None:
         fp8_checkpoint.scale_names(tensors)
     unused: Collection[str] = ()
@@ -80,7 +84,9 @@ def place_as_it_is(source: Path, target: Path, report: Callable[[str], None], *,
     """
     if trust_remote_code:
         _place_code(source, target)
-    _place_files(source, target, find_weights(source)[0], report)
+    names, tensors = find_weights(source)
+    _report_strange(source, names, tensors, report)
+    _place_files(source, target, names, report)
     require_finite(source, target)
 
 
@@ -131,6 +137,14 @@ def find_weights(source: Path) -> tuple[list[str], Tensors]:
         beside = f"; {', '.join(others[:3])} is none of these" if others else ""
         raise BuildError(f"{source} has no weights ({SAFETENSORS}, {PYTORCH}, or their parts with an index){beside}")
     return names, read_headers(source, names)
+
+
+def _report_strange(source: Path, names: Sequence[str], tensors: Tensors, report: Callable[[str], None]) -> None:
+    """Say what is well-formed and may be the rest of another checkpoint."""
+    if others := other_weight_files(source, names):
+        report(f"weights: those of {names[-1]}; not read: {_listed(others)}")
+    if form := plain_under(read_config(source), tensors):
+        report(f"weights: none of them is quantized, and the quantization_config of {source} says {form}")
 
 
 def _require_whole(source: Path, tensors: Tensors, report: Callable[[str], None], *, force: bool) -> list[str]:

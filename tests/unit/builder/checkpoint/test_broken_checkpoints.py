@@ -233,6 +233,7 @@ BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
         ("is quantized (compressed-tensors", "pip install compressed-tensors", "--engine tensorrt_llm takes it"),
     ),
     "an unknown quantization": (quantization(quant_method="nobodys"), ("is quantized (nobodys)", "nobodys")),
+    "FP8 over plain weights": (quantization(quant_method="fp8"), ("says that the weights are in FP8, and none",)),
     "ModelOpt": (
         written("hf_quant_config.json", '{"quantization": {"quant_algo": "FP8"}}'),
         ("is quantized (ModelOpt's FP8)", "hf_quant_config.json", "--engine tensorrt_llm takes it"),
@@ -314,6 +315,34 @@ def test_end_tokens_that_are_left_out(source: Path, repository: Path) -> None:
     written("generation_config.json", '{"eos_token_id": -1}')(source)
     _, lines = run(source, repository)
     assert not any("eos_token_id" in line for line in lines)
+
+
+def test_weights_beside_the_weights(source: Path, repository: Path) -> None:
+    torch.save({"model.norm.weight": torch.zeros(64)}, source / "pytorch_model.bin")
+    _, lines = run(source, repository)
+    assert f"weights: those of {WEIGHTS}; not read: pytorch_model.bin" in lines
+    (source / "pytorch_model.bin").unlink()
+    shutil.copy(source / WEIGHTS, source / "model-00001-of-00002.safetensors")
+    _, lines = run(source, repository)
+    assert f"weights: those of {WEIGHTS}; not read: model-00001-of-00002.safetensors" in lines
+
+
+def test_weights_in_parts_beside_old_ones(source: Path, repository: Path) -> None:
+    whole = (source / WEIGHTS).read_bytes()
+    indexed()(source)
+    (source / WEIGHTS).write_bytes(whole)
+    _, lines = run(source, repository)
+    assert f"weights: those of {WEIGHTS}.index.json; not read: {WEIGHTS}" in lines
+    (source / WEIGHTS).unlink()
+    _, lines = run(source, repository)
+    assert not any("not read" in line for line in lines)
+
+
+def test_plain_weights_under_a_quantization(source: Path, repository: Path) -> None:
+    quantization(quant_method="fp8", weight_block_size=[128, 128], activation_scheme="dynamic")(source)
+    _, lines = run(source, repository)
+    (told,) = (line for line in lines if "quantization_config" in line)
+    assert "fp8_block" in told
 
 
 def test_paths_that_are_no_names(
