@@ -147,6 +147,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
             wanted,
             created=int(time.time()),
             **_prepare(source, recipe, options, target, report),
+            max_model_len=recipe.manifest.max_model_len,
             self_test=recipe.manifest.self_test,
             vllm=recipe.manifest.vllm,
             builder=_versions() | recipe.manifest.builder | {SOURCE: source_of(options.model)},

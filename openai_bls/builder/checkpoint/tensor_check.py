@@ -7,7 +7,7 @@ missing here would be random numbers there.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,6 +67,23 @@ def check_tensors(folder: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]
         transformers.utils.logging.set_verbosity(level)
     problem = missing_weights(info["missing_keys"]) or _mismatch(info["mismatched_keys"])
     return TensorCheck(problem, sorted(info["unexpected_keys"]))
+
+
+def pickle_problem(paths: Sequence[Path]) -> str:
+    """Reason why PyTorch does not unpickle one of its files at `paths` as tensors alone; they run no code."""
+    for path in paths:
+        try:
+            unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        except Exception:  # of a file that is none of PyTorch's, or one of its oldest
+            return (
+                f"{path.name} is damaged, or has more than tensors, so it is not opened: get the weights as safetensors"
+            )
+        if unsafe:
+            return (
+                f"{path.name} has code to run ({', '.join(sorted(unsafe)[:3])}) and not only tensors, so it is not "
+                "opened: get the weights as safetensors"
+            )
+    return f"{', '.join(path.name for path in paths)} cannot be unpickled: get the weights as safetensors"
 
 
 def _mismatch(keys: Collection[tuple[str, Any, Any]]) -> str | None:

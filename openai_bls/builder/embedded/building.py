@@ -78,7 +78,10 @@ class EmbeddedRecipe:
 
     def _prove(self, prepared: Prepared) -> None:
         self._report("self-test")
-        outcome = self_test(prepared, self.manifest)
+        outcome = self_test(prepared, self.manifest, cap=self._options.max_model_len is None)
+        if outcome.max_model_len:
+            self._report(f"context of {outcome.max_model_len} tokens: {outcome.context}")
+            self.manifest = msgspec.structs.replace(self.manifest, max_model_len=outcome.max_model_len)
         for line in outcome.rejected:
             self._report(f"self-test: {line}")
         passed = outcome.record

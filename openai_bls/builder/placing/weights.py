@@ -194,26 +194,12 @@ def _convert(source: Path, target: Path, *, trust_remote_code: bool) -> None:
         if reason is None:
             model.save_pretrained(target)
     except pickle.UnpicklingError:
-        reason = _pickle_problem(source)
+        from openai_bls.builder.checkpoint.tensor_check import pickle_problem
+
+        # PyTorch's own message advises to let the file run its code.
+        names = [name for name in weight_files(source, PYTORCH) if name.endswith(".bin")]
+        reason = pickle_problem([source / name for name in names])
     except Exception as error:
         reason = first_line(error)
     if reason is not None:
         raise BuildError(f"the weights of {source} cannot be converted to safetensors: {reason}")
-
-
-def _pickle_problem(source: Path) -> str:
-    """Reason why PyTorch does not unpickle the weights. Its own message advises to let the file run code."""
-    from torch.serialization import get_unsafe_globals_in_checkpoint
-
-    name = PYTORCH
-    for name in weight_files(source, PYTORCH):
-        try:
-            unsafe = get_unsafe_globals_in_checkpoint(source / name) if name.endswith(".bin") else []
-        except Exception:  # of a file that is none of PyTorch's
-            break
-        if unsafe:
-            return (
-                f"{name} has code to run ({', '.join(sorted(unsafe)[:3])}) and not only tensors, so it is not opened: "
-                "get the weights as safetensors"
-            )
-    return f"{name} is damaged, or has more than tensors, so it is not opened: get the weights as safetensors"
