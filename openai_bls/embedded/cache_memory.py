@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from openai_bls.core.manifest import EngineLoadError
 
 _CPU_SHARE, _GPU_SHARE = 0.25, 0.9
@@ -40,7 +42,9 @@ def require_context(max_model_len: int, bytes_per_token: int, memory_bytes: int,
 
 
 def cpu_memory_bytes() -> int:
-    """Memory of this machine that nothing uses, in bytes."""
-    import psutil  # type: ignore[import-untyped]
-
+    """Memory of this machine that nothing uses, in bytes; all of it where psutil is not installed."""
+    try:
+        import psutil  # type: ignore[import-untyped]
+    except ImportError:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return int(psutil.virtual_memory().available)

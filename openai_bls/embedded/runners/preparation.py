@@ -147,4 +147,4 @@ def batching_config(
 def _free_gpu_bytes(device: torch.device) -> int:
     """Memory that is free, with what PyTorch holds of it and does not use."""
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(torch.cuda.mem_get_info(device)[0]) + unused
+    return int(torch.cuda.mem_get_info(device)[0] + unused)
