@@ -25,8 +25,8 @@ _NOT_FINITE: dict[str, tuple[type[np.unsignedinteger[Any]], int]] = {
     "F8_E5M2": (np.uint8, 0x7C),
     "F8_E4M3": (np.uint8, 0x7F),
 }
-"""Safetensors' name of a type → integers of its size, and the least of them, its sign left out, that is infinity or NaN.
-Other types have neither."""
+"""Safetensors' name of a type → integers of its size, and the least of them, its sign left out, that is infinity or
+NaN. Other types have neither."""
 
 
 class _Part(NamedTuple):
