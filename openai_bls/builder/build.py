@@ -30,11 +30,13 @@ import msgspec
 
 from openai_bls import __version__
 from openai_bls.builder.checkpoint.files import CONFIG_FILES, check_small_files
+from openai_bls.builder.checkpoint.numbers import require_counts, require_end_tokens
 from openai_bls.builder.configs import new_configs, report_edited, settings_hash
 from openai_bls.builder.embedded.building import EmbeddedRecipe
 from openai_bls.builder.file_errors import of_files
 from openai_bls.builder.gguf.source import describe
 from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.placing.adapters import report_other_bases
 from openai_bls.builder.placing.files import place
 from openai_bls.builder.recipe import Recipe, Report
 from openai_bls.builder.source.hub import SOURCE, commit_of, default_name, find_source, no_gguf, source_of
@@ -44,7 +46,7 @@ from openai_bls.builder.targets.selection import BuildTarget, sole_build, target
 from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
 from openai_bls.builder.tokenizer.placing import place_tokenizer
 from openai_bls.builder.vllm.building import VllmRecipe
-from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
+from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint, read_json
 from openai_bls.core.manifest import (
     ENGINE_FOLDER,
     FORMAT_VERSION,
@@ -118,12 +120,16 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
         describe(source, scratch, options.dtype, report)
         source = scratch
     check_small_files(source)
+    require_counts(source)
     facts = read_checkpoint(source)
+    require_end_tokens(source, facts, report, force=options.force)
     model_name = options.served_model_name or default_name(options.model)
     _require_free(model_name, options, target)
     if options.max_batch_size < 1:
         raise BuildError("--max-batch-size must be at least 1")
     recipe = _recipe(options, source, facts, model_name, target, report)
+    called = read_json(source / "config.json").get("_name_or_path")
+    report_other_bases(options.lora, [model_name, source_of(options.model), str(called or "")], report)
     built_from = _fingerprint(source, recipe, target)
     wanted = msgspec.structs.replace(
         recipe.manifest, source=f"{built_from}-{settings_hash(recipe.configs)}", revision=revision
@@ -141,6 +147,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
             wanted,
             created=int(time.time()),
             **_prepare(source, recipe, options, target, report),
+            max_model_len=recipe.manifest.max_model_len,
             self_test=recipe.manifest.self_test,
             vllm=recipe.manifest.vllm,
             builder=_versions() | recipe.manifest.builder | {SOURCE: source_of(options.model)},

@@ -91,7 +91,7 @@ def context_length(config: dict[str, Any]) -> int | None:
     text = text_config(config)
     # GPT-2's learned positions have no value beyond the table, so a missing name must not mean "any length".
     lengths = (text.get(name) for name in _LENGTHS)
-    positions = next((length for length in lengths if _is_count(length)), None)
+    positions = next((length for length in lengths if is_count(length)), None)
     return None if positions is None else scaled_positions(positions, text)
 
 
@@ -119,12 +119,30 @@ def scaled_positions(positions: int, text: dict[str, Any]) -> int:
             continue
         original = text.get("original_max_position_embeddings", one.get("original_max_position_embeddings"))
         if kind == "yarn" or not some_layers:
-            longest = max(longest, int((original if _is_count(original) else positions) * factor))
+            longest = max(longest, int((original if is_count(original) else positions) * factor))
     return longest
 
 
-def _is_count(value: object) -> TypeGuard[int]:
+def is_count(value: object) -> TypeGuard[int]:
+    """True for a whole number of at least 1."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def content_problem(path: Path) -> str | None:
+    """Predicate about a file that a failed download left at `path`, to follow its name; None for any other file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        head = file.read(64).lstrip().lower()
+    if not head:
+        return "is empty: download or copy it again"
+    if head.startswith(b"version https://git-lfs"):
+        return "is a git-LFS pointer, not the file: run `git lfs pull` in the checkpoint's directory"
+    if head.startswith((b"<!doctype", b"<html")):
+        return "is a web page, not the file: download it again, logged in if the page wants that"
+    return None
 
 
 def require_content(path: Path) -> None:
@@ -134,22 +152,13 @@ def require_content(path: Path) -> None:
         EngineLoadError: it is missing, empty, a git-LFS pointer or a web page.
     """
     try:
-        with path.open("rb") as file:
-            head = file.read(64).lstrip().lower()
+        problem = content_problem(path)
     except FileNotFoundError:
         raise EngineLoadError(f"{path.parent} has no {path.name}") from None
     except OSError as error:
         raise EngineLoadError(f"cannot read {path}: {error.strerror}") from None
-    if not head:
-        raise EngineLoadError(f"{path} is empty: download or copy it again")
-    if head.startswith(b"version https://git-lfs"):
-        raise EngineLoadError(
-            f"{path} is a git-LFS pointer, not the file: run `git lfs pull` in the checkpoint's directory"
-        )
-    if head.startswith((b"<!doctype", b"<html")):
-        raise EngineLoadError(
-            f"{path} is a web page, not the file: download it again, logged in if the page wants that"
-        )
+    if problem is not None:
+        raise EngineLoadError(f"{path} {problem}")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -203,13 +212,14 @@ def _token_ids(value: object, vocab_size: int) -> tuple[int, ...]:
 
 def _kv_bytes_per_token(config: dict[str, Any]) -> int:
     heads = config.get("num_key_value_heads") or config.get("num_attention_heads")
-    layers, hidden = config.get("num_hidden_layers"), config.get("hidden_size")
+    layers, hidden, queries = (config.get(name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
     head_dim = config.get("head_dim")
-    if head_dim is None and hidden and config.get("num_attention_heads"):
-        head_dim = hidden // config["num_attention_heads"]
-    if not (heads and layers and head_dim):
+    if head_dim is None and is_count(hidden) and is_count(queries):
+        head_dim = hidden // queries
+    # Of some models each layer has its own.
+    if not (is_count(heads) and is_count(layers) and is_count(head_dim)):
         return 0
-    return int(2 * 4 * layers * heads * head_dim)
+    return 2 * 4 * layers * heads * head_dim
 
 
 def _sampling_defaults(generation: dict[str, Any]) -> SamplingParams:

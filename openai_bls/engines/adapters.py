@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from openai_bls.core.checkpoint import read_json, safetensors_header, text_config
+from openai_bls.core.checkpoint import content_problem, read_json, safetensors_header, text_config
 from openai_bls.core.engine import LoraError
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.manifest import EngineLoadError
@@ -57,13 +57,37 @@ class Adapter(msgspec.Struct, frozen=True):
         """Largest rank of all layers."""
         return max(module.rank for module in self.modules.values())
 
+    def other_base(self, names: Iterable[str]) -> str:
+        """The base model by the configuration, if its name is none of `names`; else empty.
+
+        Args:
+            names: names, hub ids and paths of the model that the adapter is to change; their last parts count.
+        """
+        base = str(self.config.get("base_model_name_or_path") or "")
+        known = {_last_part(name) for name in names} - {""}
+        return base if base and known and _last_part(base) not in known else ""
+
     def scaling(self, path: str) -> float:
         """Factor of the product of the two matrices of the layer at `path`."""
         rank = self.modules[path].rank
-        alphas = self.config.get("alpha_pattern") or {}
-        key = next((key for key in alphas if re.fullmatch(rf"(.*\.)?({key})", path)), None)
-        alpha = float(self.config.get("lora_alpha", 8) if key is None else alphas[key])
+        alpha = float(self._of_layer("alpha_pattern", "lora_alpha", path, 8))
         return alpha / math.sqrt(rank) if self.config.get("use_rslora") else alpha / rank
+
+    def told_rank(self, path: str) -> Any:
+        """Rank of the layer at `path` by the configuration; that of its matrices where the configuration has none."""
+        return self._of_layer("rank_pattern", "r", path, self.modules[path].rank)
+
+    def _of_layer(self, patterns: str, field: str, path: str, default: int) -> Any:
+        """Value of `field` for the layer at `path`; the first of `patterns` that fits overrides it."""
+        values = self.config.get(patterns) or {}
+        if not isinstance(values, dict):
+            raise TypeError(f"{patterns} is no mapping")
+        key = next((key for key in values if re.fullmatch(rf"(.*\.)?({key})", path)), None)
+        return self.config.get(field, default) if key is None else values[key]
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].casefold()
 
 
 def require_room(info: EngineInfo, name: str) -> None:
@@ -141,11 +165,26 @@ def read_adapter(folder: Path) -> Adapter:
             adapter.scaling(path)
     except (TypeError, ValueError, AttributeError, re.error):
         raise LoraError(f"lora_alpha or alpha_pattern in {CONFIG_FILE} is no number, or no pattern") from None
+    _require_told_ranks(adapter)
     return adapter
+
+
+def _require_told_ranks(adapter: Adapter) -> None:
+    for path, module in adapter.modules.items():
+        try:
+            told = adapter.told_rank(path)
+        except (TypeError, AttributeError, re.error):
+            raise LoraError(f"rank_pattern in {CONFIG_FILE} is no mapping from patterns to ranks") from None
+        if told != module.rank:
+            raise LoraError(
+                f"r in {CONFIG_FILE} is {told!r}, and the matrices of {path} have the rank {module.rank}: the two "
+                "files are not of one adapter"
+            )
 
 
 def _config(path: Path) -> dict[str, Any]:
     try:
+        _require_content(path)
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
         raise LoraError(f"the folder {path.parent.name} is no adapter: it has no {CONFIG_FILE}") from None
@@ -153,9 +192,15 @@ def _config(path: Path) -> dict[str, Any]:
         raise LoraError(f"{CONFIG_FILE} cannot be read: {error}") from None
 
 
+def _require_content(path: Path) -> None:
+    if (problem := content_problem(path)) is not None:
+        raise LoraError(f"{path.name} {problem}")
+
+
 def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Shape of each tensor of a safetensors file."""
     try:
+        _require_content(path)
         return {name: shape for name, (_, shape) in safetensors_header(path).items()}
     except FileNotFoundError:
         raise LoraError(f"the adapter has no {WEIGHTS_FILE}") from None

@@ -87,10 +87,26 @@ def _folder(root: Path, path: str) -> str:
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # no path at all, or links that go round
         folder = (root / path).resolve()
         if root in folder.parents:
+            _require_inside(root, folder)
             return str(folder)
     raise InvalidRequestError(
         "'lora_path' is not below the directory from which this server takes adapters (lora_root).", param="lora_path"
     )
+
+
+def _require_inside(root: Path, folder: Path) -> None:
+    """Check the files of an adapter: one that is a link would be read from where it leads.
+
+    Raises:
+        InvalidRequestError: one leads out of `root`.
+    """
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_symlink() and root not in path.resolve().parents:
+            raise InvalidRequestError(
+                f"'{path.name}' in 'lora_path' is a link out of the directory from which this server takes adapters "
+                "(lora_root).",
+                param="lora_path",
+            )
 
 
 def _root(service: Service) -> Path:

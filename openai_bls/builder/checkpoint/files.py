@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -25,17 +26,28 @@ TOKENIZER_SOURCES = ("*.model", "vocab.json", "vocab.txt", "*.tiktoken", "tekken
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 
 
+def is_there(path: Path) -> bool:
+    """True if there is a file at `path`.
+
+    Raises:
+        BuildError: there is a link, and it leads to itself or nowhere.
+    """
+    if path.is_symlink() and not path.exists():
+        raise BuildError(f"{path} is a link that leads nowhere ({path.readlink()}): copy or download what it stood for")
+    return path.is_file()
+
+
 def check_small_files(source: Path) -> None:
     """Check everything beside the weights that a build takes from `source`.
 
     Raises:
-        BuildError: a file is empty, a git-LFS pointer, a web page, or JSON that cannot be read.
+        BuildError: a file is empty, a git-LFS pointer, a web page, a broken link, or JSON that cannot be read.
     """
     names = {*CONFIG_FILES, *TOKENIZER_FILES}
-    if not (source / "tokenizer.json").is_file():
+    if not is_there(source / "tokenizer.json"):
         names.update(path.name for pattern in TOKENIZER_SOURCES for path in source.glob(pattern))
     for path in sorted(source / name for name in names):
-        if not path.is_file():
+        if not is_there(path):
             continue
         if path.suffix == ".json" and path.name not in ("tokenizer.json", "vocab.json", "tekken.json"):
             read_json(path)
@@ -50,8 +62,8 @@ def weight_files(source: Path, single: str = SAFETENSORS) -> list[str]:
         BuildError: some are missing, or are not what their names say.
     """
     index = source / f"{single}.index.json"
-    if not index.is_file():
-        if (source / single).is_file():
+    if not is_there(index):
+        if is_there(source / single):
             require_content(source / single)
             return [single]
         stem, dot, ending = single.partition(".")
@@ -69,6 +81,12 @@ def weight_files(source: Path, single: str = SAFETENSORS) -> list[str]:
     for name in names:
         require_content(source / name)
     return [*names, index.name]
+
+
+def other_weight_files(source: Path, names: Collection[str]) -> list[str]:
+    """Names of the files in `source` that look like weights and are not among `names`, sorted."""
+    found = {path.name for pattern in ("*.safetensors", "pytorch_model*.bin") for path in source.glob(pattern)}
+    return sorted(found - {*names})
 
 
 def read_headers(source: Path, names: list[str]) -> Tensors:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from openai_bls.builder.checkpoint.config import MODELOPT_FILE
+from openai_bls.core.checkpoint import Tensors, text_config
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype
 
 
@@ -37,6 +38,11 @@ class CheckpointForm(msgspec.Struct, frozen=True):
     instead: str = ""
     """`--quant` that makes something like it of the original checkpoint."""
 
+
+_PLAIN = ("F64", "F32", "F16", "BF16")
+"""Types of tensors that are not quantized, by safetensors' names."""
+_SCALES = ("scale", "scales", "scale_inv")
+"""Ends of the names of tensors by which others are scaled."""
 
 _MODELOPT_FORMS = {
     "FP8": ("FP8", "fp8"),
@@ -88,6 +94,20 @@ def stored_as(config: dict[str, Any]) -> StoredAs | None:
         return StoredAs(form)
     cache = str(told.get("kv_cache_quant_algo") or "").lower()
     return StoredAs(form, "" if cache in ("none", "null") else cache, "told_by" not in told)
+
+
+def plain_under(config: dict[str, Any], tensors: Tensors) -> str:
+    """Quantization that `config` tells of, where no tensor is quantized; else empty.
+
+    Args:
+        config: config.json, as `read_config` has it.
+        tensors: tensors of the checkpoint; none if they are not known.
+    """
+    stored = stored_as(text_config(config))
+    if stored is None or not tensors:
+        return ""
+    plain = all(dtype in _PLAIN and not name.endswith(_SCALES) for name, (dtype, _) in tensors.items())
+    return stored.form if plain else ""
 
 
 def _form(told: dict[str, Any]) -> str:

@@ -7,9 +7,9 @@ missing here would be random numbers there.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -24,8 +24,17 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def tensor_problem(folder: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> str | None:
-    """Problem of a checkpoint that has these tensors, as its file headers tell them; None if the model is whole.
+class TensorCheck(NamedTuple):
+    """Tensors of a checkpoint held against the model of its config.json."""
+
+    problem: str | None
+    """A tensor that is missing or has another shape; None if the model is whole."""
+    unused: list[str]
+    """Names of tensors that the model has no place for, sorted; without those that its class leaves out on purpose."""
+
+
+def check_tensors(folder: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> TensorCheck:
+    """Hold the tensors of a checkpoint, as its file headers tell them, against the model of its config.json.
 
     Args:
         folder: folder with the checkpoint's config.json, whose model_type transformers knows. Its own code is not run.
@@ -56,7 +65,25 @@ def tensor_problem(folder: Path, tensors: Mapping[str, tuple[str, tuple[int, ...
         )
     finally:
         transformers.utils.logging.set_verbosity(level)
-    return missing_weights(info["missing_keys"]) or _mismatch(info["mismatched_keys"])
+    problem = missing_weights(info["missing_keys"]) or _mismatch(info["mismatched_keys"])
+    return TensorCheck(problem, sorted(info["unexpected_keys"]))
+
+
+def pickle_problem(paths: Sequence[Path]) -> str:
+    """Reason why PyTorch does not unpickle one of its files at `paths` as tensors alone; they run no code."""
+    for path in paths:
+        try:
+            unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        except Exception:  # of a file that is none of PyTorch's, or one of its oldest
+            return (
+                f"{path.name} is damaged, or has more than tensors, so it is not opened: get the weights as safetensors"
+            )
+        if unsafe:
+            return (
+                f"{path.name} has code to run ({', '.join(sorted(unsafe)[:3])}) and not only tensors, so it is not "
+                "opened: get the weights as safetensors"
+            )
+    return f"{', '.join(path.name for path in paths)} cannot be unpickled: get the weights as safetensors"
 
 
 def _mismatch(keys: Collection[tuple[str, Any, Any]]) -> str | None:

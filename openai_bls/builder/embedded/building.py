@@ -64,14 +64,24 @@ class EmbeddedRecipe:
             draft.place_draft(self._draft, prepared, self._options, self._report)
         if self._options.engine == "transformers":
             trust = self._options.trust_remote_code
-            place_weights(self._source, prepared.checkpoint, self._facts, self._report, trust_remote_code=trust)
+            place_weights(
+                self._source,
+                prepared.checkpoint,
+                self._facts,
+                self._report,
+                trust_remote_code=trust,
+                force=self._options.force,
+            )
             if self._options.self_test:
                 self._prove(prepared)
         return {}
 
     def _prove(self, prepared: Prepared) -> None:
         self._report("self-test")
-        outcome = self_test(prepared, self.manifest)
+        outcome = self_test(prepared, self.manifest, cap=self._options.max_model_len is None)
+        if outcome.max_model_len:
+            self._report(f"context of {outcome.max_model_len} tokens: {outcome.context}")
+            self.manifest = msgspec.structs.replace(self.manifest, max_model_len=outcome.max_model_len)
         for line in outcome.rejected:
             self._report(f"self-test: {line}")
         passed = outcome.record

@@ -7,6 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from openai_bls.builder.checkpoint.files import check_small_files
+from openai_bls.builder.checkpoint.numbers import require_counts
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.placing.files import place
 from openai_bls.builder.placing.weights import place_weights
@@ -33,6 +34,7 @@ def find_draft(options: BuildOptions, report: Report) -> Path | None:
     if source.is_file():
         raise BuildError(f"--draft-model {options.draft_model}: a draft model is a directory or a hub id")
     check_small_files(source)
+    require_counts(source)
     return source
 
 

@@ -19,6 +19,7 @@ import msgspec
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.manifest import BuildError, Manifest, SelfTestRecord, first_line
 from openai_bls.core.settings import TensorRtLlmSettings, engine_overrides
+from openai_bls.embedded.cache_memory import ContextLengthError
 from openai_bls.embedded.loading import load
 from openai_bls.embedded.options import EngineOptions
 from openai_bls.engines.registry import parse_options
@@ -35,12 +36,21 @@ class Outcome(msgspec.Struct, frozen=True):
     record: SelfTestRecord | None = None
     rejected: list[str] = []
     """Choices of runner and attention that did not pass, each with its reason."""
+    max_model_len: int = 0
+    """Longest sequence, in tokens, to which the context was capped for lack of memory; 0 if it was not."""
+    context: str = ""
+    """Why it was."""
     refusal: str = ""
     """Why the engine does not load, if there is no record."""
 
 
-def self_test(prepared: Prepared, manifest: Manifest) -> Outcome:
+def self_test(prepared: Prepared, manifest: Manifest, *, cap: bool = False) -> Outcome:
     """Load the engine of the prepared checkpoint, and let it prove itself.
+
+    Args:
+        prepared: folders of the build.
+        manifest: manifest of the engine.
+        cap: shorten the longest sequence to what fits into memory.
 
     Raises:
         BuildError: it does not load, or no runner gives right answers; one sentence.
@@ -56,7 +66,7 @@ def self_test(prepared: Prepared, manifest: Manifest) -> Outcome:
     (prepared.work / "lora").symlink_to(prepared.lora.resolve())
     if manifest.quant:  # which is measured on a text
         (prepared.work / "tokenizer").symlink_to(prepared.tokenizers[0].resolve())
-    process = context.Process(target=_run, args=(sender, prepared.work.resolve(), manifest, options))
+    process = context.Process(target=_run, args=(sender, prepared.work.resolve(), manifest, options, cap))
     try:
         process.start()
     except OSError as error:
@@ -82,14 +92,14 @@ def _death(code: int) -> str:
     return f"the self-test crashed (exit code {code}): this model cannot be served here; {_SKIP}, on another machine"
 
 
-def _run(sender: Connection, version_dir: Path, manifest: Manifest, options: EngineOptions) -> None:
+def _run(sender: Connection, version_dir: Path, manifest: Manifest, options: EngineOptions, cap: bool) -> None:
     """The process: one message, and nothing on the terminal."""
     threading.Thread(target=_end_with_the_builder, daemon=True).start()
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(null, stream)
     try:
-        outcome = _outcome(version_dir, manifest, options)
+        outcome = _outcome(version_dir, manifest, options, cap)
     except Exception as error:
         outcome = Outcome(refusal=first_line(error))
     sender.send_bytes(msgspec.json.encode(outcome))
@@ -102,7 +112,19 @@ def _end_with_the_builder() -> None:
     os._exit(1)
 
 
-def _outcome(version_dir: Path, manifest: Manifest, options: EngineOptions) -> Outcome:
+def _outcome(version_dir: Path, manifest: Manifest, options: EngineOptions, cap: bool) -> Outcome:
+    try:
+        return _load(version_dir, manifest, options)
+    except ContextLengthError as error:
+        if not cap:
+            raise
+        found, context = error.fits, str(error)
+    outcome = _load(version_dir, msgspec.structs.replace(manifest, max_model_len=found), options)
+    return msgspec.structs.replace(outcome, max_model_len=found, context=context)
+
+
+def _load(version_dir: Path, manifest: Manifest, options: EngineOptions) -> Outcome:
+    # One sequence of the longest length has to fit, as it has to at each load.
     cache = max(_CACHE_TOKENS, manifest.max_model_len)
     options = msgspec.structs.replace(options, max_tokens_in_kv_cache=options.max_tokens_in_kv_cache or cache)
     engine: Any = load(version_dir, manifest, TensorRtLlmSettings(), lambda _: None, options)

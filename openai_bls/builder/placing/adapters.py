@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from openai_bls.builder.options.lora import LoraOptions
@@ -32,6 +32,19 @@ def read_adapters(options: LoraOptions) -> dict[str, Adapter]:
     if options.max_loras is not None and options.max_loras < len(found):
         raise BuildError(f"--max-loras {options.max_loras} is below the {len(found)} adapters of --lora-dir")
     return found
+
+
+def report_other_bases(options: LoraOptions, names: Sequence[str], report: Callable[[str], None]) -> None:
+    """Say which adapters were made for another model by what they call it; their shapes may fit all the same.
+
+    Args:
+        options: options with the adapters.
+        names: names, hub ids and paths of the model.
+        report: called with a line for each of them.
+    """
+    for name, adapter in read_adapters(options).items():
+        if base := adapter.other_base(names):
+            report(f"the adapter {name} is of the base model {base}, by its base_model_name_or_path: is that this one?")
 
 
 def lora_settings(

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import pickle
+import re
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from openai_bls.builder.checkpoint.config import read_config
 from openai_bls.builder.checkpoint.files import (
     PYTORCH,
     SAFETENSORS,
+    other_weight_files,
     read_headers,
     weight_files,
 )
+from openai_bls.builder.checkpoint.finite import not_finite
 from openai_bls.builder.checkpoint.kind import causal_lm, quantized
+from openai_bls.builder.checkpoint.quantized import plain_under
 from openai_bls.builder.gguf.source import WEIGHTS_NAME, write_weights
 from openai_bls.builder.placing.files import place
 from openai_bls.core import fp8_checkpoint
@@ -19,34 +25,55 @@ from openai_bls.core.checkpoint import CheckpointFacts, Tensors, missing_weights
 from openai_bls.core.manifest import BuildError, first_line
 from openai_bls.launcher import progress
 
+_LAYER = re.compile(r"\.(?:layers|h|blocks|layer)\.(\d+)\.")
+"""Part of a tensor's name that has the number of its layer."""
+
 
 def place_weights(
-    source: Path, target: Path, facts: CheckpointFacts, report: Callable[[str], None], *, trust_remote_code: bool
+    source: Path,
+    target: Path,
+    facts: CheckpointFacts,
+    report: Callable[[str], None],
+    *,
+    trust_remote_code: bool,
+    force: bool = False,
 ) -> None:
     """Put the weights of a causal language model into `target` as safetensors.
 
+    Args:
+        source: folder of the checkpoint.
+        target: folder of the engine.
+        facts: facts of the checkpoint.
+        report: called with one line per stage.
+        trust_remote_code: whether the checkpoint's own code may run.
+        force: take a checkpoint with whole layers that the model does not use.
+
     Raises:
-        BuildError: no causal language model, or weights that are missing or do not load.
+        BuildError: no causal language model, or weights that are missing, do not load, or are not finite numbers.
     """
     note = causal_lm(source, facts, trust_remote_code=trust_remote_code)
     if note is not None:
         report(note)
     if (source / WEIGHTS_NAME).is_file():
         write_weights(source, target, report)
+        require_finite(source, target)
         return
     whole = not quantized(source) and not trust_remote_code
     if trust_remote_code:
         _place_code(source, target)
     names, tensors = find_weights(source)
+    _report_strange(source, names, tensors, report)
     if fp8_checkpoint.quantization(source) is not None:
         fp8_checkpoint.scale_names(tensors)
+    unused: Collection[str] = ()
     if tensors:
         if whole:
-            _require_whole(source, tensors)
+            unused = _require_whole(source, tensors, report, force=force)
         _place_files(source, target, names, report)
     else:
         report("weights: converting PyTorch files to safetensors")
         _convert(source, target, trust_remote_code=trust_remote_code)
+    require_finite(source, target, unused)
 
 
 def place_as_it_is(source: Path, target: Path, report: Callable[[str], None], *, trust_remote_code: bool) -> None:
@@ -57,7 +84,31 @@ def place_as_it_is(source: Path, target: Path, report: Callable[[str], None], *,
     """
     if trust_remote_code:
         _place_code(source, target)
-    _place_files(source, target, find_weights(source)[0], report)
+    names, tensors = find_weights(source)
+    _report_strange(source, names, tensors, report)
+    _place_files(source, target, names, report)
+    require_finite(source, target)
+
+
+def require_finite(source: Path, target: Path, unused: Collection[str] = ()) -> None:
+    """Check that no number of the weights in `target` is infinity or NaN; those in PyTorch's own files are not read.
+
+    Args:
+        source: checkpoint that they come from.
+        target: folder with safetensors files.
+        unused: names of tensors that do not matter.
+
+    Raises:
+        BuildError: some are.
+    """
+    paths = sorted(target.glob("*.safetensors"))
+    with progress.bar("numbers", sum(path.stat().st_size for path in paths)) as bar:
+        found = sorted({name for path in paths for name in not_finite(path, bar.advance)} - {*unused})
+    if found:
+        raise BuildError(
+            f"the weights of {source} are damaged, with numbers that are not finite (NaN or infinity) in "
+            f"{_listed(found)}: download or export them again"
+        )
 
 
 def _place_code(source: Path, target: Path) -> None:
@@ -88,15 +139,48 @@ def find_weights(source: Path) -> tuple[list[str], Tensors]:
     return names, read_headers(source, names)
 
 
-def _require_whole(source: Path, tensors: Tensors) -> None:
-    from openai_bls.builder.checkpoint.tensor_check import tensor_problem
+def _report_strange(source: Path, names: Sequence[str], tensors: Tensors, report: Callable[[str], None]) -> None:
+    """Say what is well-formed and may be the rest of another checkpoint."""
+    if others := other_weight_files(source, names):
+        report(f"weights: those of {names[-1]}; not read: {_listed(others)}")
+    if form := plain_under(read_config(source), tensors):
+        report(f"weights: none of them is quantized, and the quantization_config of {source} says {form}")
 
+
+def _require_whole(source: Path, tensors: Tensors, report: Callable[[str], None], *, force: bool) -> list[str]:
+    """Names of the tensors that the model does not use."""
+    from openai_bls.builder.checkpoint.tensor_check import check_tensors
+
+    unused: list[str] = []
     try:
-        problem = tensor_problem(source, tensors)
+        problem, unused = check_tensors(source, tensors)
     except Exception as error:  # whatever a model's class makes of strange values
         problem = f"transformers makes no model of them: {first_line(error)}"
     if problem is not None:
         raise BuildError(f"the weights in {source} are not those of the model in its config.json: {problem}")
+    if layers := _whole_layers(unused, tensors):
+        told = f"the weights in {source} have layers that config.json does not: number {', '.join(map(str, layers))}"
+        if not force:
+            raise BuildError(f"{told}, counted from 0 (--force builds it without them)")
+        report(f"in spite of --force: {told}")
+    if unused:
+        report(f"weights: the model does not use {_listed(unused)}")
+    return unused
+
+
+def _whole_layers(unused: Collection[str], tensors: Collection[str]) -> list[int]:
+    """Numbers of the unused layers that have all tensors that the first layer has."""
+    layers: dict[int, set[str]] = {}
+    for name in tensors:
+        if found := _LAYER.search(name):
+            layers.setdefault(int(found[1]), set()).add(name[found.end() :])
+    numbers = {int(found[1]) for name in unused if (found := _LAYER.search(name))}
+    first = layers[min(layers)] if layers else set()
+    return sorted(number for number in numbers if number != min(layers) and layers[number] >= first)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _convert(source: Path, target: Path, *, trust_remote_code: bool) -> None:
@@ -109,6 +193,12 @@ def _convert(source: Path, target: Path, *, trust_remote_code: bool) -> None:
         reason = missing_weights(info["missing_keys"])
         if reason is None:
             model.save_pretrained(target)
+    except pickle.UnpicklingError:
+        from openai_bls.builder.checkpoint.tensor_check import pickle_problem
+
+        # PyTorch's own message advises to let the file run its code.
+        names = [name for name in weight_files(source, PYTORCH) if name.endswith(".bin")]
+        reason = pickle_problem([source / name for name in names])
     except Exception as error:
         reason = first_line(error)
     if reason is not None:

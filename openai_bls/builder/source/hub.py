@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_bls.builder.checkpoint.config import read_config
+from openai_bls.builder.checkpoint.files import is_there
 from openai_bls.builder.checkpoint.kind import require_no_adapter
 from openai_bls.builder.gguf.source import sole_gguf
 from openai_bls.builder.source.named_models import NAMED_MODELS, fetch
@@ -36,12 +37,14 @@ def find_source(model: str, report: Callable[[str], None], revision: str = "") -
         revision: commit, tag or branch on the hub; empty is the default branch.
 
     Raises:
-        BuildError: there is none, or it cannot be had; or there is a revision of what is not on the hub.
+        BuildError: there is none, or it cannot be had, or its name is not UTF-8; or there is a revision of what is not
+            on the hub.
     """
+    require_utf8(source_of(model))
     if revision:
         _require_revisions(model)
     path = local_path(model)
-    if path.is_file() and path.suffix == ".gguf":
+    if is_there(path) and path.suffix == ".gguf":
         return path
     if path.is_dir():
         gguf = sole_gguf(path)
@@ -66,6 +69,15 @@ def find_source(model: str, report: Callable[[str], None], revision: str = "") -
     if not (folder / "config.json").is_file():
         raise BuildError(f"{model} has no config.json; if it has GGUF files, give one of them: {model}/NAME.gguf")
     return folder
+
+
+def require_utf8(path: str) -> None:
+    """Raise `BuildError` if the path is not UTF-8, as manifests and configurations are."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        told = os.fsencode(path).decode(errors="replace")
+        raise BuildError(f"the path {told} is not UTF-8, as the engine's files are: rename that directory") from None
 
 
 def _snapshot(model: str, patterns: list[str], revision: str) -> Path:
@@ -110,7 +122,7 @@ def _require_revisions(model: str) -> None:
 def _checkpoint(folder: Path) -> Path:
     """`folder`, if it may hold a checkpoint."""
     require_no_adapter(folder)
-    if not (folder / "config.json").exists():
+    if not is_there(folder / "config.json"):
         inside = sorted([*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")])
         hint = f", but {inside[0].parent} has one" if inside else ""
         raise BuildError(f"{folder} is not a Hugging Face checkpoint: it has no config.json{hint}")

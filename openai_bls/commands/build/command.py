@@ -20,7 +20,7 @@ from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.lora import read_lora_options
 from openai_bls.builder.options.tensorrt_llm import read_options, refuse_meaningless
 from openai_bls.builder.options.vllm import VllmOptions, read_vllm_options, refuse_vllm_only
-from openai_bls.builder.source.hub import fetch_config, is_gguf, local_path
+from openai_bls.builder.source.hub import fetch_config, is_gguf, local_path, require_utf8
 from openai_bls.commands.options import repository
 from openai_bls.core.manifest import BuildError, EngineKind, EngineSetupError, Quantization
 from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
@@ -221,7 +221,7 @@ def _make_ready(options: BuildOptions) -> None:
     """Packages for the engine, and a model repository around it.
 
     Raises:
-        BuildError: there are no such packages.
+        BuildError: there are no such packages, or the repository's path is not UTF-8.
         LaunchError: the repository cannot be written.
     """
     missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
@@ -231,6 +231,7 @@ def _make_ready(options: BuildOptions) -> None:
             " 'openai_bls[engine]'`"
         )
     folder = options.model_repository
+    require_utf8(str(folder.resolve()))
     if workspace.is_vacant(folder) or (workspace.is_recorded(folder) and not workspace.is_current(folder)):
         _report(f"model repository: {folder}")
         workspace.update(folder, _report)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from openai_bls.core.engine import LoraError
 from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.embedded.model.lora_layers import LoraLayers
 from openai_bls.engines.adapters import WEIGHTS_FILE, read_adapter
+
+logger = logging.getLogger(__name__)
 
 
 class LoadedAdapter:
@@ -30,8 +34,9 @@ class LoadedAdapter:
 class Adapters:
     """Adapters by name. All methods may be called from any thread; one at a time loads or unloads."""
 
-    def __init__(self, model: Any, max_loras: int, max_rank: int) -> None:
-        """Make room in `model`."""
+    def __init__(self, model: Any, max_loras: int, max_rank: int, base_names: Sequence[str] = ()) -> None:
+        """Make room in `model`, which goes by `base_names`."""
+        self._base_names = base_names
         self._layers = LoraLayers(model, max_loras, max_rank)
         self._free = list(range(max_loras, 0, -1))
         self._numbers = itertools.count(1)
@@ -51,6 +56,8 @@ class Adapters:
         """
         adapter = read_adapter(folder)
         self._layers.check(adapter)
+        if base := adapter.other_base(self._base_names):
+            logger.warning("the adapter %s is of the base model %s, by its base_model_name_or_path", name, base)
         with self._lock:
             if not self._free:
                 raise LoraError("requests to an adapter that was unloaded still hold its slot: try again soon")
@@ -103,7 +110,8 @@ def built_in(model: Any, version_dir: Path, manifest: Manifest) -> Adapters | No
     described = manifest.lora
     if not described.max_loras:
         return None
-    adapters = Adapters(model, described.max_loras, described.max_lora_rank)
+    names = (manifest.model_name, manifest.builder.get("model", ""))
+    adapters = Adapters(model, described.max_loras, described.max_lora_rank, names)
     for name, folder in described.adapters.items():
         try:
             adapters.load(name, version_dir / folder)

@@ -43,7 +43,10 @@ def make(
     except ValueError as error:
         raise UnusableRunnerError(f"the KV cache cannot be set up: {first_line(error)}") from None
     except (MemoryError, torch.OutOfMemoryError) as error:
-        raise EngineLoadError(f"the KV cache cannot be set up: {first_line(error)}") from None
+        raise EngineLoadError(
+            f"the KV cache cannot be set up: {first_line(error)}: lower max_tokens_in_kv_cache "
+            "(--max-tokens-in-kv-cache), or build with a smaller --max-model-len"
+        ) from None
     if batcher.capacity < max_model_len:
         raise EngineLoadError(
             f"the KV cache holds {batcher.capacity} tokens, fewer than max_model_len {max_model_len}: "

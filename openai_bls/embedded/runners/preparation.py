@@ -10,6 +10,7 @@ import transformers
 
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import Manifest, first_line
+from openai_bls.embedded.cache_memory import cpu_memory_bytes, require_context
 from openai_bls.embedded.gpu import paged_attention
 from openai_bls.embedded.model import fused_layers
 from openai_bls.embedded.options import EngineOptions
@@ -81,7 +82,11 @@ def batching_config(
     choice: RunnerChoice,
     speculation: SpeculationConfig | None,
 ) -> BatchingConfig:
-    """Sizes for a loaded model: what was asked for, else what suits the device."""
+    """Sizes for a loaded model: what was asked for, else what suits the device.
+
+    Raises:
+        ContextLengthError: the cache of one sequence of the longest length does not fit.
+    """
     max_batch_size = options.max_batch_size or manifest.max_batch_size
     cache_tokens = options.max_tokens_in_kv_cache or manifest.kv_cache.max_tokens_in_kv_cache
     on_cpu = model.device.type == "cpu"
@@ -89,6 +94,19 @@ def batching_config(
     # Of the flash-attn package, which reads pages of 256.
     flash = "flash_attention" in str(model.config._attn_implementation)
     masked = not (paged or flash or paged_attention.in_use(model, "varlen"))
+    gpu_tokens = _PAGED_STEP_TOKENS if paged else _FLASH_STEP_TOKENS if flash else _GPU_STEP_TOKENS
+    step_tokens = max(max_batch_size, options.max_num_tokens or (_CPU_STEP_TOKENS if on_cpu else gpu_tokens))
+    if choice.runner == "continuous_batching" and facts.kv_bytes_per_token:
+        # Its cache is allocated at once, and so is a mask of all tokens of a step over all of the cache.
+        memory = cpu_memory_bytes() if on_cpu else _free_gpu_bytes(model.device)
+        itemsize = 1 if choice.kv_cache_dtype == "fp8" else model.dtype.itemsize
+        mask_bytes = step_tokens * model.dtype.itemsize if masked else 0
+        require_context(
+            manifest.max_model_len,
+            facts.kv_bytes_per_token * itemsize // 4 + mask_bytes,
+            int(memory * manifest.kv_cache.free_memory_fraction),
+            on_gpu=not on_cpu,
+        )
     wanted = max_batch_size * manifest.max_model_len
     if on_cpu and not cache_tokens:
         # The cache is allocated at once, and a CPU's memory is everybody's.
@@ -108,11 +126,9 @@ def batching_config(
         cache_tokens = wanted
     if options.cuda_graphs and not (paged or flash):
         logger.warning("no CUDA graphs: they need paged or flash attention")
-    gpu_tokens = _PAGED_STEP_TOKENS if paged else _FLASH_STEP_TOKENS if flash else _GPU_STEP_TOKENS
-    step_tokens = _CPU_STEP_TOKENS if on_cpu else gpu_tokens
     return BatchingConfig(
         max_batch_size=max_batch_size,
-        max_num_tokens=max(max_batch_size, options.max_num_tokens or step_tokens),
+        max_num_tokens=step_tokens,
         page_size=256 if flash else paged_attention.PAGE_SIZE,
         max_tokens_in_kv_cache=cache_tokens,
         free_memory_fraction=manifest.kv_cache.free_memory_fraction,
@@ -126,3 +142,9 @@ def batching_config(
         cuda_graphs=not on_cpu and (paged or flash) and options.cuda_graphs is not False,
         async_batching=not on_cpu and (not masked if options.async_batching is None else options.async_batching),
     )
+
+
+def _free_gpu_bytes(device: torch.device) -> int:
+    """Memory that is free, with what PyTorch holds of it and does not use."""
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0] + unused)

@@ -34,7 +34,10 @@ def test_an_adapter_is_loaded_and_unloaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
-        *((LOAD, {**NEW, "lora_path": path}, "lora_path") for path in ("../outside", "/etc", "link", ".", "a\0b", "")),
+        *(
+            (LOAD, {**NEW, "lora_path": path}, "lora_path")
+            for path in ("../outside", "/etc", "link", ".", "a\0b", "", "leak")
+        ),
         (LOAD, {**NEW, "lora_name": "poet"}, "lora_name"),
         (LOAD, {**NEW, "lora_name": "openai_bls"}, "lora_name"),
         (LOAD, {**NEW, "model": "poet"}, "model"),
@@ -47,11 +50,23 @@ def test_refused(tmp_path: Path, path: str, body: dict[str, Any], param: str) ->
     root = tmp_path / "root"
     root.mkdir()
     (root / "link").symlink_to(tmp_path)
+    (root / "leak").mkdir()
+    (tmp_path / "secret").touch()
+    (root / "leak/adapter_model.safetensors").symlink_to(tmp_path / "secret")
     bench = bench_in(root)
     answered = asked(bench, path, body)
     assert (answered.status, answered.json()["error"]["param"]) == (400, param)
     assert str(tmp_path) not in answered.body.decode()
     assert bench.engine.lora_updates == []
+
+
+def test_links_to_files_below_the_directory_are_followed(tmp_path: Path) -> None:
+    """The hub's cache has the files of all commits in one folder."""
+    for name in ("blobs", "clerk"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "blobs/1").touch()
+    (tmp_path / "clerk/adapter_model.safetensors").symlink_to("../blobs/1")
+    assert asked(bench_in(tmp_path), LOAD, NEW).status == 200
 
 
 def test_off_unless_there_is_a_directory_and_404_for_what_is_not_there(tmp_path: Path) -> None:

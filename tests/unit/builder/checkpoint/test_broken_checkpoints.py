@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from tests.unit.builder.builds import build_main
+from tests.unit.builder.builds import build_main, run
 from tests.unit.builder.tensorrt_llm.build_support import contents, leftovers, make_repository
 
 WEIGHTS = "model.safetensors"
@@ -31,6 +33,16 @@ def renamed(name: str, pointer: str) -> Break:
 
 def written(name: str, text: str) -> Break:
     return lambda folder: (folder / name).write_text(text)
+
+
+def linked(name: str) -> Break:
+    """The file `name` is a link to itself."""
+
+    def link(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).symlink_to(name)
+
+    return link
 
 
 def config(**changes: Any) -> Break:
@@ -88,6 +100,23 @@ def pickled(folder: Path) -> None:
     held = load_file(folder / WEIGHTS)
     del held["model.norm.weight"]
     torch.save(held, folder / "pytorch_model.bin")
+    (folder / WEIGHTS).unlink()
+
+
+class Command:
+    """Runs a command where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, ("exit",)
+
+
+def unsafe(folder: Path) -> None:
+    torch.save({"model.norm.weight": Command()}, folder / "pytorch_model.bin")
+    (folder / WEIGHTS).unlink()
+
+
+def unpickled(folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(b"not a pickle")
     (folder / WEIGHTS).unlink()
 
 
@@ -155,6 +184,18 @@ BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
         tensors(lambda held: held.update({"model.norm.weight": torch.ones(3)})),
         ("model.norm.weight has the shape [3], and config.json makes it [",),
     ),
+    "NaN in one row of the embeddings": (
+        tensors(lambda held: held["model.embed_tokens.weight"][400].fill_(math.nan)),
+        ("are damaged, with numbers that are not finite", " in model.embed_tokens.weight: "),
+    ),
+    "infinity in two tensors": (
+        tensors(lambda held: [held[f"model.layers.{n}.mlp.up_proj.weight"][0, 0].fill_(-math.inf) for n in (0, 1)]),
+        (" in model.layers.0.mlp.up_proj.weight and 1 more: ",),
+    ),
+    "layers that config.json does not have": (
+        config(num_hidden_layers=1, layer_types=["full_attention"]),
+        ("have layers that config.json does not: number 1, counted from 0 (--force ",),
+    ),
     "only an adapter": (adapter, ("is an adapter (PEFT) of org/base", "--lora-dir")),
     "an adapter without config.json": (bare_adapter, ("is an adapter (PEFT) of org/base",)),
     "no config.json": (parent, ("it has no config.json, but", "checkpoint-7 has one")),
@@ -194,6 +235,7 @@ BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
     "bitsandbytes": (quantization(quant_method="bitsandbytes", load_in_4bit=True), ("is quantized (bitsandbytes)",)),
     "torchao": (quantization(quant_method="torchao", quant_type="int8wo"), ("(torchao)", "pip install torchao")),
     "an unknown quantization": (quantization(quant_method="nobodys"), ("is quantized (nobodys)", "nobodys")),
+    "FP8 over plain weights": (quantization(quant_method="fp8"), ("says that the weights are in FP8, and none",)),
     "ModelOpt": (
         written("hf_quant_config.json", '{"quantization": {"quant_algo": "FP8"}}'),
         ("is quantized (ModelOpt's FP8)", "hf_quant_config.json", "--engine tensorrt_llm takes it"),
@@ -202,6 +244,25 @@ BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
         written("quantize_config.json", '{"bits": 4}'),
         ("is quantized (GPTQ", "quantize_config.json"),
     ),
+    "no layers": (config(num_hidden_layers=0), ("/config.json: num_hidden_layers is 0, ",)),
+    "negative layers": (config(num_hidden_layers=-2, layer_types=None), ("/config.json: num_hidden_layers is -2, ",)),
+    "no heads": (config(num_attention_heads=0), ("/config.json: num_attention_heads is 0, ",)),
+    "negative heads": (config(num_key_value_heads=-1), ("/config.json: num_key_value_heads is -1, ",)),
+    "a size that is a string": (config(hidden_size="64"), ('/config.json: hidden_size is "64", ',)),
+    "a length that is a string": (
+        config(max_position_embeddings="1024"),
+        ('/config.json: max_position_embeddings is "1024", ',),
+    ),
+    "a negative size": (config(head_dim=-4), ("/config.json: head_dim is -4, ",)),
+    "an end token outside the vocabulary": (
+        written("generation_config.json", '{"eos_token_id": 512}'),
+        ("/generation_config.json: eos_token_id is 512, ", "(0 to 511)", "--force "),
+    ),
+    "config.json links to itself": (linked("config.json"), ("/config.json is a link that leads nowhere",)),
+    "the tokenizer links to itself": (linked("tokenizer.json"), ("/tokenizer.json is a link that leads nowhere",)),
+    "the weights link to themselves": (linked(WEIGHTS), (f"/{WEIGHTS} is a link that leads nowhere",)),
+    "a pickle with code": (unsafe, ("pytorch_model.bin has code to run (posix.system)", "safetensors")),
+    "a pickle that is damaged": (unpickled, ("pytorch_model.bin is damaged",)),
 }
 
 
@@ -225,10 +286,83 @@ def test_broken(
     printed = capsys.readouterr().err
     assert printed.startswith("openai-bls build: ")
     assert printed.count("\n") == 1
+    assert "weights_only" not in printed
     for part in told:
         assert part in printed
     assert contents(repository) == before
     assert not leftovers(repository)
+
+
+def test_tensors_that_the_model_does_not_use(source: Path, repository: Path) -> None:
+    extra = {"model.layers.9.foo": torch.full((2,), math.nan), "adapter.scale": torch.ones(1)}
+    tensors(lambda held: held.update(extra))(source)
+    _, lines = run(source, repository)
+    assert "weights: the model does not use adapter.scale and 1 more" in lines
+
+
+def test_whole_layers_that_are_left_out_on_demand(source: Path, repository: Path) -> None:
+    config(num_hidden_layers=1, layer_types=["full_attention"])(source)
+    _, lines = run(source, repository, force=True)
+    (told,) = (line for line in lines if line.startswith("in spite of --force"))
+    assert "number 1" in told
+
+
+def test_end_tokens_that_are_left_out(source: Path, repository: Path) -> None:
+    written("generation_config.json", '{"eos_token_id": [257, 512]}')(source)
+    _, lines = run(source, repository)
+    assert any("eos_token_id is [257,512]" in line for line in lines)
+    written("generation_config.json", '{"eos_token_id": "257"}')(source)
+    _, lines = run(source, repository, force=True)
+    assert any('eos_token_id is "257"' in line for line in lines)
+    written("generation_config.json", '{"eos_token_id": -1}')(source)
+    _, lines = run(source, repository)
+    assert not any("eos_token_id" in line for line in lines)
+
+
+def test_weights_beside_the_weights(source: Path, repository: Path) -> None:
+    torch.save({"model.norm.weight": torch.zeros(64)}, source / "pytorch_model.bin")
+    _, lines = run(source, repository)
+    assert f"weights: those of {WEIGHTS}; not read: pytorch_model.bin" in lines
+    (source / "pytorch_model.bin").unlink()
+    shutil.copy(source / WEIGHTS, source / "model-00001-of-00002.safetensors")
+    _, lines = run(source, repository)
+    assert f"weights: those of {WEIGHTS}; not read: model-00001-of-00002.safetensors" in lines
+
+
+def test_weights_in_parts_beside_old_ones(source: Path, repository: Path) -> None:
+    whole = (source / WEIGHTS).read_bytes()
+    indexed()(source)
+    (source / WEIGHTS).write_bytes(whole)
+    _, lines = run(source, repository)
+    assert f"weights: those of {WEIGHTS}.index.json; not read: {WEIGHTS}" in lines
+    (source / WEIGHTS).unlink()
+    _, lines = run(source, repository)
+    assert not any("not read" in line for line in lines)
+
+
+def test_plain_weights_under_a_quantization(source: Path, repository: Path) -> None:
+    quantization(quant_method="fp8", weight_block_size=[128, 128], activation_scheme="dynamic")(source)
+    _, lines = run(source, repository)
+    (told,) = (line for line in lines if "quantization_config" in line)
+    assert "fp8_block" in told
+
+
+def test_paths_that_are_no_names(
+    source: Path, repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    latin = source.rename(tmp_path / os.fsdecode(b"caf\xe9"))
+    (tmp_path / "loop").symlink_to("loop")
+    elsewhere = tmp_path / os.fsdecode(b"d\xe9p\xf4t")
+    for model, target, told in (
+        (latin, repository, "is not UTF-8"),
+        (tmp_path / "loop", repository, "loop is a link that leads nowhere"),
+        (shutil.copytree(latin, tmp_path / "plain"), elsewhere, "is not UTF-8"),
+    ):
+        assert build_main(["--model", str(model), "--model-repository", str(target)]) == 1
+        printed = capsys.readouterr().err
+        assert told in printed
+        assert printed.count("\n") == 1
+    assert not elsewhere.exists()
 
 
 def test_tokens_that_only_the_tokenizer_has(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from openai_bls.builder.checkpoint.quantized import (
     StoredAs,
     checkpoint_refusal,
     kv_cache_refusal,
+    plain_under,
     quantization_of,
     stored_as,
 )
@@ -69,6 +70,17 @@ def test_names_of_quantizations() -> None:
         "compressed-tensors", "gptq", "awq", "bitsandbytes", "int8_gptq", "gptq with 3 bits", "awq with 8 bits",
     ]  # fmt: skip
     assert quantization_of({}) == quantization_of({"quantization_config": "fp8"}) == ""
+
+
+def test_weights_that_are_plain() -> None:
+    fp8 = {"quantization_config": {"quant_method": "fp8"}}
+    plain = {"a.weight": ("BF16", (2, 2)), "b.bias": ("F32", (2,))}
+    assert plain_under(fp8, plain) == "fp8"
+    assert plain_under({"text_config": fp8}, plain) == "fp8"
+    assert not plain_under({}, plain)
+    assert not plain_under(fp8, {})
+    assert not plain_under(fp8, {**plain, "c.weight": ("F8_E4M3", (2, 2))})
+    assert not plain_under(fp8, {**plain, "c.weight_scale": ("F32", (2,))})
 
 
 @pytest.mark.parametrize("name", TOLD)

@@ -185,8 +185,23 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, str], str]] = {
     "no number": ({"lora_alpha": "much"}, ("", ""), "lora_alpha or alpha_pattern"),
     "another layer": ({}, ("layers.1.", "layers.7."), r"model\.layers\.7\..* is no linear layer of this model"),
     "half": ({}, ("q_proj.lora_A", "o_proj.lora_A"), "do not belong together"),
+    "another rank": ({"r": 4}, ("", ""), r"r in adapter_config.json is 4, .* have the rank 2"),
+    "another rank by a pattern": ({"rank_pattern": {"v_proj": 1}}, ("", ""), r"v_proj have the rank 2"),
+    "no rank": ({"r": "2"}, ("", ""), "r in adapter_config.json is '2'"),
+    "no pattern": ({"rank_pattern": [2]}, ("", ""), "rank_pattern in adapter_config.json"),
     "an embedding": ({}, ("lora_A.weight", "lora_embedding_A"), "is not one of a linear layer's LoRA matrices"),
 }
+
+
+def test_an_adapter_of_another_base_is_logged(
+    start: Start, folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, _ = start({}, max_loras=2)
+    engine.load_lora("own", str(folders["queries"]))
+    assert "base_model_name_or_path" not in caplog.text
+    other = changed(folders["queries"], tmp_path / "other", {"base_model_name_or_path": "org/other"}, ("", ""))
+    engine.load_lora("other", str(other))
+    assert "the adapter other is of the base model org/other" in caplog.text
 
 
 def test_bad_adapters(start: Start, folders: dict[str, Path], tmp_path: Path, checkpoint: Path) -> None:
@@ -211,6 +226,10 @@ def test_bad_adapters(start: Start, folders: dict[str, Path], tmp_path: Path, ch
     assert "has no adapter_model.safetensors" in refusal(tmp_path / "0")
     (tmp_path / "0" / "adapter_config.json").unlink()
     assert "it has no adapter_config.json" in refusal(tmp_path / "0")
+    for name in ("adapter_model.safetensors", "adapter_config.json"):
+        (tmp_path / "0" / "adapter_config.json").write_text("{}")
+        (tmp_path / "0" / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+        assert f"{name} is a git-LFS pointer" in refusal(tmp_path / "0")
     path = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
     wide = {path.format("A"): torch.zeros(2, 128), path.format("B"): torch.zeros(64, 2)}
     (tmp_path / "0" / "adapter_config.json").write_text("{}")
