@@ -6,20 +6,20 @@ from importlib import import_module
 
 from openai_bls.api.endpoint import Endpoint, TritonEntry
 
-FOLDERS = (
-    "chat",
-    "responses",
-    "messages",
-    "embeddings",
-    "rerank",
-    "moderations",
-    "tokenize",
-    "lora",
-    "models",
-    "batches",
-    "server",
-)
-"""Folders beside this module, each with an `endpoints.py` that has `ENDPOINTS`."""
+FOLDERS = {
+    "chat": "Chat completions and completions",
+    "responses": "Responses",
+    "messages": "Messages",
+    "embeddings": "Embeddings",
+    "rerank": "Rerank and score",
+    "moderations": "Moderations",
+    "tokenize": "Tokenize and detokenize",
+    "lora": "Adapters",
+    "models": "Models",
+    "batches": "Files and batches",
+    "server": "Server",
+}
+"""Folders beside this module, each with an `endpoints.py` that has `ENDPOINTS`, and their titles in /openapi.json."""
 
 
 def _endpoints(folder: str) -> tuple[Endpoint, ...]:
@@ -27,10 +27,10 @@ def _endpoints(folder: str) -> tuple[Endpoint, ...]:
     return endpoints
 
 
-BY_FOLDER: dict[str, tuple[Endpoint, ...]] = {folder: _endpoints(folder) for folder in FOLDERS}
-"""Folder → its endpoints."""
+BY_TITLE: dict[str, tuple[Endpoint, ...]] = {title: _endpoints(folder) for folder, title in FOLDERS.items()}
+"""Title of a folder → its endpoints."""
 
-ENDPOINTS: tuple[Endpoint, ...] = tuple(endpoint for endpoints in BY_FOLDER.values() for endpoint in endpoints)
+ENDPOINTS: tuple[Endpoint, ...] = tuple(endpoint for endpoints in BY_TITLE.values() for endpoint in endpoints)
 """Endpoints, in the order in which paths are matched."""
 
 TRITON_ENTRIES: dict[str, TritonEntry] = {e.name: e.triton for e in ENDPOINTS if e.triton is not None}

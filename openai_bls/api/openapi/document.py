@@ -23,20 +23,6 @@ OPENAPI = "3.1.0"
 DEFAULT_MODEL = "openai_bls"
 """Model of the examples: the name under which the default engine is served, if its build gave it no other."""
 _JSON = "application/json"
-_TAGS = {
-    "chat": "Chat completions and completions",
-    "responses": "Responses",
-    "messages": "Messages",
-    "embeddings": "Embeddings",
-    "rerank": "Rerank and score",
-    "moderations": "Moderations",
-    "tokenize": "Tokenize and detokenize",
-    "lora": "Adapters",
-    "models": "Models",
-    "batches": "Files and batches",
-    "server": "Server",
-}
-"""Folder of an API → its title."""
 
 
 class ErrorText(msgspec.Struct):
@@ -95,7 +81,7 @@ _SERVER: dict[str, tuple[str, Any]] = {
 
 
 def document(
-    by_folder: Mapping[str, Sequence[Endpoint]],
+    by_title: Mapping[str, Sequence[Endpoint]],
     *,
     has_keys: bool,
     has_guards: bool,
@@ -105,13 +91,13 @@ def document(
     """The document, as JSON has it.
 
     Args:
-        by_folder: endpoints of the registry.
+        by_title: endpoints of the registry, by the title of their folder.
         has_keys: requests need an API key.
         has_guards: requests and answers are shown to guards, which may refuse them.
         max_items: tokens of the longest context, and so the most messages, for instance; None is not known.
         max_values: most values of a body, which bound every array that has no bound of its own; None is not known.
     """
-    operations = [endpoint.operation for endpoints in by_folder.values() for endpoint in endpoints]
+    operations = [endpoint.operation for endpoints in by_title.values() for endpoint in endpoints]
     types = [kind for o in operations for kind in (*o.bodies, o.answer, o.events, o.query, o.error) if kind is not None]
     optional_tags = frozenset[Any]().union(*(operation.optional_tags for operation in operations))
     refusals = {cls: fields for operation in operations for cls, fields in operation.unsupported.items()}
@@ -119,10 +105,10 @@ def document(
         [*types, ErrorBody, *(kind for _, kind in _SERVER.values())], refusals, optional_tags, max_items
     )
     paths: dict[str, dict[str, Any]] = {}
-    for folder, endpoints in by_folder.items():
+    for title, endpoints in by_title.items():
         for endpoint, path in ((known, path) for known in endpoints for path in known.paths):
             operation = _operation(endpoint, path, schemas, has_keys=has_keys, has_guards=has_guards)
-            operation["tags"] = [_TAGS[folder]]
+            operation["tags"] = [title]
             paths.setdefault(_template(path), {})[endpoint.method.lower()] = operation
     for path, (summary, kind) in _SERVER.items():
         paths[path] = {"get": _probe(path, summary, kind, schemas)}
@@ -156,7 +142,7 @@ def document(
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "tags": [{"name": title} for title in _TAGS.values()],
+        "tags": [{"name": title} for title in by_title],
         "paths": paths,
         "components": {"schemas": schemas.components(without={o.query for o in operations})},
     }

@@ -13,7 +13,7 @@ from openai_bls.api.common.encoding import encode
 from openai_bls.api.openapi.document import document
 from openai_bls.api.openapi.page import page
 from openai_bls.api.pages.static_files import MEDIA_TYPES, StaticFile
-from openai_bls.api.registry import BY_FOLDER
+from openai_bls.api.registry import BY_TITLE
 from openai_bls.pipeline.service import Service
 
 
@@ -31,7 +31,7 @@ def description_routes(service: Service) -> list[Route]:
     def make(context: int) -> dict[str, object]:
         has_guards = service.guards is not None
         return document(
-            BY_FOLDER,
+            BY_TITLE,
             has_keys=service.api_keys.required,
             has_guards=has_guards,
             max_items=context,

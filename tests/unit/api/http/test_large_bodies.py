@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from openai_bls.api.common.large_bodies import check_values, parsed
 from openai_bls.api.openapi.document import document
-from openai_bls.api.registry import BY_FOLDER
+from openai_bls.api.registry import BY_TITLE
 from openai_bls.core.errors import InvalidRequestError
 from tests.unit.api.http_support import asked
 from tests.unit.core_support import WAIT_S, Bench, engine_info
@@ -145,7 +145,7 @@ def test_a_large_body_is_parsed_while_the_event_loop_turns() -> None:
 
 
 def test_the_description_has_the_bound_of_the_longest_context() -> None:
-    schemas = document(BY_FOLDER, has_keys=False, has_guards=False, max_items=CONTEXT)["components"]["schemas"]
+    schemas = document(BY_TITLE, has_keys=False, has_guards=False, max_items=CONTEXT)["components"]["schemas"]
     arrays = {
         "ChatCompletionRequest": ("messages", "tools", "documents"),
         "CreateRequest": ("input", "tools", "documents"),

@@ -14,14 +14,14 @@ from jsonschema import Draft202012Validator
 from openai_bls.api.chat.schema import UNSUPPORTED, ChatCompletionRequest
 from openai_bls.api.openapi.document import document
 from openai_bls.api.openapi.field_docs import field_docs
-from openai_bls.api.registry import BY_FOLDER, ENDPOINTS
+from openai_bls.api.registry import BY_TITLE, ENDPOINTS
 from tests.unit.api.http_support import asked
 from tests.unit.core_support import Bench
 
 
 @cache
 def made(*, has_keys: bool = False, has_guards: bool = False) -> dict[str, Any]:
-    return document(BY_FOLDER, has_keys=has_keys, has_guards=has_guards)
+    return document(BY_TITLE, has_keys=has_keys, has_guards=has_guards)
 
 
 def schema_of(ref: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def arrays(schema: Any, components: dict[str, Any], path: str, seen: set[str]) -
 
 
 def test_every_array_of_a_request_is_bounded() -> None:
-    found = document(BY_FOLDER, has_keys=True, has_guards=True, max_items=2048, max_values=100_000)
+    found = document(BY_TITLE, has_keys=True, has_guards=True, max_items=2048, max_values=100_000)
     bodies = [one["requestBody"] for item in found["paths"].values() for one in item.values() if "requestBody" in one]
     bounds = {path: array.get("maxItems") for path, array in arrays(bodies, found["components"]["schemas"], "", set())}
     assert None not in bounds.values()
