@@ -11,9 +11,7 @@ import msgspec
 
 from openai_bls.api.openapi.field_docs import field_docs
 from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings, PreprocessingSettings, TensorRtLlmSettings
-from openai_bls.embedded.options import EngineOptions
-from openai_bls.engines.null_loading import NullOptions
-from openai_bls.engines.vllm.options import VllmOptions
+from openai_bls.engines.registry import ENGINES
 from tests.unit.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "settings-reference.md"
@@ -31,13 +29,16 @@ class Table(NamedTuple):
     """Beginning of the environment variable's name."""
 
 
+_CALLED = {"transformers": "embedded", "vllm": "vLLM"}
+"""Names of engines in the titles, where they are others than in engine.json."""
 TABLES = {
     "openai_bls": Table(OpenAiBlsSettings, True, ENV_PREFIX),
     "tensorrt_llm": Table(TensorRtLlmSettings, True, ENV_PREFIX),
     "preprocessing": Table(PreprocessingSettings, True, ENV_PREFIX),
-    "The embedded engine": Table(EngineOptions, False, f"{ENV_PREFIX}ENGINE_"),
-    "The vLLM engine": Table(VllmOptions, False, f"{ENV_PREFIX}ENGINE_"),
-    "The null engine": Table(NullOptions, False, f"{ENV_PREFIX}ENGINE_"),
+} | {
+    f"The {_CALLED.get(name, name)} engine": Table(options, False, f"{ENV_PREFIX}ENGINE_")
+    for name, engine in ENGINES.items()
+    if (options := engine.options) is not None and options.__struct_fields__
 }
 """By the titles of their sections."""
 
@@ -49,7 +50,7 @@ def written(page: str) -> str:
     for title, table in TABLES.items():
         pattern = rf"(\n## {re.escape(title)}\n.*?\n\n)\|.*?\n(?=\n|$)"
         page, count = re.subn(pattern, lambda m, t=table: m[1] + _rows(t), page, count=1, flags=re.DOTALL)  # type: ignore[misc]
-        assert count == 1, title
+        assert count == 1, f"the page has no section '## {title}' with a sentence and a table"
     return page
 
 

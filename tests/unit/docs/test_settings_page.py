@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from openai_bls.api.openapi.field_docs import field_docs
-from openai_bls.engines.registry import ENGINES
 from tests.unit.docs import settings_page
 from tests.unit.docs.settings_page import PAGE, TABLES
 
@@ -18,11 +17,6 @@ def test_the_page_is_that_of_the_structs() -> None:
     """`python -m tests.unit.docs.settings_page` writes it."""
     page = PAGE.read_text(encoding="utf-8")
     assert page == settings_page.written(page)
-
-
-def test_every_engine_has_its_table() -> None:
-    options = {options for engine in ENGINES.values() if (options := engine.options) and options.__struct_fields__}
-    assert options <= {table.settings for table in TABLES.values()}
 
 
 @pytest.mark.parametrize("title", TABLES)
