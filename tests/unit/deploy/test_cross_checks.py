@@ -94,17 +94,6 @@ def test_the_build_knows_the_options(values: Values) -> None:
         build.wanted(parse("build", arguments))
 
 
-def test_settings_are_those_of_the_models() -> None:
-    allowed = chart().schema
-    assert allowed is not None
-    names = {name for settings in SETTINGS for name in settings.__struct_fields__}
-    # The launcher, `apiKey`, `apiKeysFile` and `tls` set these.
-    ours = {"http_host", "http_port", "api_key", "api_keys_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"}
-    # `engine.process` sets the address; of an engine outside the pod, which the chart does not have, are the others.
-    ours |= {"engine_address", "engine_key", "engine_key_file", "engine_ca_file"}
-    assert set(allowed["properties"]["settings"]["propertyNames"]["enum"]) == names - ours
-
-
 @all_cases
 def test_variables_are_read_by_the_server(values: Values) -> None:
     for template in pods(render(values)).values():

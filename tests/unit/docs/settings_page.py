@@ -1,7 +1,9 @@
-"""The tables of docs/settings-reference.md, written from the structs: `python -m tests.unit.docs.settings_page`."""
+"""What is written from the structs of settings: the tables of docs/settings-reference.md, and the names that the Helm
+chart's `settings` takes. `python -m tests.unit.docs.settings_page` writes both."""
 
 from __future__ import annotations
 
+import json
 import re
 import types
 import typing
@@ -17,6 +19,14 @@ from tests.unit.docs.pages import ROOT
 PAGE = ROOT / "docs" / "settings-reference.md"
 
 ENVIRONMENT_ONLY = ("api_key", "engine_key")
+
+CHART_SCHEMA = ROOT / "deploy" / "helm" / "openai-bls" / "values.schema.json"
+# The launcher, `apiKey`, `apiKeysFile` and `tls` set the first; `engine.process` sets the address; of an engine outside
+# the pod, which the chart does not have, are the others.
+_NOT_OF_THE_CHART = {
+    *("http_host", "http_port", "api_key", "api_keys_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"),
+    *("engine_address", "engine_key", "engine_key_file", "engine_ca_file"),
+}
 
 
 class Table(NamedTuple):
@@ -52,6 +62,15 @@ def written(page: str) -> str:
         page, count = re.subn(pattern, lambda m, t=table: m[1] + _rows(t), page, count=1, flags=re.DOTALL)  # type: ignore[misc]
         assert count == 1, f"the page has no section '## {title}' with a sentence and a table"
     return page
+
+
+def chart_schema(text: str) -> str:
+    """The chart's schema, as `text` has it, with the names of today's settings."""
+    schema = json.loads(text)
+    structs = (table.settings for table in TABLES.values() if table.in_config)
+    names = dict.fromkeys(name for settings in structs for name in settings.__struct_fields__)
+    schema["properties"]["settings"]["propertyNames"]["enum"] = [n for n in names if n not in _NOT_OF_THE_CHART]
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def type_name(hint: Any) -> str:
@@ -93,4 +112,5 @@ def _default(value: object) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, write in ((PAGE, written), (CHART_SCHEMA, chart_schema)):
+        path.write_text(write(path.read_text(encoding="utf-8")), encoding="utf-8")

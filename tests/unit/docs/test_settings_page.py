@@ -10,13 +10,20 @@ import pytest
 
 from openai_bls.api.openapi.field_docs import field_docs
 from tests.unit.docs import settings_page
-from tests.unit.docs.settings_page import PAGE, TABLES
+from tests.unit.docs.settings_page import CHART_SCHEMA, PAGE, TABLES
 
 
 def test_the_page_is_that_of_the_structs() -> None:
     """`python -m tests.unit.docs.settings_page` writes it."""
     page = PAGE.read_text(encoding="utf-8")
     assert page == settings_page.written(page)
+
+
+def test_the_chart_takes_the_settings_of_the_structs() -> None:
+    """The same command writes its schema."""
+    schema = CHART_SCHEMA.read_text(encoding="utf-8")
+    assert schema == settings_page.chart_schema(schema)
+    assert '"http_ui"' in schema
 
 
 @pytest.mark.parametrize("title", TABLES)
