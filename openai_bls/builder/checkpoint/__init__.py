@@ -1,1 +1,1 @@
-"""What a checkpoint holds, looked at before a build: its kind, files, tensors, quantization and parameters."""
+"""Checks of a checkpoint before a build: its kind, files, tensors, numbers, quantization and parameters."""
