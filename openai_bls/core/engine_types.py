@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from openai_bls.core.media import MediaPrompt, Modality
+
 EngineFinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
@@ -106,6 +108,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
     pooling: Literal["last", "mean"] | None = None
     """Do not generate: answer with `TokenDelta.embedding`, the last hidden state of the last token or the mean of all,
     scaled to length 1. `max_tokens` is 0 then."""
+    media: MediaPrompt | None = None
+    """Images of the prompt; None if it is text alone."""
 
 
 class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
@@ -195,13 +199,21 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Adapters that may be loaded at a time, by `Engine.load_lora`; 0 if those that were built in are all there are."""
     max_lora_rank: int = 0
     """Largest rank of an adapter that is loaded."""
+    input_modalities: tuple[Modality, ...] = ("text",)
+    """What prompts may hold. `media` is in `supported` if images are among it."""
+    max_images: int = 0
+    """Images that a prompt may hold; 0 if the model takes none."""
 
 
 class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A conversation or raw prompts for preprocessing to tokenize."""
 
     messages: list[dict[str, Any]] | None = None
-    """OpenAI messages as the chat template sees them (content a string, tool arguments parsed)."""
+    """OpenAI messages as the chat template sees them (content a string, tool arguments parsed). With images, content is
+    a list of parts, `{"type": "text", "text": ...}` and `{"type": "image"}`, in their order."""
+    image_sizes: list[tuple[int, int]] = []
+    """Width and height in pixels of the messages' images, in their order. How many tokens an image has depends on its
+    size alone, so that its pixels need not come along."""
     tools: list[dict[str, Any]] | None = None
     chat_template: str | None = None
     """Overrides the model's own."""
@@ -235,3 +247,9 @@ class PromptResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """Message for the client."""
     param: str | None = None
     code: str | None = None
+    media_text: str = ""
+    """Rendered chat template of a conversation with images, see `MediaPrompt.text`."""
+    media_token_ids: list[int] = []
+    """Its token ids before the images are expanded, see `MediaPrompt.token_ids`."""
+    image_tokens: int = 0
+    """Tokens of the (one) prompt that stand for images."""

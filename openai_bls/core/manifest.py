@@ -234,6 +234,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_cache: KvCacheSettings = KvCacheSettings()
     trust_remote_code: bool = False
     """Run Python code that came with the checkpoint."""
+    max_images: NotNegative = 0
+    """Images that a prompt may hold; 0: the model takes text alone."""
     lora: LoraSettings = LoraSettings()
     files: dict[str, FileRecord] = {}
     """Files of the checkpoint folder, by name."""

@@ -10,6 +10,7 @@ import msgspec
 
 from openai_bls.core.engine_types import PromptRequest
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.media import ImageSource
 
 MAX_TIMEOUT_S = 24 * 3600
 Timeout = Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT_S)]
@@ -92,6 +93,8 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
     prompt: PromptRequest | None
     """Text for preprocessing; None if the prompts came as token ids."""
+    images: tuple[ImageSource, ...] = ()
+    """Images of the conversation, in the order of the `{"type": "image"}` parts of the prompt's messages."""
     prompt_token_ids: list[list[int]]
     n: int = 1
     max_tokens: int | None = None

@@ -29,6 +29,7 @@ _REQUEST_FIELDS = (
     "lora_name",
     "prediction",
     "pooling",
+    "media",
 )
 ALL_FIELDS = (*_SAMPLING_FIELDS, *_REQUEST_FIELDS)
 """Every optional field an engine may honour."""

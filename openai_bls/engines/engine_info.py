@@ -30,20 +30,23 @@ def engine_info(
     """Identity, limits and capabilities of the engine of `manifest`.
 
     Args:
-        manifest: manifest that the builder left; its adapters decide on `lora_name`.
+        manifest: manifest that the builder left; its adapters decide on `lora_name`, its `max_images` on `media`.
         facts: facts of the engine's checkpoint.
         version: version of the engine's package.
-        supported: fields that requests may use, named as in `capabilities`, apart from `grammar` and `lora_name`.
+        supported: fields that requests may use, named as in `capabilities`, apart from `grammar`, `lora_name` and
+            `media`.
         max_logprobs: largest number of likeliest tokens per position.
         grammar_backend: library that holds outputs to a grammar; empty is none.
         grammar_kinds: values of `Grammar.kind` that it takes; empty is all.
         marker_token_ids: see `EngineInfo`.
     """
-    names = set(supported) - {"grammar", "lora_name"}
+    names = set(supported) - {"grammar", "lora_name", "media"}
     if grammar_backend:
         names.add("grammar")
     if manifest.lora.max_loras:
         names.add("lora_name")
+    if manifest.max_images:
+        names.add("media")
     fields = tuple(field for field in ALL_FIELDS if field in names)
     return EngineInfo(
         engine=manifest.engine,
@@ -64,6 +67,8 @@ def engine_info(
         lora_names=tuple(manifest.lora.adapters),
         max_loras=manifest.lora.max_loras,
         max_lora_rank=manifest.lora.max_lora_rank,
+        input_modalities=("text", "image") if manifest.max_images else ("text",),
+        max_images=manifest.max_images,
     )
 
 

@@ -37,6 +37,7 @@ _NOT_SUPPORTED = {
     "pooling",
     "lora_name",
     "prediction",
+    "media",
 }
 SUPPORTED = tuple(field for field in ALL_FIELDS if field not in _NOT_SUPPORTED)
 """Fields that requests may use without adapters; with some, also `lora_name`, which shifts the tokens by one."""
