@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import FilePayload
 
 from openai_bls.launcher.testing import RunningServer
 from tests.triton.browser import Browser, Page, Playground, opened
@@ -55,7 +56,7 @@ def saved(page: Page, title: str, action: str) -> Path:
     return download.value.path()
 
 
-def read_in(page: Page, *files: dict[str, Any] | Path) -> str:
+def read_in(page: Page, *files: FilePayload) -> str:
     """Read files in; what the page says of it."""
     page.evaluate("document.querySelector('#toast').hidden = true")
     with page.expect_file_chooser() as chooser:
@@ -65,7 +66,7 @@ def read_in(page: Page, *files: dict[str, Any] | Path) -> str:
     return page.inner_text("#toast")
 
 
-def file_of(name: str, content: Any) -> dict[str, Any]:
+def file_of(name: str, content: Any) -> FilePayload:
     text = content if isinstance(content, str) else json.dumps(content)
     return {"name": name, "mimeType": "text/plain", "buffer": text.encode()}
 

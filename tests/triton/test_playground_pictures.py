@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from playwright.sync_api import FilePayload
 
 from openai_bls.launcher.testing import RunningServer
 from tests.triton.browser import Browser, Playground, opened
@@ -57,11 +57,11 @@ def playground(browser: Browser, server: RunningServer) -> Iterator[Playground]:
         yield found
 
 
-def picture(name: str = "dot.png", type_: str = "image/png", content: bytes | None = None) -> dict[str, Any]:
+def picture(name: str = "dot.png", type_: str = "image/png", content: bytes | None = None) -> FilePayload:
     return {"name": name, "mimeType": type_, "buffer": base64.b64decode(PIXEL) if content is None else content}
 
 
-def choose(playground: Playground, *files: dict[str, Any]) -> None:
+def choose(playground: Playground, *files: FilePayload) -> None:
     with playground.page.expect_file_chooser() as chooser:
         playground.page.click("#attach")
     chooser.value.set_files(list(files))

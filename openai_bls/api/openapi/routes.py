@@ -17,7 +17,7 @@ from openai_bls.api.registry import BY_TITLE
 from openai_bls.pipeline.service import Service
 
 _State = tuple[int, tuple[tuple[str, tuple[str, ...]], ...]]
-"""What the description says of the models: tokens of the longest context; name and tasks of each."""
+"""Models as the description has them: tokens of the longest context; name and tasks of each."""
 _KEPT = 4
 """Descriptions that are kept: models and adapters come and go."""
 
