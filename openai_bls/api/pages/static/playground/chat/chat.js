@@ -231,7 +231,8 @@ export class Chat {
       const known = this.#views.get(message);
       if (known) return known;
       // A call of the message before may no longer wait for its result.
-      this.#views.get(messages[index - 1])?.finish();
+      const before = this.#views.get(messages[index - 1]);
+      if (before?.node.isConnected) before.finish();
       const view = new MessageView(message, this.#actions, { later: messages.length - index > MANY });
       this.#views.set(message, view);
       return view;
