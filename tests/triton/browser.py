@@ -122,7 +122,9 @@ def opened(browser: Browser, url: str, path: str = "", **options: Any) -> Iterat
             playground.failed_statuses.append(response.status)
 
     def asked(request: Any) -> None:
-        hosts.add(urlsplit(request.url).netloc)
+        # Pictures that a visitor attaches are shown from the memory of the page.
+        if not request.url.startswith("blob:"):
+            hosts.add(urlsplit(request.url).netloc)
         if request.url.endswith("/chat/completions"):
             playground.bodies.append(request.post_data_json)
 

@@ -55,21 +55,6 @@ def answer(client: openai.OpenAI, *questions_and_answers: str, **options: Any) -
     return text
 
 
-def test_what_is_kept_and_malformed_is_left_out(playground: Playground) -> None:
-    """Another release may have kept it."""
-    answer = {"role": "assistant", "content": "fine", "stats": {"firstMs": "soon"}}
-    malformed = [None, 1, {"role": "user"}, {**answer, "content": 1}, {**answer, "toolCalls": {}}]
-    calls = [{**answer, "toolCalls": [call]} for call in (None, {"name": "f"}, {"name": "f", "arguments": {}})]
-    page = playground.page
-    for kept, shown in (([*malformed, *calls, {"role": "user", "content": "hello"}, answer], ["fine"]), ({"a": 1}, [])):
-        # As the page begins: when it is left it keeps what it has.
-        page.add_init_script(f"localStorage.setItem('openai_bls.chat', {json.dumps(json.dumps(kept))})")
-        page.reload()
-        page.wait_for_selector("#model option", state="attached")
-        assert playground.answers == shown
-        assert playground.questions == ["hello"] * len(shown)
-
-
 def test_an_answer_streams_in(playground: Playground, client: openai.OpenAI) -> None:
     playground.ask(QUESTION)
     whole = completion(client, QUESTION)
@@ -94,17 +79,43 @@ def test_an_answer_streams_in(playground: Playground, client: openai.OpenAI) -> 
 def test_settings_reach_the_request(playground: Playground) -> None:
     page = playground.page
     page.fill("#system", "You are a pirate.")
-    for name, value in {"temperature": "0", "top_p": "0.5", "max_tokens": "200", "seed": "7"}.items():
-        page.fill(f"#{name}", value)
+    page.click("#sampling-part summary")
+    values = {"temperature": 0, "top_p": 0.5, "max_tokens": 200, "seed": 7, "top_k": 40, "min_p": 0.1}
+    values |= {"presence_penalty": 0.25, "frequency_penalty": 0, "repetition_penalty": 1.5}
+    for name, value in values.items():
+        page.fill(f"#{name}", str(value))
+    page.fill("#stop_strings", "\\n\\nnever\n\nsaid \\\\n")
     playground.ask("Hello!")
     [body] = playground.bodies
     assert body["messages"][0] == {"role": "system", "content": "You are a pirate."}
-    assert [body[name] for name in ("temperature", "top_p", "max_tokens", "seed")] == [0, 0.5, 200, 7]
-    assert playground.answers[0].startswith("Arr!")
+    assert {name: body[name] for name in values} == values
+    assert body["stop"] == ["\n\nnever", "said \\n"]
+    for name in ("presence_penalty", "repetition_penalty"):
+        page.fill(f"#{name}", "")
+    playground.act("Regenerate")
+    playground.wait()
+    assert playground.answers[-1].startswith("Arr!")
+    # A preset keeps all of it; those of the page are of the sampling alone.
+    page.click("#preset-save")
+    page.fill("#preset-name", "Pirate")
+    page.keyboard.press("Enter")
+    page.select_option("#preset", "Exact")
+    assert (page.input_value("#temperature"), page.input_value("#top_k")) == ("0", "")
+    assert page.input_value("#system") == "You are a pirate."
+    page.click("#settings-form [type=reset]")
+    assert page.input_value("#system") == ""
+    page.reload()
+    page.select_option("#preset", "Pirate")
+    assert (page.input_value("#system"), page.input_value("#min_p")) == ("You are a pirate.", "0.1")
+    page.fill("#min_p", "0.2")
+    assert page.input_value("#preset") == ""
+    page.select_option("#preset", "Pirate")
+    page.click("#preset-delete")
+    assert page.locator("#preset option", has_text="Pirate").count() == 0
     page.fill("#max_tokens", "2")
     playground.act("Regenerate")
     playground.wait()
-    assert "cut off at the token limit" in page.inner_text(".stats")
+    assert "cut off at the token limit" in page.inner_text(".stats >> nth=-1")
 
 
 def test_regenerate_edit_and_new_chat(playground: Playground, client: openai.OpenAI) -> None:
@@ -134,6 +145,10 @@ def test_regenerate_edit_and_new_chat(playground: Playground, client: openai.Ope
     page.keyboard.press("Alt+n")
     page.wait_for_selector("#welcome:visible")
     assert playground.questions == []
+    # It is not lost.
+    page.go_back()
+    page.wait_for_selector(".message.assistant")
+    assert playground.answers[0] == "Five."
 
 
 def test_a_chat_outlives_a_reload_and_a_key_the_tab_alone(playground: Playground) -> None:
@@ -152,15 +167,10 @@ def test_a_chat_outlives_a_reload_and_a_key_the_tab_alone(playground: Playground
     assert page.input_value("#key") == "sk-secret"
     assert "sk-secret" not in playground.run("JSON.stringify(localStorage) + document.cookie")
     other = page.context.new_page()
-    other.goto(playground.url)
+    other.goto(page.url)
     other.wait_for_selector(".message.assistant")
     assert other.input_value("#key") == ""
     other.close()
-    page.click("#clear")
-    page.wait_for_selector("#welcome:visible")
-    page.reload()
-    page.wait_for_selector("#welcome:visible")
-    assert playground.questions == []
 
 
 def test_json_by_a_schema(playground: Playground) -> None:
@@ -316,7 +326,7 @@ def test_markdown_of_all_kinds(modules: Playground) -> None:
     )
     found = modules.run(
         """async (text) => {
-            const { rendered } = await import("/static/playground/markdown.js");
+            const { rendered } = await import("/static/playground/prose/markdown.js");
             const nodes = [...rendered(text).querySelectorAll("*")];
             return nodes.map((node) => node.cloneNode().outerHTML.replace(/<\\/.*/, ""));
         }""",
@@ -338,7 +348,7 @@ def test_a_wide_table_scrolls_and_its_words_stay_whole(modules: Playground) -> N
     text = f"|{'|'.join(words)}|\n|{'---|' * len(words)}\n|{'1|' * len(words)}"
     lines, scrolls = modules.run(
         """async (text) => {
-            const { rendered } = await import("/static/playground/markdown.js");
+            const { rendered } = await import("/static/playground/prose/markdown.js");
             const box = document.createElement("div");
             box.className = "prose";
             box.style.width = "20rem";
@@ -386,7 +396,7 @@ ATTACKS = [
 def test_no_answer_becomes_code(modules: Playground) -> None:
     found = modules.run(
         """async (attacks) => {
-            const { rendered } = await import("/static/playground/markdown.js");
+            const { rendered } = await import("/static/playground/prose/markdown.js");
             const seen = [];
             for (const attack of [...attacks, attacks.join("\\n\\n")]) {
                 const box = document.createElement("div");
@@ -470,7 +480,7 @@ def test_keyboard_and_theme(playground: Playground) -> None:
     assert playground.run("document.documentElement.dataset.theme") == "system"
     # The script of the page has run.
     assert playground.url in page.locator("figure code").first.inner_text()
-    page.click("text=playground")
+    page.get_by_role("link", name="Playground").first.click()
     page.wait_for_url(playground.url)
     page.emulate_media(color_scheme="dark")
     assert playground.run("getComputedStyle(document.body).backgroundColor") in colours
@@ -515,7 +525,7 @@ def test_metrics_are_read_as_prometheus_reads_them(modules: Playground) -> None:
     names = sorted({name for name, _, _ in expected})
     found = modules.run(
         """async ([text, names]) => {
-            const { Samples } = await import("/static/playground/prometheus.js");
+            const { Samples } = await import("/static/playground/live/prometheus.js");
             const samples = new Samples(text);
             return names.flatMap((name) => samples.of(name).map(({ labels, value }) => [name, labels, String(value)]));
         }""",

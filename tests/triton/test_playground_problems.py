@@ -143,4 +143,4 @@ def test_a_server_that_ends(playground: Playground, strict: RunningServer) -> No
     playground.wait()
     assert playground.problem == "The server does not answer."
     # The conversation is kept all the same.
-    assert playground.run("JSON.parse(localStorage['openai_bls.chat'])[0].content") == "hello"
+    assert page.locator("#conversation-list .title").all_inner_texts() == ["hello"]

@@ -21,7 +21,11 @@ from openai_bls.core.errors import (
 
 OPENAPI = "3.1.0"
 DEFAULT_MODEL = "openai_bls"
-"""Model of the examples: the name under which the default engine is served, if its build gave it no other."""
+"""Model of examples that need one where none may be named: the default engine's, if its build gave it no other."""
+GENERATES = "generate"
+"""Task of the engines, as /v1/models says it."""
+_EMBEDS = "embeddings"
+"""Task, and name of its endpoint, that other models have, and some engines."""
 _JSON = "application/json"
 
 
@@ -87,6 +91,7 @@ def document(
     has_guards: bool,
     max_items: int | None = None,
     max_values: int | None = None,
+    served: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Any]:
     """The document, as JSON has it.
 
@@ -96,6 +101,8 @@ def document(
         has_guards: requests and answers are shown to guards, which may refuse them.
         max_items: tokens of the longest context, and so the most messages, for instance; None is not known.
         max_values: most values of a body, which bound every array that has no bound of its own; None is not known.
+        served: name → tasks of the served models, the default first, which examples name; None is not known. With
+            `has_keys` examples name none, for the document is read without a key.
     """
     operations = [endpoint.operation for endpoints in by_title.values() for endpoint in endpoints]
     types = [kind for o in operations for kind in (*o.bodies, o.answer, o.events, o.query, o.error) if kind is not None]
@@ -107,7 +114,7 @@ def document(
     paths: dict[str, dict[str, Any]] = {}
     for title, endpoints in by_title.items():
         for endpoint, path in ((known, path) for known in endpoints for path in known.paths):
-            operation = _operation(endpoint, path, schemas, has_keys=has_keys, has_guards=has_guards)
+            operation = _operation(endpoint, path, schemas, served, has_keys=has_keys, has_guards=has_guards)
             operation["tags"] = [title]
             paths.setdefault(_template(path), {})[endpoint.method.lower()] = operation
     for path, (summary, kind) in _SERVER.items():
@@ -187,8 +194,41 @@ def _template(path: str) -> str:
     return re.sub(r"\{(\w+)(:\w+)?\}", r"{\1}", path)
 
 
+def _example(
+    endpoint: Endpoint, served: Mapping[str, Sequence[str]] | None, *, has_keys: bool
+) -> tuple[Mapping[str, Any] | None, bool]:
+    """A body to begin with, None if there is none; and whether no model here serves the endpoint."""
+    if endpoint.operation.example is not None:
+        return endpoint.operation.example, False
+    if endpoint.smoke is None:
+        return None, False
+    body = endpoint.smoke.body
+    unnamed = {"model": DEFAULT_MODEL, **body} if _needs_model(endpoint.operation) else body
+    if served is None:
+        return unnamed, False
+    tasks = endpoint.smoke.tasks or (_EMBEDS if endpoint.name == _EMBEDS else GENERATES,)
+    names = [name for name, known in served.items() if set(known) & set(tasks)]
+    if not names:
+        return None, True
+    if has_keys:
+        # Without a name the default answers, or the only model of the task.
+        return (unnamed if len(names) == 1 or not endpoint.smoke.tasks else None), False
+    return {"model": names[0], **body}, False
+
+
+def _needs_model(operation: Operation) -> bool:
+    fields = [field for body in operation.bodies for field in msgspec.structs.fields(getattr(body, "__origin__", body))]
+    return any(field.encode_name == "model" and field.required for field in fields)
+
+
 def _operation(
-    endpoint: Endpoint, path: str, schemas: SchemaBuilder, *, has_keys: bool, has_guards: bool
+    endpoint: Endpoint,
+    path: str,
+    schemas: SchemaBuilder,
+    served: Mapping[str, Sequence[str]] | None,
+    *,
+    has_keys: bool,
+    has_guards: bool,
 ) -> dict[str, Any]:
     known = endpoint.operation
     number = endpoint.paths.index(path)
@@ -214,9 +254,9 @@ def _operation(
     if known.bodies:
         bodies = [schemas.schema(body) for body in known.bodies]
         content: dict[str, Any] = {"schema": bodies[0] if len(bodies) == 1 else {"anyOf": bodies}}
-        example = known.example
-        if example is None and endpoint.smoke is not None:
-            example = {"model": DEFAULT_MODEL, **endpoint.smoke.body}
+        example, unserved = _example(endpoint, served, has_keys=has_keys)
+        if unserved:
+            found["x-unserved"] = True
         if example is not None:
             content["example"] = example
         found["requestBody"] = {"required": True, "content": {known.body_type: content}}

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from openai_bls.api.openapi.json_schema import REF, Schema
-
-_ORIGIN = "http://localhost:9000"
-"""Server of the commands; the page's script puts its own in place of it."""
+from openai_bls.api.openapi.page_start import ORIGIN, figure, start
 
 
-def page(document: dict[str, Any]) -> bytes:
+def page(document: dict[str, Any], served: Mapping[str, Sequence[str]]) -> bytes:
     """The page.
 
     Args:
         document: description that `openapi.document` makes.
+        served: name → tasks of the served models, the default first.
     """
     html = _TEMPLATE.format(
         title=escape(document["info"]["title"]),
         version=escape(document["info"]["version"]),
+        start="".join(start(document, served)),
         description=_prose(document["info"]["description"]),
         contents="".join(_contents(document)),
-        operations="".join(_operations(document)),
+        operations="".join(_operations(document, next(iter(served), None))),
     )
     return html.encode()
 
@@ -44,9 +44,9 @@ _TEMPLATE = """<!doctype html>
 </head>
 <body>
 <nav aria-label="Endpoints"><h1>{title} {version}</h1>
-<p><a href="openapi.json">openapi.json</a> · <a href="./">playground</a></p>
+<p><a href="./">Playground</a> · <a href="openapi.json">openapi.json</a></p>
 <details open><summary>Endpoints</summary>{contents}</details></nav>
-<main><p>{description}</p>{operations}</main>
+<main>{start}<p>{description}</p>{operations}</main>
 </body>
 </html>
 """
@@ -68,7 +68,7 @@ def _contents(document: dict[str, Any]) -> Iterator[str]:
         yield "</ul>"
 
 
-def _operations(document: dict[str, Any]) -> Iterator[str]:
+def _operations(document: dict[str, Any], model: str | None) -> Iterator[str]:
     components = document["components"]["schemas"]
     for tag in document["tags"]:
         yield f"<h2>{escape(tag['name'])}</h2>"
@@ -79,7 +79,11 @@ def _operations(document: dict[str, Any]) -> Iterator[str]:
             if "description" in operation:
                 yield f"<p>{_prose(operation['description'])}</p></section>"
                 continue
-            yield _curl(path, method, operation, has_keys="security" in document)
+            if "x-unserved" in operation:
+                yield '<p class="soft">No model of this server serves it.</p>'
+            else:
+                has_keys = "security" in document
+                yield _curl(_filled(path, None if has_keys else model), method, operation, has_keys=has_keys)
             yield from _parameters(operation)
             for content in operation.get("requestBody", {}).get("content", {}).values():
                 yield "<h4>Request body</h4>"
@@ -88,8 +92,15 @@ def _operations(document: dict[str, Any]) -> Iterator[str]:
             yield "</section>"
 
 
+def _filled(path: str, model: str | None) -> str:
+    """A path with a value in place of each parameter; curl has a meaning of its own for braces."""
+    if model is not None:
+        path = path.replace("{model}", model)
+    return re.sub(r"\{(\w+)\}", lambda parameter: parameter[1].upper(), path)
+
+
 def _curl(path: str, method: str, operation: dict[str, Any], *, has_keys: bool) -> str:
-    words = [f"curl {_ORIGIN}{path}"]
+    words = [f"curl {ORIGIN}{path}"]
     if method not in ("get", "post"):
         words.append(f"-X {method.upper()}")
     if has_keys and operation.get("security") is None:
@@ -103,8 +114,7 @@ def _curl(path: str, method: str, operation: dict[str, Any], *, has_keys: bool) 
         words += ["-H 'Content-Type: application/json'", f"-d '{body}'"]
     elif method == "post":
         words.append("-X POST")
-    command = escape(" \\\n  ".join(words))
-    return f'<figure><button type="button">Copy</button><pre tabindex="0"><code>{command}</code></pre></figure>'
+    return figure(" \\\n  ".join(words))
 
 
 def _parameters(operation: dict[str, Any]) -> Iterator[str]:

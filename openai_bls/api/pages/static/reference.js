@@ -1,9 +1,10 @@
 // Reference page of the API: commands for this server, a list that folds on a phone, buttons that copy.
 "use strict";
 
-// Commands name the server that this page came from.
-for (const code of document.querySelectorAll("figure code")) {
-  code.textContent = code.textContent.replaceAll("http://localhost:9000", location.origin);
+// Commands name the server that this page came from, with the path that a proxy may put before it.
+const root = new URL("./", document.baseURI).href.replace(/\/$/, "");
+for (const code of document.querySelectorAll("figure code, [data-origin]")) {
+  code.textContent = code.textContent.replaceAll("http://localhost:9000", root);
 }
 // A phone begins with the list closed; a wide window shows it beside the text.
 const contents = document.querySelector("nav details");

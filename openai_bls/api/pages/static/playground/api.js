@@ -1,6 +1,7 @@
 // Requests to the API of this server, with the visitor's key.
 
-import { eventData } from "./event_stream.js";
+import { eventBatches } from "./chat/event_stream.js";
+import { inlined } from "./chat/pictures.js";
 import { Problem, brokenOff, problemOf, unreachable } from "./problems.js";
 
 /** The address under which this page and the API are: "/" or what a proxy puts before it. */
@@ -36,17 +37,19 @@ export async function metrics(key, signal) {
   return (await request("metrics", key, { signal })).text();
 }
 
-/** Chunks of a streamed chat completion.
+/** Chunks of a streamed chat completion, those that come together in one array.
  * @throws Problem; an AbortError when `signal` says so */
 export async function* chatChunks(body, key, signal) {
-  const options = { method: "POST", body: JSON.stringify(body), signal, headers: { "content-type": "application/json" } };
+  const options = { method: "POST", body: JSON.stringify(await inlined(body)), signal, headers: { "content-type": "application/json" } };
   const response = await request("v1/chat/completions", key, options, body.model);
   try {
-    for await (const data of eventData(response.body)) {
-      if (data === "[DONE]") return;
-      const chunk = JSON.parse(data);
-      if (chunk.error) throw problemOf(0, chunk.error, { model: body.model });
-      yield chunk;
+    for await (const batch of eventBatches(response.body)) {
+      const end = batch.indexOf("[DONE]");
+      const chunks = (end < 0 ? batch : batch.slice(0, end)).map((data) => JSON.parse(data));
+      const bad = chunks.findIndex((chunk) => chunk.error);
+      yield bad < 0 ? chunks : chunks.slice(0, bad);
+      if (bad >= 0) throw problemOf(0, chunks[bad].error, { model: body.model });
+      if (end >= 0) return;
     }
   } catch (error) {
     throw error instanceof Problem || error.name === "AbortError" ? error : brokenOff();

@@ -1,19 +1,21 @@
 // Choice of the model, from what the server lists.
 
 import { chatModels } from "./api.js";
-import { byId, element } from "./dom.js";
+import { byId, element } from "./ui/dom.js";
 import { Problem } from "./problems.js";
-import { kept } from "./storage.js";
+import { kept } from "./ui/storage.js";
 
 export class Models {
   #settings;
+  #cards = new Map();
   #onProblem;
+  #onChosen;
   #select = byId("model");
 
-  /** @param onProblem takes the problem with the list; null when it has come */
-  constructor(settings, onProblem) {
-    this.#settings = settings;
-    this.#onProblem = onProblem;
+  /** @param onProblem takes the problem with the list; null when it has come
+   * @param onChosen is called when another model is chosen, or more is known of it */
+  constructor(settings, onProblem, onChosen) {
+    [this.#settings, this.#onProblem, this.#onChosen] = [settings, onProblem, onChosen];
     this.#select.addEventListener("change", () => {
       kept.set("model", this.selected);
       this.#name();
@@ -27,6 +29,11 @@ export class Models {
     return this.#select.value;
   }
 
+  /** True if the chosen model reads pictures, by its card. */
+  get takesPictures() {
+    return this.#cards.get(this.selected)?.input_modalities?.includes("image") === true;
+  }
+
   async load() {
     try {
       this.#show(await chatModels(this.#settings.key));
@@ -38,16 +45,22 @@ export class Models {
   }
 
   #show(models) {
-    const ids = models.map((model) => model.id);
+    this.#cards = new Map(models.map((model) => [model.id, model]));
+    const ids = [...this.#cards.keys()];
+    this.#fill(ids);
+    this.#name();
+  }
+
+  #fill(ids) {
     const listed = [...this.#select.options].map((option) => option.value);
     if (ids.join("\n") === listed.join("\n")) return;
     const wanted = this.selected || kept.get("model");
     this.#select.replaceChildren(...ids.map((id) => element("option", { value: id, textContent: id })));
     if (ids.includes(wanted)) this.#select.value = wanted;
-    this.#name();
   }
 
   #name() {
     byId("welcome-model").textContent = this.selected;
+    this.#onChosen();
   }
 }

@@ -50,7 +50,7 @@ export function problemOf(given, error, { model = "", hasKey = false, retryAfter
     return of(`The model “${model}” is not served here.`, "It may have been unloaded. Choose another one above.", { field: "model" });
   if (TOO_LONG.includes(error?.code))
     return of("This conversation is too long for the model.", "Begin a new chat, shorten a message, or lower “Max tokens”.");
-  if (status === 413) return of("This message is larger than the server takes.", "Shorten it.");
+  if (status === 413) return of("This message is larger than the server takes.", "Shorten it, or send fewer or smaller pictures.");
   if (status === 429) return of("There are too many requests just now.", later(retryAfter), { canRetry: true });
   if (status === 503) return of("The server is busy or not ready yet.", later(retryAfter), { canRetry: true });
   if (status === 504) return of("The model took too long.", later(retryAfter), { canRetry: true });

@@ -1,0 +1,78 @@
+// Composer: the field for a message, its buttons, and what one may ask first.
+
+import { byId, element } from "../ui/dom.js";
+import { ofThisTab } from "../ui/storage.js";
+
+const SUGGESTIONS = ["What is machine learning?", "What is a KV cache?", "Write a haiku.", "How do I send a request with curl?"];
+
+export class Composer {
+  #chat;
+  #library;
+  #attachments;
+  #field = byId("prompt");
+
+  /** @param library begins new conversations
+   * @param attachments pictures of the next message */
+  constructor(chat, library, attachments) {
+    [this.#chat, this.#library, this.#attachments] = [chat, library, attachments];
+    // A message half written outlives a reload.
+    this.#field.value = ofThisTab.get("draft") ?? "";
+    this.#fit();
+    this.#field.addEventListener("input", () => {
+      ofThisTab.set("draft", this.text);
+      this.#fit();
+    });
+    this.#field.addEventListener("keydown", (event) => this.#pressed(event));
+    byId("composer").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.send(this.text);
+    });
+    byId("stop").addEventListener("click", () => {
+      chat.stop();
+      this.focus();
+    });
+    for (const id of ["new-chat", "list-new-chat"]) byId(id).addEventListener("click", () => this.begin());
+    byId("code-button").addEventListener("click", () => chat.showCode(this.text, attachments.pictures));
+    const buttons = SUGGESTIONS.map((text) => element("button", { type: "button", className: "suggestion", textContent: text, onclick: () => this.send(text) }));
+    byId("suggestions").append(...buttons.map((button) => element("li", {}, button)));
+  }
+
+  get text() {
+    return this.#field.value;
+  }
+
+  send(text) {
+    const { pictures } = this.#attachments;
+    if ((!text.trim() && !pictures.length) || this.#chat.running || !this.#chat.send(text, pictures)) return;
+    this.#attachments.clear();
+    this.#field.value = "";
+    ofThisTab.set("draft", "");
+    this.#fit();
+    this.focus();
+  }
+
+  /** Begins a new chat; the one that is shown stays in the list. */
+  begin() {
+    this.#library.begin();
+    this.focus();
+  }
+
+  focus() {
+    // On a touch screen the keyboard would cover the answer.
+    if (!matchMedia("(pointer: coarse)").matches) this.#field.focus();
+  }
+
+  #pressed(event) {
+    // Enter ends the composition of a Chinese or Japanese word before it sends anything.
+    if (event.isComposing || event.keyCode === 229) return;
+    if (event.key === "ArrowUp" && !this.text && this.#chat.editLast()) event.preventDefault();
+    if (event.key !== "Enter" || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    this.send(this.text);
+  }
+
+  #fit() {
+    this.#field.style.height = "auto";
+    this.#field.style.height = `${Math.min(this.#field.scrollHeight, innerHeight * 0.35)}px`;
+  }
+}

@@ -1,0 +1,87 @@
+// Prose of one answer: markdown that grows while it streams in. Blocks that can no longer change are made once.
+
+import { element } from "../ui/dom.js";
+import { blocksOf, fragmentOf } from "./markdown.js";
+
+/** From so many blocks on, those out of sight are not laid out. */
+const MANY = 40;
+
+export class Prose {
+  node = element("div", { className: "prose" });
+  /** Settled blocks, in the groups in which they were made: what tells them from others, and their nodes. */
+  #groups = [];
+  /** Nodes of the last block, which may change. */
+  #tail = [];
+  /** Length of the settled text. */
+  #length = 0;
+  #text = "";
+  #links = {};
+
+  /** Shows `text`, of which more may follow. */
+  grow(text) {
+    const whole = withoutReturns(text);
+    if (!whole.startsWith(this.#text)) this.#reset();
+    this.#text = whole;
+    const blocks = blocksOf(whole.slice(this.#length), { mayGrow: true, links: this.#links });
+    const last = blocks.findLastIndex(({ type }) => type !== "space");
+    this.#dropTail();
+    Object.assign(this.#links, blocks.links);
+    this.#settle(blocks.slice(0, Math.max(last, 0)));
+    this.#tail = this.#append(blocks.slice(Math.max(last, 0)), { plain: true });
+  }
+
+  /** Shows the whole of `text`: as if it had come at once. */
+  finish(text) {
+    const whole = withoutReturns(text);
+    const blocks = blocksOf(whole);
+    this.#dropTail();
+    this.#text = whole;
+    // What a definition says of a link may stand after the link.
+    this.#settle(blocks.slice(this.#cut(Object.keys(blocks.links).length ? [] : blocks.map(key))));
+  }
+
+  /** Takes out the groups from the first on that is not in `keys`; returns how many blocks are left. */
+  #cut(keys) {
+    let kept = 0;
+    const wrong = this.#groups.findIndex((group) => {
+      const same = group.keys.every((one, index) => one === keys[kept + index]);
+      if (same) kept += group.keys.length;
+      return !same;
+    });
+    if (wrong >= 0) for (const { nodes } of this.#groups.splice(wrong)) for (const node of nodes) node.remove();
+    this.#length = this.#groups.reduce((sum, { length }) => sum + length, 0);
+    return kept;
+  }
+
+  #reset() {
+    this.#links = {};
+    this.#dropTail();
+    this.#cut([]);
+  }
+
+  #settle(blocks) {
+    if (!blocks.length) return;
+    const length = blocks.reduce((sum, { raw }) => sum + raw.length, 0);
+    this.#groups.push({ keys: blocks.map(key), length, nodes: this.#append(blocks) });
+    this.#length += length;
+  }
+
+  #append(blocks, options) {
+    const fragment = fragmentOf(blocks, options);
+    const nodes = [...fragment.childNodes];
+    this.node.classList.toggle("many", this.node.childElementCount + nodes.length > MANY);
+    this.node.append(fragment);
+    return nodes;
+  }
+
+  #dropTail() {
+    for (const node of this.#tail) node.remove();
+    this.#tail = [];
+  }
+}
+
+/** What tells a block from another; whether the items of a list are paragraphs depends on those that follow. */
+const key = ({ raw, loose }) => (loose ? `loose ${raw}` : raw);
+
+/** Lines end as marked has them. */
+const withoutReturns = (text) => text.replace(/\r\n?/g, "\n");

@@ -1,0 +1,148 @@
+"""Prose of the playground: markdown that grows block by block, formulas, and the colours of code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from openai_bls.launcher.testing import RunningServer
+from tests.triton.browser import Browser, Playground, opened
+
+pytestmark = pytest.mark.triton
+
+
+@pytest.fixture(scope="module")
+def modules(browser: Browser, server: RunningServer) -> Iterator[Playground]:
+    """A page whose modules are tried by themselves."""
+    with opened(browser, server.openai_url.removesuffix("v1")) as opened_page:
+        yield opened_page
+
+
+TEXTS = [
+    "# T\n\npara *a\nb*\r\n\r\nSet\n===\n\n```py\nx = 1\n\n\ny\n```\nafter\n\n    indented\n\n    more\n",
+    "- a\n- b\n\n- loose\n  - in\n\n    deep\n\n1. x\n2. y\n\n   ```\n   code\n   ```\n3. z\n\nend",
+    "| a | b |\n|---|--:|\n| 1 | `x|` |\n| 2 |\n\n> q\nlazy\n>\n> - l\n\n---\n\n<b>html</b>\n\n<div>\nblock\n\n</div>",
+    "[a] and [b][c], later\n\n[a]: https://a.example 'x'\n\nmore\n\n[c]: https://c.example\n",
+    "text:\n\\[\na\n- b\n= c\n\\]\nmore $x^2$ and $5 or $10\n\n$$\nx\n$$\n\n$$ never closed\n\nnext \\(y\\) \\$z\\$",
+    "".join(f"{number}. item\n" for number in range(1, 131)) + "\nend",
+    "- x\n" * 120 + "\n- loose\n",
+]
+
+
+def test_an_answer_that_grows_ends_as_if_it_had_come_at_once(modules: Playground) -> None:
+    """Whatever its pieces were; while it grows nothing is lost of it, and what is settled is not made again."""
+    found = modules.run(
+        """async (texts) => {
+            const { Prose } = await import("/static/playground/prose/prose.js");
+            const { rendered } = await import("/static/playground/prose/markdown.js");
+            const html = (node) => [...node.childNodes].map((child) => child.outerHTML ?? child.textContent).join("");
+            const letters = (node) => node.textContent.replace(/\\W|Copy/g, "");
+            return texts.map((text) => [1, 7, 40].map((step) => {
+                const prose = new Prose();
+                let lost = 0;
+                for (let end = step; end < text.length + step; end += step) {
+                    const before = letters(prose.node).length;
+                    prose.grow(text.slice(0, end));
+                    lost = Math.max(lost, before - letters(prose.node).length);
+                }
+                prose.finish(text);
+                const whole = document.createElement("div");
+                whole.append(rendered(text));
+                return [html(prose.node) === html(whole), lost];
+            }));
+        }""",
+        TEXTS,
+    )
+    assert [[same for same, _ in steps] for steps in found] == [[True] * 3] * len(TEXTS)
+    # A definition of a link, a cell too many or a language is all that may go again.
+    assert max(lost for steps in found for _, lost in steps) < 20
+
+
+def test_the_work_for_a_long_answer_grows_as_it_does(modules: Playground) -> None:
+    """Characters of HTML that are made safe, in relation to those of the answer: not once more with each piece."""
+    block = "## Part\n\nSome *prose* and `code`.\n\n- one\n- two\n\n```python\nx = 1\n```\n\n"
+    found = modules.run(
+        """async ([text, pieces]) => {
+            const { Prose } = await import("/static/playground/prose/prose.js");
+            const real = DOMPurify.sanitize;
+            let work = 0;
+            DOMPurify.sanitize = (html, options) => {
+                work += html.length;
+                return real.call(DOMPurify, html, options);
+            };
+            const prose = new Prose();
+            for (let piece = 1; piece <= pieces; piece++) prose.grow(text.slice(0, (text.length * piece) / pieces));
+            prose.finish(text);
+            DOMPurify.sanitize = real;
+            return [work / text.length, prose.node.classList.contains("many")];
+        }""",
+        [block * 400, 1000],
+    )
+    assert found[0] < 6
+    assert found[1]
+
+
+FORMULAS = (
+    "$a^2$, \\(b\\), $5 or $10.\n\n$$\\frac{1}{2}$$\n\n\\[\n\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix} \\vec{v}\n\\]\n\n"
+    "`$no$` and $\\fcolorbox{red}{blue}{x} \\pmb{y}$ and $\\unknown{z}$\n\n"
+    "```python\ndef f(): return '<b>' # $x$\n```\n\n```nothing-known\n<i>x</i>\n```\n"
+)
+ATTACKS = [
+    r"$\href{javascript:alert(1)}{x}$",
+    r"$\url{javascript:alert(1)}$",
+    r"$\includegraphics{https://elsewhere.example/x.png}$",
+    r"$\htmlStyle{background:url(https://elsewhere.example/x)}{x}$",
+    r"$\htmlData{onclick=alert(1)}{x} \htmlId{settings}{y} \htmlClass{z}{z}$",
+    r"$\def\a{\a\a}\a$",
+    r"$\rule{100000em}{100000em}$",
+    r"$<img src=x onerror=alert(1)>$",
+    "```html\n<img src=x onerror=alert(1)>\n```",
+    "```js\n`</code></pre><script>alert(1)</script>`\n```",
+]
+
+
+def shown(modules: Playground, text: str) -> None:
+    modules.run(
+        """async (text) => {
+            const { rendered } = await import("/static/playground/prose/markdown.js");
+            const box = document.createElement("div");
+            box.className = "prose";
+            box.append(rendered(text));
+            document.querySelector("#messages").replaceChildren(box);
+        }""",
+        text,
+    )
+
+
+def test_formulas_and_colours(modules: Playground) -> None:
+    page = modules.page
+    shown(modules, FORMULAS)
+    page.wait_for_selector(".hljs-keyword")
+    page.wait_for_function("() => document.querySelectorAll('.formula').length === 5")
+    page.wait_for_function("() => document.querySelector('.prose .math')?.title")
+    assert page.locator(".formula.display").count() == 2
+    assert page.inner_text(".prose .math") == r"\unknown{z}"
+    assert "$5 or $10." in page.inner_text(".prose p >> nth=0")
+    assert page.inner_text(".prose p >> nth=1").startswith("$no$")
+    assert page.text_content(".code-block pre >> nth=0") == "def f(): return '<b>' # $x$\n"
+    assert page.locator(".code-block").evaluate_all("nodes => nodes.map((node) => node.dataset.language)") == [
+        "python",
+        "nothing-known",
+    ]
+    # KaTeX's own sizes hold, although the policy allows no style attributes.
+    width: Any = modules.run("document.querySelector('.formula svg').getBoundingClientRect().width")
+    assert 0 < width < 60
+    assert modules.run("document.fonts.check('16px KaTeX_Main')")
+
+
+def test_no_formula_becomes_code(modules: Playground) -> None:
+    shown(modules, "\n\n".join(ATTACKS))
+    page = modules.page
+    # Each is drawn, or told why not.
+    page.wait_for_function("() => [...document.querySelectorAll('.prose .math')].every((node) => node.title)")
+    modules.run("document.querySelector('#scroll').scrollTop = 1e6")
+    page.wait_for_selector(".hljs-tag")
+    assert page.locator(".prose :is(a, img, script, [href], [src], [onclick], [onerror], [id])").count() == 0
+    assert modules.run("document.querySelector('.prose').scrollWidth") < 20_000
