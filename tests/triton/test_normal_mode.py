@@ -68,6 +68,45 @@ def test_unary_calls_of_the_ensembles(
     assert whole["text_output"] == text.decode() != ""
 
 
+def test_the_steps_of_the_official_end_to_end_test(client: grpcclient.InferenceServerClient) -> None:
+    """Tensors of end_to_end_test.py of 0.7.2 to 0.18.2, by hand and by the ensemble."""
+    words = [
+        infer_input(name, np.array([[""]], dtype=np.object_), "BYTES") for name in ("BAD_WORDS_DICT", "STOP_WORDS_DICT")
+    ]
+    query = infer_input("QUERY", np.array([[RAW[0].raw]], dtype=np.object_), "BYTES")
+    length = np.array([[16]], dtype=np.int32)
+    prompt = client.infer("preprocessing", [query, *words, infer_input("REQUEST_OUTPUT_LEN", length, "INT32")])
+    names = {
+        "INPUT_ID": "input_ids", "REQUEST_INPUT_LEN": "input_lengths", "REQUEST_OUTPUT_LEN": "request_output_len",
+        "DECODER_INPUT_ID": "decoder_input_ids", "OUT_END_ID": "end_id", "OUT_PAD_ID": "pad_id",
+    }  # fmt: skip
+    tokens = client.infer(
+        "tensorrt_llm", [infer_input(name, prompt.as_numpy(given), "INT32") for given, name in names.items()]
+    )
+    outputs = ("cum_log_probs", "output_log_probs", "context_logits", "generation_logits")
+    back = [("TOKENS_BATCH", "output_ids", "INT32"), ("SEQUENCE_LENGTH", "sequence_length", "INT32")]
+    back += [(name.upper(), name, "FP32") for name in outputs]
+    text = client.infer(
+        "postprocessing", [infer_input(name, tokens.as_numpy(given), kind) for name, given, kind in back]
+    )
+    whole = client.infer(
+        "ensemble",
+        [
+            infer_input("text_input", np.array([[RAW[0].raw]], dtype=np.object_), "BYTES"),
+            infer_input("max_tokens", length, "INT32"),
+        ],
+    )
+    assert text.as_numpy("OUTPUT").tolist() == whole.as_numpy("text_output").tolist() != [b""]
+    for name in outputs:
+        expected = pytest.approx(whole.as_numpy(name), abs=1e-4)
+        assert tokens.as_numpy(name) == expected
+        assert text.as_numpy(f"OUT_{name.upper()}") == expected
+    # Dummies, as they were when clients read them unasked.
+    assert whole.as_numpy("context_logits").tolist() == [[[0.0]]]
+    assert whole.as_numpy("generation_logits").tolist() == [[[[0.0]]]]
+    assert whole.as_numpy("output_log_probs").shape == (1, 1, 16)
+
+
 def test_what_takes_several_responses_is_refused(client: grpcclient.InferenceServerClient) -> None:
     several: dict[str, dict[str, Any]] = {
         "streaming": {"streaming": STREAMING},

@@ -61,7 +61,7 @@ class TritonPythonModel:
                 key = request_keys.check_key(self.api_keys, parameters)
                 # On `generate` it is a parameter like any other, in seconds.
                 timeout = parameters.get("timeout", pb_utils.request_timeout_s(request))
-                self.runtime.accept(pb_utils.only_inputs(request), reply, parameters, key, timeout)
+                self.runtime.accept(pb_utils.only_inputs(request), reply, parameters, key, timeout, reply.requested)
             except ApiError as error:
                 self.runtime.refuse(error, reply, parameters)
             except Exception:

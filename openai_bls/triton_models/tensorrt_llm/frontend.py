@@ -46,8 +46,20 @@ class Frontend:
         self._watcher = threading.Thread(target=self._watch, name="cancellation", daemon=True)
         self._watcher.start()
 
-    def open(self, arrays: Mapping[str, np.ndarray[Any, Any]], triton_id: str, stream: Reply[Outputs]) -> None:
+    def open(
+        self,
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        triton_id: str,
+        stream: Reply[Outputs],
+        outputs: frozenset[str] = frozenset(),
+    ) -> None:
         """Take one request; its responses go to `stream`.
+
+        Args:
+            arrays: the input tensors by name.
+            triton_id: the request's id.
+            stream: takes the responses.
+            outputs: names of the outputs to send: all where the client names none.
 
         Raises:
             InvalidRequestError: it cannot be honoured; nothing has been sent.
@@ -56,7 +68,7 @@ class Frontend:
             self._stop(triton_id)
             stream.close()
             return
-        request = requests.parse(arrays, self._info, self._settings.exclude_input_in_output)
+        request = requests.parse(arrays, self._info, self._settings.exclude_input_in_output, outputs=outputs)
         if not self._decoupled:
             requests.require_one_response(request)
 

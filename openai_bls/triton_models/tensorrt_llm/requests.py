@@ -17,7 +17,8 @@ from openai_bls.core import word_lists
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, Grammar, SamplingParams
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.triton_models.tensors import word_tensors
-from openai_bls.triton_models.tensors.arrays import Arrays
+from openai_bls.triton_models.tensors.arrays import Arrays, is_true
+from openai_bls.triton_models.tensors.models import LOG_PROBS, LOGITS, TENSORRT_LLM
 
 # Inputs that are declared so that official clients may send them, and the values at which they change nothing.
 # Of no effect without beam search or top_p_decay, whatever they hold: len_penalty, early_stopping and
@@ -44,6 +45,9 @@ _SUPPORTED: dict[str, tuple[str, Any]] = {
 }
 # As the engines have it: 100 chooses a token, -100 keeps it away.
 _MAX_BIAS = 100.0
+_LOG_PROBS = frozenset(tensor.name for tensor in LOG_PROBS)
+_LOGITS = frozenset(tensor.name for tensor in LOGITS)
+_OUTPUTS = frozenset(tensor.name for tensor in TENSORRT_LLM.outputs)
 _GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar", "structural_tag")
 
 
@@ -57,6 +61,8 @@ class OfficialRequest(msgspec.Struct, frozen=True):
     return_sequences: int
     streaming: bool
     exclude_input: bool
+    dummies: frozenset[str] = frozenset()
+    """Outputs of logits to send in whole answers, which hold a zero unless they are asked for, as officially."""
 
     def engine_request(self, request_id: int, row: int, index: int) -> GenerationRequest:
         """The engine request of sequence `index` of a row."""
@@ -74,7 +80,11 @@ def is_stop(arrays: Arrays) -> bool:
 
 
 def parse(
-    arrays: Arrays, info: EngineInfo, exclude_input_default: bool, prompts: list[list[int]] | None = None
+    arrays: Arrays,
+    info: EngineInfo,
+    exclude_input_default: bool,
+    prompts: list[list[int]] | None = None,
+    outputs: frozenset[str] = frozenset(),
 ) -> OfficialRequest:
     """The request that the input tensors hold.
 
@@ -83,11 +93,20 @@ def parse(
         info: facts of the engine.
         exclude_input_default: value of `exclude_input_in_output` for requests that do not give it.
         prompts: prompts in token ids, one per row; None reads them from `input_ids`.
+        outputs: names of the outputs to send, as Triton tells them: all where the client names none.
 
     Raises:
         InvalidRequestError: a missing or bad tensor, or one that asks for what this engine does not do.
     """
     _refuse_what_no_engine_does(arrays, info)
+    streaming = _scalar(arrays, "streaming", False)
+    logprobs = is_true(arrays, "return_log_probs")
+    if "return_log_probs" in arrays:
+        _if_supported(arrays, "return_log_probs", info)
+    else:
+        logprobs = wants_log_probs(outputs, _OUTPUTS, info, streaming)
+    if outputs < _OUTPUTS and outputs & _LOGITS:
+        raise _unsupported(min(outputs & _LOGITS))
     end_id = _scalar(arrays, "end_id", None)
     max_tokens = _required(arrays, "request_output_len")
     if max_tokens < 1:
@@ -101,7 +120,7 @@ def parse(
         stop_words=tuple(_words(arrays, "stop_words_list")),
         bad_words=tuple(_words(arrays, "bad_words_list")),
         min_tokens=_min_tokens(arrays, info, max_tokens),
-        logprobs=0 if _if_supported(arrays, "return_log_probs", info) else None,
+        logprobs=0 if logprobs else None,
         grammar=_grammar(arrays, info),
     )
     return_sequences = _scalar(arrays, "num_return_sequences", 1)
@@ -111,9 +130,36 @@ def parse(
         prompts=_prompts(arrays) if prompts is None else prompts,
         template=template,
         return_sequences=return_sequences,
-        streaming=_scalar(arrays, "streaming", False),
+        streaming=streaming,
         exclude_input=_scalar(arrays, "exclude_input_in_output", exclude_input_default),
+        dummies=outputs & _LOGITS,
     )
+
+
+def wants_log_probs(outputs: frozenset[str], declared: frozenset[str], info: EngineInfo, streaming: bool) -> bool:
+    """True if a request that does not say `return_log_probs` gets log-probabilities: for one of their outputs.
+
+    A client that names no output gets those of whole answers, where the engine has them: old official clients read
+    them unasked.
+
+    Args:
+        outputs: names of the outputs to send: all where the client names none.
+        declared: names of all outputs of the model.
+        info: facts of the engine.
+        streaming: the answer is streamed.
+
+    Raises:
+        InvalidRequestError: the client names such an output, and this engine has none.
+    """
+    wanted = outputs & _LOG_PROBS
+    if not wanted:
+        return False
+    has_them = "logprobs" in info.supported
+    if outputs < declared:
+        if not has_them:
+            raise _unsupported(min(wanted))
+        return True
+    return has_them and not streaming
 
 
 def require_one_response(request: OfficialRequest) -> None:
@@ -136,6 +182,12 @@ def _refuse_what_no_engine_does(arrays: Arrays, info: EngineInfo) -> None:
     for name, neutral in _NEUTRAL.items():
         if _scalar(arrays, name, neutral[0]) not in neutral:
             raise _unsupported(name, neutral)
+    if "decoder_input_ids" in arrays and arrays["decoder_input_ids"].shape[-1] > 1:
+        raise InvalidRequestError(
+            "'decoder_input_ids' is for encoder-decoder models, which no engine here is; the one token that "
+            "preprocessing gives as 'DECODER_INPUT_ID' changes nothing.",
+            param="decoder_input_ids",
+        )
     if "lora_task_id" in arrays:
         names = f": {', '.join(info.lora_names)}" if info.lora_names else ""
         raise InvalidRequestError(

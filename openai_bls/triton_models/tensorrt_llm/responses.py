@@ -2,8 +2,8 @@
 
 Source: tensorrtllm_backend's `all_models/inflight_batcher_llm/tensorrt_llm`. Kept: names, shapes, decoupled streaming
 with only the new tokens in each response but the log-probabilities of all tokens so far, `exclude_input_in_output`,
-no log-probabilities for the prompt and none at all unless asked for. Different: those that come are the model's own,
-before penalties and temperature, and the token that ended the sequence is in neither of the two outputs.
+no log-probabilities for the prompt, zeros for logits that were not asked for. Different: log-probabilities are the
+model's own, before penalties and temperature, and the token that ended the sequence is not in the outputs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import numpy as np
 from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 from openai_bls.core.errors import ApiError, engine_failure
 from openai_bls.triton_models.tensorrt_llm.requests import OfficialRequest
-from openai_bls.triton_models.tensors.models import DECODE_CONTEXT_LENGTH
+from openai_bls.triton_models.tensors.models import DECODE_CONTEXT_LENGTH, LOGITS
 
 Outputs = dict[str, np.ndarray[Any, Any]]
+
+_DUMMIES: Outputs = {tensor.name: np.zeros([1] * (1 + len(tensor.dims)), dtype=np.float32) for tensor in LOGITS}
 
 
 class Responder:
@@ -77,6 +79,8 @@ class Responder:
             "decode_final": np.array([[final]], dtype=np.bool_),
             **sequence.log_probs(),
         }
+        if not self.request.streaming:
+            outputs |= {name: array for name, array in _DUMMIES.items() if name in self.request.dummies}
         self._send(outputs, self.ended)
 
     def error(self, error: ApiError) -> None:

@@ -121,6 +121,7 @@ class Runtime:
         parameters: Mapping[str, Any] | None = None,
         key: str = "",
         timeout: object = None,
+        outputs: frozenset[str] = frozenset(),
     ) -> None:
         """Take a request; returns at once. From any thread.
 
@@ -130,9 +131,10 @@ class Runtime:
             parameters: parameters of the request.
             key: name of the API key that it came with.
             timeout: seconds in which it must be answered, as they were given; None if they were not.
+            outputs: names of the outputs to send: all where the client names none.
         """
         copies = {name: array.copy() for name, array in arrays.items()}
-        answer = functools.partial(self._answer, copies, parameters or {}, key, timeout)
+        answer = functools.partial(self._answer, copies, parameters or {}, key, timeout, outputs)
         self._loop.call_soon_threadsafe(self._senders.answer, reply, answer)
 
     def refuse(self, error: ApiError, reply: Reply[Outputs], parameters: Mapping[str, Any]) -> None:
@@ -187,11 +189,13 @@ class Runtime:
         parameters: Mapping[str, Any],
         key: str,
         timeout: object,
+        outputs: frozenset[str],
         sender: ResponseSender[Outputs],
     ) -> None:
         context = self._context(parameters)
         context.key = key
-        await self._enveloped(context, self._answer_or_raise(context, arrays, parameters, timeout, sender), sender)
+        work = self._answer_or_raise(context, arrays, parameters, timeout, outputs, sender)
+        await self._enveloped(context, work, sender)
 
     def _context(self, parameters: Mapping[str, Any]) -> RequestContext:
         context = triton_context(self._observer, TENSORRT_LLM_BLS, parameters)
@@ -211,6 +215,7 @@ class Runtime:
         arrays: Mapping[str, np.ndarray[Any, Any]],
         parameters: Mapping[str, Any],
         timeout: object,
+        outputs: frozenset[str],
         sender: ResponseSender[Outputs],
     ) -> None:
         context.timeout_s = request_keys.timeout_s(parameters)
@@ -218,7 +223,7 @@ class Runtime:
         deadline = context.deadline(timeout_s, time.monotonic())
         self._admission.check(context.key, deadline)
         with Life(context, self._budgets.enter(context.key)) as life:
-            request = await within(deadline, self._parsed(arrays))
+            request = await within(deadline, self._parsed(arrays, outputs))
             writer = TensorWriter(request, sender)
             sequences = self._sequences(request, writer)
             prompt_tokens = [len(prompt) for prompt in request.official.prompts]
@@ -245,8 +250,9 @@ class Runtime:
         await self._client.ready()
         return self._info.result()
 
-    async def _parsed(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> TextRequest:
-        request = await requests.parse(arrays, await self._engine_info(), self._prompts, self._exclude_input_default)
+    async def _parsed(self, arrays: Mapping[str, np.ndarray[Any, Any]], outputs: frozenset[str]) -> TextRequest:
+        info = await self._engine_info()
+        request = await requests.parse(arrays, info, self._prompts, self._exclude_input_default, outputs)
         if not self._decoupled:
             requests.require_one_response(request)
         return request
