@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -366,6 +367,20 @@ def test_the_llm_api_models_quick_start(server: RunningServer) -> None:
     assert (answer["finish_reason"], answer["stop_reason"]) == ("stop", stop)
     with pytest.raises(TritonError, match="'max_tokens' is missing"):
         generate(server.http_url, "tensorrt_llm_bls", {"text_input": prompt})
+
+
+def test_the_llm_api_models_cancel(server: RunningServer) -> None:
+    """`generate` ends with the text so far at a second request with its id."""
+    body = {"id": "42", "text_input": RAW[0].raw, "sampling_param_max_tokens": 1900, "end_id": -1}
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(generate, server.http_url, "tensorrt_llm_bls", body)
+        # A stop that comes before its request is no error, and stops nothing.
+        while not answer.done():
+            stop = {"id": "42", "text_input": "", "stop": True}
+            assert generate(server.http_url, "tensorrt_llm_bls", stop)["text_output"] == ""
+        assert len(answer.result()["output_log_probs"]) < 1900
+    with pytest.raises(TritonError, match="'stop' needs the id"):
+        generate(server.http_url, "tensorrt_llm_bls", {"text_input": "", "stop": True})
 
 
 def test_stop_words_are_matched_in_the_text(server: RunningServer, reference: Reference) -> None:

@@ -12,6 +12,7 @@ from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.errors import ApiError, InvalidRequestError
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.transport.ipc.server import ExchangeServer
+from openai_bls.triton_models.endpoint.request_keys import STOP_WITHOUT_ID
 from openai_bls.triton_models.tensorrt_llm import requests, responses
 
 if TYPE_CHECKING:
@@ -99,10 +100,11 @@ class Frontend:
     def _stop(self, triton_id: str) -> None:
         """End the live requests of this id; one that is not live is no error."""
         if not triton_id:
-            raise InvalidRequestError("A stop request needs the id of the request to stop.")
+            raise InvalidRequestError(STOP_WITHOUT_ID)
         with self._changed:
             stopped = [entry for entry in self._open if entry.triton_id == triton_id]
         for entry in stopped:
+            entry.responder.stop()
             self._give_up(entry)
 
     def _give_up(self, entry: _Open) -> None:

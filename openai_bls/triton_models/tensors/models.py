@@ -352,6 +352,7 @@ TENSORRT_LLM_BLS = Model(
         # Of the LLM API model.
         *(msgspec.structs.replace(_OFFICIAL_INPUTS[same], name=name) for name, same in LLMAPI_NAMES.items()),
         _option("sampling_param_stop", "STRING", -1),
+        _option("stop", "BOOL"),
         _option("return_finish_reason", "BOOL"),
         _option("return_stop_reason", "BOOL"),
         _option("return_cumulative_logprob", "BOOL"),
