@@ -28,7 +28,7 @@ class TritonPythonModel:
         models = Path(args["model_repository"]).parent
         self.decoupled = pb_utils.is_decoupled(args)
         try:
-            settings.load(settings.NoSettings, pb_utils.config_parameters(args), os.environ)
+            settings.load(settings.TensorRtLlmBlsSettings, pb_utils.config_parameters(args), {})
             limits = engines.openai_bls_settings(models / "openai_bls", os.environ)
             self.api_keys = engines.triton_keys(limits)
             backend = engines.backends(models / "openai_bls", args["model_version"])[0]
