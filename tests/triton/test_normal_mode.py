@@ -14,10 +14,10 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.conftest import RAW
+from tests.triton.conftest import RAW, ROOT
 from tests.triton.reference import Reference
 from tests.triton.test_official_contract import STREAMING, engine_inputs
-from tests.triton.triton_client import TIMEOUT, generate, infer_input
+from tests.triton.triton_client import TIMEOUT, generate, generate_stream, infer_input
 
 pytestmark = pytest.mark.triton
 
@@ -137,6 +137,29 @@ def test_stop_request(client: grpcclient.InferenceServerClient) -> None:
     tokens = answers[0].as_numpy("output_ids")
     assert tokens.shape[:2] == (1, 1)
     assert tokens.size < 1500
+
+
+def test_tritons_paths_on_the_port_of_v1(server: RunningServer) -> None:
+    """The index, which is closed on Triton's own port, loads, which stay closed, and generate of the text models."""
+    v1 = server.openai_url.removesuffix("/v1")
+    assert httpx.post(f"{server.http_url}/v2/repository/index", timeout=TIMEOUT).status_code == 403
+    index = httpx.post(f"{v1}/v2/repository/index", timeout=TIMEOUT).json()
+    assert {"name": "ensemble", "version": "1", "state": "READY"} in index
+    assert httpx.post(f"{v1}/v2/repository/models/ensemble/unload", timeout=TIMEOUT).status_code == 404
+    body = {"text_input": RAW[0].raw, "max_tokens": 8}
+    for name in ("ensemble", "tensorrt_llm_bls"):
+        assert generate(v1, name, body) == generate(server.http_url, name, body)
+    (event,) = generate_stream(v1, "tensorrt_llm_bls", body)
+    assert event["text_output"] == generate(v1, "ensemble", body)["text_output"]
+    refused = httpx.post(f"{v1}/v2/models/ensemble/generate", json={**body, "temprature": 1}, timeout=TIMEOUT)
+    assert refused.status_code == 400
+    assert "'temprature' is not an input of this model" in refused.json()["error"]
+    chat: Any = {"model": "openai_bls", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+    raw = httpx.post(f"{v1}/v2/models/openai_bls/generate_stream", json={**chat, "stream": True}, timeout=TIMEOUT)
+    assert raw.text.rstrip().endswith("data: [DONE]")
+    own = httpx.post(f"{server.http_url}/v2/models/openai_bls/generate", json=chat, timeout=TIMEOUT)
+    assert own.status_code == 500
+    assert own.json()["error"] in (ROOT / "docs" / "api-endpoints.md").read_text(encoding="utf-8").replace("\n", " ")
 
 
 def test_v1_streams_all_the_same(server: RunningServer) -> None:
