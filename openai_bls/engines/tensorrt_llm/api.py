@@ -246,8 +246,9 @@ class Api:
             "max_batch_size": options.max_batch_size,
             "kv_cache_config": self._kv_cache(options),
             "scheduler_config": self._scheduler(options),
-            "enable_chunked_prefill": options.enable_chunked_context,
         }
+        if options.enable_chunked_context is not None:
+            arguments["enable_chunked_prefill"] = options.enable_chunked_context
         if options.tokenizer is not None:
             arguments["tokenizer"] = str(options.tokenizer)
         if options.max_num_tokens:
@@ -294,7 +295,8 @@ class Api:
 
     def _kv_cache(self, options: LlmOptions) -> Any:
         values: dict[str, Any] = dict(options.extra_llm_api_options.get("kv_cache_config", {}))
-        values["enable_block_reuse"] = options.enable_kv_cache_reuse
+        if options.enable_kv_cache_reuse is not None:
+            values["enable_block_reuse"] = options.enable_kv_cache_reuse
         if options.kv_cache_free_gpu_mem_fraction is not None:
             values["free_gpu_memory_fraction"] = options.kv_cache_free_gpu_mem_fraction
         if options.max_tokens_in_paged_kv_cache:

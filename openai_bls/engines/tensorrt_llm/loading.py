@@ -110,7 +110,7 @@ def load(
         checkpoint=checkpoint,
         max_tokens_in_kv_cache=options.max_tokens_in_paged_kv_cache,
         grammar_end_id=None if options.tokenizer is None else grammar_end(options.tokenizer),
-        chunked_context=options.enable_chunked_context,
+        chunked_context=bool(options.enable_chunked_context),
     )
 
 
