@@ -28,6 +28,7 @@ from openai_bls.engines.tensorrt_llm.interface import (
 )
 from openai_bls.engines.tensorrt_llm.module import TensorRtLlm, clear_mpi
 from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
+from openai_bls.engines.tensorrt_llm.rank_processes import RankProcesses
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class _Opened:
     def __init__(self, llm: Any, options: LlmOptions) -> None:
         self.llm = llm
         self.options = options
+        self.ranks = RankProcesses()
 
     def shutdown(self) -> None:
         """Free the GPUs and end the ranks."""
@@ -125,7 +127,8 @@ class Api:
         return output
 
     def healthy(self, llm: Llm) -> bool:
-        """False once the executor has failed, by its own flags, its background errors and its ranks' futures.
+        """False once the executor has failed, by its own check and flags, its background errors, and its ranks' futures
+        and processes.
 
         Asks the executor nothing; from any thread. One that dies tells nobody, and its requests would wait for ever.
         """
@@ -138,7 +141,11 @@ class Api:
         if errors is not None and not errors.empty():
             return False
         # They are done only when a rank has ended. 0.20 puts no error into the queue then.
-        return not any(future.done() for future in getattr(executor, "mpi_futures", ()))
+        if any(future.done() for future in getattr(executor, "mpi_futures", ())) or not llm.ranks.alive():
+            return False
+        # Of newer versions.
+        check = getattr(llm.llm, "_check_health", None)
+        return check is None or bool(check())
 
     def is_of_the_request(self, error: Exception) -> bool:
         """True if `error` is of one request. The executor may have ended by it all the same: see `healthy`."""
