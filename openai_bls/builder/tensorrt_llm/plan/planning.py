@@ -96,7 +96,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
     flow, why = (own.flow, "") if own.flow else default_flow(own, version, partial(_of_family, request, version, True))
     own = with_flow(own, flow)
     arguments, of_arguments = _arguments(own, version, request)
-    lora, of_adapters = _adapters(request)
+    lora, of_adapters = _adapters(request, version)
     shape, unknown, positions = None, "", context_length(request.config)
     try:
         shape = shape_of(request.config)
@@ -270,7 +270,7 @@ def _arguments(own: TensorRtLlmOptions, version: Version, request: Request) -> t
     return arguments, (*refused, *([request.arguments_refusal] if request.arguments_refusal else ()))
 
 
-def _adapters(request: Request) -> tuple[LoraSettings, tuple[str, ...]]:
+def _adapters(request: Request, version: Version) -> tuple[LoraSettings, tuple[str, ...]]:
     """What the manifest says of adapters, and the refusal of those that TensorRT-LLM would not apply in full."""
     options = request.options.lora
     try:
@@ -280,7 +280,7 @@ def _adapters(request: Request) -> tuple[LoraSettings, tuple[str, ...]]:
             return LoraSettings(), (
                 "--max-loras is for --backend python: the C++ backend gets adapters from its clients",
             )
-        return lora_settings(options, adapters, target_modules(adapters, room=room)), ()
+        return lora_settings(options, adapters, target_modules(adapters, request.config, version, room=room)), ()
     except EngineSetupError as error:
         return LoraSettings(), (str(error),)
     except LoraError as error:
