@@ -58,6 +58,13 @@ def test_the_fake_is_as_recorded(version: str, capsys: pytest.CaptureFixture[str
     assert "pass: nothing differs that is recorded; not looked at: config.pbtxt" in capsys.readouterr().out
 
 
+def test_without_the_package_there_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert record.main(["--check"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith("--check: tensorrt_llm is not installed in this Python; run it in an image")
+
+
 def test_the_fake_gives_the_tokens_of_transformers(capsys: pytest.CaptureFixture[str]) -> None:
     with patched(environment("1.2.1")):
         assert record.main(["--check"]) == 0
