@@ -122,12 +122,11 @@ def gpu_bytes(adapter: Adapter) -> int:
 def _sized_wrongly(adapter: Adapter, config: Mapping[str, Any], version: Version) -> str:
     """Refusal of an adapter with a module that this release sizes wrongly, without its name; empty if there is none."""
     text = text_config(dict(config))
-    sizes = (text.get("hidden_size"), text.get("num_attention_heads"), text.get("head_dim"))
+    hidden, heads, head_dim = (text.get(name) for name in ("hidden_size", "num_attention_heads", "head_dim"))
     if version >= _DENSE_FIXED or "o_proj" not in _names(adapter):
         return ""
-    if not all(isinstance(size, int) for size in sizes):
+    if not (isinstance(hidden, int) and isinstance(heads, int) and isinstance(head_dim, int)):
         return ""
-    hidden, heads, head_dim = sizes
     if heads * head_dim == hidden:
         return ""
     return (

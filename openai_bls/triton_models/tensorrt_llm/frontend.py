@@ -66,8 +66,11 @@ class Frontend:
             InvalidRequestError: it cannot be honoured; nothing has been sent.
         """
         if requests.is_stop(arrays):
-            self._stop(triton_id)
+            if not triton_id:
+                raise InvalidRequestError(STOP_WITHOUT_ID)
+            # First, as officially: clients up to 0.10 take what comes last for the answer.
             stream.close()
+            self._stop(triton_id)
             return
         request = requests.parse(arrays, self._info, self._settings.exclude_input_in_output, outputs=outputs)
         if not self._decoupled:
@@ -99,8 +102,6 @@ class Frontend:
 
     def _stop(self, triton_id: str) -> None:
         """End the live requests of this id; one that is not live is no error."""
-        if not triton_id:
-            raise InvalidRequestError(STOP_WITHOUT_ID)
         with self._changed:
             stopped = [entry for entry in self._open if entry.triton_id == triton_id]
         for entry in stopped:

@@ -115,7 +115,7 @@ class Sequence:
         self.row = row
         self.index = index
         self.ended = False
-        """Its last response has been sent."""
+        """True once the sequence's last response is sent."""
         self._responder = responder
         self._prompt = prompt
         self._tokens: list[int] = []

@@ -12,7 +12,7 @@ def unsupported(name: str, neutral: tuple[Any, ...] = ()) -> InvalidRequestError
     """Refusal of an input or output by name.
 
     Args:
-        name: its name.
+        name: name of the input or output.
         neutral: values that change nothing.
     """
     allowed = f"; it may be left out, or be {' or '.join(map(str, neutral))}" if neutral else ""
