@@ -17,6 +17,7 @@ FOLDERS = {
     "lora": "Adapters",
     "models": "Models",
     "batches": "Files and batches",
+    "triton_paths": "Triton's paths",
     "server": "Server",
 }
 """Folders beside this module, each with an `endpoints.py` that has `ENDPOINTS`, and their titles in /openapi.json."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import get_args
@@ -9,8 +12,10 @@ from typing import get_args
 from openai_bls.commands.options import add_place, address, count, names, repository
 from openai_bls.core import guide_names
 from openai_bls.core.manifest import EngineKind
-from openai_bls.launcher import checks, workspace
+from openai_bls.launcher import checks, llmapi_launch, workspace
 from openai_bls.launcher.console import Console
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.llmapi_launch import Launch, Launcher
 from openai_bls.launcher.ranks import RankOptions
 from openai_bls.launcher.recovery.supervisor import DEFAULT_RESTARTS
 from openai_bls.launcher.serving.plan import ServeOptions
@@ -82,7 +87,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def _add_rank_options(parser: ArgumentParser) -> None:
-    ranks = parser.add_argument_group("several GPUs", "For TensorRT-LLM's C++ backend; see docs/multi-gpu.md.")
+    ranks = parser.add_argument_group("several GPUs", "For TensorRT-LLM; see docs/multi-gpu.md.")
+    ranks.add_argument(
+        "--launcher",
+        choices=get_args(Launcher),
+        help="start an engine of the LLM API on several machines: this command runs again on rank 0 of a job of"
+        " trtllm-llmapi-launch",
+    )
+    ranks.add_argument("--gpus-per-node", type=count, metavar="N", help="GPUs of each machine, with --launcher")
     ranks.add_argument(
         "--world-size",
         "--world_size",
@@ -149,9 +161,23 @@ def serve_options(options: Namespace) -> ServeOptions:
     )
 
 
+def _launch(options: Namespace, folder: Path) -> int:
+    """Become the job that runs this command again, without --launcher."""
+    launch = Launch(options.launcher, options.gpus_per_node)
+    words = llmapi_launch.command(launch, serve_options(options).ranks, folder, options.extra, sys.argv[1:], os.environ)
+    if options.dry_run:
+        Console().line(shlex.join(words))
+        return 0
+    os.execvp(words[0], words)
+
+
 def run(options: Namespace) -> int:
     """Serve until the end."""
     folder = repository(options)
+    if options.gpus_per_node and not options.launcher:
+        raise LaunchError("--gpus-per-node is for --launcher srun or mpirun")
+    if options.launcher:
+        return _launch(options, folder)
     if not options.dry_run:
         if workspace.is_own(folder) or options.model or options.engine:
             # Here, since the builder imports numpy; and what takes long comes last.

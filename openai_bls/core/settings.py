@@ -175,6 +175,13 @@ class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of a model that has none: any parameter is refused."""
 
 
+class TensorRtLlmBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the model `tensorrt_llm_bls`, which its config.pbtxt alone holds."""
+
+    decoupled_mode: bool | None = None
+    """Any number of responses per request, hence streams; None is as `tensorrt_llm` has it."""
+
+
 class PreprocessingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the model `preprocessing`."""
 

@@ -35,6 +35,7 @@ from openai_bls.pipeline.task_models.calls import TaskCall
 from openai_bls.pipeline.task_models.chat_models import ChatModels
 from openai_bls.pipeline.task_models.registry import Task, TaskModel
 from openai_bls.transport.model_calls import ModelCalls
+from openai_bls.transport.triton_http import TritonHttp
 
 T = TypeVar("T")
 
@@ -91,6 +92,7 @@ class Service:
         api_keys: keys of which requests must have one; None takes those of the settings.
         instances: number of `openai_bls` instances that share the engines.
         observer: observer that learns of each request; None is none.
+        front_end: HTTP front end of the tritonserver around this model; None where there is none.
     """
 
     def __init__(
@@ -102,7 +104,9 @@ class Service:
         api_keys: ApiKeys | None = None,
         instances: int = 1,
         observer: Observer | None = None,
+        front_end: TritonHttp | None = None,
     ) -> None:
+        self.front_end = front_end
         self.models = models
         self.settings = settings
         self.model_calls = model_calls

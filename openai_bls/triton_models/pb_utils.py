@@ -228,14 +228,15 @@ class ResponseStream:
         self._decoupled = decoupled
         self._sender = request.get_response_sender()
         # The stub itself drops outputs that were not asked for, but without holding the GIL, which corrupts the heap.
-        self._requested = frozenset(request.requested_output_names())
+        self.requested = frozenset(request.requested_output_names())
+        """Names of the outputs to send: all where the client names none."""
         self._lock = threading.Lock()
         self._closed = False
 
     def send(self, arrays: Mapping[str, Any], *, final: bool = False) -> None:
         """Send one response; with `final`, and if there may be only one, it is the last."""
-        if self._requested:
-            arrays = {name: value for name, value in arrays.items() if name in self._requested}
+        if self.requested:
+            arrays = {name: value for name, value in arrays.items() if name in self.requested}
         self._send(response(arrays), final or not self._decoupled)
 
     def fail(self, error: ApiError, message: str | None = None, *, after_output: bool = False) -> None:

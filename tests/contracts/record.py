@@ -29,18 +29,25 @@ ROOT = HERE.parents[1]
 OPTIONS = ROOT / "openai_bls" / "engines" / "tensorrt_llm" / "llm_args.json"
 RECORDED = ("0.20", "1.0", "1.1", "1.2", "1.3")
 # Of a class, in the order in which they are looked for.
-_LORA_MODULES = ("tensorrt_llm.lora_helper", "tensorrt_llm.lora_manager")
+_LORA_MODULES = ("tensorrt_llm.lora_helper", "tensorrt_llm.lora_manager", "tensorrt_llm.llmapi.llm_args")
 _SAME = object()
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 1 if something that the table has differs."""
+    """Returns the exit code: 1 if something that the table has differs, 2 without the package."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", nargs="?", const="", metavar="FILE", help="compare with what is recorded")
     parser.add_argument("--models", type=Path, metavar="DIR", help="official model repository (default: the image's)")
     parser.add_argument("--no-run", action="store_true", help="generate no tokens")
     parsed = parser.parse_args(arguments)
-    version = str(importlib.import_module("tensorrt_llm").__version__)
+    try:
+        version = str(importlib.import_module("tensorrt_llm").__version__)
+    except ModuleNotFoundError as error:
+        sys.stderr.write(
+            f"{'--check' if parsed.check is not None else 'record.py'}: {error.name} is not installed in this Python; "
+            "run it in an image with TensorRT-LLM, such as nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3\n"
+        )
+        return 2
     base = _load(Path(parsed.check) if parsed.check else nearest(version))
     found = record(base, version)
     if parsed.check is None:

@@ -94,11 +94,12 @@ def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="session")
 def other_server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server whose engine answers once per request, and that is told how its model marks a thought."""
+    """A server whose engine answers once per request, that is told how its model marks a thought, and whose model
+    repository is closed over HTTP, as `serve` closes it."""
     copy = tmp_path_factory.mktemp("other") / "model_repository"
     shutil.copytree(repository, copy, symlinks=True)
     configure(copy, ["tensorrt_llm.decoupled_mode=False", "openai_bls.reasoning_parser=think"])
-    with run_server(copy) as running:
+    with run_server(copy, args=["--http-restricted-api=model-repository:control=key"]) as running:
         yield running
 
 

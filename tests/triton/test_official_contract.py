@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -32,6 +33,14 @@ def engine_inputs(prompt: list[int], max_tokens: int, **scalars: Any) -> list[gr
     return inputs
 
 
+def text_inputs() -> list[grpcclient.InferInput]:
+    """A prompt and five tokens, for `ensemble` and `tensorrt_llm_bls`."""
+    return [
+        infer_input("text_input", np.array([["a"]], dtype=np.object_), "BYTES"),
+        infer_input("max_tokens", np.array([[5]], dtype=np.int32), "INT32"),
+    ]
+
+
 STREAMING = (True, "BOOL", np.bool_)
 
 
@@ -50,13 +59,34 @@ def test_whole_and_streamed(server: RunningServer, reference: Reference) -> None
         (whole,) = ask(server, engine_inputs(prompt, 256))
         assert whole.as_numpy("output_ids").tolist() == [[expected]]
         assert whole.as_numpy("sequence_length").tolist() == [[len(expected)]]
-        assert {"cum_log_probs", "output_log_probs"}.isdisjoint(o.name for o in whole.get_response().outputs)
+        assert log_probs_of(whole, len(expected))
         pieces = [
             r.as_numpy("output_ids").reshape(-1).tolist()
             for r in ask(server, engine_inputs(prompt, 256, streaming=STREAMING))
         ]
         assert len(pieces) > 1
         assert [token for piece in pieces for token in piece] == expected
+
+
+def test_outputs_that_are_named(server: RunningServer) -> None:
+    """Log-probabilities of a stream come when they are asked for as an output; logits are refused by name."""
+    names = ["output_ids", "output_log_probs"]
+    for outputs in (names, names[:1]):
+        with GrpcStream(server.grpc_url) as stream:
+            stream.send("tensorrt_llm", engine_inputs([5, 6], 4, streaming=STREAMING), outputs=outputs)
+            found = [sorted(o.name for o in r.get_response().outputs) for r in stream.responses()]
+        assert found == [outputs] * len(found) != []
+    with GrpcStream(server.grpc_url) as stream:
+        stream.send("ensemble", text_inputs(), outputs=["text_output", "cum_log_probs"])
+        (whole,) = stream.responses()
+        assert sorted(o.name for o in whole.get_response().outputs) == ["cum_log_probs", "text_output"]
+        stream.send("tensorrt_llm_bls", text_inputs(), outputs=["text_output", "finish_reason", "output_log_probs"])
+        (whole,) = stream.responses()
+        assert whole.as_numpy("finish_reason").tolist() == [b"length"]
+        assert whole.as_numpy("output_log_probs").size == 5
+        stream.send("tensorrt_llm", engine_inputs([5, 6], 4), outputs=["output_ids", "context_logits"])
+        with pytest.raises(TritonError, match="'context_logits' is not supported by this engine"):
+            list(stream.responses())
 
 
 def test_return_sequences_and_batch(server: RunningServer, reference: Reference) -> None:
@@ -189,12 +219,13 @@ def test_log_probs(server: RunningServer, reference: Reference) -> None:
 
 @pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls"])
 def test_log_probs_of_ensembles(server: RunningServer, reference: Reference, name: str) -> None:
-    """Present if asked for, and the ensemble answers without them if not."""
+    """Unless a client does not want them, and then the ensemble answers without."""
     golden = RAW[0]
     body = {"text_input": golden.raw, "max_tokens": 6}
     expected = reference.log_probs(reference.prompt_token_ids(golden), list(reference.token_ids(golden, 6)))
-    plain = generate(server.http_url, name, body)
+    plain = generate(server.http_url, name, {**body, "return_log_probs": False})
     assert {"cum_log_probs", "output_log_probs"}.isdisjoint(plain)
+    assert generate(server.http_url, name, body)["output_log_probs"] == pytest.approx(expected, abs=1e-3)
     whole = generate(server.http_url, name, {**body, "return_log_probs": True})
     assert whole["text_output"] == plain["text_output"]
     assert whole["output_log_probs"] == pytest.approx(expected, abs=1e-3)
@@ -301,10 +332,7 @@ def test_unary_calls_of_a_decoupled_model(server: RunningServer, name: str) -> N
     guide = (ROOT / "docs" / "migrate-tensorrtllm-backend.md").read_text(encoding="utf-8")
     shape = {"shape": [1, 1], "datatype": "INT32", "data": [5]}
     fields = [{"name": "text_input", **shape, "datatype": "BYTES", "data": ["a"]}, {"name": "max_tokens", **shape}]
-    inputs = [
-        infer_input("text_input", np.array([["a"]], dtype=np.object_), "BYTES"),
-        infer_input("max_tokens", np.array([[5]], dtype=np.int32), "INT32"),
-    ]
+    inputs = text_inputs()
     if name == "tensorrt_llm":
         fields, inputs = (
             [{"name": "input_ids", **shape}, {"name": "request_output_len", **shape}],
@@ -339,6 +367,21 @@ def test_the_llm_api_models_quick_start(server: RunningServer) -> None:
     assert (answer["finish_reason"], answer["stop_reason"]) == ("stop", stop)
     with pytest.raises(TritonError, match="'max_tokens' is missing"):
         generate(server.http_url, "tensorrt_llm_bls", {"text_input": prompt})
+
+
+def test_the_llm_api_models_cancel(server: RunningServer) -> None:
+    """`generate` ends with the text so far at a second request with its id."""
+    body = {"id": "42", "text_input": RAW[0].raw, "sampling_param_max_tokens": 1900, "end_id": -1}
+    body["return_num_output_tokens"] = True
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(generate, server.http_url, "tensorrt_llm_bls", body)
+        # A stop that comes before its request is no error, and stops nothing.
+        while not answer.done():
+            stop = {"id": "42", "text_input": "", "stop": True}
+            assert generate(server.http_url, "tensorrt_llm_bls", stop)["text_output"] == ""
+        assert answer.result()["num_output_tokens"] < 1900
+    with pytest.raises(TritonError, match="'stop' needs the id"):
+        generate(server.http_url, "tensorrt_llm_bls", {"text_input": "", "stop": True})
 
 
 def test_stop_words_are_matched_in_the_text(server: RunningServer, reference: Reference) -> None:

@@ -109,12 +109,14 @@ class GrpcStream:
         parameters: dict[str, Any] | None = None,
         request_id: str = "",
         timeout_us: int | None = None,
+        outputs: list[str] | None = None,
     ) -> None:
-        """Send one request; `timeout_us` is Triton's own timeout, in microseconds."""
+        """Send one request; `timeout_us` is Triton's own timeout, in microseconds, `outputs` those that are named."""
         self._outstanding += 1
         self._client.async_stream_infer(
             model,
             inputs,
+            outputs=[grpcclient.InferRequestedOutput(name) for name in outputs] if outputs else None,
             request_id=request_id,
             parameters=parameters,
             timeout=timeout_us,

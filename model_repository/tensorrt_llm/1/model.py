@@ -43,7 +43,7 @@ class TritonPythonModel:
         for request in requests:
             stream = pb_utils.ResponseStream(request, decoupled=self.decoupled)
             try:
-                self.frontend.open(pb_utils.only_inputs(request), request.request_id(), stream)
+                self.frontend.open(pb_utils.only_inputs(request), request.request_id(), stream, stream.requested)
             except ApiError as error:
                 stream.fail(error)
             except Exception:

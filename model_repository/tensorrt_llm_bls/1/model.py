@@ -28,7 +28,7 @@ class TritonPythonModel:
         models = Path(args["model_repository"]).parent
         self.decoupled = pb_utils.is_decoupled(args)
         try:
-            settings.load(settings.NoSettings, pb_utils.config_parameters(args), os.environ)
+            settings.load(settings.TensorRtLlmBlsSettings, pb_utils.config_parameters(args), {})
             limits = engines.openai_bls_settings(models / "openai_bls", os.environ)
             self.api_keys = engines.triton_keys(limits)
             backend = engines.backends(models / "openai_bls", args["model_version"])[0]
@@ -61,7 +61,7 @@ class TritonPythonModel:
                 key = request_keys.check_key(self.api_keys, parameters)
                 # On `generate` it is a parameter like any other, in seconds.
                 timeout = parameters.get("timeout", pb_utils.request_timeout_s(request))
-                self.runtime.accept(pb_utils.only_inputs(request), reply, parameters, key, timeout)
+                self.runtime.accept(pb_utils.only_inputs(request), reply, parameters, key, timeout, reply.requested)
             except ApiError as error:
                 self.runtime.refuse(error, reply, parameters)
             except Exception:

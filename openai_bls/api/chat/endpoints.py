@@ -26,19 +26,32 @@ from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service
 
 
+async def generate(api: Api, request: Request, context: RequestContext, name: Body, body: bytes) -> Response:
+    """Answer to a request, streamed or whole.
+
+    Args:
+        name: name of the endpoint that takes the body.
+        body: body as `Api.body` gives it.
+
+    Raises:
+        ApiError: the body is bad, or no model takes it.
+    """
+    service = api.service
+    context.endpoint = name
+    max_items = service.models.longest_context
+    checked = await _checked(
+        service, name, lambda: parse_json(name, body, max_items), lambda: json_object(body), large=is_large(body)
+    )
+    if not checked.stream:
+        return await api.answered(request, context, _answer(service, context, checked))
+    stream = api.event_stream()
+    generation = await _stream(service, context, checked, stream)
+    return await api.streamed(request, context, stream, generation)
+
+
 def _endpoint(name: Body, path: str, prompt: dict[str, Any], operation: Operation) -> Endpoint:
-    async def generate(api: Api, request: Request, context: RequestContext) -> Response:
-        service = api.service
-        body = await api.body(request, context)
-        max_items = service.models.longest_context
-        checked = await _checked(
-            service, name, lambda: parse_json(name, body, max_items), lambda: json_object(body), large=is_large(body)
-        )
-        if not checked.stream:
-            return await api.answered(request, context, _answer(service, context, checked))
-        stream = api.event_stream()
-        generation = await _stream(service, context, checked, stream)
-        return await api.streamed(request, context, stream, generation)
+    async def handle(api: Api, request: Request, context: RequestContext) -> Response:
+        return await generate(api, request, context, name, await api.body(request, context))
 
     def triton(body: dict[str, Any]) -> Respond:
         async def respond(service: Service, context: RequestContext, sink: ChunkSink) -> bytes | Cancellable:
@@ -56,7 +69,7 @@ def _endpoint(name: Body, path: str, prompt: dict[str, Any], operation: Operatio
         return respond
 
     smoke = Smoke(body={**prompt, "max_tokens": 8, "temperature": 0}, check=_check)
-    return Endpoint(name=name, paths=(path,), handler=generate, operation=operation, triton=triton, smoke=smoke)
+    return Endpoint(name=name, paths=(path,), handler=handle, operation=operation, triton=triton, smoke=smoke)
 
 
 async def _answer(

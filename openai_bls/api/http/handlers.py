@@ -6,6 +6,7 @@ import asyncio
 import functools
 import re
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -167,6 +168,8 @@ class Api:
             if service.api_keys.required:
                 response.headers.update(service.budgets.headers(context.key))
             response.headers["x-request-id"] = request_id
+            # As OpenAI has it: milliseconds until the answer, or a stream, begins.
+            response.headers["openai-processing-ms"] = str(round((time.monotonic() - context.began_at) * 1e3))
             if served.id_header != "x-request-id":
                 response.headers[served.id_header] = request_id
             form = request.headers.get(FORMAT_HEADER)

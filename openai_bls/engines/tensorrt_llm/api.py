@@ -28,6 +28,7 @@ from openai_bls.engines.tensorrt_llm.interface import (
 )
 from openai_bls.engines.tensorrt_llm.module import TensorRtLlm, clear_mpi
 from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
+from openai_bls.engines.tensorrt_llm.rank_processes import RankProcesses
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class _Opened:
     def __init__(self, llm: Any, options: LlmOptions) -> None:
         self.llm = llm
         self.options = options
+        self.ranks = RankProcesses()
 
     def shutdown(self) -> None:
         """Free the GPUs and end the ranks."""
@@ -125,7 +127,8 @@ class Api:
         return output
 
     def healthy(self, llm: Llm) -> bool:
-        """False once the executor has failed, by its own flags, its background errors and its ranks' futures.
+        """False once the executor has failed, by its own check and flags, its background errors, and its ranks' futures
+        and processes.
 
         Asks the executor nothing; from any thread. One that dies tells nobody, and its requests would wait for ever.
         """
@@ -138,7 +141,11 @@ class Api:
         if errors is not None and not errors.empty():
             return False
         # They are done only when a rank has ended. 0.20 puts no error into the queue then.
-        return not any(future.done() for future in getattr(executor, "mpi_futures", ()))
+        if any(future.done() for future in getattr(executor, "mpi_futures", ())) or not llm.ranks.alive():
+            return False
+        # Of newer versions.
+        check = getattr(llm.llm, "_check_health", None)
+        return check is None or bool(check())
 
     def is_of_the_request(self, error: Exception) -> bool:
         """True if `error` is of one request. The executor may have ended by it all the same: see `healthy`."""
@@ -246,8 +253,9 @@ class Api:
             "max_batch_size": options.max_batch_size,
             "kv_cache_config": self._kv_cache(options),
             "scheduler_config": self._scheduler(options),
-            "enable_chunked_prefill": options.enable_chunked_context,
         }
+        if options.enable_chunked_context is not None:
+            arguments["enable_chunked_prefill"] = options.enable_chunked_context
         if options.tokenizer is not None:
             arguments["tokenizer"] = str(options.tokenizer)
         if options.max_num_tokens:
@@ -294,7 +302,8 @@ class Api:
 
     def _kv_cache(self, options: LlmOptions) -> Any:
         values: dict[str, Any] = dict(options.extra_llm_api_options.get("kv_cache_config", {}))
-        values["enable_block_reuse"] = options.enable_kv_cache_reuse
+        if options.enable_kv_cache_reuse is not None:
+            values["enable_block_reuse"] = options.enable_kv_cache_reuse
         if options.kv_cache_free_gpu_mem_fraction is not None:
             values["free_gpu_memory_fraction"] = options.kv_cache_free_gpu_mem_fraction
         if options.max_tokens_in_paged_kv_cache:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import threading
 from collections import deque
@@ -30,6 +29,7 @@ from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.tensorrt_llm import limits
 from openai_bls.engines.tensorrt_llm import lora as adapters
+from openai_bls.engines.tensorrt_llm.adapter_numbers import AdapterNumbers
 from openai_bls.engines.tensorrt_llm.api import Api
 from openai_bls.engines.tensorrt_llm.health_watch import HealthWatch
 from openai_bls.engines.tensorrt_llm.interface import Llm, LoraAdapter, Output
@@ -86,8 +86,7 @@ class TrtLlmEngine:
         self._on_step = on_step
         self._lora = {adapter.name: adapter for adapter in lora}
         self._lora_lock = threading.Lock()
-        self._lora_numbers = itertools.count(len(lora) + 1)
-        """TensorRT-LLM caches an adapter's weights under its number, so none is used twice."""
+        self._lora_numbers = AdapterNumbers(adapter.path for adapter in lora)
         self._checkpoint = checkpoint
         self._cache_tokens = max_tokens_in_kv_cache
         self._grammar_end_id = grammar_end_id
@@ -150,8 +149,11 @@ class TrtLlmEngine:
         with self._lora_lock:
             require_room(self._info, name)
             settings = self._manifest.lora
-            adapters.read(Path(path), self._checkpoint, settings.target_modules, settings.max_lora_rank)
-            self._use_lora({**self._lora, name: LoraAdapter(name, Path(path), next(self._lora_numbers))})
+            adapter = adapters.read(
+                Path(path), self._checkpoint, settings.target_modules, settings.max_lora_rank, self._api.version
+            )
+            number = self._lora_numbers.of(Path(path), adapters.gpu_bytes(adapter))
+            self._use_lora({**self._lora, name: LoraAdapter(name, Path(path), number)})
 
     def unload_lora(self, name: str) -> None:
         """Take no more requests for an adapter; TensorRT-LLM drops its weights when others need the room."""

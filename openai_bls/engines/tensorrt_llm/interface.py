@@ -98,10 +98,12 @@ class LlmOptions(msgspec.Struct, frozen=True):
     max_tokens_in_paged_kv_cache: NotNegative = 0
     """Tokens at most; 0 leaves it to `kv_cache_free_gpu_mem_fraction`, which else counts if it is less."""
     kv_cache_host_memory_bytes: NotNegative = 0
-    enable_kv_cache_reuse: bool = True
+    enable_kv_cache_reuse: bool | None = None
+    """None leaves it to TensorRT-LLM: on, but for kinds of models that it turns it off for (from 1.3 on)."""
     max_attention_window_size: tuple[int, ...] = ()
     """One for all layers, or one each, cyclically; empty is the model's own."""
-    enable_chunked_context: bool = False
+    enable_chunked_context: bool | None = None
+    """None leaves it to TensorRT-LLM: off."""
     batch_scheduler_policy: SchedulerPolicy = "guaranteed_no_evict"
     guided_decoding_backend: GuidedDecodingBackend = ""
     """Empty is none."""

@@ -55,6 +55,26 @@ _OF_THE_REPOSITORY = {
     **dict.fromkeys(
         ("load_format", "checkpoint_format", "checkpoint_loader"), "the weights are those of the placed checkpoint"
     ),
+    "telemetry_config": "TensorRT-LLM sends nothing unless TRTLLM_NO_USAGE_STATS=0 is in the server's environment",
+    "env_overrides": "variables go into the server's own environment",
+    "generation_config": "openai_bls reads the checkpoint's own",
+    "enable_in_graph_sampling": "the sampler is chosen by what requests may ask for",
+    **dict.fromkeys(
+        ("multimodal_config", "disable_mm_encoder", "encoder_max_batch_size"),
+        "this engine serves the text of a model alone",
+    ),
+    **dict.fromkeys(
+        ("peft_cache_config", "kv_connector_config", "cache_transceiver_config", "context_parallel_size"),
+        "disaggregated serving, connectors, context parallelism and caches of adapters on the host are not supported",
+    ),
+    **dict.fromkeys(
+        ("sparse_attention_config", "kv_cache_compression_config"), "it changes the text that the model writes"
+    ),
+    **dict.fromkeys(
+        ("kv_cache_config.block_reuse_config", "kv_cache_config.disk_cache_path", "kv_cache_config.disk_cache_size"),
+        "it is not known here what it does to other requests' prompts",
+    ),
+    "kv_cache_config.kv_events_config": "events of the KV cache are not passed on",
     "fail_fast_on_attention_window_too_large": "it is on, or a small KV cache would shorten what the model sees",
     "speculative_config.use_relaxed_acceptance_for_thinking": "it lets pass tokens that the model would not choose",
     "speculative_config.greedy_sampling": "--flow pytorch accepts what the model itself would choose",
@@ -69,6 +89,7 @@ _OTHER_DRAFTERS = {
     "AUTO": "it chooses by the batch size: name the drafter",
     "UserProvided": "it needs a Python object",
     "SaveState": "it writes hidden states instead of answering",
+    **dict.fromkeys(("PARD", "SA", "DFlash", "DSpark"), "it is not known here whether the model's own tokens stay"),
 }
 
 
@@ -197,6 +218,9 @@ def _speculative(table: Recorded, version: Version, value: Any, where: str) -> d
     config = dict(value) if isinstance(value, dict) else {}
     kind = config.pop("decoding_type", None)
     kind = "DraftTarget" if kind == "Draft_Target" else kind
+    if kind == "Eagle" and kind not in table.decoding_types:
+        # An alias from 1.3 on.
+        kind = "Eagle3"
     name = table.decoding_types.get(kind) if isinstance(kind, str) else None
     if name is None:
         why = f" ({_OTHER_DRAFTERS[kind]})" if kind in _OTHER_DRAFTERS else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -11,6 +12,7 @@ import msgspec
 
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.engine import Engine, StepListener
+from openai_bls.core.llmapi_ranks import ranks_are_started
 from openai_bls.core.manifest import (
     BUILD_HINT,
     ENGINE_FOLDER,
@@ -110,7 +112,7 @@ def load(
         checkpoint=checkpoint,
         max_tokens_in_kv_cache=options.max_tokens_in_paged_kv_cache,
         grammar_end_id=None if options.tokenizer is None else grammar_end(options.tokenizer),
-        chunked_context=options.enable_chunked_context,
+        chunked_context=bool(options.enable_chunked_context),
     )
 
 
@@ -188,6 +190,9 @@ def check_gpus(record: TensorRtLlmRecord, api: Api) -> None:
     """Raise `EngineLoadError` if the GPUs are too few, or not of the kind that the engine was built for."""
     gpus = api.gpus()
     wanted = record.world_size
+    if ranks_are_started(os.environ):
+        # On other machines too, each of which has its own.
+        wanted = min(wanted, max(1, len(gpus)))
     if len(gpus) < wanted:
         raise EngineLoadError(
             f"the engine needs {wanted} GPU{'s' if wanted > 1 else ''} (--tp-size {record.tensor_parallel_size}, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.util
@@ -22,11 +23,17 @@ IMAGES = {
     "0.20.0": "25.07",
     "0.21.0": "25.08",
     "1.0.0": "25.10",
+    "1.0.3": "25.11",
     "1.1.0": "26.02",
     "1.2.0rc8": "26.03",
+    "1.2.0": "26.03",
     "1.2.1": "26.07",
 }
-"""Version of TensorRT-LLM → the newest tag of nvcr.io/nvidia/tritonserver:TAG-trtllm-python-py3 that has it."""
+"""Version of TensorRT-LLM → the newest tag of nvcr.io/nvidia/tritonserver:TAG-trtllm-python-py3 that has it. None
+follows 26.07: the release notes of 26.11 say that there is no such image any more."""
+
+TELEMETRY = "TRTLLM_NO_USAGE_STATS"
+"""Environment variable that keeps TensorRT-LLM, from 1.3 on, from posting its usage (pull request 12384)."""
 
 NAME = "tensorrt_llm"
 
@@ -46,6 +53,8 @@ class TensorRtLlm:
             EngineLoadError: it is missing, broken or too old; one sentence.
         """
         clear_mpi()
+        # Read when it is imported. Whoever wants it sets 0.
+        os.environ.setdefault(TELEMETRY, "1")
         if importlib.util.find_spec(NAME) is None:
             raise EngineLoadError(_missing())
         try:
@@ -92,11 +101,11 @@ class TensorRtLlm:
         return field_names(self.name(f"tensorrt_llm.llmapi.llm_args.{arguments}"))
 
     def lora_config(self) -> Any:
-        """The class `LoraConfig`, which moved in 1.1."""
-        try:
-            return self.name("tensorrt_llm.lora_helper.LoraConfig")
-        except EngineLoadError:
-            return self.name("tensorrt_llm.lora_manager.LoraConfig")
+        """The class `LoraConfig`: its own module moved in 1.1, and `llm_args` has its name throughout."""
+        for module in ("llmapi.llm_args", "lora_helper"):
+            with contextlib.suppress(EngineLoadError):
+                return self.name(f"tensorrt_llm.{module}.LoraConfig")
+        return self.name("tensorrt_llm.lora_manager.LoraConfig")
 
     def make(self, found: Any, **values: Any) -> Any:
         """An object of a class, whose fields are looked at first: some classes pass over what they do not know.

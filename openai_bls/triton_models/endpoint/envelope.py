@@ -11,6 +11,7 @@ from openai_bls.api.common.envelope import enveloped
 from openai_bls.core.errors import ApiError, OverloadedError
 from openai_bls.pipeline.lifecycle.context import CLIENT_GONE, TRITON, RequestContext
 from openai_bls.pipeline.observation.observer import Observer
+from openai_bls.triton_models.endpoint import request_keys
 
 
 def triton_context(observer: Observer, model: str, parameters: Mapping[str, Any]) -> RequestContext:
@@ -26,8 +27,7 @@ def triton_context(observer: Observer, model: str, parameters: Mapping[str, Any]
         given = {name.lower(): value for name, value in parameters.items() if isinstance(value, str)}
         trace_headers = {name: value for name, value in given.items() if name in observer.headers}
     context = observer.begin(TRITON, model, trace_headers)
-    given_id = next((str(value) for name, value in parameters.items() if name.lower() == "id"), "")
-    context.request_id = given_id or new_id("req_")
+    context.request_id = request_keys.request_id(parameters) or new_id("req_")
     return context
 
 

@@ -14,6 +14,11 @@ KEY_PARAMETERS = frozenset({"api_key", "authorization"})
 TRACE_PARAMETERS = frozenset({"traceparent", "tracestate", "baggage"})
 """Request parameters that hold the context of a trace, as W3C's headers do. Never fields of a request."""
 
+STOP_WITHOUT_ID = (
+    "'stop' needs the id of the request to stop: give both requests the same \"id\" in their bodies, or the same "
+    "request id over gRPC; Triton's generate does not hand on the header triton-request-id."
+)
+
 HEADER_PARAMETERS = KEY_PARAMETERS | TRACE_PARAMETERS | {TIMEOUT_HEADER}
 """Request parameters that are no fields of a request."""
 
@@ -28,6 +33,11 @@ def check_key(api_keys: ApiKeys, parameters: Mapping[str, Any]) -> str:
     """
     given = {name.lower(): value for name, value in parameters.items() if isinstance(value, str)}
     return api_keys.check(given.get("api_key") or bearer(given.get("authorization", "")), _REMEDY)
+
+
+def request_id(parameters: Mapping[str, Any]) -> str:
+    """Id that the client of a request with these parameters gave; empty if none."""
+    return next((str(value) for name, value in parameters.items() if name.lower() == "id"), "")
 
 
 def timeout_s(parameters: Mapping[str, Any]) -> float | None:

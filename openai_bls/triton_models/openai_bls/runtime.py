@@ -47,7 +47,7 @@ from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
 from openai_bls.triton_models.repository.engines import POSTPROCESSING, TENSORRT_LLM_BLS, Backend
 from openai_bls.triton_models.server.drain import DrainGuard
 from openai_bls.triton_models.server.grpc_streams import GrpcStreams
-from openai_bls.triton_models.server.model_index import model_index
+from openai_bls.triton_models.server.model_index import front_end, model_index
 from openai_bls.triton_models.server.process import front_ends, http_address, listening_ports, shows_metrics
 from openai_bls.triton_models.tensors.models import JSON_INPUTS
 
@@ -220,6 +220,7 @@ class Runtime:
             api_keys=self._api_keys,
             instances=self._instances,
             observer=self._observer,
+            front_end=front_end(self._owner),
         )
         for engine in self._engines:
             engine.add_to(service.readiness)

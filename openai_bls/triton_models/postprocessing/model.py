@@ -10,6 +10,7 @@ import numpy as np
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.output.detokenizer import factory
 from openai_bls.triton_models.tensors.arrays import Arrays
+from openai_bls.triton_models.tensors.models import PASSED_ON
 
 
 class Postprocessing:
@@ -30,7 +31,8 @@ class Postprocessing:
         self._factory.decode_chunk([], [0], True, True)
 
     def __call__(self, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
-        """`OUTPUT`, BYTES of shape [batch * beams], flat as the official one, which clients go through item by item.
+        """`OUTPUT`, BYTES of shape [batch * beams], flat as the official one, which clients go through item by item;
+        tensors of `PASSED_ON`, where they are given, as they are.
 
         Args:
             arrays: TOKENS_BATCH [batch, beams, length]; optionally SEQUENCE_LENGTH [batch, beams], DECODE_CONTEXT
@@ -61,7 +63,8 @@ class Postprocessing:
                 new = [t for t in tokens[row, beam, : lengths[row, beam]].tolist() if t >= 0]
                 text = self._factory.decode_chunk(context, new, final, skip_special)
                 texts[row, beam] = text.encode()
-        return {"OUTPUT": texts.reshape(-1)}
+        passed_on = {f"OUT_{name}": arrays[name] for name in PASSED_ON if name in arrays}
+        return {"OUTPUT": texts.reshape(-1), **passed_on}
 
 
 def _row(arrays: Arrays, name: str, row: int, default: list[Any]) -> list[Any]:

@@ -76,6 +76,9 @@ class Preprocessing:
         return {
             "INPUT_ID": np.array(padded, dtype=np.int32),
             "REQUEST_INPUT_LEN": np.array([[len(row)] for row in rows], dtype=np.int32),
+            # Officially what decoder-only models get.
+            "DECODER_INPUT_ID": pad_ids.astype(np.int32),
+            "REQUEST_DECODER_INPUT_LEN": _column(1, batch),
             "BAD_WORDS_IDS": self._words(arrays, "BAD_WORDS_DICT", batch),
             "STOP_WORDS_IDS": self._words(arrays, "STOP_WORDS_DICT", batch),
             "EMBEDDING_BIAS": self._bias(arrays, batch),

@@ -29,7 +29,7 @@ GRAMMAR_VOCABULARY = "xgrammar_tokenizer_info.json"
 # Ours, or names of releases before 0.20.
 _NOT_OFFICIAL = {"random_seed", "min_length", "decode_context", "decode_final"}
 _REQUIRED = {"input_lengths", "request_output_len"}
-_RAGGED = {"input_ids", "stop_words_list", "bad_words_list", "embedding_bias"}
+_RAGGED = {"input_ids", "decoder_input_ids", "stop_words_list", "bad_words_list", "embedding_bias"}
 _RAGGED_OPTIONS = {"guided_decoding_guide_type", "guided_decoding_guide", "lora_weights", "lora_config"}
 _FRACTION = Annotated[float, msgspec.Meta(gt=0, le=1)]
 _GPUS = r"^([0-9]+([,;][0-9]+)*)?$"
@@ -148,7 +148,7 @@ def cpp_model(
         queue=queue,
         instances=len(settings.gpus),
         inputs=tuple(_official(t) for t in (*TENSORRT_LLM.inputs, *_LORA) if t.name not in _NOT_OFFICIAL),
-        outputs=(*(t for t in TENSORRT_LLM.outputs if t.name not in _NOT_OFFICIAL), *_LOGITS),
+        outputs=tuple(t for t in TENSORRT_LLM.outputs if t.name not in _NOT_OFFICIAL),
         parameters={"FORCE_CPU_ONLY_INPUT_TENSORS": "no", **_parameters(settings)},
         comment="The engine, run by Triton's C++ backend for TensorRT-LLM.",
     )
@@ -248,10 +248,6 @@ def grammar_vocabulary(tokenizer_dir: Path, stop_token_ids: tuple[int, ...]) -> 
 _LORA = (
     Tensor("lora_weights", "FP16", (-1, -1), optional=True),
     Tensor("lora_config", "INT32", (-1, 3), optional=True),
-)
-_LOGITS = (
-    Tensor("context_logits", "FP32", (-1, -1)),
-    Tensor("generation_logits", "FP32", (-1, -1, -1)),
 )
 
 

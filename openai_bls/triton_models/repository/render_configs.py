@@ -26,12 +26,14 @@ from openai_bls.core.settings import (
     OpenAiBlsSettings,
     PreprocessingSettings,
     SettingsError,
+    TensorRtLlmBlsSettings,
     TensorRtLlmSettings,
     load,
 )
 from openai_bls.triton_models.repository.cpp_backend import CPP_BACKEND, CppSettings, cpp_model
 from openai_bls.triton_models.repository.engine_paths import strayed
 from openai_bls.triton_models.repository.engines import prompt_transport, served_names
+from openai_bls.triton_models.repository.official_names import instead
 from openai_bls.triton_models.repository.start_check import check_start
 from openai_bls.triton_models.tensors.config_writer import render
 from openai_bls.triton_models.tensors.declaration import Model, Queue
@@ -50,6 +52,7 @@ _SETTINGS: dict[str, type[msgspec.Struct]] = {
     OPENAI_BLS.name: OpenAiBlsSettings,
     PREPROCESSING.name: PreprocessingSettings,
     TENSORRT_LLM.name: TensorRtLlmSettings,
+    TENSORRT_LLM_BLS.name: TensorRtLlmBlsSettings,
 }
 _FIELDS = {
     "name", "backend", "platform", "max_batch_size", "input", "output", "instance_group", "parameters",
@@ -58,7 +61,7 @@ _FIELDS = {
 _NUMBERS = ("instances", "max_batch_size", "max_queue_delay_microseconds", "max_queue_size")
 """Settings beside a model's own parameters."""
 _DECOUPLED_MODE = "decoupled_mode"
-"""The official name of `Model.decoupled`, a setting of engines."""
+"""The official name of `Model.decoupled`, a setting of engines, and a parameter of `tensorrt_llm_bls`."""
 _AROUND_THE_ENGINE = (ENSEMBLE.name, TENSORRT_LLM_BLS.name)
 _OF_THE_QUEUE = ("max_queue_delay_microseconds", "max_queue_size")
 
@@ -82,8 +85,8 @@ def configure(repository: Path, changes: Iterable[str] = ()) -> list[Path]:
     Args:
         repository: the model repository.
         changes: `MODEL.NAME=VALUE` each, where NAME is a parameter of the model, `instances`, `max_batch_size`,
-            `max_queue_delay_microseconds`, `max_queue_size` or, of an engine, `decoupled_mode`. An empty VALUE takes a
-            parameter out of the file.
+            `max_queue_delay_microseconds`, `max_queue_size` or, of an engine and `tensorrt_llm_bls`, `decoupled_mode`.
+            An empty VALUE takes a parameter out of the file.
 
     Raises:
         SettingsError: a change or a file that is not understood, or a file that cannot be read or written; one
@@ -122,6 +125,8 @@ def _rendered(repository: Path, changes: Iterable[str]) -> dict[Path, str]:
         if base.steps:
             if not table.steps:
                 # An ensemble for this engine, a model of its own for others, whose choices end here.
+                if _DECOUPLED_MODE in given:
+                    raise SettingsError(f"{name}: {instead(ENSEMBLE.name, _DECOUPLED_MODE)}")
                 numbers = {key: value for key, value in chosen.numbers.items() if key == "max_batch_size"}
                 chosen = _Chosen(numbers=numbers)
             most = min(chosen.numbers.get("max_batch_size", base.max_batch_size), engine.max_batch_size)
@@ -178,6 +183,9 @@ def _parsed_changes(changes: Iterable[str], tables: Mapping[str, Model]) -> dict
             raise SettingsError(f"{change!r} is not MODEL.NAME=VALUE")
         if model not in tables:
             raise SettingsError(f"there is no model {model!r} in the repository; there are {', '.join(tables)}")
+        remedy = instead(_base(model), name)
+        if remedy is not None:
+            raise SettingsError(f"{target} is not a setting here: {remedy}")
         wanted.setdefault(model, {})[name] = value
     return wanted
 
@@ -326,13 +334,18 @@ def _model(table: Model, chosen: _Chosen, name: str) -> Model:
             return cpp_model(settings, numbers["max_batch_size"], queue, name)
         except EngineLoadError as error:
             raise SettingsError(f"{name}: {error}") from None
+    decoupled = table.decoupled
+    if isinstance(settings, TensorRtLlmBlsSettings) and settings.decoupled_mode is not None:
+        decoupled = settings.decoupled_mode
+    if is_engine and chosen.decoupled is not None:
+        decoupled = chosen.decoupled
     return msgspec.structs.replace(
         table,
         parameters=_in_order(given, [*table.parameters, *(cls.__struct_fields__ if cls else ())]),
         queue=queue,
         instances=numbers.get("instances", table.instances),
         max_batch_size=numbers.get("max_batch_size", table.max_batch_size),
-        decoupled=chosen.decoupled if is_engine and chosen.decoupled is not None else table.decoupled,
+        decoupled=decoupled,
     )
 
 

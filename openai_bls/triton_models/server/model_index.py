@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import quote
 
+from openai_bls.transport.triton_http import TritonHttp
 from openai_bls.triton_models.server.process import NoGrpcError, control_headers, grpc_address, http_address
 
 # Seconds that one answer may take; a server that is loading models over HTTP may be slow.
@@ -56,6 +57,12 @@ def model_index(pid: int | None = None) -> ModelIndex | None:
         return GrpcModelIndex(grpc_address(pid), control_headers(pid, "grpc"))
     except NoGrpcError:
         return None
+
+
+def front_end(pid: int) -> TritonHttp | None:
+    """HTTP front end of the tritonserver `pid`; None if it has none."""
+    address = http_address(pid)
+    return None if address is None else TritonHttp(*address, control_headers(pid, "http"))
 
 
 class _BlockingIndex(ABC):

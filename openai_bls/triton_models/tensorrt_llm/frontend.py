@@ -12,6 +12,7 @@ from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.errors import ApiError, InvalidRequestError
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.transport.ipc.server import ExchangeServer
+from openai_bls.triton_models.endpoint.request_keys import STOP_WITHOUT_ID
 from openai_bls.triton_models.tensorrt_llm import requests, responses
 
 if TYPE_CHECKING:
@@ -46,17 +47,32 @@ class Frontend:
         self._watcher = threading.Thread(target=self._watch, name="cancellation", daemon=True)
         self._watcher.start()
 
-    def open(self, arrays: Mapping[str, np.ndarray[Any, Any]], triton_id: str, stream: Reply[Outputs]) -> None:
+    def open(
+        self,
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        triton_id: str,
+        stream: Reply[Outputs],
+        outputs: frozenset[str] = frozenset(),
+    ) -> None:
         """Take one request; its responses go to `stream`.
+
+        Args:
+            arrays: the input tensors by name.
+            triton_id: the request's id.
+            stream: takes the responses.
+            outputs: names of the outputs to send: all where the client names none.
 
         Raises:
             InvalidRequestError: it cannot be honoured; nothing has been sent.
         """
         if requests.is_stop(arrays):
-            self._stop(triton_id)
+            if not triton_id:
+                raise InvalidRequestError(STOP_WITHOUT_ID)
+            # First, as officially: clients up to 0.10 take what comes last for the answer.
             stream.close()
+            self._stop(triton_id)
             return
-        request = requests.parse(arrays, self._info, self._settings.exclude_input_in_output)
+        request = requests.parse(arrays, self._info, self._settings.exclude_input_in_output, outputs=outputs)
         if not self._decoupled:
             requests.require_one_response(request)
 
@@ -86,11 +102,10 @@ class Frontend:
 
     def _stop(self, triton_id: str) -> None:
         """End the live requests of this id; one that is not live is no error."""
-        if not triton_id:
-            raise InvalidRequestError("A stop request needs the id of the request to stop.")
         with self._changed:
             stopped = [entry for entry in self._open if entry.triton_id == triton_id]
         for entry in stopped:
+            entry.responder.stop()
             self._give_up(entry)
 
     def _give_up(self, entry: _Open) -> None:

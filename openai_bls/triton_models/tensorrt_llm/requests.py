@@ -14,10 +14,12 @@ import msgspec
 import numpy as np
 
 from openai_bls.core import word_lists
-from openai_bls.core.engine_types import EngineInfo, GenerationRequest, Grammar, SamplingParams
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.triton_models.tensors import word_tensors
-from openai_bls.triton_models.tensors.arrays import Arrays
+from openai_bls.triton_models.tensorrt_llm import guides
+from openai_bls.triton_models.tensorrt_llm.values import scalar, unsupported
+from openai_bls.triton_models.tensors.arrays import Arrays, is_true
+from openai_bls.triton_models.tensors.models import LOG_PROBS, LOGITS, TENSORRT_LLM
 
 # Inputs that are declared so that official clients may send them, and the values at which they change nothing.
 # Of no effect without beam search or top_p_decay, whatever they hold: len_penalty, early_stopping and
@@ -44,7 +46,9 @@ _SUPPORTED: dict[str, tuple[str, Any]] = {
 }
 # As the engines have it: 100 chooses a token, -100 keeps it away.
 _MAX_BIAS = 100.0
-_GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar", "structural_tag")
+_LOG_PROBS = frozenset(tensor.name for tensor in LOG_PROBS)
+_LOGITS = frozenset(tensor.name for tensor in LOGITS)
+_OUTPUTS = frozenset(tensor.name for tensor in TENSORRT_LLM.outputs)
 
 
 class OfficialRequest(msgspec.Struct, frozen=True):
@@ -57,6 +61,8 @@ class OfficialRequest(msgspec.Struct, frozen=True):
     return_sequences: int
     streaming: bool
     exclude_input: bool
+    dummies: frozenset[str] = frozenset()
+    """Outputs of logits to send in whole answers, which hold a zero unless they are asked for, as officially."""
 
     def engine_request(self, request_id: int, row: int, index: int) -> GenerationRequest:
         """The engine request of sequence `index` of a row."""
@@ -74,7 +80,11 @@ def is_stop(arrays: Arrays) -> bool:
 
 
 def parse(
-    arrays: Arrays, info: EngineInfo, exclude_input_default: bool, prompts: list[list[int]] | None = None
+    arrays: Arrays,
+    info: EngineInfo,
+    exclude_input_default: bool,
+    prompts: list[list[int]] | None = None,
+    outputs: frozenset[str] = frozenset(),
 ) -> OfficialRequest:
     """The request that the input tensors hold.
 
@@ -83,12 +93,21 @@ def parse(
         info: facts of the engine.
         exclude_input_default: value of `exclude_input_in_output` for requests that do not give it.
         prompts: prompts in token ids, one per row; None reads them from `input_ids`.
+        outputs: names of the outputs to send, as Triton tells them: all where the client names none.
 
     Raises:
         InvalidRequestError: a missing or bad tensor, or one that asks for what this engine does not do.
     """
     _refuse_what_no_engine_does(arrays, info)
-    end_id = _scalar(arrays, "end_id", None)
+    streaming = scalar(arrays, "streaming", False)
+    logprobs = is_true(arrays, "return_log_probs")
+    if "return_log_probs" in arrays:
+        _if_supported(arrays, "return_log_probs", info)
+    else:
+        logprobs = wants_log_probs(outputs, _OUTPUTS, info, streaming)
+    if outputs < _OUTPUTS and outputs & _LOGITS:
+        raise unsupported(min(outputs & _LOGITS))
+    end_id = scalar(arrays, "end_id", None)
     max_tokens = _required(arrays, "request_output_len")
     if max_tokens < 1:
         raise InvalidRequestError("'request_output_len' must be at least 1.", param="request_output_len")
@@ -101,19 +120,46 @@ def parse(
         stop_words=tuple(_words(arrays, "stop_words_list")),
         bad_words=tuple(_words(arrays, "bad_words_list")),
         min_tokens=_min_tokens(arrays, info, max_tokens),
-        logprobs=0 if _if_supported(arrays, "return_log_probs", info) else None,
-        grammar=_grammar(arrays, info),
+        logprobs=0 if logprobs else None,
+        grammar=guides.grammar(arrays, info),
     )
-    return_sequences = _scalar(arrays, "num_return_sequences", 1)
+    return_sequences = scalar(arrays, "num_return_sequences", 1)
     if not 1 <= return_sequences <= 128:
         raise InvalidRequestError("'num_return_sequences' must be between 1 and 128.", param="num_return_sequences")
     return OfficialRequest(
         prompts=_prompts(arrays) if prompts is None else prompts,
         template=template,
         return_sequences=return_sequences,
-        streaming=_scalar(arrays, "streaming", False),
-        exclude_input=_scalar(arrays, "exclude_input_in_output", exclude_input_default),
+        streaming=streaming,
+        exclude_input=scalar(arrays, "exclude_input_in_output", exclude_input_default),
+        dummies=outputs & _LOGITS,
     )
+
+
+def wants_log_probs(outputs: frozenset[str], declared: frozenset[str], info: EngineInfo, streaming: bool) -> bool:
+    """True if a request that does not say `return_log_probs` gets log-probabilities: for one of their outputs.
+
+    A client that names no output gets those of whole answers, where the engine has them: old official clients read
+    them unasked.
+
+    Args:
+        outputs: names of the outputs to send: all where the client names none.
+        declared: names of all outputs of the model.
+        info: facts of the engine.
+        streaming: the answer is streamed.
+
+    Raises:
+        InvalidRequestError: the client names such an output, and this engine has none.
+    """
+    wanted = outputs & _LOG_PROBS
+    if not wanted:
+        return False
+    has_them = "logprobs" in info.supported
+    if outputs < declared:
+        if not has_them:
+            raise unsupported(min(wanted))
+        return True
+    return has_them and not streaming
 
 
 def require_one_response(request: OfficialRequest) -> None:
@@ -134,8 +180,14 @@ def require_one_response(request: OfficialRequest) -> None:
 
 def _refuse_what_no_engine_does(arrays: Arrays, info: EngineInfo) -> None:
     for name, neutral in _NEUTRAL.items():
-        if _scalar(arrays, name, neutral[0]) not in neutral:
-            raise _unsupported(name, neutral)
+        if scalar(arrays, name, neutral[0]) not in neutral:
+            raise unsupported(name, neutral)
+    if "decoder_input_ids" in arrays and arrays["decoder_input_ids"].shape[-1] > 1:
+        raise InvalidRequestError(
+            "'decoder_input_ids' is for encoder-decoder models, which no engine here is; the one token that "
+            "preprocessing gives as 'DECODER_INPUT_ID' changes nothing.",
+            param="decoder_input_ids",
+        )
     if "lora_task_id" in arrays:
         names = f": {', '.join(info.lora_names)}" if info.lora_names else ""
         raise InvalidRequestError(
@@ -144,17 +196,12 @@ def _refuse_what_no_engine_does(arrays: Arrays, info: EngineInfo) -> None:
         )
 
 
-def _unsupported(name: str, neutral: tuple[Any, ...] = ()) -> InvalidRequestError:
-    allowed = f"; it may be left out, or be {' or '.join(map(str, neutral))}" if neutral else ""
-    return InvalidRequestError(f"'{name}' is not supported by this engine{allowed}.", param=name)
-
-
 def _if_supported(arrays: Arrays, name: str, info: EngineInfo) -> Any:
     """The value of an input of `_SUPPORTED`; its neutral value if it is not given."""
     field, neutral = _SUPPORTED[name]
-    value = _scalar(arrays, name, neutral)
+    value = scalar(arrays, name, neutral)
     if value != neutral and field not in info.supported:
-        raise _unsupported(name, (neutral,))
+        raise unsupported(name, (neutral,))
     return value
 
 
@@ -174,9 +221,9 @@ def _min_tokens(arrays: Arrays, info: EngineInfo, max_tokens: int) -> int:
 
 
 def _sampling(arrays: Arrays, info: EngineInfo) -> SamplingParams:
-    top_k = _scalar(arrays, "runtime_top_k", None)
-    top_p = _scalar(arrays, "runtime_top_p", None)
-    temperature = _scalar(arrays, "temperature", None)
+    top_k = scalar(arrays, "runtime_top_k", None)
+    top_p = scalar(arrays, "runtime_top_p", None)
+    temperature = scalar(arrays, "temperature", None)
     if temperature is not None and not 0 <= temperature < math.inf:
         raise InvalidRequestError("'temperature' must not be negative.", param="temperature")
     if top_p is not None and not 0 <= top_p <= 1:
@@ -190,7 +237,7 @@ def _sampling(arrays: Arrays, info: EngineInfo) -> SamplingParams:
         temperature=0.0 if not limited else 1.0 if temperature is None else temperature,
         top_p=top_p or 1.0,
         top_k=top_k or 0,
-        seed=_scalar(arrays, "seed", _scalar(arrays, "random_seed", None)),
+        seed=scalar(arrays, "seed", scalar(arrays, "random_seed", None)),
         repetition_penalty=_repetition_penalty(arrays, info),
         presence_penalty=_penalty(arrays, "presence_penalty", info),
         frequency_penalty=_penalty(arrays, "frequency_penalty", info),
@@ -218,7 +265,7 @@ def _bias(arrays: Arrays, info: EngineInfo) -> dict[int, float]:
     if name not in arrays or not np.any(arrays[name]):
         return {}
     if "logit_bias" not in info.supported:
-        raise _unsupported(name)
+        raise unsupported(name)
     row = _shared_row(arrays[name].reshape(-1, arrays[name].shape[-1]), name)
     ids = np.flatnonzero(row)
     if ids[-1] >= info.vocab_size:
@@ -230,64 +277,6 @@ def _bias(arrays: Arrays, info: EngineInfo) -> dict[int, float]:
         raise InvalidRequestError(f"'{name}' must hold numbers of at most {_MAX_BIAS:.0f}.", param=name)
     # That low is never, and unlike -inf it may be all that there is.
     return dict(zip(ids.tolist(), np.maximum(values, -_MAX_BIAS).tolist(), strict=True))
-
-
-def _grammar(arrays: Arrays, info: EngineInfo) -> Grammar | None:
-    kind = word_tensors.text(_scalar(arrays, "guided_decoding_guide_type", b""), "guided_decoding_guide_type")
-    guide = word_tensors.text(_scalar(arrays, "guided_decoding_guide", b""), "guided_decoding_guide")
-    if kind and "grammar" not in info.supported:
-        raise _unsupported("guided_decoding_guide_type")
-    if guide and not kind:
-        raise InvalidRequestError(
-            f"'guided_decoding_guide' needs a 'guided_decoding_guide_type': {', '.join(_GUIDE_TYPES)}.",
-            param="guided_decoding_guide_type",
-        )
-    if not kind:
-        return None
-    if kind not in _GUIDE_TYPES:
-        raise InvalidRequestError(
-            f"'guided_decoding_guide_type' {kind!r} is not one of {', '.join(_GUIDE_TYPES)}.",
-            param="guided_decoding_guide_type",
-        )
-    if bool(guide) == (kind == "json"):
-        says = "takes no" if kind == "json" else "needs a"
-        raise InvalidRequestError(
-            f"'guided_decoding_guide_type' {kind!r} {says} 'guided_decoding_guide'.", param="guided_decoding_guide"
-        )
-    # Costs nothing for requests without a guide.
-    from openai_bls.output import structured
-
-    return structured.grammar(_guide(kind, guide), info, param="guided_decoding_guide")
-
-
-def _guide(kind: str, guide: str) -> dict[str, Any]:
-    """The format that `structured` makes a grammar of."""
-    match kind:
-        case "json":
-            return {"type": "json_schema", "json_schema": True}
-        case "json_schema":
-            return {"type": "json_schema", "json_schema": _json(guide)}
-        case "regex":
-            return {"type": "regex", "pattern": guide}
-        case "ebnf_grammar":
-            return {"type": "grammar", "grammar": guide}
-        case _:
-            tag = _json(guide)
-            if not isinstance(tag, dict):
-                raise InvalidRequestError(
-                    "'guided_decoding_guide' must hold a JSON object for a structural tag.",
-                    param="guided_decoding_guide",
-                )
-            return tag
-
-
-def _json(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidRequestError(
-            f"'guided_decoding_guide' is not JSON text: {error}", param="guided_decoding_guide"
-        ) from None
 
 
 def _prompts(arrays: Arrays) -> list[list[int]]:
@@ -325,14 +314,4 @@ def _shared_row(rows: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
 def _required(arrays: Arrays, name: str) -> Any:
     if name not in arrays:
         raise InvalidRequestError(f"'{name}' is missing.", param=name)
-    return _scalar(arrays, name, None)
-
-
-def _scalar(arrays: Arrays, name: str, default: Any) -> Any:
-    """The value that all rows of the batch share."""
-    if name not in arrays:
-        return default
-    values = set(arrays[name].reshape(-1).tolist())
-    if len(values) != 1:
-        raise InvalidRequestError(f"'{name}' must have one value, the same for all rows of the batch.", param=name)
-    return values.pop()
+    return scalar(arrays, name, None)

@@ -2,12 +2,13 @@
 
 Source: tensorrtllm_backend's `all_models/inflight_batcher_llm/tensorrt_llm`. Kept: names, shapes, decoupled streaming
 with only the new tokens in each response but the log-probabilities of all tokens so far, `exclude_input_in_output`,
-no log-probabilities for the prompt and none at all unless asked for. Different: those that come are the model's own,
-before penalties and temperature, and the token that ended the sequence is in neither of the two outputs.
+no log-probabilities for the prompt, zeros for logits that were not asked for. Different: log-probabilities are the
+model's own, before penalties and temperature, and the token that ended the sequence is not in the outputs.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +17,11 @@ import numpy as np
 from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 from openai_bls.core.errors import ApiError, engine_failure
 from openai_bls.triton_models.tensorrt_llm.requests import OfficialRequest
-from openai_bls.triton_models.tensors.models import DECODE_CONTEXT_LENGTH
+from openai_bls.triton_models.tensors.models import DECODE_CONTEXT_LENGTH, LOGITS
 
 Outputs = dict[str, np.ndarray[Any, Any]]
+
+_DUMMIES: Outputs = {tensor.name: np.zeros([1] * (1 + len(tensor.dims)), dtype=np.float32) for tensor in LOGITS}
 
 
 class Responder:
@@ -41,7 +44,14 @@ class Responder:
         self.request = request
         self._send = send
         self._fail = fail
+        self._sequences = [
+            Sequence(self, row, index, prompt)
+            for row, prompt in enumerate(request.prompts)
+            for index in range(request.return_sequences)
+        ]
         self._open = len(request.prompts) * request.return_sequences
+        # A stop comes on another thread than deltas.
+        self._lock = threading.Lock()
         self.request_ids: list[int] = []
         """Ids of the engine's requests behind this one."""
 
@@ -52,20 +62,29 @@ class Responder:
 
     def sequences(self) -> list[Sequence]:
         """Every sequence of every row."""
-        return [
-            Sequence(self, row, index, prompt)
-            for row, prompt in enumerate(self.request.prompts)
-            for index in range(self.request.return_sequences)
-        ]
+        return self._sequences
 
     def close(self) -> None:
-        """The client has gone, or the request has been stopped: send nothing more."""
-        self._open = 0
+        """The client has gone: send nothing more."""
+        with self._lock:
+            self._open = 0
+
+    def stop(self) -> None:
+        """Send whole answers as far as they have come; of a stream nothing more."""
+        if self.request.streaming:
+            self.close()
+        else:
+            for sequence in self._sequences:
+                sequence.stop()
 
     def deliver(self, sequence: Sequence, tokens: list[int], context: list[int], final: bool) -> None:
         """Send one response."""
-        if self.ended:
-            return
+        with self._lock:
+            if not self.ended and not sequence.ended:
+                sequence.ended = final
+                self._deliver(sequence, tokens, context, final)
+
+    def _deliver(self, sequence: Sequence, tokens: list[int], context: list[int], final: bool) -> None:
         self._open -= final
         padded = [-1] * (DECODE_CONTEXT_LENGTH - len(context)) + context
         outputs = {
@@ -77,12 +96,15 @@ class Responder:
             "decode_final": np.array([[final]], dtype=np.bool_),
             **sequence.log_probs(),
         }
+        if not self.request.streaming:
+            outputs |= {name: array for name, array in _DUMMIES.items() if name in self.request.dummies}
         self._send(outputs, self.ended)
 
     def error(self, error: ApiError) -> None:
         """End the whole request with an error."""
-        if not self.ended:
-            self._open = 0
+        with self._lock:
+            ended, self._open = self.ended, 0
+        if not ended:
             self._fail(error)
 
 
@@ -92,6 +114,8 @@ class Sequence:
     def __init__(self, responder: Responder, row: int, index: int, prompt: list[int]) -> None:
         self.row = row
         self.index = index
+        self.ended = False
+        """True once the sequence's last response is sent."""
         self._responder = responder
         self._prompt = prompt
         self._tokens: list[int] = []
@@ -120,8 +144,12 @@ class Sequence:
             return
         self._tokens += delta.token_ids
         if final:
-            prompt = [] if request.exclude_input else self._prompt
-            responder.deliver(self, [*prompt, *self._tokens], [], final=True)
+            self.stop()
+
+    def stop(self) -> None:
+        """Send the whole answer as far as it has come."""
+        prompt = [] if self._responder.request.exclude_input else self._prompt
+        self._responder.deliver(self, [*prompt, *self._tokens], [], final=True)
 
     def log_probs(self) -> Outputs:
         """`cum_log_probs` [batch 1, beam 1], the sum, and `output_log_probs` [batch 1, beam 1, length], of all tokens

@@ -22,7 +22,7 @@ from openai_bls.triton_models.tensorrt_llm import requests as engine_requests
 from openai_bls.triton_models.tensorrt_llm.requests import OfficialRequest
 from openai_bls.triton_models.tensors import word_tensors
 from openai_bls.triton_models.tensors.arrays import Arrays, is_true
-from openai_bls.triton_models.tensors.models import LLMAPI_NAMES, PASSED_THROUGH
+from openai_bls.triton_models.tensors.models import LLMAPI_NAMES, PASSED_THROUGH, TENSORRT_LLM_BLS
 
 # Name of an input here → that of `tensorrt_llm`. `pad_id` has no effect: nothing is padded.
 _ENGINE_NAMES = {
@@ -39,6 +39,7 @@ _EXTRAS = {
     "return_cumulative_logprob": "cumulative_logprob",
 }
 """Input → the output that it asks for."""
+_OUTPUTS = frozenset(tensor.name for tensor in TENSORRT_LLM_BLS.outputs)
 
 
 class TextRequest(msgspec.Struct, frozen=True):
@@ -53,7 +54,13 @@ class TextRequest(msgspec.Struct, frozen=True):
     return_log_probs: bool = False
 
 
-async def parse(arrays: Arrays, info: EngineInfo, prompts: PromptClient, exclude_input_default: bool) -> TextRequest:
+async def parse(
+    arrays: Arrays,
+    info: EngineInfo,
+    prompts: PromptClient,
+    exclude_input_default: bool,
+    outputs: frozenset[str] = frozenset(),
+) -> TextRequest:
     """The request that the input tensors hold.
 
     Args:
@@ -61,6 +68,7 @@ async def parse(arrays: Arrays, info: EngineInfo, prompts: PromptClient, exclude
         info: facts of the engine.
         prompts: client of preprocessing.
         exclude_input_default: value of `exclude_input_in_output` for requests that do not give it.
+        outputs: names of the outputs to send: all where the client names none.
 
     Raises:
         ApiError: a missing or bad tensor, one that asks for what the engine does not do, or preprocessing cannot be
@@ -69,11 +77,18 @@ async def parse(arrays: Arrays, info: EngineInfo, prompts: PromptClient, exclude
     given, names = _official_names(arrays)
     texts = _prompts(given)
     extras = frozenset(output for name, output in _EXTRAS.items() if is_true(given, name))
+    if outputs < _OUTPUTS:
+        extras |= outputs.intersection(_EXTRAS.values())
+    return_log_probs = is_true(given, "return_log_probs")
+    if "return_log_probs" not in given:
+        return_log_probs = engine_requests.wants_log_probs(outputs, _OUTPUTS, info, is_true(given, "stream"))
     stop, include_stop = _stop(given)
     tensors = {inner: given[outer] for outer, inner in _ENGINE_NAMES.items() if outer in given}
     engine_names = {inner: names.get(outer, outer) for outer, inner in _ENGINE_NAMES.items()}
     engine_names["embedding_bias"] = "embedding_bias_weights"
-    if "cumulative_logprob" in extras and not is_true(given, "return_log_probs"):
+    if return_log_probs:
+        tensors["return_log_probs"] = np.array([True])
+    elif "cumulative_logprob" in extras:
         tensors["return_log_probs"] = np.array([True])
         engine_names["return_log_probs"] = "return_cumulative_logprob"
     bias = await _bias(given, prompts)
@@ -100,7 +115,7 @@ async def parse(arrays: Arrays, info: EngineInfo, prompts: PromptClient, exclude
         stop=stop,
         include_stop=include_stop,
         extras=extras,
-        return_log_probs=is_true(given, "return_log_probs"),
+        return_log_probs=return_log_probs,
     )
 
 

@@ -15,6 +15,9 @@ from openai_bls.triton_models.tensorrt_llm_bls.requests import TextRequest
 
 Outputs = dict[str, np.ndarray[Any, Any]]
 
+NOTHING: Outputs = {"text_output": np.array([b""], dtype=np.object_)}
+"""Answer to a stop request: `generate` wants one."""
+
 
 class TensorEncoder:
     """Encoder of text as output tensors.
@@ -84,6 +87,16 @@ class TensorWriter:
 
     def finished(self, sequence: Sequence, reason: FinishReason) -> None:
         """Send the whole text, or what a stream still lacks."""
+        self._finish(sequence, reason)
+
+    def stopped(self, sequences: list[Sequence]) -> None:
+        """End the request where it is: whole answers are sent as far as they have come."""
+        for sequence in sequences:
+            if sequence.finish_reason is None:
+                self._finish(sequence, "cancelled")
+        self._sender.end()
+
+    def _finish(self, sequence: Sequence, reason: str) -> None:
         index = sequence.index
         if index in self._unsent or self._request.extras:
             text = "".join(self._texts[index])
@@ -116,7 +129,7 @@ class TensorWriter:
     def _total(self, index: int) -> float:
         return sum(self._log_probs[index])
 
-    def _extras(self, sequence: Sequence, reason: FinishReason) -> Outputs:
+    def _extras(self, sequence: Sequence, reason: str) -> Outputs:
         asked = self._request.extras
         if not asked:
             return {}

@@ -13,12 +13,13 @@ import threading
 import time
 from collections.abc import Awaitable, Mapping
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import uvloop
 
 from openai_bls.core.engine_types import EngineInfo
-from openai_bls.core.errors import ApiError, OverloadedError
+from openai_bls.core.errors import ApiError, InvalidRequestError, OverloadedError
 from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.request import checked_timeout
 from openai_bls.core.settings import OpenAiBlsSettings
@@ -26,7 +27,7 @@ from openai_bls.output.detokenizer import factory
 from openai_bls.output.stop_strings import StopMatcher
 from openai_bls.pipeline.admission.admission import Admission
 from openai_bls.pipeline.admission.key_budgets import KeyBudgets
-from openai_bls.pipeline.generation.generation import admitted_generation
+from openai_bls.pipeline.generation.generation import Generation, admitted_generation
 from openai_bls.pipeline.generation.sequence import Echo, Sequence
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.lifecycle.life import Life
@@ -43,7 +44,8 @@ from openai_bls.triton_models.endpoint.response_sender import Reply, ResponseSen
 from openai_bls.triton_models.repository.engines import TENSORRT_LLM_BLS, Backend
 from openai_bls.triton_models.tensorrt_llm_bls import requests
 from openai_bls.triton_models.tensorrt_llm_bls.requests import TextRequest
-from openai_bls.triton_models.tensorrt_llm_bls.responses import Outputs, TensorWriter
+from openai_bls.triton_models.tensorrt_llm_bls.responses import NOTHING, Outputs, TensorWriter
+from openai_bls.triton_models.tensors.arrays import is_true
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,30 @@ _PREPROCESSING_TIMEOUT_S = OpenAiBlsSettings().preprocessing_timeout_s
 _ENDPOINT = "text_input"
 # Seconds a request waits for an engine that is still loading.
 _ENGINE_WAIT_S = 30.0
+
+
+class _Running:
+    """Answer that a stop request can end.
+
+    Args:
+        generation: generation of the answer.
+        sequences: sequences of the generation.
+        writer: writer of the sequences.
+    """
+
+    def __init__(self, generation: Generation, sequences: list[Sequence], writer: TensorWriter) -> None:
+        self._generation = generation
+        self._sequences = sequences
+        self._writer = writer
+
+    def cancel(self) -> None:
+        """Stop the engine's work: the client has gone."""
+        self._generation.cancel()
+
+    def stop(self) -> None:
+        """End the answer with what there is."""
+        self._generation.cancel()
+        self._writer.stopped(self._sequences)
 
 
 class Runtime:
@@ -106,6 +132,8 @@ class Runtime:
         self._loop = uvloop.new_event_loop()
         self._senders = SenderThreads(_SENDER_THREADS, self._loop)
         self._model_calls = BlsCalls(self._loop, call_model)
+        # By the ids that clients gave; an answer that has ended goes by itself.
+        self._running: WeakValueDictionary[str, _Running] = WeakValueDictionary()
         self._info: asyncio.Future[EngineInfo] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name="tensorrt-llm-bls", daemon=True)
 
@@ -121,6 +149,7 @@ class Runtime:
         parameters: Mapping[str, Any] | None = None,
         key: str = "",
         timeout: object = None,
+        outputs: frozenset[str] = frozenset(),
     ) -> None:
         """Take a request; returns at once. From any thread.
 
@@ -130,9 +159,10 @@ class Runtime:
             parameters: parameters of the request.
             key: name of the API key that it came with.
             timeout: seconds in which it must be answered, as they were given; None if they were not.
+            outputs: names of the outputs to send: all where the client names none.
         """
         copies = {name: array.copy() for name, array in arrays.items()}
-        answer = functools.partial(self._answer, copies, parameters or {}, key, timeout)
+        answer = functools.partial(self._answer, copies, parameters or {}, key, timeout, outputs)
         self._loop.call_soon_threadsafe(self._senders.answer, reply, answer)
 
     def refuse(self, error: ApiError, reply: Reply[Outputs], parameters: Mapping[str, Any]) -> None:
@@ -187,11 +217,13 @@ class Runtime:
         parameters: Mapping[str, Any],
         key: str,
         timeout: object,
+        outputs: frozenset[str],
         sender: ResponseSender[Outputs],
     ) -> None:
         context = self._context(parameters)
         context.key = key
-        await self._enveloped(context, self._answer_or_raise(context, arrays, parameters, timeout, sender), sender)
+        work = self._answer_or_raise(context, arrays, parameters, timeout, outputs, sender)
+        await self._enveloped(context, work, sender)
 
     def _context(self, parameters: Mapping[str, Any]) -> RequestContext:
         context = triton_context(self._observer, TENSORRT_LLM_BLS, parameters)
@@ -211,14 +243,18 @@ class Runtime:
         arrays: Mapping[str, np.ndarray[Any, Any]],
         parameters: Mapping[str, Any],
         timeout: object,
+        outputs: frozenset[str],
         sender: ResponseSender[Outputs],
     ) -> None:
+        if is_true(arrays, "stop"):
+            self._stop(request_keys.request_id(parameters), sender)
+            return
         context.timeout_s = request_keys.timeout_s(parameters)
         timeout_s = None if timeout is None else checked_timeout(timeout, "timeout")
         deadline = context.deadline(timeout_s, time.monotonic())
         self._admission.check(context.key, deadline)
         with Life(context, self._budgets.enter(context.key)) as life:
-            request = await within(deadline, self._parsed(arrays))
+            request = await within(deadline, self._parsed(arrays, outputs))
             writer = TensorWriter(request, sender)
             sequences = self._sequences(request, writer)
             prompt_tokens = [len(prompt) for prompt in request.official.prompts]
@@ -232,8 +268,21 @@ class Runtime:
                 prompt_tokens,
                 deadline,
             )
-        sender.when_cancelled(generation.cancel)
+        running = _Running(generation, sequences, writer)
+        sender.when_cancelled(running.cancel)
+        given_id = request_keys.request_id(parameters)
+        if given_id:
+            self._running[given_id] = running
         generation.start()
+
+    def _stop(self, given_id: str, sender: ResponseSender[Outputs]) -> None:
+        """End the running answer of this id; an id that is not live is no error."""
+        if not given_id:
+            raise InvalidRequestError(request_keys.STOP_WITHOUT_ID, param="stop")
+        running = self._running.pop(given_id, None)
+        if running is not None:
+            running.stop()
+        sender.answer(NOTHING)
 
     async def _engine_info(self) -> EngineInfo:
         """The engine's info, as soon as it is there."""
@@ -245,8 +294,9 @@ class Runtime:
         await self._client.ready()
         return self._info.result()
 
-    async def _parsed(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> TextRequest:
-        request = await requests.parse(arrays, await self._engine_info(), self._prompts, self._exclude_input_default)
+    async def _parsed(self, arrays: Mapping[str, np.ndarray[Any, Any]], outputs: frozenset[str]) -> TextRequest:
+        info = await self._engine_info()
+        request = await requests.parse(arrays, info, self._prompts, self._exclude_input_default, outputs)
         if not self._decoupled:
             requests.require_one_response(request)
         return request

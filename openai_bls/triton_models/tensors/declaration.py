@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-DataType = Literal["BOOL", "INT32", "UINT64", "FP16", "FP32", "UINT8", "STRING"]
+DataType = Literal["BOOL", "INT32", "INT64", "UINT64", "FP16", "FP32", "UINT8", "STRING"]
 
 
 class Tensor(msgspec.Struct, frozen=True):

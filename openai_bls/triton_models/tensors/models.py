@@ -19,6 +19,12 @@ def _option(name: str, data_type: DataType, *dims: int) -> Tensor:
     return Tensor(name, data_type, dims or (1,), optional=True)
 
 
+LOG_PROBS = (Tensor("cum_log_probs", "FP32", (-1,)), Tensor("output_log_probs", "FP32", (-1, -1)))
+"""Outputs of log-probabilities, of the engine and of the models around it."""
+
+LOGITS = (Tensor("context_logits", "FP32", (-1, -1)), Tensor("generation_logits", "FP32", (-1, -1, -1)))
+"""Outputs of logits: real ones with the C++ backend alone, else the official dummies, zeros of length 1."""
+
 # What the postprocessing of a streamed ensemble needs to decode characters that several responses share: ours.
 DECODE_CONTEXT_LENGTH = 16
 """Token ids in `decode_context`."""
@@ -30,6 +36,9 @@ TENSORRT_LLM = Model(
     inputs=(
         _option("input_ids", "INT32", -1),
         _scalar("input_lengths", "INT32"),
+        # Of encoder-decoder models: what `preprocessing` gives for others changes nothing.
+        _option("decoder_input_ids", "INT32", -1),
+        _scalar("decoder_input_lengths", "INT32"),
         _scalar("request_output_len", "INT32"),
         _scalar("num_return_sequences", "INT32"),
         _scalar("end_id", "INT32"),
@@ -70,9 +79,8 @@ TENSORRT_LLM = Model(
         Tensor("sequence_length", "INT32", (-1,)),
         Tensor("batch_index", "INT32", (1,)),
         Tensor("sequence_index", "INT32", (1,)),
-        # Sent only with return_log_probs.
-        Tensor("cum_log_probs", "FP32", (-1,)),
-        Tensor("output_log_probs", "FP32", (-1, -1)),
+        *LOG_PROBS,
+        *LOGITS,
         Tensor("decode_context", "INT32", (-1,)),
         Tensor("decode_final", "BOOL", (1,)),
     ),
@@ -98,16 +106,29 @@ PREPROCESSING = Model(
     outputs=(
         Tensor("INPUT_ID", "INT32", (-1,)),
         Tensor("REQUEST_INPUT_LEN", "INT32", (1,)),
+        Tensor("DECODER_INPUT_ID", "INT32", (-1,)),
+        Tensor("REQUEST_DECODER_INPUT_LEN", "INT32", (1,)),
         Tensor("BAD_WORDS_IDS", "INT32", (2, -1)),
         Tensor("STOP_WORDS_IDS", "INT32", (2, -1)),
         Tensor("EMBEDDING_BIAS", "FP32", (-1,)),
         Tensor("REQUEST_OUTPUT_LEN", "INT32", (-1,)),
         Tensor("OUT_END_ID", "INT32", (1,)),
         Tensor("OUT_PAD_ID", "INT32", (1,)),
+        # Of prompts with images and prompt tables, and for others left out, officially too.
+        Tensor("OUT_PROMPT_TABLE_EXTRA_IDS", "UINT64", (-1,)),
+        Tensor("PIXEL_VALUES", "FP16", (-1, -1, -1, -1)),
+        Tensor("ASPECT_RATIO_IDS", "INT64", (-1,)),
+        Tensor("ASPECT_RATIO_MASK", "INT64", (-1, -1)),
+        Tensor("CROSS_ATTENTION_MASK", "INT64", (-1, -1, -1)),
+        Tensor("IMAGE_SIZES", "INT64", (-1, 2)),
+        Tensor("IS_VIDEO_INPUT", "BOOL", (1,)),
         Tensor("PROMPT_RESULT", "STRING", (1,)),
     ),
     comment="Chat template and tokenization.",
 )
+
+PASSED_ON = {tensor.name.upper(): tensor for tensor in (*LOG_PROBS, *LOGITS)}
+"""Inputs of `postprocessing` that come out unchanged, as `OUT_<name>`: those of releases up to 0.16."""
 
 POSTPROCESSING = Model(
     name="postprocessing",
@@ -119,8 +140,12 @@ POSTPROCESSING = Model(
         _option("DECODE_CONTEXT", "INT32", -1),
         _option("DECODE_FINAL", "BOOL", 1),
         _option("SKIP_SPECIAL_TOKENS", "BOOL", 1),
+        *(msgspec.structs.replace(tensor, name=name, optional=True) for name, tensor in PASSED_ON.items()),
     ),
-    outputs=(Tensor("OUTPUT", "STRING", (-1,)),),
+    outputs=(
+        Tensor("OUTPUT", "STRING", (-1,)),
+        *(msgspec.structs.replace(tensor, name=f"OUT_{name}") for name, tensor in PASSED_ON.items()),
+    ),
     comment="Detokenization, for the ensemble and direct users; openai_bls detokenizes by itself.",
 )
 
@@ -230,8 +255,7 @@ _TEXT_OUTPUTS = (
     Tensor("batch_index", "INT32", (1,)),
     Tensor("sequence_index", "INT32", (1,)),
     # Left out of a response that the engine sends without them.
-    Tensor("cum_log_probs", "FP32", (-1,)),
-    Tensor("output_log_probs", "FP32", (-1, -1)),
+    *LOG_PROBS,
 )
 
 
@@ -242,7 +266,7 @@ def ensemble(name: str, engine: Model = TENSORRT_LLM) -> Model:
     passed_through = {outer: inner for outer, inner in PASSED_THROUGH.items() if outer in names}
     outputs = {tensor.name for tensor in engine.outputs}
     context: dict[str, str] = {name: f"_{name}" for name in sorted(outputs & {"decode_context", "decode_final"})}
-    logits = [tensor for tensor in engine.outputs if tensor.name in ("context_logits", "generation_logits")]
+    logits = [tensor for tensor in LOGITS if tensor.name in outputs]
     return Model(
         name=name,
         max_batch_size=64,
@@ -328,6 +352,7 @@ TENSORRT_LLM_BLS = Model(
         # Of the LLM API model.
         *(msgspec.structs.replace(_OFFICIAL_INPUTS[same], name=name) for name, same in LLMAPI_NAMES.items()),
         _option("sampling_param_stop", "STRING", -1),
+        _option("stop", "BOOL"),
         _option("return_finish_reason", "BOOL"),
         _option("return_stop_reason", "BOOL"),
         _option("return_cumulative_logprob", "BOOL"),

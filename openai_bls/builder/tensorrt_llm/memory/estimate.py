@@ -105,8 +105,17 @@ def _of_gpu(gpu: Gpu, options: PlannedEngine, found: Estimate) -> Iterator[str]:
             ways = "raise --max-tokens-in-kv-cache or leave it out, or lower --max-seq-len"
         yield (
             f"the KV cache would hold {found.kv_tokens:,} tokens, less than one sequence of {options.max_seq_len:,}"
-            f"{beams}{kept}: {ways}"
+            f"{beams}{kept}: {ways}{_forced(found.kv_tokens)}"
         )
+
+
+def _forced(kv_tokens: int | None) -> str:
+    if not kv_tokens:
+        return ""
+    return (
+        f"; --force builds it all the same, and then sequences run that keep at most {kv_tokens:,} tokens, since for a "
+        "longer one TensorRT-LLM never has room"
+    )
 
 
 def not_on_blackwell(gpu: Gpu) -> bool:

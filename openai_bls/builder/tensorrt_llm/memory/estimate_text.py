@@ -30,6 +30,7 @@ def report(shape: ModelShape, options: PlannedEngine, found: Estimate, *, model:
         _row("weights", found.weights_per_rank, f"{_size(found.weights)} in all" if options.ranks > 1 else ""),
         _row("activations", found.activations, "allowance"),
         _row("decoder, logits", found.decoder, "allowance"),
+        *([_row("states", found.states, f"of {options.max_batch_size} sequences")] if found.states else []),
         _row("runtime", found.runtime, "allowance: CUDA context, kernels" + ", NCCL" * (options.ranks > 1)),
     ]
     fraction = f"{options.kv_cache_free_gpu_mem_fraction:.0%} of what is left"

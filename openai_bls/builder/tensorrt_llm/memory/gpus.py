@@ -80,6 +80,7 @@ GPUS = (
     Gpu("A100-80GB", 81920, (8, 0)),
     Gpu("A800", 81920, (8, 0)),
     Gpu("L4", 23034, (8, 9)),
+    Gpu("L20", 46068, (8, 9)),
     Gpu("L40", 46068, (8, 9)),
     Gpu("L40S", 46068, (8, 9)),
     Gpu("RTX A4000", 16376, (8, 6)),
@@ -87,14 +88,20 @@ GPUS = (
     Gpu("RTX A6000", 49140, (8, 6)),
     Gpu("RTX 3060", 12288, (8, 6)),
     Gpu("RTX 3090", 24576, (8, 6)),
+    Gpu("RTX 3090 Ti", 24564, (8, 6)),
+    Gpu("RTX 4000 Ada", 20475, (8, 9)),
     Gpu("RTX 4060 Ti 16GB", 16380, (8, 9)),
     Gpu("RTX 4070", 12282, (8, 9)),
     Gpu("RTX 4080", 16376, (8, 9)),
     Gpu("RTX 4090", 24564, (8, 9)),
+    Gpu("RTX 4090 D", 24564, (8, 9)),
     Gpu("RTX 5070", 12227, (12, 0)),
     Gpu("RTX 5080", 16303, (12, 0)),
     Gpu("RTX 5090", 32607, (12, 0)),
     Gpu("RTX 6000 Ada", 49140, (8, 9)),
+    Gpu("RTX PRO 6000", 97887, (12, 0)),
+    # Of the memory that it shares with its CPU.
+    Gpu("GB10", 122570, (12, 1)),
     Gpu("H20-96GB", 97871, (9, 0)),
     Gpu("H20-141GB", 143771, (9, 0)),
     Gpu("H100", 81559, (9, 0)),
@@ -105,10 +112,16 @@ GPUS = (
     Gpu("B200", 183359, (10, 0)),
     Gpu("GB200", 189471, (10, 0)),
     Gpu("B300", 275040, (10, 3)),
+    Gpu("GB300", 284208, (10, 3)),
 )
 
 # Words of nvidia-smi's names that tell no two GPUs of the table apart.
-_WORDS = {"nvidia", "tesla", "geforce", "rtx", "generation", "ac", "pcie", "hbm2", "hbm2e", "hbm3", "hbm3e"}
+_WORDS = {
+    "nvidia", "tesla", "geforce", "rtx", "generation", "ac", "pcie", "hbm2", "hbm2e", "hbm3", "hbm3e", "blackwell",
+    "workstation", "server", "edition",
+}  # fmt: skip
+# `RTX4090D` is short for `RTX 4090 D`.
+_JOINED = re.compile(r"(?<=rtx)(?=\d)|(?<=\d{4})(?=(?:d|ti)\b)")
 _FORM_FACTOR = re.compile(r"sxm\d?")
 # `H20-96` is short for `H20-96GB`; numbers of models have more digits.
 _SIZE = re.compile(r"(\d+)gb?|(\d{2,3})")
@@ -162,7 +175,7 @@ def _named(name: str) -> list[Gpu]:
 
 def _key(name: str) -> tuple[frozenset[str], frozenset[str]]:
     """The words of a name that matter, and the gigabytes that it mentions."""
-    words = re.findall(r"[a-z0-9]+", name.lower())
+    words = re.findall(r"[a-z0-9]+", _JOINED.sub(" ", name.lower()))
     sizes = {size[1] or size[2] for word in words if (size := _SIZE.fullmatch(word))}
     plain = {word for word in words if not _SIZE.fullmatch(word) and not _FORM_FACTOR.fullmatch(word)}
     return frozenset(plain - _WORDS), frozenset(sizes)

@@ -7,6 +7,7 @@ documentation show (in tests/unit/builder/tensorrt_llm/test_estimate.py):
   15 % on top;
 - **logits**: in the model's type for each sequence, in float32 once more in the decoder, and 8 steps of these where
   those of the output are kept;
+- **states**: of each sequence in the batch, for hybrids; in the model's type, unless config.json says float32;
 - **runtime**: CUDA context, kernels and cuBLAS, 0.8 GiB with TensorRT and 1.5 GiB with PyTorch; 0.6 GiB for NCCL and
   all-reduce with several ranks;
 - **host memory of a build**: 2.5 times the weights of the engine.
@@ -104,6 +105,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes per rank of the execution context, with the logits that it puts out."""
     decoder: int
     """Bytes per rank of what sampling works on, and of logits that are kept."""
+    states: int
+    """Bytes per rank of the states of `max_batch_size` sequences, which hybrids keep besides keys and values."""
     runtime: int
     """Bytes per rank of CUDA context, kernels and communication."""
     engine_on_disk: int
@@ -134,7 +137,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gpu_memory(self) -> int:
         """Bytes per rank, without any KV cache."""
-        return self.weights_per_rank + self.activations + self.decoder + self.runtime
+        return self.weights_per_rank + self.activations + self.decoder + self.states + self.runtime
 
 
 def quantization_named(name: str) -> Quantization | None:
@@ -181,6 +184,7 @@ def sizes_of(shape: ModelShape, options: PlannedEngine) -> Estimate:
         kv_per_token_per_rank=math.ceil(cached * kv_element),
         activations=activations,
         decoder=decoder,
+        states=math.ceil(options.max_batch_size * shape.states.bytes_of(element) / options.ranks),
         runtime=runtime,
         engine_on_disk=engine,
         checkpoint=checkpoint,

@@ -89,7 +89,7 @@ def prompts(own: TensorRtLlmOptions, max_input_len: int, max_num_tokens: int, wi
             "build turns enable_chunked_context on, in config.pbtxt"
         )
         return Prompts(max_input_len, True, tuple(problems), tuple(notes))
-    why = f"that {needs}" if without_paged else "--no-enable-chunked-context was given"
+    why = f"that {needs}" if without_paged else "enable_chunked_context is off"
     if own.max_input_len is not None:
         problems.append(
             f"--max-input-len {own.max_input_len} is more than the {max_num_tokens} tokens of one step, and prompts "

@@ -25,7 +25,7 @@ from openai_bls.builder.tensorrt_llm.memory.gpus import Gpu, find_gpu, gpu_of_me
 from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, PlannedEngine
 from openai_bls.builder.tensorrt_llm.model import chatglm, families
 from openai_bls.builder.tensorrt_llm.model.shapes import ModelShape, shape_of
-from openai_bls.builder.tensorrt_llm.plan import chunking, lengths, windows
+from openai_bls.builder.tensorrt_llm.plan import chunking, features, lengths, windows
 from openai_bls.builder.tensorrt_llm.plan.calibration import Calibration
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
 from openai_bls.builder.tensorrt_llm.plan.flows import default_flow
@@ -96,7 +96,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
     flow, why = (own.flow, "") if own.flow else default_flow(own, version, partial(_of_family, request, version, True))
     own = with_flow(own, flow)
     arguments, of_arguments = _arguments(own, version, request)
-    lora, of_adapters = _adapters(request)
+    lora, of_adapters = _adapters(request, version)
     shape, unknown, positions = None, "", context_length(request.config)
     try:
         shape = shape_of(request.config)
@@ -107,7 +107,8 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
     end = windows.end(request.config, family, flow)
     max_input_len, max_seq_len = lengths.lengths(options.max_model_len, own, positions, end)
     of_lengths = lengths.findings(own, flow, max_seq_len, positions, end)
-    settings, of_windows = windows.with_windows(own.settings, request.config, family, flow, max_seq_len)
+    settings, of_features = features.with_features(own.settings, request.config, flow, version)
+    settings, of_windows = windows.with_windows(settings, request.config, family, flow, max_seq_len)
     own = msgspec.structs.replace(own, settings=settings)
     stored = stored_as(request.config)
     if stored and request.folder is None:
@@ -160,6 +161,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         *refusals,
         *of_calibration.problems,
         *of_lengths.problems,
+        *of_features.problems,
         *of_windows.problems,
         *prompts.problems,
         *(found.problems if found else ()),
@@ -171,6 +173,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         *(speculation.notes(arguments, version) if not of_arguments else ()),
         *([f"no estimate: {unknown}"] if unknown else ()),
         *of_lengths.notes,
+        *of_features.notes,
         *of_windows.notes,
         *prompts.notes,
         *of_calibration.notes,
@@ -267,7 +270,7 @@ def _arguments(own: TensorRtLlmOptions, version: Version, request: Request) -> t
     return arguments, (*refused, *([request.arguments_refusal] if request.arguments_refusal else ()))
 
 
-def _adapters(request: Request) -> tuple[LoraSettings, tuple[str, ...]]:
+def _adapters(request: Request, version: Version) -> tuple[LoraSettings, tuple[str, ...]]:
     """What the manifest says of adapters, and the refusal of those that TensorRT-LLM would not apply in full."""
     options = request.options.lora
     try:
@@ -277,7 +280,7 @@ def _adapters(request: Request) -> tuple[LoraSettings, tuple[str, ...]]:
             return LoraSettings(), (
                 "--max-loras is for --backend python: the C++ backend gets adapters from its clients",
             )
-        return lora_settings(options, adapters, target_modules(adapters, room=room)), ()
+        return lora_settings(options, adapters, target_modules(adapters, request.config, version, room=room)), ()
     except EngineSetupError as error:
         return LoraSettings(), (str(error),)
     except LoraError as error:

@@ -46,7 +46,7 @@ def test_paged_context(plugins: dict[str, str], quant: str, kv_cache_dtype: KvCa
 def test_prompts_end_where_it_cannot_be() -> None:
     refused = prompts(options(chunked=False), 32767, 8192, "")
     assert (refused.max_input_len, refused.chunked, refused.problems) == (8192, False, ())
-    assert "(--no-enable-chunked-context was given): raise --max-num-tokens" in refused.notes[0]
+    assert "(enable_chunked_context is off): raise --max-num-tokens" in refused.notes[0]
     lacking = prompts(options(), 32767, 8192, "context_fmha is disabled")
     assert (lacking.max_input_len, lacking.chunked, lacking.problems) == (8192, None, ())
     assert "(that needs paged context FMHA, and context_fmha is disabled)" in lacking.notes[1]

@@ -29,6 +29,13 @@ def test_every_gpu_is_found_by_its_own_name(gpu: Gpu) -> None:
         ("RTX 4060 Ti", "RTX 4060 Ti 16GB"),
         ("NVIDIA GH200 480GB", "GH200"),
         ("NVIDIA B300 SXM6 AC", "B300"),
+        ("RTX4090", "RTX 4090"),
+        ("RTX4090D", "RTX 4090 D"),
+        ("NVIDIA GeForce RTX 3090 Ti", "RTX 3090 Ti"),
+        ("NVIDIA RTX 4000 Ada Generation", "RTX 4000 Ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000"),
+        ("NVIDIA GB300", "GB300"),
+        ("NVIDIA GB10", "GB10"),
     ],
 )
 def test_names_of_nvidia_smi(told: str, name: str) -> None:
@@ -40,7 +47,7 @@ def test_names_of_nvidia_smi(told: str, name: str) -> None:
     [
         *((name, r"may be .*GB or .*GB: say which") for name in ("A100", "Tesla V100", "NVIDIA H20")),
         *((name, r"no GPU .* is known here") for name in ("", "H100 96GB", "NVIDIA H20-3e", "MI300X")),
-        *((name, r"no GPU .* is known here") for name in ("RTX 4090 D", "NVIDIA H100 80GB HBM3 MIG 1g.10gb")),
+        *((name, r"no GPU .* is known here") for name in ("RTX 4090 X", "NVIDIA H100 80GB HBM3 MIG 1g.10gb")),
     ],
 )
 def test_names_of_none_or_two(name: str, says: str) -> None:

@@ -98,13 +98,15 @@ def test_windows_make_room() -> None:
 
 
 def test_a_cache_of_fewer_tokens_than_a_sequence() -> None:
-    """Two guides: Baichuan2-13B on an A100 with 2,560 tokens of cache, and the same as its attention window."""
+    """A guide's own line: Baichuan2-13B on an A800, with 2,560 tokens of cache, also as its window."""
     config = published_models.config("Baichuan2-13B-Chat")
     own = TensorRtLlmSettings(max_tokens_in_paged_kv_cache=2560, max_attention_window_size="2560")
-    request = asked(config, TensorRtLlmOptions(settings=own), trust_remote_code=True)
-    made = plan(request, Version(1, 2, 1), find_gpu("A100-80GB"))
+    options = TensorRtLlmOptions(settings=own, max_input_len=4096, max_output_len=1024)
+    request = asked(config, options, trust_remote_code=True)
+    made = plan(request, Version(1, 2, 1), find_gpu("A800"))
     assert made.estimate is not None
     assert (made.estimate.kv_tokens, made.estimate.batch_full) == (2560, 0)
     (problem,) = made.problems
     assert "raise --max-tokens-in-kv-cache or leave it out, or lower --max-seq-len" in problem
+    assert "--force builds it all the same, and then sequences run that keep at most 2,560 tokens" in problem
     assert "--max-tokens-in-kv-cache 2560" in described(request, made)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import queue
+import subprocess
+import sys
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,6 +136,17 @@ def test_a_request(version: str, flow: str, world: World) -> None:
     assert call["top_k"] == 1
     assert "temperature" not in call
     assert len(world.calls("shutdown")) == (2 if flow == "tensorrt" else 1)
+
+
+def test_reuse_and_chunks_are_left_to_the_model(world: World) -> None:
+    """Unless they are asked for: later versions turn reuse off by themselves, where it is not set."""
+    with world.api() as installed:
+        options = world.options(installed, "pytorch")
+        found = installed._arguments(options)
+        assert "enable_chunked_prefill" not in found
+        assert "enable_block_reuse" not in found["kv_cache_config"].model_fields_set
+        asked = msgspec.structs.replace(options, enable_kv_cache_reuse=True)
+        assert installed._arguments(asked)["kv_cache_config"].model_fields_set >= {"enable_block_reuse"}
 
 
 @pytest.mark.parametrize(("version", "flow"), FLOWS)
@@ -598,6 +611,31 @@ def test_signs_of_a_dead_executor(name: str, value: Any, world: World) -> None:
         finally:
             opened.llm._executor = executor
             opened.shutdown()
+
+
+def test_a_rank_that_is_killed_is_noticed(world: World) -> None:
+    """By its process, which nothing tells of; and newer versions tell by a check of their own."""
+    rank = subprocess.Popen([sys.executable, "-c", "input()", "mpi4py.futures.server"], stdin=subprocess.PIPE)
+    try:
+        with world.api() as installed:
+            opened = installed.open(world.options(installed, "pytorch"))
+            try:
+                assert opened.ranks.pids == (rank.pid,)
+                assert installed.healthy(opened)
+                opened.llm._check_health = lambda: False
+                assert not installed.healthy(opened)
+                opened.llm._check_health = lambda: True
+                rank.kill()
+                # Not reaped: as a rank's parent leaves it.
+                os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
+                assert not installed.healthy(opened)
+            finally:
+                opened.shutdown()
+    finally:
+        rank.kill()
+        rank.wait()
+        assert rank.stdin is not None
+        rank.stdin.close()
 
 
 @pytest.mark.parametrize(("version", "flow"), FLOWS)

@@ -132,6 +132,30 @@ def test_refusals(values: Any, said: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"telemetry_config": {"disabled": False}}, "sends nothing unless TRTLLM_NO_USAGE_STATS=0"),
+        ({"multimodal_config": {}}, "this engine serves the text of a model alone"),
+        ({"env_overrides": {}}, "variables go into the server's own environment"),
+        ({"sparse_attention_config": {}}, "it changes the text that the model writes"),
+        ({"cache_transceiver_config": {}}, "disaggregated serving"),
+        ({"kv_cache_config": {"kv_events_config": {}}}, "events of the KV cache are not passed on"),
+        ({"speculative_config": {"decoding_type": "PARD"}}, "whether the model's own tokens stay"),
+    ],
+)
+def test_refusals_of_what_is_new(values: Any, said: str) -> None:
+    with pytest.raises(EngineLoadError) as caught:
+        read(values, Version(1, 4))
+    assert said in str(caught.value)
+
+
+def test_eagle_is_another_name_from_1_3_on(tmp_path: Path) -> None:
+    given = {"decoding_type": "Eagle", "max_draft_len": 3, "speculative_model": draft_model(tmp_path)}
+    found = read({"speculative_config": given}, Version(1, 3))["speculative_config"]
+    assert found == given | {"decoding_type": "Eagle3"}
+
+
+@pytest.mark.parametrize(
     ("version", "key", "kind"),
     [("1.1", "speculative_model_dir", "DraftTarget"), ("1.2", "speculative_model", "DraftTarget")],
 )

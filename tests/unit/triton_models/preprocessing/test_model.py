@@ -40,13 +40,17 @@ def test_official_tensors(preprocessing: Preprocessing) -> None:
             "STOP_WORDS_DICT": strings(["x", ""], ["x", ""]),
         }
     )
-    official = [tensor for tensor in PREPROCESSING.outputs if tensor.name != "PROMPT_RESULT"]
+    names = [tensor.name for tensor in PREPROCESSING.outputs]
+    # Those after it are of prompts with images.
+    official = PREPROCESSING.outputs[: names.index("OUT_PAD_ID") + 1]
     assert set(outputs) == {tensor.name for tensor in official}
     dtypes = {tensor.name: numpy_dtype(tensor) for tensor in official}
     assert {name: array.dtype for name, array in outputs.items()} == dtypes
     assert outputs["INPUT_ID"].tolist() == [token_ids("abc"), [*token_ids("é"), PAD]]
     assert outputs["REQUEST_INPUT_LEN"].tolist() == [[3], [2]]
     assert outputs["REQUEST_OUTPUT_LEN"].tolist() == [[5], [5]]
+    assert outputs["DECODER_INPUT_ID"].tolist() == [[PAD], [PAD]]
+    assert outputs["REQUEST_DECODER_INPUT_LEN"].tolist() == [[1], [1]]
     assert outputs["OUT_END_ID"].tolist() == [[EOS], [EOS]]
     assert outputs["OUT_PAD_ID"].tolist() == [[PAD], [PAD]]
     assert outputs["BAD_WORDS_IDS"].shape == (2, 2, 0)

@@ -70,6 +70,40 @@ def test_an_engine_with_one_response_per_request(repository: Path) -> None:
         assert model.read_text() == render(MODELS[model.parent.name])
 
 
+def test_unary_calls_and_streams_in_one_server(repository: Path) -> None:
+    """A decoupled_mode of tensorrt_llm_bls stays, whatever that of its engine becomes."""
+    streams = "model_transaction_policy { decoupled: true }"
+    bls, engine = config(repository, "tensorrt_llm_bls"), config(repository, "tensorrt_llm")
+    configure(repository, ["tensorrt_llm_bls.decoupled_mode=true"])
+    configure(repository, ["tensorrt_llm.decoupled_mode=false"])
+    assert streams in bls.read_text()
+    assert streams not in engine.read_text()
+    assert configure(repository) == []
+    configure(repository, ["tensorrt_llm_bls.decoupled_mode="])
+    assert streams not in bls.read_text()
+    configure(repository, ["tensorrt_llm.decoupled_mode=", "tensorrt_llm_bls.decoupled_mode=false"])
+    assert streams not in bls.read_text()
+    assert streams in engine.read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        ("tensorrt_llm_bls.accumulate_tokens=true", "without it"),
+        ("tensorrt_llm_bls.bls_instance_count=4", r"tensorrt_llm_bls\.instances"),
+        ("tensorrt_llm_bls.decoupled_mode=maybe", "bool"),
+        ("ensemble.decoupled_mode=true", r"set tensorrt_llm\.decoupled_mode"),
+        ("postprocessing.postprocessing_instance_count=2", r"postprocessing\.instances"),
+        ("preprocessing.triton_max_batch_size=8", r"preprocessing\.max_batch_size"),
+        ("tensorrt_llm.engine_dir=/engines", "the build writes its path"),
+    ],
+)
+def test_official_names_get_a_hint(repository: Path, change: str, remedy: str) -> None:
+    with pytest.raises(SettingsError, match=remedy) as caught:
+        configure(repository, [change])
+    assert change.partition("=")[0].partition(".")[2] in str(caught.value)
+
+
 def test_tensorrt_llm_bls_of_an_older_release_becomes_a_model(repository: Path) -> None:
     model = config(repository, "tensorrt_llm_bls")
     model.write_text(render(msgspec.structs.replace(ensemble("tensorrt_llm_bls"), max_batch_size=16)))
@@ -88,6 +122,8 @@ def test_tensorrt_llm_bls_is_an_ensemble_around_the_cpp_backend(repository: Path
     assert 'platform: "ensemble"' in model.read_text()
     assert "max_batch_size: 32" in model.read_text()
     assert configure(repository) == []
+    with pytest.raises(SettingsError, match=r"^tensorrt_llm_bls: .* set tensorrt_llm\.decoupled_mode"):
+        configure(repository, ["tensorrt_llm_bls.decoupled_mode=true"])
 
 
 def test_what_was_written_by_hand_stays_in_any_layout(repository: Path) -> None:
@@ -259,7 +295,7 @@ def test_a_further_engine(repository: Path) -> None:
         ("tensorrt_llm.max_queue_size=7", "tensorrt_llm: max_queue_size is for engines of the C"),
         ("tensorrt_llm.max_queue_delay_microseconds=7", "max_queue_delay_microseconds is for engines of the C"),
         ("tensorrt_llm.decoupled_mode=perhaps", "decoupled_mode is 'perhaps': true or false"),
-        ("ensemble.decoupled_mode=false", "ensemble is an ensemble: it has no parameters"),
+        ("ensemble.colour=red", "ensemble is an ensemble: it has no parameters"),
         ("tensorrt_llm.gpt_model_path=/x", "tensorrt_llm: unknown parameter 'gpt_model_path'"),
         ("tensorrt_llm.batch_scheduler_policy=best", "tensorrt_llm: bad parameter value"),
         # What the server itself would refuse at its next start, or serve with other shapes.

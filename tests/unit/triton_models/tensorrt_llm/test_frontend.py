@@ -62,6 +62,16 @@ def test_a_stop_request_ends_the_request_of_its_id_and_no_other(bench: Bench) ->
     assert len(bench.engine.submitted) == submitted
 
 
+def test_a_stopped_answer_that_is_not_streamed_is_sent_as_far_as_it_has_come(bench: Bench) -> None:
+    first = bench.open("a", streaming=[False], num_return_sequences=[2])
+    bench.step(0, [3, 4])
+    bench.step(1, [5], "stop")
+    bench.open("a", stop=[True])
+    assert (first.token_ids(), first.finals) == ([[5], [3, 4]], 1)
+    bench.step(0, [6], "stop")
+    assert len(first.sent) == 2
+
+
 def test_a_client_that_has_gone_is_noticed(bench: Bench) -> None:
     stream, other = bench.open(num_return_sequences=[2]), bench.open()
     stream.gone = True

@@ -95,6 +95,33 @@ def test_words_lengths_and_log_probs() -> None:
     assert parse(arrays(return_log_probs=True), ABLE, True).template.logprobs == 0
 
 
+ALL_OUTPUTS = frozenset(tensor.name for tensor in TENSORRT_LLM.outputs)
+NAMED = frozenset({"output_ids", "output_log_probs"})
+
+
+def test_outputs_that_a_client_names_are_asked_for() -> None:
+    """Triton lists all outputs for a client that names none."""
+
+    def asked(info: EngineInfo, outputs: frozenset[str], **values: Any) -> bool:
+        return parse(arrays(**values), info, True, outputs=outputs).template.logprobs is not None
+
+    assert asked(ABLE, NAMED)
+    assert asked(ABLE, NAMED, streaming=True)
+    assert not asked(ABLE, NAMED, return_log_probs=False)
+    assert not asked(ABLE, NAMED - {"output_log_probs"})
+    # Not named: with whole answers, where the engine has them.
+    assert asked(ABLE, ALL_OUTPUTS)
+    assert not asked(ABLE, ALL_OUTPUTS, streaming=True)
+    assert not asked(INFO, ALL_OUTPUTS)
+    for info, outputs in ((INFO, NAMED), (ABLE, frozenset({"output_ids", "context_logits"}))):
+        with pytest.raises(InvalidRequestError, match=r"'(output_log_probs|context_logits)' is not supported"):
+            asked(info, outputs)
+
+
+def test_a_decoders_prompt_is_refused() -> None:
+    assert "encoder-decoder" in refused(INFO, decoder_input_ids=[[4, 5]]).message
+
+
 # Inputs at a value that changes nothing, and at another.
 NEUTRAL = {
     "beam_width": (1, 2),
@@ -116,7 +143,13 @@ SUPPORTED = {
     "embedding_bias": ([[0.0, 0.0]], [[0.0, 0.5]], "logit_bias"),
     "guided_decoding_guide_type": ([b""], [b"json"], "grammar"),
 }
-FREE = {"len_penalty": 2.0, "early_stopping": True, "runtime_top_p_reset_ids": 5}
+FREE = {
+    "len_penalty": 2.0,
+    "early_stopping": True,
+    "runtime_top_p_reset_ids": 5,
+    "decoder_input_ids": [[0]],
+    "decoder_input_lengths": 1,
+}
 HONOURED = {
     "input_ids", "input_lengths", "request_output_len", "num_return_sequences", "end_id", "pad_id", "stop_words_list",
     "bad_words_list", "temperature", "runtime_top_k", "runtime_top_p", "seed", "random_seed",

@@ -48,7 +48,7 @@ class Recorder:
 
 
 def test_a_whole_answer_is_one_response() -> None:
-    recorder = Recorder(logprobs=0)
+    recorder = Recorder(logprobs=0, dummies=frozenset({"context_logits", "generation_logits"}))
     recorder.deliver(0, [4, 5], logprobs=log_probs(-0.5, -1.0))
     recorder.deliver(0, [6], "stop", logprobs=log_probs(-2.0))
     assert recorder.tokens() == [[[[4, 5, 6]]]]
@@ -64,6 +64,8 @@ def test_a_whole_answer_is_one_response() -> None:
     assert outputs["sequence_length"].tolist() == [[3]]
     assert outputs["output_log_probs"].tolist() == [[[-0.5, -1.0, -2.0]]]
     assert outputs["cum_log_probs"].tolist() == [[-3.5]]
+    assert outputs["context_logits"].tolist() == [[[0.0]]]
+    assert outputs["generation_logits"].tolist() == [[[[0.0]]]]
 
 
 def test_a_stream_is_a_response_a_step_with_the_new_tokens_and_their_context() -> None:

@@ -65,9 +65,9 @@ class Bench:
         self.engine.wait_for(lambda: len(self.engine.submitted) == before + count)
         return reply
 
-    def send(self, **values: Any) -> TensorReply:
+    def send(self, parameters: dict[str, Any] | None = None, **values: Any) -> TensorReply:
         reply = TensorReply()
-        self.runtime.accept(tensors(**{"text_input": "Hi ", "max_tokens": 50, **values}), reply)
+        self.runtime.accept(tensors(**{"text_input": "Hi ", "max_tokens": 50, **values}), reply, parameters)
         return reply
 
     def step(self, at: int, text: str, reason: Any = None, **more: Any) -> None:
@@ -127,6 +127,31 @@ def test_what_else_is_asked_for_is_in_the_last_response(bench: Bench) -> None:
             "finish_reason": b"length", "stop_reason": b"", "num_input_tokens": 3, "num_output_tokens": 3,
             "cumulative_logprob": -1.5,
         }  # fmt: skip
+
+
+def test_a_stop_request_ends_the_request_of_its_id(bench: Bench) -> None:
+    """A whole answer comes as far as it is there; a stream ends."""
+    whole = bench.ask(parameters={"id": "a"}, return_finish_reason=True)
+    stream, other = bench.ask(parameters={"id": "b"}, stream=True), bench.ask()
+    for at in range(3):
+        bench.step(at, "ab")
+    stream.wait_for(lambda: stream.sent)
+    for stopped, given_id in ((whole, "a"), (stream, "b")):
+        stop = bench.send(parameters={"id": given_id}, text_input="", max_tokens=0, stop=True)
+        stop.wait_end()
+        stopped.wait_end()
+        assert [sent["text_output"].tolist() for sent in stop.sent] == [[b""]]
+        assert stopped.texts() == ["ab"]
+    assert whole.sent[0]["finish_reason"].tolist() == [b"cancelled"]
+    assert set(bench.engine.live) == {bench.engine.submitted[2].request_id}
+    bench.step(2, "c", "stop")
+    other.wait_end()
+    unknown, nameless = bench.send(parameters={"id": "a"}, stop=True), bench.send(stop=True)
+    unknown.wait_end()
+    nameless.wait_end()
+    assert (unknown.error, len(unknown.sent)) == (None, 1)
+    assert nameless.error is not None
+    assert (nameless.error.status, nameless.error.param) == (400, "stop")
 
 
 def test_a_client_that_has_gone_frees_its_slots(bench: Bench) -> None:

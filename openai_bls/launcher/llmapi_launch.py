@@ -1,0 +1,113 @@
+"""`serve` under TensorRT-LLM's own launcher for several machines, `trtllm-llmapi-launch`.
+
+A job of SLURM or mpirun starts it once per GPU. On rank 0 it runs `serve` again, with `PROXY_VARIABLE` and an address
+in the environment, by which the LLM API finds the ranks that wait on the others. Source: docs/llmapi.md of
+tensorrtllm_backend. None of it was run with the real package.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from openai_bls.core.llmapi_ranks import PROXY_VARIABLE
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.ranks import RankOptions, engine_heads
+from openai_bls.launcher.readiness import expected_models
+from openai_bls.launcher.tritonserver.mpi_job import find_mpirun
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Launcher = Literal["srun", "mpirun"]
+PROGRAM = "trtllm-llmapi-launch"
+_OPTION = "--launcher"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Job that starts the ranks.
+
+    Args:
+        launcher: program that starts one process per GPU.
+        gpus_per_node: GPUs of each machine; None leaves it to the launcher.
+    """
+
+    launcher: Launcher
+    gpus_per_node: int | None = None
+
+
+def command(
+    launch: Launch,
+    ranks: RankOptions,
+    repository: Path,
+    extra: Sequence[str],
+    words: Sequence[str],
+    environment: Mapping[str, str],
+) -> list[str]:
+    """Command of the job whose rank 0 runs `serve` again.
+
+    Args:
+        launch: job that starts the ranks.
+        ranks: options about ranks.
+        repository: the model repository.
+        extra: tritonserver flags of the user.
+        words: words of the command line after the program, `serve` first.
+        environment: environment variables of the job.
+
+    Raises:
+        LaunchError: the engines or the options do not fit, or a program is missing.
+    """
+    if PROXY_VARIABLE in environment:
+        raise LaunchError(f"{_OPTION} {launch.launcher} was given inside a job of {PROGRAM}: leave {_OPTION} out there")
+    heads = engine_heads(repository, expected_models(repository, extra)).values()
+    sizes = {head.tensorrt_llm.ranks for head in heads if head.tensorrt_llm and head.tensorrt_llm.backend == "python"}
+    if len(sizes) != 1:
+        what = f"engines of {' and '.join(map(str, sorted(sizes)))} ranks" if sizes else "no engine of the LLM API"
+        raise LaunchError(
+            f"{_OPTION} {launch.launcher} starts the ranks of one engine of TensorRT-LLM's LLM API, and {repository} "
+            f"has {what}; the C++ backend takes --hosts"
+        )
+    (world_size,) = sizes
+    if ranks.world_size not in (None, world_size):
+        raise LaunchError(
+            f"--world-size is {ranks.world_size}, and the engine was built for {world_size}: leave it out"
+        )
+    per_node = launch.gpus_per_node
+    if per_node and world_size % per_node:
+        raise LaunchError(f"--gpus-per-node {per_node} does not divide the engine's {world_size} ranks")
+    inner = [PROGRAM, sys.executable, "-m", "openai_bls", *_without_launcher(words)]
+    if launch.launcher == "srun":
+        if ranks.hosts or ranks.hostfile or ranks.mpirun_args or ranks.oversubscribe:
+            raise LaunchError("--hosts, --hostfile, --mpirun-arg and --oversubscribe are for --launcher mpirun")
+        if shutil.which("srun", path=environment.get("PATH")) is None:
+            raise LaunchError("no srun on PATH: start this on a machine of a SLURM cluster, or give --launcher mpirun")
+        nodes = [f"--nodes={world_size // per_node}", f"--ntasks-per-node={per_node}"] if per_node else []
+        return ["srun", "--mpi=pmix", f"--ntasks={world_size}", *nodes, *inner]
+    hosts = ["--host", ranks.hosts] if ranks.hosts else []
+    hosts += ["--hostfile", str(ranks.hostfile)] if ranks.hostfile else []
+    spread = ["--map-by", f"ppr:{per_node}:node"] if per_node else []
+    over = ["--oversubscribe"] if ranks.oversubscribe else []
+    mpirun = find_mpirun(environment)
+    return [mpirun, "-n", str(world_size), *hosts, *spread, *over, *ranks.mpirun_args, *inner]
+
+
+def _without_launcher(words: Sequence[str]) -> list[str]:
+    """`words` less those about the job, up to the flags of tritonserver."""
+    alone = {"--oversubscribe"}
+    valued = {_OPTION, "--gpus-per-node", "--hosts", "--hostfile", "--mpirun-arg", "--world-size", "--world_size"}
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            return [*kept, word, *rest]
+        name, equals, _ = word.partition("=")
+        if name in valued:
+            if not equals:
+                next(rest, None)
+        elif name not in alone:
+            kept.append(word)
+    return kept

@@ -1,0 +1,92 @@
+"""Block reuse and chunked prefill of models that lack them, and the states of hybrids in the estimate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
+from openai_bls.builder.tensorrt_llm.memory.gpus import find_gpu
+from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
+from openai_bls.builder.tensorrt_llm.model.states import has_states
+from openai_bls.builder.tensorrt_llm.plan.features import NO_CHUNKED_PREFILL, NO_REUSE, with_features
+from openai_bls.builder.tensorrt_llm.plan.planning import described, plan
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.tensorrt_llm.interface import Version
+from tests.unit.builder.tensorrt_llm import published_models
+from tests.unit.builder.tensorrt_llm.test_planning import asked
+
+DOCS = Path(__file__).parents[4] / "docs"
+NEMOTRON_H: dict[str, Any] = {
+    "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h", "hidden_size": 256, "num_hidden_layers": 4,
+    "layers_block_type": ["mamba", "moe", "attention", "mlp"], "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 64, "vocab_size": 512, "mamba_num_heads": 8, "mamba_head_dim": 64, "n_groups": 2, "ssm_state_size": 16,
+    "conv_kernel": 4, "max_position_embeddings": 4096,
+}  # fmt: skip
+QWEN3_NEXT: dict[str, Any] = {
+    "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "hidden_size": 256, "num_hidden_layers": 4,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"], "num_attention_heads": 4, "num_key_value_heads": 2,
+    "linear_num_value_heads": 8, "linear_num_key_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4, "vocab_size": 512, "max_position_embeddings": 4096,
+}  # fmt: skip
+LLAMA = published_models.config("Llama-3.2-1B")
+
+
+@pytest.mark.parametrize(
+    ("config", "version", "reuse"),
+    [
+        (NEMOTRON_H, Version(1, 2, 1), False),
+        # Later releases know by themselves.
+        (NEMOTRON_H, Version(1, 3), None),
+        (QWEN3_NEXT, Version(1, 2, 1), False),
+        (QWEN3_NEXT, Version(1, 4), False),
+        (LLAMA, Version(1, 2, 1), None),
+    ],
+)
+def test_reuse_is_off_where_it_cannot_be(config: dict[str, Any], version: Version, reuse: bool | None) -> None:
+    settings, found = with_features(TensorRtLlmSettings(), config, "pytorch", version)
+    assert (settings.enable_kv_cache_reuse, settings.enable_chunked_context) == (reuse, None)
+    assert bool(found.notes) == (reuse is False)
+    wanted = TensorRtLlmSettings(enable_kv_cache_reuse=True)
+    _, found = with_features(wanted, config, "pytorch", version)
+    assert [problem.split(":")[0] for problem in found.problems] == ["--enable-kv-cache-reuse"] * (reuse is False)
+    assert with_features(wanted, config, "tensorrt", version)[1].problems == ()
+
+
+@pytest.mark.parametrize("name", NO_CHUNKED_PREFILL)
+def test_chunked_prefill_is_off_where_it_cannot_be(name: str) -> None:
+    config = {"architectures": [name]}
+    settings, found = with_features(TensorRtLlmSettings(), config, "pytorch", Version(1, 4))
+    assert settings.enable_chunked_context is False
+    wanted = TensorRtLlmSettings(enable_chunked_context=True)
+    _, found = with_features(wanted, config, "pytorch", Version(1, 4))
+    assert found.problems[0].startswith("--enable-chunked-context: ")
+
+
+def test_states_of_sequences_are_in_the_estimate() -> None:
+    """Convolutions of 3 inputs, and heads × key × value; what no sequence of a plain model has."""
+    assert has_states(NEMOTRON_H)
+    assert has_states({"hybrid_override_pattern": "M-M*"})
+    assert not has_states(LLAMA)
+    nemotron, qwen = shape_of(NEMOTRON_H), shape_of(QWEN3_NEXT)
+    assert (nemotron.states.convolution, nemotron.states.recurrent) == (3 * (512 + 2 * 2 * 16), 512 * 16)
+    assert (qwen.states.convolution, qwen.states.recurrent) == (3 * 3 * (2 * 128 + 128), 3 * 8 * 32 * 16)
+    assert shape_of(LLAMA).states.bytes_of(2) == 0
+    request = asked(QWEN3_NEXT, TensorRtLlmOptions(flow="pytorch"))
+    made = plan(request, Version(1, 2, 1), find_gpu("H100"))
+    assert made.estimate is not None
+    assert made.estimate.states == made.engine.max_batch_size * qwen.states.bytes_of(2)
+    less = msgspec.structs.replace(made.estimate, states=0)
+    assert made.estimate.gpu_memory - less.gpu_memory == made.estimate.states
+    text = described(request, made)
+    assert "states" in text
+    assert "turns enable_kv_cache_reuse off" in text.replace("\n      ", " ").replace("\n    ", " ")
+
+
+def test_the_page_has_every_row() -> None:
+    text = (DOCS / "models.md").read_text(encoding="utf-8").partition("## Reuse and chunks")[2].partition("\n## ")[0]
+    for name in (*NO_REUSE, *NO_CHUNKED_PREFILL):
+        assert f"`{name}`" in text

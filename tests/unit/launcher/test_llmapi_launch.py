@@ -1,0 +1,108 @@
+"""The job of `serve --launcher`, and what its rank 0 is asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_bls.core.llmapi_ranks import PROXY_VARIABLE
+from openai_bls.core.manifest import EngineLoadError, TensorRtLlmRecord
+from openai_bls.engines.tensorrt_llm.loading import check_gpus
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.llmapi_launch import Launch, command
+from openai_bls.launcher.ranks import RankOptions
+
+WORDS = ["serve", "--model-repository", "models", "--launcher", "srun", "--gpus-per-node=8", "--host", "0.0.0.0", "--"]
+INNER = ["trtllm-llmapi-launch", sys.executable, "-m", "openai_bls"]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return tmp_path / "models"
+
+
+def engine(repository: Path, name: str = "tensorrt_llm", backend: str = "python", tp: int = 8, pp: int = 2) -> None:
+    folder = repository / name
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(f'name: "{name}"')
+    head = {"backend": backend, "tensor_parallel_size": tp, "pipeline_parallel_size": pp}
+    (folder / "1" / "engine.json").write_text(json.dumps({"engine": "tensorrt_llm", "tensorrt_llm": head}))
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """With an srun and an mpirun of Open MPI's."""
+    for name, said in (("srun", ""), ("mpirun", "mpirun (Open MPI) 5.0.11")):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\necho '{said}'\n")
+        program.chmod(0o755)
+    return {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.defpath}", "HOME": str(tmp_path)}
+
+
+def test_srun(repository: Path, environment: dict[str, str]) -> None:
+    engine(repository)
+    words = command(Launch("srun", 8), RankOptions(), repository, [], [*WORDS, "--launcher=x"], environment)
+    job = ["srun", "--mpi=pmix", "--ntasks=16", "--nodes=2", "--ntasks-per-node=8"]
+    # Up to the flags of tritonserver.
+    kept = ["serve", "--model-repository", "models", "--host", "0.0.0.0", "--", "--launcher=x"]
+    assert words == [*job, *INNER, *kept]
+
+
+def test_mpirun(repository: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", environment["PATH"])
+    engine(repository)
+    ranks = RankOptions(world_size=16, hosts="a:8,b:8", mpirun_args=("--tag-output",))
+    words = ["serve", "--hosts", "a:8,b:8", "--mpirun-arg=--tag-output", "--world-size", "16", "--launcher", "mpirun"]
+    found = command(Launch("mpirun", 8), ranks, repository, [], words, environment)
+    job = ["mpirun", "-n", "16", "--host", "a:8,b:8", "--map-by", "ppr:8:node", "--tag-output"]
+    assert found == [*job, *INNER, "serve"]
+
+
+@pytest.mark.parametrize(
+    ("made", "launch", "ranks", "said"),
+    [
+        (
+            {"backend": "cpp"},
+            Launch("srun"),
+            RankOptions(),
+            "has no engine of the LLM API; the C",
+        ),
+        ({}, Launch("srun", 5), RankOptions(), "--gpus-per-node 5 does not divide the engine's 16 ranks"),
+        ({}, Launch("srun"), RankOptions(world_size=4), "--world-size is 4, and the engine was built for 16"),
+        ({}, Launch("srun"), RankOptions(hosts="a:8"), "--hosts, --hostfile, .* are for --launcher mpirun"),
+    ],
+)
+def test_refusals(
+    made: dict[str, Any], launch: Launch, ranks: RankOptions, said: str, repository: Path, environment: dict[str, str]
+) -> None:
+    engine(repository, **made)
+    with pytest.raises(LaunchError, match=said):
+        command(launch, ranks, repository, [], ["serve"], environment)
+
+
+def test_what_is_not_there_or_twice(repository: Path, tmp_path: Path) -> None:
+    engine(repository)
+    with pytest.raises(LaunchError, match="no srun on PATH"):
+        command(Launch("srun"), RankOptions(), repository, [], ["serve"], {"PATH": str(tmp_path)})
+    with pytest.raises(LaunchError, match="given inside a job of trtllm-llmapi-launch"):
+        command(Launch("srun"), RankOptions(), repository, [], ["serve"], {PROXY_VARIABLE: "1"})
+
+
+class _Gpus:
+    def gpus(self) -> list[str]:
+        return ["GPU"] * 8
+
+
+def test_ranks_on_other_machines_have_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = TensorRtLlmRecord(version="1.2.1", flow="pytorch", tensor_parallel_size=8, pipeline_parallel_size=2)
+    gpus: Any = _Gpus()
+    with pytest.raises(EngineLoadError, match="the engine needs 16 GPUs"):
+        check_gpus(record, gpus)
+    monkeypatch.setenv(PROXY_VARIABLE, "1")
+    check_gpus(record, gpus)
