@@ -16,6 +16,7 @@ from transformers.generation.continuous_batching.cache import PagedAttentionCach
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from openai_bls.embedded.attention_spec import other_feature
+from openai_bls.embedded.model.attention_isolation import IsolatedCache
 
 
 def install() -> None:
@@ -37,15 +38,16 @@ def _attention(
 ) -> tuple[torch.Tensor, None]:
     """Attention over query [1, heads, queries, size]; returns [1, queries, heads, size]."""
     cache = kwargs.get("cache")
-    if (
-        not isinstance(cache, PagedAttentionCache)
-        or attention_mask is None
-        or query.device.type != "cpu"
-        or other_feature(kwargs) is not None
-    ):
-        output: tuple[torch.Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    output: tuple[torch.Tensor, None]
+    if not isinstance(cache, PagedAttentionCache) or attention_mask is None:
+        output = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
         return output
     del kwargs["cache"]
+    if query.device.type != "cpu" or other_feature(kwargs) is not None:
+        isolated = IsolatedCache(cache)
+        key, value = isolated.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
+        output = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        return isolated.spread(output[0], attention_mask), None
     key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
     query_ends, key_ends = kwargs["cu_seq_lens_q"].tolist(), kwargs["cu_seq_lens_k"].tolist()
     _, heads, queries, size = query.shape
