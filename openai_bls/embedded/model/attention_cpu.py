@@ -2,7 +2,8 @@
 
 Continuous batching lays all sequences of a step end to end. transformers' sdpa then lets every query look at the keys
 of all of them under a mask, which costs batch size times the work. On a CPU, where calls are cheap, a loop over the
-sequences does only the work there is.
+sequences does only the work there is. On a GPU it stays, with sequences that are not finite hidden from the others
+(`attention_isolation`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from openai_bls.embedded.model.attention_isolation import IsolatedCache
 
 
 def install() -> None:
-    """Let every model of this process that runs on a CPU under continuous batching use this. Safe to call twice.
+    """Let every model of this process that runs under continuous batching with sdpa use this. Safe to call twice.
 
     Only the name sdpa is open to continuous batching, hence the override; all other uses of it go to the original.
     Releases whose continuous batching takes another way (5.17 does) are not affected.

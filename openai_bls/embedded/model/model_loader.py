@@ -46,10 +46,9 @@ def load_model(folder: Path, manifest: Manifest, options: EngineOptions, device:
         EngineLoadError: it does not load.
     """
     asked = options.attention
-    if device.type == "cpu":
-        if asked in ("paged", "varlen"):
-            raise EngineLoadError(f"attention {asked} is for GPUs")
-        attention_cpu.install()
+    if device.type == "cpu" and asked in ("paged", "varlen"):
+        raise EngineLoadError(f"attention {asked} is for GPUs")
+    attention_cpu.install()
     attention_eager.install()
     # Kernels that go with paged attention, where that may be used, are compiled while the weights are read.
     compiles = device.type == "cuda" and asked in ("auto", "paged")
