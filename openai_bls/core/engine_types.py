@@ -235,3 +235,5 @@ class PromptResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """Message for the client."""
     param: str | None = None
     code: str | None = None
+    unsupported: bool = False
+    """The error is the model's (501), not the request's (400)."""
