@@ -36,6 +36,7 @@ def description_routes(service: Service) -> list[Route]:
             has_guards=has_guards,
             max_items=context,
             max_values=service.settings.max_request_values,
+            max_bytes=service.settings.max_request_bytes,
         )
 
     async def openapi(request: Request) -> Response:
