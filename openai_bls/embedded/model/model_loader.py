@@ -14,7 +14,7 @@ import transformers
 from openai_bls.core.checkpoint import missing_weights
 from openai_bls.core.manifest import EngineLoadError, Manifest, first_line
 from openai_bls.embedded.gpu import kernel_compiler
-from openai_bls.embedded.model import attention_cpu, attention_eager, fp8_loading
+from openai_bls.embedded.model import attention_cpu, attention_eager, fp8_loading, time_steps
 from openai_bls.embedded.options import EngineOptions
 
 logger = logging.getLogger(__name__)
@@ -80,6 +80,7 @@ def read_model(folder: Path, manifest: Manifest, device: torch.device, implement
             # transformers would draw them at random, with a warning.
             raise ValueError(problem)
         fp8_loading.finish(model, folder, manifest, device, stored=unquantized is not None)
+        time_steps.hold(model)
         return model.to(device).eval()
     except EngineLoadError:
         raise
