@@ -17,8 +17,8 @@ from openai_bls.triton_models.preprocessing.cpu_limit import CpuLimit, CpuLimitE
 
 logger = logging.getLogger(__name__)
 
-CPU_S = 5.0
-"""Most CPU time of a rendering, in seconds. The longest conversation that fits any context takes a tenth of that."""
+CPU_S = 2.0
+"""Most CPU time of a rendering, in seconds. The longest conversation that fits any context takes a quarter of that."""
 _PLAINEST = PromptRequest(messages=[{"role": "user", "content": "Hello"}])
 
 _limit = CpuLimit()

@@ -14,7 +14,7 @@ from tests.architectures.checkpoint import make_checkpoint
 from tests.architectures.table import CASES, UNLIMITED
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def distance(model: Any) -> float:
     """Largest difference of the logits of a text that comes token by token from those of one pass over it."""
     ids = torch.randint(3, 100, (1, 12), generator=torch.Generator().manual_seed(1))

@@ -180,11 +180,8 @@ def test_rows_that_are_not_finite(value: float, dtype: torch.dtype, temperature:
     if not math.isinf(value) or value > 0:
         logits[3, :] = 0.0
         logits[3, 17] = value
-    bans, grammar = {"bad_words": ((2,),)}, {"grammar": ANY_GRAMMAR}
-    asked = [
-        request(i, sampling=SamplingParams(temperature=temperature), **more)
-        for i, more in enumerate(({}, {"logprobs": 1}, {}, grammar, bans))
-    ]
+    further: list[dict[str, Any]] = [{}, {"logprobs": 1}, {}, {"grammar": ANY_GRAMMAR}, {"bad_words": ((2,),)}]
+    asked = [request(i, sampling=SamplingParams(temperature=temperature), **more) for i, more in enumerate(further)]
     states = [
         state_at(one, [], processors_of(one, Fixed([17, 18]) if one.grammar else None), flying=False, again=0)
         for one in asked
