@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 
 NOT_FINITE = -2
-"""In the place of a token id: the sequence's logits are NaN or infinite, so none could be chosen."""
+"""Token id of a sequence whose logits are NaN or infinite, so that none could be chosen."""
 
 WORDS = "computes NaN or infinity"
-"""In every message about it."""
+"""Words that every message about it has."""
 
 logger = logging.getLogger(__name__)
 

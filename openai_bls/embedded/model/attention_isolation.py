@@ -36,7 +36,7 @@ class IsolatedCache:
         """NaN for the queries that see such keys.
 
         Args:
-            output: attention's, [1, queries, heads, size].
+            output: output of attention, [1, queries, heads, size].
             mask: [1, 1, queries, keys]: what is added to the scores, 0 where a query sees a key.
         """
         if self._spoiled is None or not isinstance(mask, torch.Tensor):

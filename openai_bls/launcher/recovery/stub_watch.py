@@ -90,7 +90,7 @@ class StubWatch:
         self._due = threading.Event()
         """The next look is due at once."""
         self._stubs = stubs(server)
-        """Those of the last look."""
+        """Live stubs at the last look, by model."""
         self._killed: set[str] = set()
         """Models of which a stopped process has been killed, until they are loaded again."""
         # Daemons: what the server does not answer must not keep the launcher.
