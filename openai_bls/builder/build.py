@@ -44,7 +44,7 @@ from openai_bls.builder.source.named_models import NAMED_MODELS
 from openai_bls.builder.targets.named import NamedTarget
 from openai_bls.builder.targets.selection import BuildTarget, sole_build, target_of
 from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
-from openai_bls.builder.tokenizer.placing import place_tokenizer
+from openai_bls.builder.tokenizer.placing import place_tokenizer, report_template
 from openai_bls.builder.vllm.building import VllmRecipe
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint, read_json
 from openai_bls.core.manifest import (
@@ -177,6 +177,7 @@ def _prepare(
     checkpoint, tokenizers = prepared.checkpoint, prepared.tokenizers
     report("tokenizer")
     place_tokenizer(source, tokenizers[0], report, trust_remote_code=options.trust_remote_code)
+    report_template(tokenizers[0], report)
     for folder in tokenizers[1:]:
         shutil.copytree(tokenizers[0], folder, dirs_exist_ok=True)
     for file_name in CONFIG_FILES:

@@ -253,3 +253,5 @@ class PromptResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """Its token ids before the images are expanded, see `MediaPrompt.token_ids`."""
     image_tokens: int = 0
     """Tokens of the (one) prompt that stand for images."""
+    unsupported: bool = False
+    """The error is the model's (501), not the request's (400)."""

@@ -16,6 +16,7 @@
         ├── StorageFullError     507  the disk of the server's files is full
         ├── DeadlineError        504  another model has not answered in time
         │   └── RequestDeadlineError  the request's own timeout has passed
+        ├── UnsupportedByModelError 501  the model that is served cannot do this at all
         ├── ModelAnswerError     502  another model has answered with what cannot be passed on
         └── EngineError          500  the engine failed; the client did nothing wrong
 
@@ -230,6 +231,18 @@ class RequestDeadlineError(DeadlineError):
         where = "before the engine began with it" if waited else "while it was being answered"
         super().__init__(f"The request's timeout of {timeout_s:g} s has passed {where}.", param="timeout")
         self.waited = waited
+
+
+class UnsupportedByModelError(ApiError):
+    """501: the model that is served cannot do this at all, whatever the request says."""
+
+    status = 501
+    default_code = "unsupported_by_model"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the HTTP answer; the official clients retry what is 500 and above unless they are told not to."""
+        return {**super().headers, "x-should-retry": "false"}
 
 
 class ModelAnswerError(ApiError):

@@ -20,7 +20,7 @@ from tests.torture.server import Server
 _PAUSE_SECONDS = 0.5
 _FULL_SECONDS = 5.0
 _LONG_STOP_SECONDS = 30.0
-"""Above the five seconds after which the launcher kills a stopped process."""
+"""Above the two seconds after which the launcher kills a stopped process."""
 _FIRST = 7
 _STUBS = tuple(name for name, model in MODELS.items() if not model.steps)
 

@@ -35,7 +35,9 @@ class TritonPythonModel:
             raise pb_utils.load_error(f"no usable tokenizer: {error}") from None
         stub_process.settle()
         address = frames.address(args["model_name"], os.getppid())
-        self.server = PromptExchangeServer(address, self.preprocessing.prepare, known.tokenizer_threads)
+        self.server = PromptExchangeServer(
+            address, self.preprocessing.prepare_quickly, known.tokenizer_threads, self.preprocessing.prepare
+        )
         self.server.start()
 
     def execute(self, requests: list[Any]) -> list[Any]:

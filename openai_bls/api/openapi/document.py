@@ -92,6 +92,7 @@ def document(
     max_items: int | None = None,
     max_values: int | None = None,
     served: Mapping[str, Sequence[str]] | None = None,
+    max_bytes: int | None = None,
 ) -> dict[str, Any]:
     """The document, as JSON has it.
 
@@ -103,6 +104,8 @@ def document(
         max_values: most values of a body, which bound every array that has no bound of its own; None is not known.
         served: name → tasks of the served models, the default first, which examples name; None is not known. With
             `has_keys` examples name none, for the document is read without a key.
+        max_bytes: most bytes of a body, which bound the characters of every text that has no bound of its own; None is
+            not known.
     """
     operations = [endpoint.operation for endpoints in by_title.values() for endpoint in endpoints]
     types = [kind for o in operations for kind in (*o.bodies, o.answer, o.events, o.query, o.error) if kind is not None]
@@ -161,9 +164,8 @@ def document(
         found["security"] = [{"bearer": []}, {"x-api-key": []}]
     # Defaults and enums of structs are what JSON makes of them.
     plain: dict[str, Any] = msgspec.to_builtins(found)
-    if max_values is not None:
-        bodies = [found for methods in plain["paths"].values() for found in _bodies(methods)]
-        _bound_arrays(bodies, plain["components"]["schemas"], max_values, set())
+    bodies = [found for methods in plain["paths"].values() for found in _bodies(methods)]
+    _bound(bodies, plain["components"]["schemas"], max_values, max_bytes, set())
     return plain
 
 
@@ -171,20 +173,27 @@ def _bodies(methods: Mapping[str, Any]) -> list[Any]:
     return [operation["requestBody"] for operation in methods.values() if "requestBody" in operation]
 
 
-def _bound_arrays(schema: Any, components: Mapping[str, Any], most: int, seen: set[str]) -> None:
-    """Give every array of `schema`, and of the components that it refers to, a bound if it has none."""
+def _bound(
+    schema: Any, components: Mapping[str, Any], max_values: int | None, max_bytes: int | None, seen: set[str]
+) -> None:
+    """Give every array and text of `schema`, and of the components that it refers to, a bound if it has none."""
+    bounds = max_values, max_bytes, seen
     if isinstance(schema, list):
         for member in schema:
-            _bound_arrays(member, components, most, seen)
+            _bound(member, components, *bounds)
     elif isinstance(schema, dict):
-        if "items" in schema and "array" in schema.get("type", ()):
-            schema.setdefault("maxItems", most)
+        kind = schema.get("type")
+        kinds = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else []
+        if max_values is not None and "array" in kinds:
+            schema.setdefault("maxItems", max_values)
+        if max_bytes is not None and "string" in kinds and not schema.keys() & {"enum", "const", "format"}:
+            schema.setdefault("maxLength", max_bytes)
         reference = str(schema.get("$ref", "")).removeprefix(REF)
         if reference and reference not in seen:
             seen.add(reference)
-            _bound_arrays(components[reference], components, most, seen)
+            _bound(components[reference], components, *bounds)
         for member in schema.values():
-            _bound_arrays(member, components, most, seen)
+            _bound(member, components, *bounds)
 
 
 _TEXT: Schema = {"type": "string"}

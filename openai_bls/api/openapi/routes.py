@@ -54,6 +54,7 @@ def description_routes(service: Service) -> list[Route]:
             max_items=context,
             max_values=service.settings.max_request_values,
             served=dict(served),
+            max_bytes=service.settings.max_request_bytes,
         )
 
     async def openapi(request: Request) -> Response:

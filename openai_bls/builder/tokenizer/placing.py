@@ -14,6 +14,8 @@ from openai_bls.builder.placing.files import place
 from openai_bls.builder.tokenizer import python_code
 from openai_bls.core.checkpoint import read_checkpoint, read_json
 from openai_bls.core.manifest import BuildError, first_line
+from openai_bls.triton_models.preprocessing import rendering
+from openai_bls.triton_models.preprocessing.prompt import load_tokenizer
 
 
 def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *, trust_remote_code: bool) -> None:
@@ -38,6 +40,17 @@ def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *
     templates = source / "additional_chat_templates"
     if templates.is_dir() and not (target / templates.name).exists():
         shutil.copytree(templates, target / templates.name)
+
+
+def report_template(folder: Path, report: Callable[[str], None]) -> None:
+    """Say whether the chat template of a placed tokenizer renders nothing: the engine is built, for completions."""
+    try:
+        found = rendering.problem(load_tokenizer(folder))
+    except Exception as error:  # what transformers raises for files that it cannot read differs from class to class
+        report(f"the tokenizer cannot be loaded: {first_line(error)}")
+        return
+    if found is not None:
+        report(f"completions work, conversations are refused (501), as not even one short message can be had: {found}")
 
 
 def _write_made(made: python_code.Made, source: Path, target: Path) -> None:

@@ -91,7 +91,7 @@ class TransformersEngine:
         self._speculation = speculation_config(version_dir, manifest, options, device, facts.vocab_size)
         self._lora_lock = threading.Lock()
         self._adapters = lora.built_in(model, version_dir, manifest)
-        self._live = LiveRequests(self._adapters)
+        self._live = LiveRequests(manifest.model_name, self._adapters)
         self._info = engine_info(facts, manifest, options, "" if grammars is None else grammars.backend)
         self._prefill_queue = PrefillQueue(model, compiler, self._wake)
         try:

@@ -15,8 +15,14 @@ class UnloadedAdapterError(Exception):
 class LiveRequests:
     """Requests that have no end yet; used by the engine's thread, but for `waiting`."""
 
-    def __init__(self, adapters: Adapters | None) -> None:
-        """Args: adapters: adapters, held while requests with them live; None if there are none."""
+    def __init__(self, model_name: str, adapters: Adapters | None) -> None:
+        """Start with no request.
+
+        Args:
+            model_name: name of the served model, for messages.
+            adapters: adapters, held while requests with them live; None if there are none.
+        """
+        self._model_name = model_name
         self._adapters = adapters
         self._states: dict[int, RequestState] = {}
         self._ids: dict[str, int] = {}
@@ -45,7 +51,7 @@ class LiveRequests:
                 raise UnloadedAdapterError(f"lora_name: the adapter {request.lora_name!r} was unloaded")
         # Keys are never used twice: an id may be used again while the batcher still has its cancelled sequence.
         key = str(self._next_key) if adapter is None else prefix_cache.key(self._next_key, adapter.number)
-        state = RequestState(key, request, adapter)
+        state = RequestState(key, request, self._model_name, adapter)
         self._next_key += 1
         self._states[request.request_id] = state
         self._ids[state.key] = request.request_id

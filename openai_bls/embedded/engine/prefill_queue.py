@@ -6,6 +6,7 @@ Grammars are compiled on other threads. Prompts have their passes on the engine'
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from openai_bls.embedded.model import prompt_forward
 from openai_bls.embedded.model.lora_layers import applied
 from openai_bls.embedded.sampling.grammar_compiler import CompiledGrammar, GrammarCompiler
 from openai_bls.embedded.sampling.logits_processors import HostLogitsProcessors
+from openai_bls.engines.not_finite import NotFiniteError
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +143,7 @@ class PrefillQueue:
             try:
                 with applied(self._model, [state.lora_slot for state in batch]):
                     found = prompt_forward.embeddings(self._model, [state.request for state in batch])
-                return [(state, state.end("stop", embedding=one)) for state, one in zip(batch, found, strict=True)]
+                return [(state, _embedded(state, one)) for state, one in zip(batch, found, strict=True)]
             except Exception:
                 # It may be one of them that cannot be done.
                 logger.warning("a pass over %d prompts failed; each has one of its own", len(batch), exc_info=True)
@@ -153,7 +155,7 @@ class PrefillQueue:
                 found = prompt_forward.prompt_pass(self._model, state.request)
             state.prompt_logprobs = found.prompt_logprobs
             if found.embedding is not None:
-                return state, state.end("stop", embedding=found.embedding)
+                return state, _embedded(state, found.embedding)
             return _ready(state)
         except Exception as error:
             return state, state.failed(error)
@@ -162,6 +164,13 @@ class PrefillQueue:
 def _shares(state: RequestState) -> bool:
     """True if a request wants an embedding and nothing else, which several prompts may get by one pass."""
     return state.request.pooling is not None and state.request.prompt_logprobs is None
+
+
+def _embedded(state: RequestState, embedding: list[float]) -> TokenDelta:
+    """End of a request that wants an embedding."""
+    if not all(map(math.isfinite, embedding)):
+        return state.failed(NotFiniteError())
+    return state.end("stop", embedding=embedding)
 
 
 def _ready(state: RequestState) -> Prepared:

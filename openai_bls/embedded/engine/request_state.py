@@ -17,6 +17,7 @@ from openai_bls.embedded.sampling.logits_processors import HostLogitsProcessors
 from openai_bls.embedded.speculation.drafter import Drafter
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.grammar_errors import GrammarError
+from openai_bls.engines.not_finite import NOT_FINITE, NotFiniteError, not_finite_end
 from openai_bls.engines.stop_words import StopWords
 
 logger = logging.getLogger(__name__)
@@ -43,15 +44,26 @@ class RequestState:
         "cursor",
         "drafter",
         "key",
+        "model_name",
         "processors",
         "prompt_logprobs",
         "received_at",
         "request",
     )
 
-    def __init__(self, key: str, request: GenerationRequest, adapter: LoadedAdapter | None = None) -> None:
-        """Args: key: key of the sequence in the batcher."""
+    def __init__(
+        self, key: str, request: GenerationRequest, model_name: str, adapter: LoadedAdapter | None = None
+    ) -> None:
+        """Take a request.
+
+        Args:
+            key: key of the sequence in the batcher.
+            request: the request.
+            model_name: name of the served model, for messages.
+            adapter: adapter that it is for; None is the base model.
+        """
         self.key = key
+        self.model_name = model_name
         self.request = request
         self.adapter = adapter
         self.processors: HostLogitsProcessors | None = None
@@ -94,6 +106,8 @@ class RequestState:
         """The last delta of a request that `error` has ended: one of a grammar is the request's own fault."""
         if isinstance(error, GrammarError):
             return TokenDelta(self.request.request_id, [], "error", error=str(error), invalid=True)
+        if isinstance(error, NotFiniteError):
+            return not_finite_end(self.request, self.model_name)
         logger.error("a request failed", exc_info=error)
         return TokenDelta(self.request.request_id, [], "error", error=ENGINE_FAILED)
 
@@ -106,7 +120,7 @@ class RequestState:
         processors = self.processors
         if processors is None or processors.constraint is None or processors.failure is not None:
             return None
-        if output.error is not None:
+        if output.error is not None or output.generated_tokens[-1:] == [NOT_FINITE]:
             return None
         try:
             for token_id in output.generated_tokens[self.cursor :]:
@@ -144,6 +158,8 @@ class RequestState:
         new: list[int] = output.generated_tokens[first:]
         if not new:
             return None
+        if new[-1] == NOT_FINITE:
+            raise NotFiniteError
         self.cursor += len(new)
         end = self._end(new)
         delivered = new if end is None else new[: end.count]

@@ -7,7 +7,7 @@ or from a list with one slot per token (everything else). Rows that the query he
 matrix product.
 """
 
-# ruff: noqa: ANN001, ANN201, N803, N806, PLR0915
+# ruff: noqa: ANN001, ANN201, N803, N806, PLR0124, PLR0915
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-not-found"
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def add_tile(scores, v, best, total, sums):
 
 @triton.jit
 def narrowed(x, kind: tl.constexpr, LARGEST: tl.constexpr):
-    """Numbers in the type of the cache, held within `LARGEST` unless that is 0."""
+    """Numbers in the type of the cache, held within `LARGEST` unless that is 0; NaN stays NaN."""
     x = x.to(tl.float32)
     if LARGEST > 0:
-        x = tl.minimum(tl.maximum(x, -LARGEST), LARGEST)
+        x = tl.where(x == x, tl.minimum(tl.maximum(x, -LARGEST), LARGEST), x)
     return x.to(kind)
 
 

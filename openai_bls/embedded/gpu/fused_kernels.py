@@ -1,6 +1,6 @@
 """Triton kernels for what transformers does in several small operations, rounded where transformers rounds."""
 
-# ruff: noqa: ANN001, ANN202, N803
+# ruff: noqa: ANN001, ANN202, N803, PLR0124
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-not-found"
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from openai_bls.embedded.gpu import dependent_launch
 from openai_bls.embedded.gpu.attention_kernels import largest
 from openai_bls.embedded.gpu.attention_programs import narrowed
 from openai_bls.embedded.gpu.dependent_launch import start_next, wait
+from openai_bls.engines.not_finite import NOT_FINITE
 
 
 @triton.jit
@@ -154,7 +155,8 @@ def _carry_over_kernel(ids_ptr, carried_ptr, previous_ptr, count, BLOCK: tl.cons
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = place < count
     row = tl.load(carried_ptr + place, mask=mask, other=-1)
-    tl.store(ids_ptr + place, tl.load(previous_ptr + row, mask=row >= 0, other=0), mask=row >= 0)
+    token = tl.maximum(tl.load(previous_ptr + row, mask=row >= 0, other=0), 0)
+    tl.store(ids_ptr + place, token, mask=row >= 0)
 
 
 @triton.jit
@@ -173,10 +175,14 @@ def _argmax_kernel(
     counters_ptr,
     size,
     row_stride,
+    NOT_FINITE: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A share of one row; the last program of a row to arrive puts the shares together."""
+    """A share of one row; the last program of a row to arrive puts the shares together.
+
+    A NaN counts as infinity, and an infinite maximum has the place NOT_FINITE.
+    """
     row = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
     share = tl.cdiv(tl.cdiv(size, BLOCK), SPLITS) * BLOCK
@@ -188,6 +194,7 @@ def _argmax_kernel(
     for start in range(first, last, BLOCK):
         place = start + columns
         x = tl.load(x_ptr + row * row_stride + place, mask=place < last, other=float("-inf")).to(tl.float32)
+        x = tl.where(x == x, x, float("inf"))
         higher = x > best
         best = tl.where(higher, x, best)
         places = tl.where(higher, place, places)
@@ -199,7 +206,7 @@ def _argmax_kernel(
         tl.store(counters_ptr + row, 0)
         splits = row * SPLITS + tl.arange(0, SPLITS)
         highest, found = _first_highest(tl.load(values_ptr + splits), tl.load(places_ptr + splits))
-        tl.store(out_ptr + row, found)
+        tl.store(out_ptr + row, tl.where(tl.abs(highest) < float("inf"), found, NOT_FINITE))
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
@@ -365,7 +372,7 @@ def carry_over(token_ids: torch.Tensor, rows: torch.Tensor, previous: torch.Tens
     Args:
         token_ids: int32 [1, tokens], contiguous; written.
         rows: int32, at least as many: the index in `previous` of each, or -1 for one that stays as it is.
-        previous: int32, the tokens of the step before.
+        previous: int32, the tokens of the step before; negative ones become 0.
     """
     count = token_ids.shape[1]
     _carry_over_kernel[(triton.cdiv(count, 256),)](token_ids, rows, previous, count, BLOCK=256, num_warps=4)
@@ -376,7 +383,7 @@ _ARGMAX_SPLITS = 64  # shares of a row at most
 
 
 def argmax(x: torch.Tensor, out: torch.Tensor, counters: torch.Tensor) -> None:
-    """Index of the highest number of each row, the first of several.
+    """Index of the highest number of each row, the first of several; `NOT_FINITE` if that is infinite or one is NaN.
 
     Args:
         x: [rows, size], a row's numbers contiguous.
@@ -394,6 +401,7 @@ def argmax(x: torch.Tensor, out: torch.Tensor, counters: torch.Tensor) -> None:
         counters,
         size,
         x.stride(0),
+        NOT_FINITE=NOT_FINITE,
         SPLITS=splits,
         BLOCK=2048,
         num_warps=8,

@@ -2,7 +2,8 @@
 
 Continuous batching lays all sequences of a step end to end. transformers' sdpa then lets every query look at the keys
 of all of them under a mask, which costs batch size times the work. On a CPU, where calls are cheap, a loop over the
-sequences does only the work there is.
+sequences does only the work there is. On a GPU it stays, with sequences that are not finite hidden from the others
+(`attention_isolation`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from transformers.generation.continuous_batching.cache import PagedAttentionCach
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from openai_bls.embedded.attention_spec import other_feature
+from openai_bls.embedded.model.attention_isolation import IsolatedCache
 
 
 def install() -> None:
-    """Let every model of this process that runs on a CPU under continuous batching use this. Safe to call twice.
+    """Let every model of this process that runs under continuous batching with sdpa use this. Safe to call twice.
 
     Only the name sdpa is open to continuous batching, hence the override; all other uses of it go to the original.
     Releases whose continuous batching takes another way (5.17 does) are not affected.
@@ -37,15 +39,16 @@ def _attention(
 ) -> tuple[torch.Tensor, None]:
     """Attention over query [1, heads, queries, size]; returns [1, queries, heads, size]."""
     cache = kwargs.get("cache")
-    if (
-        not isinstance(cache, PagedAttentionCache)
-        or attention_mask is None
-        or query.device.type != "cpu"
-        or other_feature(kwargs) is not None
-    ):
-        output: tuple[torch.Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    output: tuple[torch.Tensor, None]
+    if not isinstance(cache, PagedAttentionCache) or attention_mask is None:
+        output = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
         return output
     del kwargs["cache"]
+    if query.device.type != "cpu" or other_feature(kwargs) is not None:
+        isolated = IsolatedCache(cache)
+        key, value = isolated.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
+        output = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        return isolated.spread(output[0], attention_mask), None
     key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
     query_ends, key_ends = kwargs["cu_seq_lens_q"].tolist(), kwargs["cu_seq_lens_k"].tolist()
     _, heads, queries, size = query.shape

@@ -1,6 +1,7 @@
 """Eager attention under continuous batching that caps its scores where a model asks for that (Gemma 2).
 
-transformers' own takes the cap and does nothing with it.
+transformers' own takes the cap and does nothing with it. A sequence that is not finite spoils no other
+(`attention_isolation`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 from transformers.integrations.eager_paged import eager_paged_attention_forward
+
+from openai_bls.embedded.model.attention_isolation import IsolatedCache
 
 
 def install() -> None:
@@ -27,6 +30,22 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention over query [1, heads, queries, size]; returns [1, queries, heads, size] and the weights."""
+    if kwargs.get("cache") is None:
+        raise ValueError("eager attention under continuous batching needs the paged cache")
+    isolated = kwargs["cache"] = IsolatedCache(kwargs["cache"])
+    output, weights = _attend(module, query, key, value, attention_mask, scaling, **kwargs)
+    return isolated.spread(output, attention_mask), weights
+
+
+def _attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    scaling: float,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
     cap = kwargs.get("softcap")
     if kwargs.get("position_bias") is not None:
         raise NotImplementedError("eager attention under continuous batching has no position_bias")

@@ -14,7 +14,7 @@ import transformers
 from openai_bls.core.checkpoint import missing_weights
 from openai_bls.core.manifest import EngineLoadError, Manifest, first_line
 from openai_bls.embedded.gpu import kernel_compiler
-from openai_bls.embedded.model import attention_cpu, attention_eager, fp8_loading
+from openai_bls.embedded.model import attention_cpu, attention_eager, fp8_loading, time_steps
 from openai_bls.embedded.options import EngineOptions
 
 logger = logging.getLogger(__name__)
@@ -46,10 +46,9 @@ def load_model(folder: Path, manifest: Manifest, options: EngineOptions, device:
         EngineLoadError: it does not load.
     """
     asked = options.attention
-    if device.type == "cpu":
-        if asked in ("paged", "varlen"):
-            raise EngineLoadError(f"attention {asked} is for GPUs")
-        attention_cpu.install()
+    if device.type == "cpu" and asked in ("paged", "varlen"):
+        raise EngineLoadError(f"attention {asked} is for GPUs")
+    attention_cpu.install()
     attention_eager.install()
     # Kernels that go with paged attention, where that may be used, are compiled while the weights are read.
     compiles = device.type == "cuda" and asked in ("auto", "paged")
@@ -81,6 +80,7 @@ def read_model(folder: Path, manifest: Manifest, device: torch.device, implement
             # transformers would draw them at random, with a warning.
             raise ValueError(problem)
         fp8_loading.finish(model, folder, manifest, device, stored=unquantized is not None)
+        time_steps.hold(model)
         return model.to(device).eval()
     except EngineLoadError:
         raise

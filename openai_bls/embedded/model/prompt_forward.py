@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from openai_bls.core.engine_types import GenerationRequest, Logprobs
+from openai_bls.engines.not_finite import NotFiniteError
 
 _SLICE_NUMBERS = 1 << 24
 """Float32 logits that exist at a time: 64 MiB."""
@@ -34,7 +35,11 @@ def needed(request: GenerationRequest) -> bool:
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def prompt_pass(model: Any, request: GenerationRequest) -> PromptFindings:
-    """Run `model`, a transformers causal language model, over the prompt of `request`; waits for the device."""
+    """Run `model`, a transformers causal language model, over the prompt of `request`; waits for the device.
+
+    Raises:
+        NotFiniteError: its logits are NaN or infinite.
+    """
     ids = torch.tensor([request.prompt_token_ids], device=model.device)
     with plain_attention(model):
         output = model.base_model(input_ids=ids, use_cache=False, return_dict=True)
@@ -50,7 +55,7 @@ def prompt_pass(model: Any, request: GenerationRequest) -> PromptFindings:
 def embeddings(model: Any, requests: Sequence[GenerationRequest]) -> list[list[float]]:
     """Embeddings of the prompts of `requests` by one pass of `model`; waits for the device.
 
-    Behind a shorter prompt is padding, which its tokens do not see: attention is causal.
+    Behind a shorter prompt is padding, which its tokens do not see: attention is causal. An embedding may be of NaN.
     """
     prompts = [torch.tensor(request.prompt_token_ids) for request in requests]
     ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True).to(model.device)
@@ -93,6 +98,8 @@ def _logprobs(model: Any, ids: torch.Tensor, output: Any, count: int) -> Logprob
     for start, part in _logits(model, ids, output, rows):
         logits = part.float()
         total = logits.logsumexp(dim=-1, keepdim=True)
+        if not bool(total.isfinite().all()):
+            raise NotFiniteError
         top = logits.topk(min(count, logits.size(-1)), dim=-1)
         own = logits.gather(-1, targets[start : start + rows].unsqueeze(-1)) - total
         found.token_logprobs.extend(own.squeeze(-1).tolist())

@@ -6,7 +6,7 @@ Written against transformers 5.17 to 5.23, whose continuous batching is young an
 - `OutputRouter`, replaced, so that a step's outputs arrive in one call on that thread;
 - `ContinuousBatchingLogitsProcessorList`, replaced by `sampler`;
 - the scheduler, the preparation of steps and the state of a sequence, subclassed for speed in `scheduler`;
-- on a GPU the model runner, replaced by `cuda_graph_runner`.
+- the model runner, replaced by `cuda_graph_runner`.
 
 When steps overlap, a step is launched before the results of the one before it are looked at: after the whole step, or,
 if a grammar needs them, between its forward pass and its sampling, or, if a draft needs them, before it is prepared
@@ -30,7 +30,7 @@ from openai_bls.core.engine import PrefixCacheError
 from openai_bls.embedded.fp8_numbers import FP8
 from openai_bls.embedded.model.lora_layers import layers_of
 from openai_bls.embedded.runners.cuda_graph_runner import CudaGraphRunner
-from openai_bls.embedded.runners.prefix_cache import can_share_by_adapter, share_by_adapter
+from openai_bls.embedded.runners.prefix_cache import can_share_by_adapter, share_by_adapter, share_finite
 from openai_bls.embedded.runners.runner import BatchingConfig, BeforeStep, OnOutputs, Sampling, SequenceOutput
 from openai_bls.embedded.runners.sampler import Sampler
 from openai_bls.embedded.runners.scheduler import Scheduler, SequenceState, install_fast_path
@@ -201,14 +201,13 @@ class ContinuousBatcher:
         self._manager.speculator = speculator
         sampler = Sampler(on_gpu=on_gpu, lora=lora, speculator=speculator)
         self._manager.logit_processor = sampler
-        if on_gpu or config.paged or config.async_batching:
-            self._manager.make_runner = functools.partial(
-                CudaGraphRunner,
-                sampler,
-                self._manager.update_last_step,
-                graphs=config.cuda_graphs,
-                paged=config.paged,
-            )
+        self._manager.make_runner = functools.partial(
+            CudaGraphRunner,
+            sampler,
+            self._manager.update_last_step,
+            graphs=config.cuda_graphs,
+            paged=config.paged,
+        )
         self._manager.cache_dtype = FP8 if config.kv_cache_dtype == "fp8" else None
         self._manager.output_router = _Router(on_outputs)
         self._manager.current_batch = 0
@@ -224,8 +223,9 @@ class ContinuousBatcher:
         times = getattr(processor.model_runner, "step_times", None)
         if times is not None and config.max_step_seconds:
             processor.scheduler.step_budget = StepBudget(times, config.max_step_seconds)
+        share_finite(processor.cache)
         if lora is not None:
-            share_by_adapter(self._manager.batch_processor.cache)
+            share_by_adapter(processor.cache)
 
     @property
     def capacity(self) -> int:

@@ -1,4 +1,4 @@
-"""Model runner that replays CUDA graphs, in the place of transformers' own.
+"""Model runner of continuous batching, in the place of transformers' own; on a GPU it replays CUDA graphs.
 
 A step is a forward pass and the sampling of the next tokens. The pass is captured with the choice of the likeliest
 tokens, so that a greedy step is one graph; whatever else is sampled comes after it. Steps are padded to a ladder of
@@ -25,7 +25,7 @@ from transformers.generation.continuous_batching.model_runner import ModelRunner
 from openai_bls.core.manifest import first_line
 from openai_bls.embedded.gpu import paged_attention
 from openai_bls.embedded.model import fused_layers
-from openai_bls.embedded.runners.sampler import Sampler
+from openai_bls.embedded.runners.sampler import Sampler, likeliest
 from openai_bls.embedded.runners.step_budget import StepTimes
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
                     self._update_last_step()
                 last_ids = batch_data["input_ids"][0, batch_data["logits_indices"][:rows]]
                 args = batch_data["logits_processor_args"][:, :rows]
-                output[0, :rows].copy_(self._sampler.pick(last_ids, logits[:rows], args))
+                output[0, :rows].copy_(self._sampler.pick(last_ids, logits[:rows], args, output[0, :rows]))
 
     def _wanted_logits(self, model: Any, batch_data: dict[str, Any]) -> torch.Tensor:
         """Logits of the step at its `logits_indices`."""
@@ -156,6 +156,8 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
     def _carry_over(self, token_ids: torch.Tensor, rows: torch.Tensor, previous: torch.Tensor) -> None:
         """Put the tokens of the step before into the inputs of this one, where steps overlap."""
         if self._counters is None or not token_ids.is_cuda:
+            if self._asynchronous:
+                previous = previous.clamp(min=0)  # where a sequence has failed there is no token
             self.inputs_and_outputs.carry_over_tokens(token_ids, rows, previous)
         elif self._asynchronous:
             from openai_bls.embedded.gpu import fused_kernels
@@ -163,9 +165,9 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
             fused_kernels.carry_over(token_ids, rows, previous[0])
 
     def _choose_likeliest(self, logits: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Write the likeliest token of each row of `logits` into `tokens`."""
+        """Write the likeliest token of each row of `logits` into `tokens`, as `sampler.likeliest` has them."""
         if self._counters is None or not logits.is_cuda:
-            tokens[: len(logits)].copy_(logits.argmax(dim=-1))
+            tokens[: len(logits)].copy_(likeliest(logits))
         else:
             from openai_bls.embedded.gpu import fused_kernels
 

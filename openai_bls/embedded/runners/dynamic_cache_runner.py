@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from openai_bls.embedded.runners.runner import BatchingConfig, BeforeStep, OnOutputs, Sampling
-from openai_bls.embedded.runners.sampler import Sampler
+from openai_bls.embedded.runners.sampler import Sampler, likeliest
 from openai_bls.embedded.runners.sequence_batch import SequenceBatch, SequenceState, StepModel
 
 logger = logging.getLogger(__name__)
@@ -220,7 +220,8 @@ class DynamicCacheRunner:
             logits = torch.cat([rows for _, rows in ready])
             last = torch.tensor([(s.generated_tokens or s.initial_tokens)[-1] for s in states], device=self._device)
             arguments = torch.zeros(self._sampler.tensors_required, len(states), dtype=torch.int32, device=self._device)
-            chosen = self._sampler.pick(last, logits, self._sampler.prepare_tensor_args(states, arguments))
+            arguments = self._sampler.prepare_tensor_args(states, arguments)
+            chosen = self._sampler.pick(last, logits, arguments, likeliest(logits))
             for (batch, _), rows in zip(ready, chosen.split([len(batch.states) for batch, _ in ready]), strict=True):
                 batch.append(rows)
             for state, token_id in zip(states, chosen.tolist(), strict=True):

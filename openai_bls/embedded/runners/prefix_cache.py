@@ -18,6 +18,8 @@ from typing import Any
 
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
+from openai_bls.engines.not_finite import NOT_FINITE
+
 _PACKAGE = "transformers.generation.continuous_batching"
 # Share of the cache's pages that are evicted at a time.
 _EVICTED_PART = 1 / 64
@@ -51,6 +53,34 @@ def _with_adapter(look: Callable[..., Any], request_id: str, token_ids: list[int
         high, low = divmod(int(adapter), 1 << _NUMBER_BITS)
         token_ids = [token_ids[0] + (low << _TOKEN_BITS), token_ids[1] + (high << _TOKEN_BITS), *token_ids[2:]]
     return look(request_id, token_ids, *more)
+
+
+def share_finite(cache: Any) -> None:
+    """Let no sequence find pages of one that has ended with `NOT_FINITE`.
+
+    Attention multiplies what a query does not see by zero, and zero times NaN is NaN: pages before the token that is at
+    fault, such as a system prompt's, are spoiled as well.
+    """
+    if not can_share_by_adapter():
+        return
+    mark = cache.mark_complete_blocks
+
+    def marked(state: Any, complete: Any) -> None:
+        if state.generated_tokens[-1:] == [NOT_FINITE]:
+            _forget(cache, state.request_id)
+        else:
+            mark(state, complete)
+
+    cache.mark_complete_blocks = marked
+
+
+def _forget(cache: Any, request_id: str) -> None:
+    """Let the pages of a sequence not be found any more."""
+    for allocator in cache.cache_allocators.values():
+        ledger = allocator.ledger
+        for page in allocator.block_table.get(request_id, []):
+            if (found := ledger.block_to_hash.pop(page, None)) is not None:
+                ledger.hash_to_block.pop(found, None)
 
 
 def evict(cache: Any, free: float) -> None:

@@ -18,7 +18,7 @@ class SequenceOutput(Protocol):
 
     request_id: str
     generated_tokens: list[int]
-    """All so far, stop token included."""
+    """All so far, stop token included; `not_finite.NOT_FINITE` may be the last."""
     error: str | None
     # `cached_tokens`, prompt tokens found in the prefix cache, and `scheduled_at`, `time.monotonic()` of the sequence's
     # first place in a step, where these are known.

@@ -19,11 +19,23 @@ from openai_bls.embedded.sampling.logits_processors import LogitsUpdate
 from openai_bls.embedded.sampling.logits_processors_device import StepLogprobs, apply
 from openai_bls.embedded.sampling.sampling import MOST_CANDIDATES, Plan, choose, random_bits
 from openai_bls.embedded.speculation.speculation import Speculator, rows_of
+from openai_bls.engines.not_finite import NOT_FINITE
 
 _ROWS = 5  # temperature, top_p, top_k, min_p, random bits: one int32 row each in the argument storage
 
 # Warming up makes sequences of its own.
 _WARM_UP = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
+
+
+def likeliest(logits: torch.Tensor) -> torch.Tensor:
+    """The likeliest token of each row, int64 [rows]; `NOT_FINITE` where the model has computed NaN or infinity.
+
+    Args:
+        logits: [rows, vocabulary], as the model gives them.
+    """
+    # A NaN counts as the highest number.
+    best, tokens = logits.max(dim=-1)
+    return torch.where(best.isfinite(), tokens, NOT_FINITE)
 
 
 class Sampler:
@@ -109,18 +121,19 @@ class Sampler:
             static=self._on_gpu and not bounded,
         )
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
-        """Write infinity over the chosen tokens in `scores`, [rows, vocabulary]; the caller takes the highest.
+    def pick(
+        self, last_ids: torch.Tensor, logits: torch.Tensor, args: torch.Tensor, greedy: torch.Tensor
+    ) -> torch.Tensor:
+        """The next token of each row, [rows]; `NOT_FINITE` stays where it is in `greedy`.
 
-        Greedy rows keep their logits, so they get what `generate` gets. `input_ids` are the rows' last tokens.
+        Args:
+            last_ids: last token of each row's sequence, [rows].
+            logits: [rows, vocabulary]; may be changed.
+            args: int32 [arguments, rows], of the argument storage.
+            greedy: likeliest token of each row by `logits` as they came, [rows].
         """
         if self.is_greedy:
-            return scores
-        chosen = self.pick(input_ids, scores, args[:, : scores.size(0)])
-        return scores.scatter_(1, chosen.unsqueeze(-1), torch.inf)
-
-    def pick(self, last_ids: torch.Tensor, logits: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
-        """The next token of each row of `logits`, which may be changed; `args` are int32 [arguments, rows]."""
+            return greedy
         update, logprobs = self._update, None
         if update is not None:
             if update.logprobs:
@@ -131,7 +144,7 @@ class Sampler:
         chosen = self._choose(logits.float(), args).squeeze(-1) if self._plan.sampled else logits.argmax(dim=-1)
         if logprobs is not None:
             logprobs.finish(chosen)
-        return chosen
+        return torch.where(greedy < 0, NOT_FINITE, chosen)
 
     def _choose(self, scores: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
         args = args.contiguous()

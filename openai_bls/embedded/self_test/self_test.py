@@ -37,6 +37,7 @@ from openai_bls.embedded.self_test.plain_pass import (
     noise_of,
     reference,
 )
+from openai_bls.engines import not_finite
 
 logger = logging.getLogger(__name__)
 
@@ -207,6 +208,8 @@ def find(model: Any, info: EngineInfo, page_size: int, generate: Generate, round
         with _LoggedError() as logged:
             answers = generate(greedy(batch, info, logprobs=logprobs))
             if answers.failure is not None:
+                if not_finite.WORDS in answers.failure:
+                    _require_finite(model, answers.samples)
                 return Findings([], logged.behind(answers.failure))
         samples += answers.samples
     pairs = [(sample, reference(model, sample, rounding)) for sample in samples if sample.token_ids]
@@ -215,6 +218,17 @@ def find(model: Any, info: EngineInfo, page_size: int, generate: Generate, round
         return Findings(batch_samples, difference(pairs, model.dtype))
     noise = noise_of([right for _, right in pairs])
     return Findings(batch_samples, difference(pairs, model.dtype, noise), noise)
+
+
+def _require_finite(model: Any, samples: Iterable[Sample]) -> None:
+    """Plain passes over answers, up to the token where each ended.
+
+    Raises:
+        EngineLoadError: it is no runner's fault: the model itself computes NaN or infinity.
+    """
+    for sample in samples:
+        answer = [[token_id] for token_id in (*sample.answer, sample.prompt[-1])]
+        reference(model, Sample(sample.prompt, answer, [[]] * len(answer)))
 
 
 def difference(

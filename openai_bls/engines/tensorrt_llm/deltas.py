@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
 from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.not_finite import require_numbers
 from openai_bls.engines.stop_words import StopWords
 from openai_bls.engines.tensorrt_llm.interface import Completion
 
@@ -100,6 +101,7 @@ class Cursor:
 
         Raises:
             OutputError: it is finished and log-probabilities that were asked for are not there.
+            NotFiniteError: one of them is NaN.
         """
         request = self._request
         token_ids = completion.token_ids
@@ -185,6 +187,7 @@ def _logprobs(token_ids: Sequence[int], places: Sequence[Any], count: int) -> Lo
 
     Raises:
         OutputError: a place is missing, or does not tell enough.
+        NotFiniteError: a token's own is NaN.
     """
     if len(places) < len(token_ids):
         raise OutputError(f"the output has log-probabilities of {len(places)} of {len(token_ids)} tokens")
@@ -206,6 +209,7 @@ def _logprobs(token_ids: Sequence[int], places: Sequence[Any], count: int) -> Lo
         top = sorted(((-_value(entry), other) for other, entry in place.items()))[:count] if count else []
         ids.append([other for _, other in top])
         values.append([-value for value, _ in top])
+    require_numbers(own)
     return Logprobs(own, ids, values)
 
 

@@ -260,7 +260,9 @@ class TrtLlmEngine:
         elif not request.max_tokens:
             self._answer(TokenDelta(request_id, [], "length"))
         else:
-            live = RequestState(request, end_token(request, self._info, self._grammar_end_id), adapter)
+            live = RequestState(
+                request, end_token(request, self._info, self._grammar_end_id), adapter, self._info.model_name
+            )
             self._live[request_id] = live
             self._starting.append(live)
 

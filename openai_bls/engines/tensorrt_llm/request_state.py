@@ -7,6 +7,7 @@ import logging
 
 from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.not_finite import NotFiniteError, not_finite_end
 from openai_bls.engines.tensorrt_llm.deltas import Cursor, OutputError
 from openai_bls.engines.tensorrt_llm.interface import LoraAdapter, Output
 
@@ -16,10 +17,31 @@ logger = logging.getLogger(__name__)
 class RequestState:
     """A request that has not ended; used by the engine's thread alone."""
 
-    __slots__ = ("adapter", "cursor", "end_id", "ended", "finished", "marked", "output", "request", "task")
+    __slots__ = (
+        "adapter",
+        "cursor",
+        "end_id",
+        "ended",
+        "finished",
+        "marked",
+        "model_name",
+        "output",
+        "request",
+        "task",
+    )
 
-    def __init__(self, request: GenerationRequest, end_id: int | None, adapter: LoraAdapter | None) -> None:
-        """Args: end_id: `end_id` of the request in TensorRT-LLM; None if there is none."""
+    def __init__(
+        self, request: GenerationRequest, end_id: int | None, adapter: LoraAdapter | None, model_name: str
+    ) -> None:
+        """Take a request.
+
+        Args:
+            request: the request.
+            end_id: `end_id` of the request in TensorRT-LLM; None if there is none.
+            adapter: adapter that it is for; None is the base model.
+            model_name: name of the served model, for messages.
+        """
+        self.model_name = model_name
         self.request = request
         self.end_id = end_id
         self.adapter = adapter
@@ -45,6 +67,8 @@ class RequestState:
                 finished=self.finished or output.finished,
                 cached_tokens=getattr(output, "cached_tokens", 0) or 0,
             )
+        except NotFiniteError:
+            return not_finite_end(self.request, self.model_name)
         except OutputError as error:
             logger.error("a request failed: %s", error)
         except Exception:

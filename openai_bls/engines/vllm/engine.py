@@ -79,7 +79,7 @@ class VllmEngine:
         self._on_step = on_step
         self._checkpoint = checkpoint
         self._lora_lock = threading.Lock()
-        self._requests = LiveRequests()
+        self._requests = LiveRequests(lambda: self._info.model_name)
         self._answers: list[TokenDelta] = []
         """Deltas that come from no output, for the next call of the listener."""
         self._flush_due = False

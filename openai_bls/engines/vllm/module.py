@@ -9,7 +9,7 @@ from typing import Any
 
 from openai_bls.core.manifest import EngineLoadError, first_line
 from openai_bls.engines.vllm.arguments.engine_args import installed
-from openai_bls.engines.vllm.startup.environment import set_environment
+from openai_bls.engines.vllm.startup.environment import count_nans, set_environment
 from openai_bls.engines.vllm.startup.load_steps import IMPORTING
 from openai_bls.engines.vllm.versions import NEWEST, OLDEST, Version, require_version
 
@@ -42,7 +42,10 @@ class Vllm:
         set_environment()
         logger.info(IMPORTING)
         try:
-            return cls(importlib.import_module("vllm"))
+            found = cls(importlib.import_module("vllm"))
+            envs = importlib.import_module("vllm.envs") if importlib.util.find_spec("vllm.envs") else None
+            count_nans(getattr(envs, "environment_variables", ()))
+            return found
         except EngineLoadError:
             raise
         except Exception as error:

@@ -12,8 +12,6 @@ WINDOW_SECONDS = 600.0
 _LONGEST_WAIT_SECONDS = 60.0
 
 # Looks, about one a second, and no clock: a launcher that was suspended along with the server has not looked.
-STOPPED_LOOKS = 5
-"""Looks in a row after which a stopped process is killed: the second request to it ends the server."""
 SILENT_LOOKS = 30
 """Looks in a row after which a process that runs and gives no answer is killed."""
 
@@ -51,7 +49,7 @@ class Stub:
     started: float
     """Seconds, on a clock that all stubs share."""
     stopped: bool = False
-    """True if a signal has stopped the process."""
+    """True if a signal has stopped the process (`stopped_stubs`)."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,8 @@ class Look:
     """Live stubs by model."""
     silent: Collection[str] = ()
     """Models that are asked and give no answer."""
+    killed: Collection[str] = ()
+    """Models of which a stopped process has been killed."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,8 @@ class Supervisor:
         recoveries = []
         for name, model in self._models.items():
             fault = model.fault(name in look.ready, look.stubs.get(name, ()), silent=name in look.silent)
+            if fault is not None and name in look.killed:
+                fault = "has been stopped", fault[1]
             if fault is not None:
                 reason, kill = fault
                 wait = model.backoff.next(now)
@@ -131,7 +133,6 @@ class _Model:
         self._pids: set[int] = set()
         """Process ids of the stubs of the model's last load."""
         self._missing = False
-        self._stopped = 0
         self._silent = 0
 
     def recovered(self, failure: str | None) -> None:
@@ -148,14 +149,10 @@ class _Model:
         if not ready:
             self._forget()
             return None
-        stopped = [stub.pid for stub in stubs if stub.stopped]
-        self._stopped = self._stopped + 1 if stopped else 0
         self._silent = self._silent + 1 if silent else 0
         fault: tuple[str, list[int]] | None = None
         if self._died(stubs):
             fault = "has died", []
-        elif self._stopped >= STOPPED_LOOKS:
-            fault = "has been stopped", stopped
         elif self._silent >= SILENT_LOOKS:
             fault = "does not answer", [stub.pid for stub in stubs]
         return fault
@@ -179,4 +176,4 @@ class _Model:
     def _forget(self) -> None:
         self._pids = set()
         self._missing = False
-        self._stopped = self._silent = 0
+        self._silent = 0

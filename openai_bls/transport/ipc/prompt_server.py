@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -17,7 +18,7 @@ from openai_bls.core import memory
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.transport.ipc.frames import GOODBYE, PING, Frames, pack
 from openai_bls.transport.ipc.listener import Listener
-from openai_bls.transport.ipc.prompts import LONG_BYTES, PromptAnswer, PromptCall
+from openai_bls.transport.ipc.prompts import LONG_BYTES, PromptAnswer, PromptCall, SlowPromptError
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,18 @@ _LONG_NICE = 5
 # Seconds that a client which is slow to read has for the answers under way when the model is unloaded.
 _GRACE_S = 1.0
 
+_SLOW_THREADS = 2
+"""Slow prompts that are prepared at a time."""
+_MOST_SLOW = 8
+"""Slow prompts that are prepared, or wait for it; further ones are refused."""
+_SLOW_LATELY_S = 60.0
+"""Seconds after a slow prompt in which the threads that read prepare none."""
+_TOO_MANY_SLOW = PromptResult(
+    error="The chat template takes long to render these messages, and too many such requests wait for it already.",
+    param="messages",
+    code="chat_template_timeout",
+)
+
 # Prepared for a client that only wants to know whether that works.
 _PROBE = PromptRequest(prompts=["ready"])
 
@@ -45,10 +58,12 @@ class PromptExchangeServer:
         address: address of the listening socket, which `frames.address` gives.
         prepare: prepares a prompt; any thread calls it, several at the same time.
         threads: number of threads that prepare prompts, without those that read them.
+        prepare_slowly: prepares what `prepare` raises `SlowPromptError` for.
     """
 
-    def __init__(self, address: str, prepare: Prepare, threads: int) -> None:
+    def __init__(self, address: str, prepare: Prepare, threads: int, prepare_slowly: Prepare | None = None) -> None:
         self._prepare = prepare
+        self._prepare_slowly = prepare_slowly or prepare
         self._lanes = _Lanes(threads)
         self._listener = Listener("preprocessing model", address, self._connect)
         self._lock = threading.Lock()
@@ -68,7 +83,7 @@ class PromptExchangeServer:
         self._lanes.close()
 
     def _connect(self, accepted: socket.socket) -> None:
-        connection = _PromptConnection(accepted, self._prepare, self._lanes)
+        connection = _PromptConnection(accepted, self._prepare, self._prepare_slowly, self._lanes)
         with self._lock:
             # Those whose clients have gone are forgotten here.
             self._connections = [c for c in self._connections if c.alive] + [connection]
@@ -76,12 +91,29 @@ class PromptExchangeServer:
 
 
 class _Lanes:
-    """Threads for short and for long requests: no number of long ones holds a short one up."""
+    """Threads for short, for long and for slow requests: no number of the others holds a short one up."""
 
     def __init__(self, threads: int) -> None:
         self._short = ThreadPoolExecutor(threads, "prompt-short")
         self._middle = ThreadPoolExecutor(threads, "prompt-middle")
         self._long = ThreadPoolExecutor(1, "prompt-long", initializer=_yield_cpu)
+        self._slow = ThreadPoolExecutor(_SLOW_THREADS, "prompt-slow", initializer=_yield_cpu)
+        self._slow_room = threading.BoundedSemaphore(_MOST_SLOW)
+        self._slow_at = float("-inf")
+
+    @property
+    def slow_lately(self) -> bool:
+        """A request was slow within the last minute."""
+        return time.monotonic() - self._slow_at < _SLOW_LATELY_S
+
+    def schedule_slow(self, work: Callable[[], None]) -> Future[None] | None:
+        """Have a slow request prepared; None if too many wait. Raises RuntimeError once closed."""
+        self._slow_at = time.monotonic()
+        if not self._slow_room.acquire(blocking=False):
+            return None
+        future = self._slow.submit(work)
+        future.add_done_callback(lambda _: self._slow_room.release())
+        return future
 
     def schedule(self, size: int, work: Callable[[], None]) -> Future[None]:
         """Have a request of `size` bytes prepared; raises RuntimeError once closed."""
@@ -93,7 +125,7 @@ class _Lanes:
 
     def close(self) -> None:
         """Drop what waits, wait for what runs."""
-        for pool in (self._short, self._middle, self._long):
+        for pool in (self._short, self._middle, self._long, self._slow):
             pool.shutdown(cancel_futures=True)
 
 
@@ -112,12 +144,15 @@ def _then_trim(work: Callable[[], None]) -> None:
 class _PromptConnection:
     """One `openai_bls` instance."""
 
-    def __init__(self, connection: socket.socket, prepare: Prepare, lanes: _Lanes) -> None:
+    def __init__(self, connection: socket.socket, prepare: Prepare, prepare_slowly: Prepare, lanes: _Lanes) -> None:
         self._socket = connection
         self._prepare = prepare
+        self._prepare_slowly = prepare_slowly
         self._lanes = lanes
         self._waiting: dict[int, Future[None]] = {}
         """Prompts in progress by call_id; the reading thread adds them, others take them out."""
+        self._slow: dict[int, Future[None]] = {}
+        """Slow ones by call_id."""
         self._sending = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="prompt-read", daemon=True)
 
@@ -157,7 +192,7 @@ class _PromptConnection:
                 del messages, calls
         except (OSError, RuntimeError, msgspec.DecodeError) as error:
             logger.info("an openai_bls instance hung up: %s", error)
-        for waiting in list(self._waiting.values()):
+        for waiting in [*self._waiting.values(), *self._slow.values()]:
             waiting.cancel()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -175,12 +210,15 @@ class _PromptConnection:
     def _take(self, calls: list[PromptCall]) -> None:
         # Requests that arrive together are prepared in parallel.
         here = _SHORT_BYTES if len(calls) == 1 else _TINY_BYTES
+        if self._lanes.slow_lately:
+            here = -1
         for call_id, request in ((call.call_id, call.request) for call in calls):
             if request is None:
-                waiting = self._waiting.pop(call_id, None)
-                if waiting is not None:
-                    # One that runs goes on.
-                    waiting.cancel()
+                for found in (self._waiting, self._slow):
+                    waiting = found.pop(call_id, None)
+                    if waiting is not None:
+                        # One that runs goes on.
+                        waiting.cancel()
             elif len(request) <= here:
                 self._answer(call_id, request)
             else:
@@ -192,8 +230,25 @@ class _PromptConnection:
         self._waiting.pop(call_id, None)
 
     def _answer(self, call_id: int, request: bytes) -> None:
+        self._answer_by(self._prepare, call_id, request)
+
+    def _answer_slowly(self, call_id: int, request: bytes) -> None:
         try:
-            answer = PromptAnswer(call_id, self._prepare(msgspec.msgpack.decode(request, type=PromptRequest)))
+            self._answer_by(self._prepare_slowly, call_id, request)
+        finally:
+            self._slow.pop(call_id, None)
+
+    def _answer_by(self, prepare: Prepare, call_id: int, request: bytes) -> None:
+        try:
+            answer = PromptAnswer(call_id, prepare(msgspec.msgpack.decode(request, type=PromptRequest)))
+        except SlowPromptError:
+            future = self._lanes.schedule_slow(functools.partial(self._answer_slowly, call_id, request))
+            if future is not None:
+                self._slow[call_id] = future
+                if future.done():
+                    self._slow.pop(call_id, None)
+                return
+            answer = PromptAnswer(call_id, _TOO_MANY_SLOW)
         except Exception:
             logger.exception("a prompt could not be prepared")
             answer = PromptAnswer(call_id, failed=True)

@@ -32,6 +32,10 @@ class PromptAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Preparing it raised something that was not the request's fault."""
 
 
+class SlowPromptError(Exception):
+    """A prompt takes long to prepare: it is to be begun again on a thread that no other prompt waits for."""
+
+
 # Made here: msgspec works out the types of a struct when they are first asked for, and two threads that ask at once, as
 # those of several connections do, crash the process (0.22).
 _TYPES_KNOWN = tuple(msgspec.msgpack.Decoder(kind) for kind in (PromptCall, PromptAnswer, PromptRequest))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ _BYTES_PER_TOKEN = 8
 _MAX_PROMPT_BYTES = 1 << 20
 
 
+logger = logging.getLogger(__name__)
+
+
 class Preprocessing:
     """Token ids for the official tensors (the ensemble's), or for a `PromptRequest` of ours (`exchange.prompts`).
 
@@ -39,7 +43,9 @@ class Preprocessing:
         self._settings = settings or PreprocessingSettings()
         self._engine_dir = engine_dir
         self._encoder = PromptEncoder(tokenizer_dir, self._max_prompt_bytes, self._settings.prompt_cache_bytes)
-        self.prepare = self._encoder.prepare
+        self.prepare, self.prepare_quickly = self._encoder.prepare, self._encoder.prepare_quickly
+        if self._encoder.template_problem is not None:
+            logger.warning("conversations are refused (501): %s", self._encoder.template_problem)
 
     def __call__(self, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
         """Output arrays for one request.

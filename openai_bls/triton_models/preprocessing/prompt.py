@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from openai_bls.core.engine_types import PromptRequest, PromptResult
-from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.errors import InvalidRequestError, UnsupportedByModelError
 from openai_bls.core.word_lists import WordList
+from openai_bls.transport.ipc.prompts import SlowPromptError
 from openai_bls.triton_models.preprocessing import encoding, rendering
+from openai_bls.triton_models.preprocessing.cpu_limit import CpuLimitError
 from openai_bls.triton_models.preprocessing.token_bound import token_bound
 
+_QUICK_S = 0.1
+"""CPU time, in seconds, beyond which a chat template is slow: others wait for the thread that renders it."""
 # Characters up to which a text is never too large.
 _SHORT_TEXT = 1 << 16
 
@@ -58,14 +62,33 @@ class PromptEncoder:
         self.special_tokens = encoding.special_tokens(self._encode)
         """Token ids that the tokenizer adds by itself before a text (a BOS, say), and after it."""
         self._max_prompt_bytes = max_prompt_bytes
+        self.template_problem = rendering.problem(self._tokenizer)
+        """Why the model takes no conversations; None if it does, or if it has no chat template."""
         self.eos_token_id: int | None = self._tokenizer.eos_token_id
         self.pad_token_id: int | None = self._tokenizer.pad_token_id
 
     def prepare(self, request: PromptRequest) -> PromptResult:
         """Token ids for `request`; what the request did wrong comes back in the result."""
         try:
+            return self._prepare(request, rendering.CPU_S)
+        except CpuLimitError:
+            return _refused(rendering.too_slow(request))
+
+    def prepare_quickly(self, request: PromptRequest) -> PromptResult:
+        """`prepare`, where a thread that others wait for does it.
+
+        Raises:
+            SlowPromptError: the chat template takes long.
+        """
+        try:
+            return self._prepare(request, _QUICK_S)
+        except CpuLimitError:
+            raise SlowPromptError from None
+
+    def _prepare(self, request: PromptRequest, cpu_s: float) -> PromptResult:
+        try:
             if request.messages is not None:
-                prompts = [self._encode_chat(request)]
+                prompts = [self._encode_chat(request, cpu_s)]
             else:
                 special = request.add_special_tokens is not False
                 prompts = []
@@ -78,8 +101,8 @@ class PromptEncoder:
                 self.check_length(request.prediction, None, "prediction")
                 prediction = self.encode(request.prediction, add_special_tokens=False)
             return PromptResult(prompts, bad_words, prediction)
-        except InvalidRequestError as error:
-            return PromptResult(error=error.message, param=error.param, code=error.code)
+        except (InvalidRequestError, UnsupportedByModelError) as error:
+            return _refused(error)
 
     def check_length(self, text: str, max_tokens: int | None, param: str) -> None:
         """Refuse a text that is too long to be tokenized.
@@ -134,14 +157,32 @@ class PromptEncoder:
         text: str = self._tokenizer.decode(token_ids, skip_special_tokens=False)
         return text
 
-    def _encode_chat(self, request: PromptRequest) -> list[int]:
-        text = self.render(request)
+    def _encode_chat(self, request: PromptRequest, cpu_s: float) -> list[int]:
+        text = self._render(request, cpu_s)
         self.check_length(text, request.max_prompt_tokens, "messages")
         return self.encode(text, add_special_tokens=request.add_special_tokens is True)
 
     def render(self, request: PromptRequest) -> str:
-        """Text of the conversation in `request`, by the chat template; raises as `rendering.render` does."""
-        return rendering.render(self._tokenizer, request)
+        """Text of the conversation in `request`, by the chat template.
+
+        Raises:
+            InvalidRequestError: there is no template, it does not render the messages, or it takes too long.
+            UnsupportedByModelError: it renders none.
+        """
+        try:
+            return self._render(request, rendering.CPU_S)
+        except CpuLimitError:
+            raise rendering.too_slow(request) from None
+
+    def _render(self, request: PromptRequest, cpu_s: float) -> str:
+        if self.template_problem is not None and not request.chat_template:
+            raise rendering.unsupported(self.template_problem)
+        return rendering.render(self._tokenizer, request, cpu_s)
+
+
+def _refused(error: InvalidRequestError | UnsupportedByModelError) -> PromptResult:
+    unsupported = isinstance(error, UnsupportedByModelError)
+    return PromptResult(error=error.message, param=error.param, code=error.code, unsupported=unsupported)
 
 
 def word_forms(words: Sequence[str]) -> list[str]:

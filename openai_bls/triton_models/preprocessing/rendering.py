@@ -10,11 +10,18 @@ from typing import Any
 import jinja2
 
 from openai_bls.core.engine_types import PromptRequest
-from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.errors import ApiError, InvalidRequestError, UnsupportedByModelError
 from openai_bls.output.harmony import is_harmony
 from openai_bls.triton_models.preprocessing import harmony
+from openai_bls.triton_models.preprocessing.cpu_limit import CpuLimit, CpuLimitError
 
 logger = logging.getLogger(__name__)
+
+CPU_S = 2.0
+"""Most CPU time of a rendering, in seconds. The longest conversation that fits any context takes a quarter of that."""
+_PLAINEST = PromptRequest(messages=[{"role": "user", "content": "Hello"}])
+
+_limit = CpuLimit()
 
 # Arguments of apply_chat_template that are this module's to set.
 _RESERVED = {
@@ -39,15 +46,51 @@ def template_texts(tokenizer: Any) -> list[str]:
     return [template] if isinstance(template, str) and template else list(dict(template or {}).values())
 
 
-def render(tokenizer: Any, request: PromptRequest) -> str:
+def problem(tokenizer: Any) -> str | None:
+    """Why the model's own chat template renders nothing, not even one short message; None if it does.
+
+    Args:
+        tokenizer: tokenizer of transformers. One without a template has no problem here.
+    """
+    if not template_texts(tokenizer):
+        return None
+    try:
+        render(tokenizer, _PLAINEST)
+    except CpuLimitError:
+        return f"The model's chat template takes more than {CPU_S:g} s to render that."
+    except ApiError as error:
+        return error.message if error.message.endswith(".") else f"{error.message}."
+    return None
+
+
+def unsupported(found: str) -> UnsupportedByModelError:
+    """The refusal of every conversation, by the `problem` that was found."""
+    return UnsupportedByModelError(
+        f"This model takes no conversations, not even one short message: use the completions endpoint. {found}"
+    )
+
+
+def too_slow(request: PromptRequest) -> InvalidRequestError:
+    """The refusal of a conversation whose rendering was ended."""
+    whose, param = ("'chat_template'", "chat_template") if request.chat_template else ("The chat template", "messages")
+    return InvalidRequestError(
+        f"{whose} takes more than {CPU_S:g} s to render these messages, and was stopped.",
+        param=param,
+        code="chat_template_timeout",
+    )
+
+
+def render(tokenizer: Any, request: PromptRequest, cpu_s: float = CPU_S) -> str:
     """Text of the conversation in `request`, by the chat template.
 
     Args:
         tokenizer: tokenizer of transformers.
         request: request with messages.
+        cpu_s: most CPU time, in seconds.
 
     Raises:
         InvalidRequestError: there is no template, or it does not render the messages.
+        CpuLimitError: it takes longer.
     """
     templates = [request.chat_template] if request.chat_template else template_texts(tokenizer)
     if not templates:
@@ -65,9 +108,20 @@ def render(tokenizer: Any, request: PromptRequest) -> str:
     if any(map(is_harmony, templates)):
         messages = harmony.template_messages(messages)
     try:
-        text: str = tokenizer.apply_chat_template(
-            messages, tools=request.tools, chat_template=request.chat_template, tokenize=False, **kwargs
+        text: str = _limit.run(
+            lambda: tokenizer.apply_chat_template(
+                messages, tools=request.tools, chat_template=request.chat_template, tokenize=False, **kwargs
+            ),
+            cpu_s,
         )
+    except CpuLimitError:
+        raise
+    except jinja2.TemplateSyntaxError as error:
+        whose = "'chat_template'" if request.chat_template else "The model's chat template"
+        raise InvalidRequestError(
+            f"{whose} cannot be parsed: {error.message} (line {error.lineno})",
+            param="chat_template" if request.chat_template else "messages",
+        ) from None
     except jinja2.TemplateError as error:
         # Templates refuse with raise_exception what they do not support; that is for the client to read.
         raise InvalidRequestError(

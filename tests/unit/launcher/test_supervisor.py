@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
+from openai_bls.launcher.recovery.stopped_stubs import STOPPED_LOOKS, StoppedStubs
 from openai_bls.launcher.recovery.supervisor import (
     SILENT_LOOKS,
-    STOPPED_LOOKS,
     WINDOW_SECONDS,
     Backoff,
     Look,
@@ -80,21 +78,35 @@ def test_models_without_a_stub_are_nobodys() -> None:
     assert clock.look() == clock.look(silent=True) == []
 
 
-@pytest.mark.parametrize(
-    ("stubs", "silent", "looks", "reason", "kill"),
-    [
-        ((A, Stub(2, 100.5, stopped=True)), False, STOPPED_LOOKS, "has been stopped", [2]),
-        ((A, B), True, SILENT_LOOKS, "does not answer", [1, 2]),
-    ],
-)
-def test_what_hangs_is_killed(stubs: tuple[Stub, ...], silent: bool, looks: int, reason: str, kill: list[int]) -> None:
+def test_what_hangs_is_killed() -> None:
     clock = Clock()
-    for _ in range(looks - 1):
-        assert clock.look(*stubs, silent=silent) == []
+    for _ in range(SILENT_LOOKS - 1):
+        assert clock.look(A, B, silent=True) == []
     assert clock.look(A, B) == [], "it has gone on"
-    for _ in range(looks - 1):
-        assert clock.look(*stubs, silent=silent) == []
-    assert clock.look(*stubs, silent=silent) == [(reason, 0, kill)]
+    for _ in range(SILENT_LOOKS - 1):
+        assert clock.look(A, B, silent=True) == []
+    assert clock.look(A, B, silent=True) == [("does not answer", 0, [1, 2])]
+
+
+def test_a_stopped_stub_that_was_killed() -> None:
+    supervisor = Supervisor(5)
+    stopped = Stub(2, 100.5, stopped=True)
+    for _ in range(2 * STOPPED_LOOKS):
+        assert supervisor.decide(Look({"echo"}, {"echo": [A, stopped]}), 0) == []
+    (found,) = supervisor.decide(Look({"echo"}, {"echo": [A]}, killed={"echo"}), 0)
+    assert (found.reason, found.wait_seconds) == ("has been stopped", 0)
+
+
+def test_stopped_stubs_are_counted_by_looks_in_a_row() -> None:
+    """A pause, and a process that goes on and is stopped again, are no fault."""
+    found = StoppedStubs()
+    for _ in range(STOPPED_LOOKS - 1):
+        assert found.look([1, 2]) == []
+    assert found.look([2]) == [2]
+    for _ in range(STOPPED_LOOKS - 1):
+        assert found.look([1]) == []
+    assert found.look([]) == []
+    assert not found.any
 
 
 def test_a_model_that_is_being_loaded_may_be_silent() -> None:

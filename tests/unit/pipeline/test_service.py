@@ -20,6 +20,7 @@ from openai_bls.core.errors import (
     OverloadedError,
     RateLimitError,
     RequestDeadlineError,
+    UnsupportedByModelError,
 )
 from openai_bls.core.request import Deadline
 from openai_bls.pipeline.admission.key_budgets import KeyBudgets
@@ -180,6 +181,7 @@ async def test_a_prompt_that_just_fits() -> None:
     ("result", "kind", "param"),
     [
         (PromptResult(error="bad", param="messages"), InvalidRequestError, "messages"),
+        (PromptResult(error="bad", code="x", unsupported=True), UnsupportedByModelError, None),
         (EngineError("preprocessing cannot be reached"), EngineError, None),
     ],
 )

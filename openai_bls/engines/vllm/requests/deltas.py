@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
 from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.not_finite import NotFiniteError, require_numbers
 from openai_bls.engines.stop_words import StopWords
 from openai_bls.engines.vllm.grammars.grammar_progress import Progress
 from openai_bls.engines.vllm.interface import Output
@@ -29,10 +30,11 @@ class _End(NamedTuple):
 class Cursor:
     """One request's place in its output."""
 
-    __slots__ = ("_request", "_stop_words", "_stops", "begun", "count", "plain", "progress")
+    __slots__ = ("_stop_words", "_stops", "begun", "count", "plain", "progress", "request")
 
     def __init__(self, request: GenerationRequest) -> None:
-        self._request = request
+        self.request = request
+        """The request, as it came."""
         self._stops = frozenset(request.stop_token_ids)
         self._stop_words = StopWords(request.stop_words)
         self.progress: Progress | None = None
@@ -49,8 +51,11 @@ class Cursor:
 
         Raises:
             GrammarError: the output does not follow the request's grammar.
+            NotFiniteError: the model has computed NaN for it, as far as vLLM tells.
         """
-        request = self._request
+        if nans(output):
+            raise NotFiniteError
+        request = self.request
         new = output.new_token_ids
         reason = output.finish_reason
         if not request.max_tokens:
@@ -80,8 +85,8 @@ class Cursor:
 
     def _failure(self, *, first: bool) -> TokenDelta:
         """Last delta of a request that vLLM has given up."""
-        number = self._request.request_id
-        if first and self._request.grammar is not None:
+        number = self.request.request_id
+        if first and self.request.grammar is not None:
             # Before the first token it can only be the grammar, which does not compile.
             return TokenDelta(number, [], "error", error=GRAMMAR_REFUSED, invalid=True)
         return TokenDelta(number, [], "error", error=ENGINE_FAILED)
@@ -93,9 +98,9 @@ class Cursor:
             return None
         self.begun = True
         if reason is not None and str(reason) not in ("length", "stop"):
-            return TokenDelta(self._request.request_id, [], "error", error=ENGINE_FAILED)
+            return TokenDelta(self.request.request_id, [], "error", error=ENGINE_FAILED)
         return TokenDelta(
-            self._request.request_id,
+            self.request.request_id,
             [],
             "length",
             prompt_logprobs=self._prompt_logprobs(output),
@@ -104,9 +109,9 @@ class Cursor:
         )
 
     def _prompt_logprobs(self, output: Output) -> Logprobs | None:
-        if self._request.prompt_logprobs is None:
+        if self.request.prompt_logprobs is None:
             return None
-        return prompt_logprobs(output.new_prompt_logprobs_tensors, self._request.prompt_logprobs)
+        return prompt_logprobs(output.new_prompt_logprobs_tensors, self.request.prompt_logprobs)
 
     def _end(self, output: Output, reason: str | None) -> _End | None:
         """End of the sequence with, or among, its new tokens; None if it goes on."""
@@ -138,7 +143,7 @@ class Cursor:
         if self._stop_words:
             for count, token_id in enumerate(text, 1):
                 # Asked before there are enough tokens, too, as the tail has to go on.
-                if self._stop_words.push(token_id) and self.count + count >= self._request.min_tokens:
+                if self._stop_words.push(token_id) and self.count + count >= self.request.min_tokens:
                     if self.progress is not None:
                         return self.progress.advance(text[:count]) or count
                     return count
@@ -166,12 +171,23 @@ def prompt_logprobs(tensors: Any, k: int) -> Logprobs:
 
 def _rows(ids: Any, values: Any, k: int) -> Logprobs:
     """Log-probabilities of rows [token itself, likeliest, second, ...], which may be wider than asked for: vLLM's rows
-    are as wide as the widest of their batch."""
+    are as wide as the widest of their batch.
+
+    Raises:
+        NotFiniteError: a token's own is NaN.
+    """
+    own = [float(value) for value in values[:, 0].tolist()]
+    require_numbers(own)
     return Logprobs(
-        [float(value) for value in values[:, 0].tolist()],
+        own,
         ids[:, 1 : k + 1].tolist(),
         values[:, 1 : k + 1].tolist(),
     )
+
+
+def nans(output: Any) -> int:
+    """NaN among the logits of a request's step, where vLLM counts them (`startup.environment.count_nans`)."""
+    return getattr(output, "num_nans_in_logits", 0) or 0
 
 
 def cached_tokens(output: Any) -> int:

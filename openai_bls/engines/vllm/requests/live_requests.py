@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,9 +16,10 @@ from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDel
 from openai_bls.engines import capabilities
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.grammar_errors import GrammarError
+from openai_bls.engines.not_finite import NotFiniteError, not_finite_end
 from openai_bls.engines.vllm.grammars.grammars import Constrained
 from openai_bls.engines.vllm.interface import Generation, LoraAdapter
-from openai_bls.engines.vllm.requests.deltas import Cursor
+from openai_bls.engines.vllm.requests.deltas import Cursor, nans
 from openai_bls.engines.vllm.requests.sampling import Runner, refusal, sampling_params
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,9 @@ class Step(NamedTuple):
 class LiveRequests:
     """Requests that have not ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, model_name: Callable[[], str]) -> None:
+        """Args: model_name: name of the served model, for messages; known once it is loaded."""
+        self._model_name = model_name
         self._live: dict[str, RequestState] = {}
         """Live requests by their ids in vLLM."""
         self._keys: dict[int, str] = {}
@@ -116,13 +119,13 @@ class LiveRequests:
             state = live.get(output.request_id)
             if state is None:
                 continue
-            if state.cursor.plain and output.finish_reason is None:
+            if state.cursor.plain and output.finish_reason is None and not nans(output):
                 # Nearly every token comes this way.
                 token_ids = output.new_token_ids
                 generated += len(token_ids)
                 deltas.append(TokenDelta(state.client_id, token_ids))
                 continue
-            delta = _advance(state, output)
+            delta = self._advance(state, output)
             if delta is None:
                 continue
             generated += len(delta.token_ids) + (delta.stop_token_id is not None)
@@ -165,17 +168,18 @@ class LiveRequests:
         """True if a live request names the LoRA adapter of a number."""
         return any(state.adapter is not None and state.adapter.number == number for state in self._live.values())
 
+    def _advance(self, state: RequestState, output: Any) -> TokenDelta | None:
+        """Delta of an output; whatever goes wrong ends this request alone."""
+        try:
+            return state.cursor.advance(output)
+        except GrammarError as error:
+            return TokenDelta(state.client_id, [], "error", error=str(error), invalid=True)
+        except NotFiniteError:
+            return not_finite_end(state.cursor.request, self._model_name())
+        except Exception:
+            logger.exception("a request's output could not be read")
+            return TokenDelta(state.client_id, [], "error", error=ENGINE_FAILED)
+
     def _forget(self, state: RequestState) -> None:
         del self._live[state.key]
         del self._keys[state.client_id]
-
-
-def _advance(state: RequestState, output: Any) -> TokenDelta | None:
-    """Delta of an output; whatever goes wrong ends this request alone."""
-    try:
-        return state.cursor.advance(output)
-    except GrammarError as error:
-        return TokenDelta(state.client_id, [], "error", error=str(error), invalid=True)
-    except Exception:
-        logger.exception("a request's output could not be read")
-        return TokenDelta(state.client_id, [], "error", error=ENGINE_FAILED)

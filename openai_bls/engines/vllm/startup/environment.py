@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import Container, MutableMapping
 
 ALWAYS = {
     # No reports to vLLM's makers.
@@ -24,6 +24,22 @@ DEFAULTS = {
     # Binding to cores of its choosing ignores what else runs on them, Triton for one.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
+
+
+_NAN_COUNTS = "VLLM_COMPUTE_NANS_IN_LOGITS"
+_NAN_COUNTS_COST_NOTHING = "VLLM_RAISE_ON_LOGIT_NANS"
+"""Variable of the versions whose counts of NaN travel with a step's tokens; in older ones each step waits for them."""
+
+
+def count_nans(known: Container[str], environ: MutableMapping[str, str] = os.environ) -> None:
+    """Let vLLM count the NaN in a request's logits, where that costs nothing and the operator has not said otherwise.
+
+    Args:
+        known: names of the variables that the installed vLLM reads.
+        environ: environment of vLLM's processes.
+    """
+    if _NAN_COUNTS_COST_NOTHING in known:
+        environ.setdefault(_NAN_COUNTS, "1")
 
 
 def set_environment(environ: MutableMapping[str, str] = os.environ) -> None:

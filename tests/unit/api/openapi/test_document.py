@@ -107,27 +107,38 @@ def test_a_chat_fits_the_schema_exactly_where_the_server_takes_it(change: dict[s
     assert (answer.status == 200) == fits, answer.json()
 
 
-def arrays(schema: Any, components: dict[str, Any], path: str, seen: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every array of a schema and of the components that it refers to, with its place."""
+def parts(schema: Any, components: dict[str, Any], path: str, seen: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every schema in a schema and in the components that it refers to, with its place."""
     if isinstance(schema, list):
         for at, member in enumerate(schema):
-            yield from arrays(member, components, f"{path}/{at}", seen)
+            yield from parts(member, components, f"{path}/{at}", seen)
     elif isinstance(schema, dict):
-        if "items" in schema:
-            yield path, schema
+        yield path, schema
         name = schema.get("$ref", "").rpartition("/")[2]
         if name and name not in seen:
             seen.add(name)
-            yield from arrays(components[name], components, name, seen)
+            yield from parts(components[name], components, name, seen)
         for key, member in schema.items():
-            yield from arrays(member, components, f"{path}/{key}", seen)
+            yield from parts(member, components, f"{path}/{key}", seen)
 
 
-def test_every_array_of_a_request_is_bounded() -> None:
-    found = document(BY_TITLE, has_keys=True, has_guards=True, max_items=2048, max_values=100_000)
+def test_every_array_and_text_of_a_request_is_bounded() -> None:
+    sizes = {"max_items": 2048, "max_values": 100_000, "max_bytes": 5_000_000}
+    found = document(BY_TITLE, has_keys=True, has_guards=True, **sizes)
     bodies = [one["requestBody"] for item in found["paths"].values() for one in item.values() if "requestBody" in one]
-    bounds = {path: array.get("maxItems") for path, array in arrays(bodies, found["components"]["schemas"], "", set())}
+    schemas = dict(parts(bodies, found["components"]["schemas"], "", set()))
+    bounds = {path: schema.get("maxItems") for path, schema in schemas.items() if "items" in schema}
     assert None not in bounds.values()
+    texts = {
+        path: schema.get("maxLength")
+        for path, schema in schemas.items()
+        if schema.get("type") in ("string", ["string", "null"]) and not {"enum", "const"} & schema.keys()
+    }
+    assert {path for path, bound in texts.items() if bound is None} == {
+        path for path in texts if schemas[path].get("format") == "binary"
+    }, "a file has a limit of its own"
+    assert texts["CompletionRequest/properties/prompt/anyOf/0"] == 5_000_000
+    assert texts["ChatCompletionRequest/properties/stop/anyOf/0"] == 1000
     # Each takes a token at least; what is left is bounded by the values of the body.
     assert (
         bounds["UserMessage/properties/content/anyOf/1"] == bounds["ChatCompletionRequest/properties/messages"] == 2048

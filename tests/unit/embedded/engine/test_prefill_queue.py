@@ -44,7 +44,7 @@ def run(queue: PrefillQueue, lengths: list[int], **more: Any) -> list[int]:
     """How many prompts leave the queue between one step and the next."""
     for at, length in enumerate(lengths):
         asked = request(at, prompt=[1] * length, max_tokens=0, pooling="last", **more)
-        assert queue.start(RequestState(str(at), asked)) == []
+        assert queue.start(RequestState(str(at), asked, "tiny")) == []
     found = []
     while done := queue.examine(lambda state: True):
         found.append(len(done))

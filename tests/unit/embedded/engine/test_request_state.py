@@ -14,6 +14,7 @@ from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 from openai_bls.embedded.engine.request_state import RequestState
 from openai_bls.embedded.sampling.logits_processors import HostLogitsProcessors
 from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.not_finite import NOT_FINITE
 
 PROMPT = [7, 8]
 STOP = 99
@@ -55,7 +56,7 @@ class Constraint:
 
 def live(constraint: Constraint | None = None, **more: Any) -> RequestState:
     fields: dict[str, Any] = {"max_tokens": 10, "stop_token_ids": (STOP,)} | more
-    found = RequestState("key", GenerationRequest(request_id=3, prompt_token_ids=PROMPT, **fields))
+    found = RequestState("key", GenerationRequest(request_id=3, prompt_token_ids=PROMPT, **fields), "tiny")
     if constraint is not None or HostLogitsProcessors.needed(found.request):
         found.processors = HostLogitsProcessors(found.request, constraint)
     return found
@@ -124,3 +125,13 @@ def test_a_token_that_a_grammar_refuses(caplog: pytest.LogCaptureFixture) -> Non
 def test_logprobs_that_are_missing_are_one_requests_error(caplog: pytest.LogCaptureFixture) -> None:
     assert live(logprobs=1).advance(output([1])) == TokenDelta(3, [], "error", error=ENGINE_FAILED)
     assert "KeyError" in caplog.text
+
+
+def test_logits_that_are_not_finite_are_no_fault_of_the_grammar() -> None:
+    """Nor does a grammar see what stands in the place of a token."""
+    found = live(Constraint([4, 5, 6]))
+    (first, last) = run(found, 1, 2, tokens=[4, NOT_FINITE])
+    assert (first.token_ids, first.finish_reason) == ([4], None)
+    assert (last.token_ids, last.finish_reason, last.invalid) == ([], "error", False)
+    assert last.error is not None
+    assert last.error.startswith("The model tiny computes NaN or infinity for this request")

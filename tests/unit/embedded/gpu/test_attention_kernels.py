@@ -20,6 +20,7 @@ from openai_bls.embedded.gpu import (
     prompt_attention,
     vector_kernels,
 )
+from openai_bls.engines.not_finite import NOT_FINITE
 from tests.unit.embedded.gpu import reference_kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -297,11 +298,12 @@ def test_angles(dtype: torch.dtype) -> None:
 
 def test_carried_tokens() -> None:
     ids, previous = (torch.arange(a, a + 700, dtype=torch.int32, device=DEVICE) for a in (0, 1000))
+    previous[9] = NOT_FINITE
     rows = torch.full((800,), -1, dtype=torch.int32, device=DEVICE)
-    rows[3], rows[599], rows[600] = 5, 0, 7
+    rows[3], rows[4], rows[599], rows[600] = 5, 9, 0, 7
     fused_kernels.carry_over(ids[None, :600], rows, previous)
     wanted = torch.arange(700)
-    wanted[3], wanted[599] = 1005, 1000
+    wanted[3], wanted[4], wanted[599] = 1005, 0, 1000
     assert ids.tolist() == wanted.tolist()
 
 
@@ -311,13 +313,15 @@ def test_argmax(rows: int) -> None:
     x = normal(rows, 5000, dtype=torch.float16)
     for row in range(rows):
         x[row, [100 * row + 7, 100 * row + 8, 4999]] = 9  # the first of three
-    x[0] = torch.nan  # what is chosen then is a token
+    x[0, 4000] = torch.nan
+    if rows > 2:
+        x[1, 4000], x[2, :] = torch.inf, -torch.inf
     out = torch.full((rows + 1,), -1, dtype=torch.int32, device=DEVICE)
     counters = torch.zeros(rows, dtype=torch.int32, device=DEVICE)
     for _ in range(2):
         fused_kernels.argmax(x, out, counters)
-    assert out[1:].tolist() == [*(100 * row + 7 for row in range(1, rows)), -1]
-    assert 0 <= int(out[0]) < 5000
+    spoiled = 3 if rows > 2 else 1
+    assert out.tolist() == [NOT_FINITE] * spoiled + [*(100 * row + 7 for row in range(spoiled, rows)), -1]
     assert not counters.any()
 
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingParams
 from openai_bls.embedded.runners.runner import Sampling
-from openai_bls.embedded.runners.sampler import Sampler
+from openai_bls.embedded.runners.sampler import Sampler, likeliest
 from openai_bls.embedded.sampling.logits_processors import HostLogitsProcessors
+from openai_bls.engines.not_finite import NOT_FINITE
 from tests.unit.engines.engine_support import request
 
 VOCAB = 40
@@ -72,7 +73,8 @@ def run(sampler: Sampler, states: Sequence[Any], last: Sequence[int], logits: to
     args = torch.zeros(5, len(states), dtype=torch.int32)
     sampler.prepare_tensor_args([SimpleNamespace(state=state, has_new_token=True) for state in states], args)
     ids = torch.tensor(last, dtype=torch.int32, device=DEVICE)
-    return [int(token) for token in sampler.pick(ids, logits.clone().to(DEVICE), args.to(DEVICE))]
+    logits = logits.clone().to(DEVICE)
+    return [int(token) for token in sampler.pick(ids, logits, args.to(DEVICE), likeliest(logits))]
 
 
 def changed(asked: GenerationRequest, output: Sequence[int], scores: torch.Tensor) -> list[float]:
@@ -162,15 +164,33 @@ def test_rows_without_processors_are_not_touched() -> None:
     plain = request(1)
     asked = request(2, sampling=SamplingParams(temperature=0, logit_bias={3: 100.0}))
     logits = torch.randn(3, VOCAB)
-    scores = logits.clone()
     states = [state_at(one, [], processors_of(one), flying=False, again=0) for one in (plain, asked, plain)]
-    args = torch.zeros(5, 3, dtype=torch.int32)
-    sampler.prepare_tensor_args([SimpleNamespace(state=s, has_new_token=True) for s in states], args)
-    sampler(torch.tensor([7, 7, 7]), scores, args)
-    for row in (0, 2):
-        differing = (scores[row] != logits[row]).nonzero().flatten().tolist()
-        assert differing == [int(logits[row].argmax())]  # infinity, for the caller to find
-    assert int(scores[1].argmax()) == 3
+    best = logits.argmax(-1).tolist()
+    assert run(sampler, states, [7, 7, 7], logits) == [best[0], 3, best[2]]
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_rows_that_are_not_finite(value: float, dtype: torch.dtype, temperature: float) -> None:
+    """Whatever the request asks for, and no other row; logits of minus infinity are tokens that the model rules out."""
+    logits = torch.randn(5, VOCAB).to(dtype)
+    logits[1, 3:] = logits[3, :] = value
+    logits[2, 1:] = -torch.inf
+    if not math.isinf(value) or value > 0:
+        logits[3, :] = 0.0
+        logits[3, 17] = value
+    further: list[dict[str, Any]] = [{}, {"logprobs": 1}, {}, {"grammar": ANY_GRAMMAR}, {"bad_words": ((2,),)}]
+    asked = [request(i, sampling=SamplingParams(temperature=temperature), **more) for i, more in enumerate(further)]
+    states = [
+        state_at(one, [], processors_of(one, Fixed([17, 18]) if one.grammar else None), flying=False, again=0)
+        for one in asked
+    ]
+    found = run(Sampler(on_gpu=False), states, [7] * 5, logits)
+    spoiled = {3} if value == -torch.inf else {1, 3}
+    assert {row for row, token in enumerate(found) if token == NOT_FINITE} == spoiled
+    assert found[2] == 0
+    assert all(0 <= token < VOCAB for row, token in enumerate(found) if row not in spoiled)
 
 
 def test_half_precision_is_changed_at_full() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from openai_bls.core.engine_types import GenerationRequest, Logprobs, TokenDelta
 from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.not_finite import NotFiniteError
 from openai_bls.engines.tensorrt_llm.deltas import TIMED_OUT, Cursor, OutputError
 
 END = 90
@@ -280,6 +282,12 @@ def missing() -> Iterator[Any]:
 def test_what_was_asked_for_and_is_not_there(what: str, asked: GenerationRequest, snapshot: Snapshot) -> None:
     with pytest.raises(OutputError, match=r"log-prob|likeliest"):
         run(Cursor(asked, END), [snapshot])
+
+
+@pytest.mark.parametrize("place", [math.nan, {4: Entry(math.nan), 5: Entry(-1)}])
+def test_a_log_probability_that_is_no_number(place: Any) -> None:
+    with pytest.raises(NotFiniteError):
+        run(Cursor(request(logprobs=0), END), [Snapshot([4], [place], "stop")])
 
 
 @pytest.mark.parametrize(("reason", "finish_reason"), [("cancelled", "cancelled"), ("timeout", "error")])

@@ -49,6 +49,7 @@ class CoreOutput(msgspec.Struct):
     stop_reason: Any = None
     events: list[Event] | None = None
     prefill_stats: Prefill | None = None
+    num_nans_in_logits: int = 0
 
 
 class Drafts(msgspec.Struct):

@@ -15,7 +15,13 @@ from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, O
 from openai_bls.transport.ipc import prompt_server
 from openai_bls.transport.ipc.frames import LENGTH, new_socket, pack
 from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
-from openai_bls.transport.ipc.prompts import PromptAnswer, PromptCall, PromptExchangeClient, encode_request
+from openai_bls.transport.ipc.prompts import (
+    PromptAnswer,
+    PromptCall,
+    PromptExchangeClient,
+    SlowPromptError,
+    encode_request,
+)
 from tests.unit.api.http_support import until
 from tests.unit.core_support import WAIT_S, exchange_address
 
@@ -29,13 +35,15 @@ class World:
         self.held.set()
         self.started = threading.Semaphore(0)
         self.prepared: list[str] = []
+        self.here: set[str] = set()
+        """Threads that have met a slow one."""
         self.running = self.most = 0
         """Long ones."""
         self.load()
         self.client = PromptExchangeClient(self.address)
 
     def load(self) -> None:
-        self.server = PromptExchangeServer(self.address, self._prepare, threads=2)
+        self.server = PromptExchangeServer(self.address, self._prepare, 2, self._prepare_slowly)
         self.server.start()
 
     def _prepare(self, request: PromptRequest) -> PromptResult:
@@ -44,6 +52,9 @@ class World:
             raise RuntimeError("secret")
         if text == "refused":
             return PromptResult(error="no", param="prompt")
+        if text.startswith("slow"):
+            self.here.add(threading.current_thread().name)
+            raise SlowPromptError
         self.prepared.append(text)
         long = len(text) >= 100_000
         self.running += long
@@ -52,6 +63,12 @@ class World:
             self.started.release()
             assert self.held.wait(WAIT_S)
         self.running -= long
+        return PromptResult([[len(text)]])
+
+    def _prepare_slowly(self, request: PromptRequest) -> PromptResult:
+        (text,) = request.prompts or []
+        self.started.release()
+        assert self.held.wait(WAIT_S)
         return PromptResult([[len(text)]])
 
     @property
@@ -259,3 +276,26 @@ def test_a_request_that_cannot_be_read_fails_alone(payload: bytes) -> None:
     assert peer.recv(1) == b""
     peer.close()
     server.close()
+
+
+@pytest.mark.anyio
+async def test_slow_prompts_hold_no_other_up(world: World) -> None:
+    """Nor the answer to a ping: once there was one, the thread that reads prepares nothing itself."""
+    world.held.clear()
+    async with asyncio.timeout(WAIT_S):
+        asked = [asyncio.create_task(world.ask("slow" + "x" * i)) for i in range(9)]
+        for _ in range(2):
+            await world.wait_started()
+        assert (await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED))[0]
+        assert await world.ask("quick") == PromptResult([[5]])
+        assert await world.client.check(WAIT_S) == "up"
+        asked[3].cancel()
+        world.held.set()
+        answers = [one.result() for one in (await asyncio.wait([*asked[:3], *asked[4:]]))[0]]
+    refused = [answer for answer in answers if answer.error]
+    assert [answer.code for answer in refused] == ["chat_template_timeout"]
+    assert len(answers) == 8
+    assert not any(connection._slow for connection in world.server._connections)
+    world.here.clear()
+    await world.ask("slow")
+    assert not any(name.startswith("prompt-read") for name in world.here)

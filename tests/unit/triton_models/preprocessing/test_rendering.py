@@ -8,8 +8,10 @@ import pytest
 
 from openai_bls.core.engine_types import PromptRequest
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.triton_models.preprocessing.prompt import load_tokenizer
-from openai_bls.triton_models.preprocessing.rendering import render, template_texts
+from openai_bls.triton_models.preprocessing import rendering
+from openai_bls.triton_models.preprocessing.cpu_limit import CpuLimitError
+from openai_bls.triton_models.preprocessing.prompt import PromptEncoder, load_tokenizer
+from openai_bls.triton_models.preprocessing.rendering import problem, render, template_texts
 from tests.unit.core_support import write_tokenizer
 
 USER = {"role": "user", "content": "hé"}
@@ -92,6 +94,47 @@ def test_a_template_that_cannot_render_is_the_requests_error(tmp_path: Path, tem
     error = refused(load_tokenizer(write_tokenizer(tmp_path, template)))
     assert error.param == "messages"
     assert str(tmp_path) not in error.message
+
+
+LOOPS = "{% for a in range(100000) %}{% for b in range(100000) %}{% set x = b %}{% endfor %}{% endfor %}"
+MACROS = "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(100) }}"
+
+
+@pytest.mark.parametrize("template", [LOOPS, MACROS, "{{ range(99999) | map('string') | list | length }}" * 999])
+def test_a_template_that_takes_long_is_stopped(tokenizer: Any, template: str) -> None:
+    with pytest.raises(CpuLimitError):
+        render(tokenizer, PromptRequest(messages=[USER], chat_template=template), 0.05)
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ("a\n{% if %}", "The model's chat template cannot be parsed: Expected an expression, got 'end of statement "
+         "block' (line 2)."),
+        ("{{ raise_exception('No chats') }}", "The model's chat template refuses the messages: No chats."),
+        ("{{ 1 // 0 }}", "The model's chat template cannot render the messages: integer division or modulo by zero."),
+        (LOOPS, "The model's chat template takes more than 0.05 s to render that."),
+        ("{{ messages[0].content }}", None),
+        (None, None),
+    ],
+)  # fmt: skip
+def test_a_template_that_renders_not_even_one_short_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str | None, told: str | None
+) -> None:
+    """It is the model's fault, and not that of the messages; other prompts and templates of a request work."""
+    monkeypatch.setattr(rendering, "CPU_S", 0.05)
+    monkeypatch.setattr(render, "__defaults__", (0.05,))
+    folder = write_tokenizer(tmp_path, template)
+    assert problem(load_tokenizer(folder)) == told
+    encoder = PromptEncoder(folder)
+    chat = encoder.prepare(PromptRequest(messages=[USER]))
+    assert chat.unsupported == (told is not None)
+    if told is not None:
+        assert chat.error == (
+            f"This model takes no conversations, not even one short message: use the completions endpoint. {told}"
+        )
+    assert encoder.prepare(PromptRequest(messages=[USER], chat_template="a")).error is None
+    assert encoder.prepare(PromptRequest(prompts=["a"])).error is None
 
 
 def deep(levels: int) -> Any:

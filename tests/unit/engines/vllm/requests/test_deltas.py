@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from openai_bls.core.engine_types import Grammar, TokenDelta
+from openai_bls.engines.not_finite import NotFiniteError
 from openai_bls.engines.vllm.requests.deltas import Cursor
-from tests.unit.engines.vllm.vllm_support import CoreOutput, Event, Prefill, asked
+from openai_bls.engines.vllm.requests.live_requests import LiveRequests
+from openai_bls.engines.vllm.requests.sampling import Runner
+from tests.unit.engines.vllm.vllm_support import INFO, CoreOutput, Event, Prefill, asked
 
 
 def output(*tokens: int, reason: str | None = None, **more: Any) -> CoreOutput:
@@ -113,3 +116,26 @@ def test_a_prompt_alone(prompt: list[int]) -> None:
     assert (delta.token_ids, delta.finish_reason) == ([], "length")
     assert delta.prompt_logprobs is not None
     assert len(delta.prompt_logprobs.token_logprobs) == len(prompt) - 1
+
+
+def test_logits_that_are_not_finite() -> None:
+    """By vLLM's count, or by a log-probability where some were asked for; minus infinity is a token ruled out."""
+    found = rows(([4, 5], [-0.5, -np.inf]))
+    (delta,) = run(Cursor(asked(logprobs=1)), output(4, new_logprobs=found))
+    assert delta.logprobs is not None
+    assert delta.logprobs.top_logprobs == [[-np.inf]]
+    with pytest.raises(NotFiniteError):
+        run(Cursor(asked(logprobs=1)), output(0, new_logprobs=rows(([0, 1], [np.nan, np.nan]))))
+    counted = output(5, num_nans_in_logits=7)
+    with pytest.raises(NotFiniteError):
+        run(Cursor(asked()), output(4), counted)
+    live = LiveRequests(lambda: "tiny")
+    for number in (1, 2):
+        live.start(asked(request_id=number), INFO, Runner(), None)
+    live.advance([CoreOutput("0", [3]), CoreOutput("1", [3])])
+    step = live.advance([counted, CoreOutput("1", [4])])
+    assert step.stopped == ["0"]
+    bad, good = step.deltas
+    assert (bad.finish_reason, bad.invalid, good.token_ids) == ("error", False, [4])
+    assert bad.error is not None
+    assert bad.error.startswith("The model tiny computes NaN or infinity for this request")

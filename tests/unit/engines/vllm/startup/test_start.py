@@ -76,6 +76,10 @@ def test_the_operators_environment_stays_but_for_reports() -> None:
     assert environ["HF_HUB_OFFLINE"] == "0"
     assert (environ["VLLM_NO_USAGE_STATS"], environ["DO_NOT_TRACK"]) == ("1", "1")
     assert environ["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+    environment.count_nans((), environ)
+    assert "VLLM_COMPUTE_NANS_IN_LOGITS" not in environ, "a version whose steps would wait for it"
+    environment.count_nans({"VLLM_RAISE_ON_LOGIT_NANS": None}, environ)
+    assert environ["VLLM_COMPUTE_NANS_IN_LOGITS"] == "1"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,30 @@
+"""What a build says of a placed tokenizer's chat template."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from openai_bls.builder.tokenizer.placing import report_template
+from tests.unit.core_support import write_tokenizer
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ messages[0].content }}", []),
+        (None, []),
+        (
+            "{% if %}",
+            [
+                "completions work, conversations are refused (501), as not even one short message can be had: The "
+                "model's chat template cannot be parsed: Expected an expression, got 'end of statement block' (line 1)."
+            ],
+        ),
+    ],
+)
+def test_a_template_that_renders_nothing_is_said(tmp_path: Path, template: str | None, said: list[str]) -> None:
+    lines: list[str] = []
+    report_template(write_tokenizer(tmp_path, template), lines.append)
+    assert lines == said
