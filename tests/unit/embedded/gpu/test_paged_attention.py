@@ -104,9 +104,12 @@ def test_answers_with_long_prompts(
     monkeypatch.setattr(paged_attention, "_LONG_PROMPT", 8)
     monkeypatch.setattr(paged_attention, "_LONG_CONTEXT", 8)
     beside, decoding = list[int](), paged_attention.Decoding.of
-    monkeypatch.setattr(
-        paged_attention.Decoding, "of", lambda pages, ends: beside.append(len(pages)) or decoding(pages, ends)
-    )
+
+    def counted(pages: Any, query_ends: torch.Tensor) -> paged_attention.Decoding:
+        beside.append(len(pages))
+        return decoding(pages, query_ends)
+
+    monkeypatch.setattr(paged_attention.Decoding, "of", counted)
     engine, recorder = start_with("paged", max_num_tokens="32")
     assert run_all(engine, recorder, PROMPTS) == expected
     assert max(beside) > 1
