@@ -1,7 +1,10 @@
-"""Golden answers of the demo checkpoint by an engine in this process."""
+"""Golden answers of the demo checkpoint by an engine: `python -m benchmarks.golden ENGINE_DIR`, built of the demo."""
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,8 @@ from benchmarks.asking import Asker
 from benchmarks.engine import ROOT
 from benchmarks.random_checkpoint import DEMO
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
-from openai_bls.engines.registry import create_engine
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.transport.engine_process.loading import load_engine
 
 
 def golden_lines() -> list[dict[str, Any]]:
@@ -26,7 +30,7 @@ def check_golden(engine_dir: Path, options: dict[str, str]) -> dict[str, Any]:
     lines = golden_lines()
     tokenizer: Any = AutoTokenizer.from_pretrained(DEMO)
     asker = Asker()
-    engine = asker.engine = create_engine(engine_dir, asker.on_step, options)
+    engine = asker.engine = load_engine(engine_dir, asker.on_step, options, TensorRtLlmSettings()).engine
 
     def request(line: dict[str, Any]) -> GenerationRequest:
         text = line.get("raw") or tokenizer.apply_chat_template(
@@ -59,3 +63,16 @@ def check_golden(engine_dir: Path, options: dict[str, str]) -> dict[str, Any]:
     error = next((answer.error for answers in found.values() for answer in answers if answer.error), "")
     counts = {name: len(lines) - len(ids) for name, ids in wrong.items()}
     return {"answers": len(lines), "margins": margins, "error": error} | counts
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns the exit code: 1 if an answer is another one."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.golden", description=__doc__)
+    parser.add_argument("engine", type=Path, help="folder with engine.json: model_repository/tensorrt_llm/1")
+    found = check_golden(parser.parse_args(arguments).engine, {})
+    print(json.dumps(found))
+    return int(bool(found["error"]) or not found["answers"] == found["alone"] == found["together"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

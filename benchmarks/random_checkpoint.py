@@ -5,6 +5,8 @@ the end tokens are the demo checkpoint's, whose vocabulary is smaller than the m
 is too). So that every generated token has a text, the rows of the output layer that belong to no text token are made
 so small that greedy decoding never picks them; they are read and multiplied like all others.
 
+In FP8 all layers have the numbers of one, which is drawn once and written many times.
+
 What such a model says hangs on near ties. A *continuing* checkpoint is decided: some tokens stand in a cycle, and each
 is followed by the next one, or, with a known probability, by the one after that. Its embeddings are so long that what
 the layers add, at their full cost, hardly turns them, and the output layer is made for them.
@@ -15,9 +17,11 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +60,18 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
         "vocab_size": 152064,
         "tie_word_embeddings": False,
     },
+    # More than one GPU of 80 GB holds with a KV cache. In FP8, a scale for each matrix, as vLLM reads it.
+    "qwen2.5-72b-fp8": {
+        "hidden_size": 8192,
+        "intermediate_size": 29568,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 32768,
+        "vocab_size": 152064,
+        "tie_word_embeddings": False,
+        "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"},
+    },
     "qwen2.5-0.5b": {
         "hidden_size": 896,
         "intermediate_size": 4864,
@@ -65,6 +81,17 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
         "max_position_embeddings": 32768,
         "vocab_size": 151936,
         "tie_word_embeddings": False,
+    },
+    "tiny-fp8": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+        "vocab_size": 4096,
+        "tie_word_embeddings": False,
+        "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"},
     },
     "tiny": {
         "hidden_size": 64,
@@ -78,6 +105,9 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
     },
 }
 
+_LAYER: Final = re.compile(r"model\.layers\.\d+\.")
+_WRITERS = 8
+"""Files that are written at the same time."""
 _VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight")
 _DEVIATION = 0.02
 _NO_TEXT_SCALE = 2.0**-6
@@ -165,6 +195,8 @@ def write(
     for name in _TOKENIZER_FILES:
         shutil.copyfile(DEMO / name, out / name)
     generator = torch.Generator(device).manual_seed(seed)
+    if "quantization_config" in config:
+        return _write_alike(config, out, device, generator)
     output_layer = "model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"
     written, shards = 0, list(_shards(tensor_shapes(config)))
     names: dict[str, str] = {}
@@ -184,9 +216,67 @@ def write(
     return written
 
 
+def _write_alike(config: dict[str, Any], out: Path, device: str, generator: torch.Generator) -> int:
+    """Write a checkpoint in FP8 whose layers are all alike, several files at a time; returns its bytes of weights."""
+    import torch
+
+    drawn: dict[str, list[tuple[str, torch.Tensor]]] = {}
+    names: dict[str, str] = {}
+
+    def add(number: int, shard: list[tuple[str, tuple[int, ...]]]) -> int:
+        file, of_layer = f"model-{number:05d}-of-{len(shards):05d}.safetensors", _LAYER.match(shard[0][0])
+        tensors: list[tuple[str, torch.Tensor]] = []
+        for name, shape in shard:
+            kind = name[of_layer.end() :] if of_layer else name
+            if kind not in drawn:
+                made = _random(name, shape, device, generator, name == "lm_head.weight")
+                parts = _in_fp8(kind, made) if of_layer and made.dim() == 2 else [(kind, made)]
+                drawn[kind] = [(part, tensor.cpu()) for part, tensor in parts]
+            tensors += [((of_layer[0] if of_layer else "") + part, tensor) for part, tensor in drawn[kind]]
+        names.update((name, file) for name, _ in tensors)
+        write_safetensors(out / file, tensors)
+        return sum(tensor.nbytes for _, tensor in tensors)
+
+    shards = list(_shards(tensor_shapes(config)))
+    written = sum(add(number, shard) for number, shard in enumerate(shards[:2], 1))  # draws what all layers have
+    with ThreadPoolExecutor(_WRITERS) as pool, torch.no_grad():
+        written += sum(pool.map(add, range(3, len(shards) + 1), shards[2:]))
+    index = {"metadata": {"total_size": written}, "weight_map": names}
+    (out / _INDEX).write_bytes(msgspec.json.encode(index))
+    return written
+
+
+def _in_fp8(name: str, weight: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """A weight in FP8 and its scale, by their names."""
+    import torch
+
+    scale = weight.float().abs().max() / torch.finfo(torch.float8_e4m3fn).max
+    return [(name, (weight.float() / scale).to(torch.float8_e4m3fn)), (f"{name}_scale", scale.reshape(1))]
+
+
+def write_safetensors(path: Path, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+    """Write tensors of the CPU without a copy of them, which `safetensors` makes."""
+    import torch
+
+    kinds = {torch.bfloat16: "BF16", torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3"}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in tensors:
+        begin, end = end, end + tensor.nbytes
+        header[name] = {"dtype": kinds[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [begin, end]}
+    text = msgspec.json.encode(header)
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, tensor in tensors:
+            file.write(memoryview(tensor.contiguous().view(torch.uint8).numpy()).cast("B"))
+
+
 def room_for(like: str) -> Path:
     """A folder for checkpoints `like`, which share their layers: in memory where that has the room, else on disk."""
-    needed = 1.3 * 2 * sum(math.prod(shape) for _, shape in tensor_shapes(configuration(like)))
+    config = configuration(like)
+    each = 1 if "quantization_config" in config else 2
+    needed = 1.3 * each * sum(math.prod(shape) for _, shape in tensor_shapes(config))
     for folder in (Path("/dev/shm"), Path(tempfile.gettempdir())):
         if folder.is_dir() and shutil.disk_usage(folder).free > needed:
             return folder / "openai_bls-bench"

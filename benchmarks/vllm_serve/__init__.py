@@ -10,6 +10,7 @@ their settings is compared.
     session.py          the servers' starts, the rounds over all loads, results written after every measurement
     servers.py          how each of the three is started
     loads.py            streams in a closed loop, JSON, random arrivals
+    death.py            a worker that is killed
     engine_settings.py  settings of vLLM's engine, from its log
     report.py           tables, held against the goals
 """

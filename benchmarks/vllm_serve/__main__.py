@@ -2,8 +2,9 @@
 
 `python -m benchmarks.vllm_serve --vllm-python PYTHON --out OUT`, on a GPU a 7B of random weights; `--quick` asks a few
 requests of the demo on a CPU. All servers share the device: each vLLM takes `--memory` of it. Results are written after
-every measurement. `--record results.json` measures nothing: it puts such results into `results/` and RESULTS.md, of
-several runs those of the last for each load.
+every measurement. With `--tp-size` both vLLMs have several GPUs, and a further server has one. `--kill-worker` kills a
+worker behind /v1 at the end. `--record results.json` measures nothing: it puts such results into `results/` and
+RESULTS.md, of several runs those of the last for each load.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from benchmarks.random_checkpoint import DEMO, SHAPES, checkpoint_in, room_for
 from benchmarks.report import compact, with_section
 from benchmarks.vllm_serve.loads import loads
 from benchmarks.vllm_serve.report import summary
-from benchmarks.vllm_serve.servers import SERVERS, Setup
+from benchmarks.vllm_serve.servers import EMBEDDED, ONE_GPU, SERVERS, TENSOR_PARALLEL, Setup
 from benchmarks.vllm_serve.session import Amounts, Results, Session, merged, read, write
 
 _DOCUMENT = ROOT / "benchmarks" / "RESULTS.md"
@@ -81,9 +82,17 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--work", type=Path, help="folder for checkpoint and repositories (default: a temporary one)")
     made.add_argument("--quick", action="store_true", help="the demo, a few requests, settings for a CPU")
     made.add_argument("--record", type=Path, nargs="+", metavar="FILE", help="put results of runs into RESULTS.md")
-    made.add_argument("--servers", default=",".join(SERVERS), help="with commas between (default %(default)s)")
+    made.add_argument("--servers", help="with commas between (default: all that suit --tp-size)")
+    made.add_argument("--tp-size", type=positive, default=1, help="GPUs of both vLLMs (default %(default)s)")
+    made.add_argument(
+        "--together",
+        action="store_true",
+        help="start the servers side by side; vLLMs then need kv_cache_memory_bytes among --engine-args",
+    )
+    made.add_argument("--kill-worker", action="store_true", help="kill the last worker behind /v1 at the end")
     made.add_argument("--like", choices=("demo", *SHAPES), help="the checkpoint: its shape, or the demo itself")
     made.add_argument("--concurrency", type=levels, help="streams in a closed loop (default 1,16,64,256)")
+    made.add_argument("--cells", type=cells, default=(), help="further streams, as 32x8192x1024 (tokens in and out)")
     made.add_argument("--per-stream", type=positive, help="requests of each stream (default 4)")
     made.add_argument("--json-at", type=int, help="streams of JSON, 0 for none (default 64)")
     made.add_argument("--rate", type=float, help="random arrivals, requests/s, 0 for none (default 30)")
@@ -111,16 +120,27 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = made.parse_args(arguments)
     if options.record is None and not (options.vllm_python and options.out):
         made.error("--vllm-python and --out are needed")
-    options.servers = [name.strip() for name in options.servers.split(",")]
+    left_out = EMBEDDED if options.tp_size > 1 else ONE_GPU
+    named = options.servers.split(",") if options.servers else [name for name in SERVERS if name != left_out]
+    options.servers = [name.strip() for name in named]
     if unknown := [name for name in options.servers if name not in SERVERS]:
         made.error(f"{', '.join(unknown)}: none of {', '.join(SERVERS)}")
     return options
 
 
+def cells(text: str) -> tuple[tuple[int, int, int], ...]:
+    """Cells from `32x8192x1024,...`: streams, tokens in, tokens out."""
+    found = tuple(tuple(map(int, cell.split("x"))) for cell in text.split(","))
+    if not all(len(cell) == 3 and min(cell) > 0 for cell in found):
+        raise argparse.ArgumentTypeError(f"{text!r}: cells are STREAMSxINxOUT, with commas between")
+    return found  # type: ignore[return-value]
+
+
 def engine_arguments(options: argparse.Namespace) -> dict[str, Any]:
     """Engine arguments of both vLLMs."""
     usual = _CPU_ARGUMENTS if options.quick else _GPU_ARGUMENTS | {"gpu_memory_utilization": options.memory}
-    return {**usual, **options.engine_args}
+    parallel = {TENSOR_PARALLEL: options.tp_size} if options.tp_size > 1 else {}
+    return {**usual, **parallel, **options.engine_args}
 
 
 def recorded_command(arguments: list[str]) -> str:
@@ -141,7 +161,8 @@ def run(options: argparse.Namespace, work: Path, command: str) -> Results:
 
     checkpoint = DEMO if options.like == "demo" else checkpoint_in(work, options.like)
     say(f"checkpoint: {checkpoint.name}")
-    chosen = loads(options.concurrency, options.per_stream, options.json_at, options.rate, options.seconds)
+    amounts_of = (options.concurrency, options.per_stream, options.json_at, options.rate, options.seconds)
+    chosen = loads(*amounts_of, options.cells)
     setup = Setup(
         checkpoint=checkpoint,
         work=work,
@@ -161,7 +182,8 @@ def run(options: argparse.Namespace, work: Path, command: str) -> Results:
         (options.out / "summary.md").write_text(summary(results), encoding="utf-8")
 
     with Clients() as clients:
-        Session(clients, setup, amounts, results, save, say).run(options.servers)
+        session = Session(clients, setup, amounts, results, save, say)
+        session.run(options.servers, together=options.together, kill_worker=options.kill_worker)
     return results
 
 

@@ -26,6 +26,9 @@ class Load:
     """Random arrivals: requests per second."""
     seconds: float = 0.0
     """Random arrivals: time over which they come."""
+    prompt_tokens: int = 0
+    """Tokens of a prompt and of an answer, where they are not those of all other closed loops."""
+    output_tokens: int = 0
 
     def plan(self, target: Target, words: int, words_per_token: float, output_tokens: int, seed: int) -> Plan:
         """The client's work.
@@ -37,6 +40,8 @@ class Load:
             output_tokens: of an answer in a closed loop.
             seed: different prompts for different seeds.
         """
+        if self.prompt_tokens:
+            words, output_tokens = max(1, round(self.prompt_tokens * words_per_token)), self.output_tokens
         plan = Plan(target, self.concurrency, self.requests, words, output_tokens, seed=seed)
         if self.kind == "JSON":
             return replace(plan, response_format=json_schema())
@@ -52,7 +57,14 @@ def json_schema() -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "record", "schema": schema, "strict": True}}
 
 
-def loads(concurrency: Sequence[int], per_stream: int, json_at: int, rate: float, seconds: float) -> list[Load]:
+def loads(
+    concurrency: Sequence[int],
+    per_stream: int,
+    json_at: int,
+    rate: float,
+    seconds: float,
+    cells: Sequence[tuple[int, int, int]] = (),
+) -> list[Load]:
     """All loads, the most important first.
 
     Args:
@@ -61,11 +73,15 @@ def loads(concurrency: Sequence[int], per_stream: int, json_at: int, rate: float
         json_at: streams of JSON; 0 leaves them out.
         rate: of random arrivals, requests per second; 0 leaves them out.
         seconds: over which these come.
+        cells: streams, each with one request of so many tokens in and out.
     """
     found = [
         Load(str(level), "streams", level, level * per_stream * (2 if level == 1 else 1))
         for level in sorted(concurrency, reverse=True)
     ]
+    for streams, prompt, output in cells:
+        name = f"{streams} of {prompt:,} in, {output:,} out"
+        found.append(Load(name, "streams", streams, streams, prompt_tokens=prompt, output_tokens=output))
     if json_at:
         found.append(Load(f"JSON, {json_at}", "JSON", json_at, json_at * per_stream))
     if rate:

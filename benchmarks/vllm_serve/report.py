@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.report import MISSING, markdown_table
 from benchmarks.stats import Measurement, Spread, known_spread
+from benchmarks.vllm_serve.death import Death
 from benchmarks.vllm_serve.engine_settings import differences
-from benchmarks.vllm_serve.servers import EMBEDDED, OVER_VLLM, VLLM_SERVE
+from benchmarks.vllm_serve.servers import EMBEDDED, ONE_GPU, OVER_VLLM, VLLM_SERVE
 from benchmarks.vllm_serve.session import Results
 
 Value = Callable[[Measurement], float | None]
-_NAMES = (VLLM_SERVE, OVER_VLLM, EMBEDDED)
+_NAMES = (VLLM_SERVE, OVER_VLLM, EMBEDDED, ONE_GPU)
 _HEADERS = (
     *("load", "server", "tokens/s", "times", "TTFT p50 ms", "p99", "ITL p50 ms", "p99"),
     *("CPU s per 1,000 tokens", "times", "failed"),
@@ -69,6 +70,8 @@ def summary(results: Results) -> str:
         markdown_table(("goal", "at", "measured", "met"), [_goal_row(*goal) for goal in goals(results)]),
         settings_text(results),
     ]
+    if results.death is not None:
+        parts.append(death_text(results.death))
     parts += [f"{name} is missing: {problem[:600]}" for name, problem in results.problems.items()]
     return "\n\n".join(parts) + "\n"
 
@@ -115,6 +118,16 @@ def settings_text(results: Results) -> str:
         lines.append(f"Different: {', '.join(unlike) or 'none'}.")
     ready = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results.ready_s.items())
     return "\n\n".join([*lines, f"Ready after: {ready}."])
+
+
+def death_text(death: Death) -> str:
+    """What the death of a worker did."""
+    failed = ", ".join(f"{count} with {message!r}" for message, count in death.failed.items())
+    back = "no answer came" if death.back_s is None else f"the next answer came after {death.back_s:.1f} s"
+    return (
+        f"{death.worker} was killed beside {death.streams} streams. They ended within {death.told_s:.2f} s: "
+        f"{failed or 'all well'}; {back}."
+    )
 
 
 def _goal_row(name: str, sign: str, limit: float, measured: float | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Servers that are compared: `vllm serve`, /v1 over the same vLLM, and /v1 over the embedded engine."""
+"""Servers that are compared: `vllm serve`, /v1 over the same vLLM, and /v1 over the embedded engine or one GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,9 @@ from openai_bls.launcher.testing import copy_models, run_server
 from openai_bls.launcher.tritonserver.ports import lease_ports
 
 VLLM_SERVE, OVER_VLLM, EMBEDDED = "vllm serve", "/v1 over vLLM", "/v1 over the embedded engine"
+ONE_GPU = "/v1 over vLLM on one GPU"
+"""The same without tensor parallelism, beside engines that have it."""
+TENSOR_PARALLEL = "tensor_parallel_size"
 _MODEL = "m"
 _POLL_S = 0.2
 _STOP_S = 20.0
@@ -98,7 +101,7 @@ def vllm_serve(setup: Setup) -> Iterator[Serving]:
             *("--served-model-name", _MODEL, "--host", "127.0.0.1", "--port", str(ports.openai)),
             *command_line({**setup.arguments, **setup.serve_arguments}),
         ]
-        environment = {**_ENVIRONMENT, **os.environ, "PYTHONPATH": _metadata(setup)}
+        environment = {**_environment(setup, VLLM_SERVE), **os.environ, "PYTHONPATH": _metadata(setup)}
         begun = time.monotonic()
         # Not in this project's folder, whose modules are not vLLM's.
         process = subprocess.Popen(
@@ -113,23 +116,44 @@ def vllm_serve(setup: Setup) -> Iterator[Serving]:
             _stop(process)
 
 
-def over_vllm(setup: Setup) -> AbstractContextManager[Serving]:
+def over_vllm(setup: Setup, name: str = OVER_VLLM) -> AbstractContextManager[Serving]:
     """/v1 of this project over vLLM in a process of its own."""
     arguments = dict(setup.arguments)
     reuse = arguments.pop("enable_prefix_caching", True)
-    path = setup.work / "engine-args.json"  # JSON is YAML
+    path = setup.work / f"{log_path(setup, name).stem}.json"  # JSON is YAML
     path.write_bytes(msgspec.json.encode({k: v for k, v in arguments.items() if k not in _BUILD_OPTIONS}))
     own = ["--engine", "vllm", "--engine-python", str(setup.vllm_python), "--extra-engine-args", str(path)]
     own += ["--no-self-test", "--enable-kv-cache-reuse" if reuse else "--no-enable-kv-cache-reuse"]
-    return _ours(setup, OVER_VLLM, own, _ENVIRONMENT)
+    return _ours(setup, name, own, _environment(setup, name))
+
+
+def _environment(setup: Setup, name: str) -> dict[str, str]:
+    """Variables of a vLLM, with a cache of its own: those that start side by side would write the same files."""
+    return {**_ENVIRONMENT, "VLLM_CACHE_ROOT": str(setup.work / f"{log_path(setup, name).stem}.cache")}
+
+
+def one_gpu(setup: Setup) -> AbstractContextManager[Serving]:
+    """/v1 over vLLM on one GPU, whatever number the others have."""
+    return over_vllm(_on_one_gpu(setup), ONE_GPU)
 
 
 def embedded(setup: Setup) -> AbstractContextManager[Serving]:
     """/v1 of this project over the embedded engine, which shares no prefixes, as the others do not."""
-    return _ours(setup, EMBEDDED, ["--engine", "transformers"], {"OPENAI_BLS_ENGINE_PREFIX_SHARING": "false"})
+    own = ["--engine", "transformers"]
+    return _ours(_on_one_gpu(setup), EMBEDDED, own, {"OPENAI_BLS_ENGINE_PREFIX_SHARING": "false"})
 
 
-_BUILD_OPTIONS = {"max_num_seqs": "--max-batch-size", "max_model_len": "--max-model-len", "dtype": "--dtype"}
+def _on_one_gpu(setup: Setup) -> Setup:
+    arguments = {name: value for name, value in setup.arguments.items() if name != TENSOR_PARALLEL}
+    return replace(setup, arguments=arguments)
+
+
+_BUILD_OPTIONS = {
+    "max_num_seqs": "--max-batch-size",
+    "max_model_len": "--max-model-len",
+    "dtype": "--dtype",
+    TENSOR_PARALLEL: "--tp-size",
+}
 """Engine arguments that have an option of the build."""
 
 
@@ -168,6 +192,7 @@ SERVERS: dict[str, Callable[[Setup], AbstractContextManager[Serving]]] = {
     VLLM_SERVE: vllm_serve,
     OVER_VLLM: over_vllm,
     EMBEDDED: embedded,
+    ONE_GPU: one_gpu,
 }
 """By name, in the order of their starts: vLLM first, which takes a share of the GPU's whole memory."""
 

@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from benchmarks.driver import Clients, measure
 from benchmarks.machine import Conditions
 from benchmarks.stats import Measurement, nothing_measured
 from benchmarks.target import Plan, words_for
+from benchmarks.vllm_serve.death import Death, kill_worker
 from benchmarks.vllm_serve.engine_settings import engine_settings
 from benchmarks.vllm_serve.loads import Load
-from benchmarks.vllm_serve.servers import SERVERS, Serving, Setup
+from benchmarks.vllm_serve.servers import OVER_VLLM, SERVERS, Serving, Setup
 
 _WARM_UP_TOKENS = 32
 _NOT_NONE = [field.name for field in fields(Measurement) if field.type == "float"]
@@ -49,6 +51,8 @@ class Results:
     problems: dict[str, str] = field(default_factory=dict)
     """Why a server is missing, by its name."""
     cells: list[Cell] = field(default_factory=list)
+    death: Death | None = None
+    """Of a worker behind /v1, at the end."""
 
     def found(self, server: str, load: str) -> list[Measurement]:
         """The rounds of one cell."""
@@ -99,10 +103,19 @@ class Session:
         self._words: dict[str, int] = {}
         """Words of a prompt in a closed loop, by server."""
 
-    def run(self, names: Sequence[str]) -> None:
-        """Start the servers, then do the rounds; a server that does not start or breaks is left out."""
+    def run(self, names: Sequence[str], *, together: bool = False, kill_worker: bool = False) -> None:
+        """Start the servers, then do the rounds; a server that does not start or breaks is left out.
+
+        Args:
+            names: of the servers.
+            together: start them side by side, not one after the other.
+            kill_worker: kill one of the workers behind /v1 after that.
+        """
         with contextlib.ExitStack() as stack:
-            live = [serving for name in names if (serving := self._start(stack, name)) is not None]
+            # Its threads stay: processes may end with the thread that started them.
+            pool = stack.enter_context(ThreadPoolExecutor(len(names) if together else 1))
+            started = list(pool.map(lambda name: self._start(stack, name), names))
+            live = [serving for serving in started if serving is not None and self._warmed_up(serving)]
             longest = 0.0
             for number in range(1, self._amounts.rounds + 1):
                 begun = time.monotonic()
@@ -114,13 +127,23 @@ class Session:
                     for serving in live[:: 1 if number % 2 else -1]:
                         self._measure(serving, load, number)
                 longest = max(longest, time.monotonic() - begun)
+            if kill_worker:
+                self._kill(live)
+
+    def _kill(self, live: Sequence[Serving]) -> None:
+        limit_s = self._setup.limit_s
+        try:
+            [serving] = [serving for serving in live if serving.name == OVER_VLLM]
+            self._results.death = kill_worker(self._clients, serving, self._words[serving.name], limit_s, self._say)
+        except Exception as error:  # any: what was measured is still worth having
+            self._results.problems["the death of a worker"] = f"{type(error).__name__}: {error}"
+        self._save()
 
     def _start(self, stack: contextlib.ExitStack, name: str) -> Serving | None:
         self._say(f"{name}: starting")
         own = contextlib.ExitStack()
         try:
             serving = own.enter_context(SERVERS[name](self._setup))
-            self._warm_up(serving)
         except Exception as error:  # any: the others are still worth measuring
             self._results.problems[name] = f"{type(error).__name__}: {error}"
             self._say(f"{name}: {self._results.problems[name]}")
@@ -136,6 +159,17 @@ class Session:
         self._save()
         return serving
 
+    def _warmed_up(self, serving: Serving) -> bool:
+        """True if the server has come through its warm-up."""
+        try:
+            self._warm_up(serving)
+        except Exception as error:  # any: the others are still worth measuring
+            self._results.problems[serving.name] = f"{type(error).__name__}: {error}"
+            self._say(f"{serving.name}: {self._results.problems[serving.name]}")
+            self._save()
+            return False
+        return True
+
     def _warm_up(self, serving: Serving) -> None:
         """Have the server compile what it compiles at first requests: all levels, JSON, long prompts.
 
@@ -147,11 +181,13 @@ class Session:
             plan = load.plan(serving.target, words, self._words_per_token, _WARM_UP_TOKENS, seed=1000)
             if plan.arrivals is not None:
                 plan = Plan(serving.target, 4, 4, 8 * words, _WARM_UP_TOKENS, seed=1000)
+            if load.prompt_tokens:
+                plan = replace(plan, concurrency=4, requests=4, output_tokens=_WARM_UP_TOKENS)
             plan = replace(plan, requests=min(plan.requests, 2 * plan.concurrency))
             report = self._clients.drive(plan)
             for failure, count in report.failures.items():
                 self._say(f"{serving.name}, {load.name}: {count} requests of the warm-up FAILED: {failure}")
-            if load.kind == "streams" and not report.failures:
+            if load.kind == "streams" and not load.prompt_tokens and not report.failures:
                 overhead = round(report.prompt_tokens / report.requests - words / self._words_per_token)
                 wanted = max(1, self._amounts.prompt_tokens - overhead)
                 self._words[serving.name] = max(1, round(wanted * self._words_per_token))

@@ -10,6 +10,7 @@ import transformers
 
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import Manifest, first_line
+from openai_bls.embedded.attention_spec import head_sizes
 from openai_bls.embedded.cache_memory import cpu_memory_bytes, require_context
 from openai_bls.embedded.gpu import paged_attention
 from openai_bls.embedded.model import fused_layers
@@ -28,6 +29,8 @@ _CPU_STEP_TOKENS = 512
 _GPU_STEP_TOKENS = 2048
 _PAGED_STEP_TOKENS = 4096
 _FLASH_STEP_TOKENS = 8192
+_STEPS = 2
+"""Steps whose inputs are in memory at the same time."""
 
 
 def choices(model: Any, max_model_len: int, options: EngineOptions) -> list[RunnerChoice]:
@@ -101,9 +104,10 @@ def batching_config(
         memory = cpu_memory_bytes() if on_cpu else _free_gpu_bytes(model.device)
         itemsize = 1 if choice.kv_cache_dtype == "fp8" else model.dtype.itemsize
         mask_bytes = step_tokens * model.dtype.itemsize if masked else 0
+        beside = 0 if on_cpu or masked else _bytes_beside_cache(model, step_tokens, paged_attention.PAGE_SIZE)
         require_context(
             manifest.max_model_len,
-            facts.kv_bytes_per_token * itemsize // 4 + mask_bytes,
+            facts.kv_bytes_per_token * itemsize // 4 + mask_bytes + beside,
             int(memory * manifest.kv_cache.free_memory_fraction),
             on_gpu=not on_cpu,
         )
@@ -142,6 +146,16 @@ def batching_config(
         cuda_graphs=not on_cpu and (paged or flash) and options.cuda_graphs is not False,
         async_batching=not on_cpu and (not masked if options.async_batching is None else options.async_batching),
     )
+
+
+def _bytes_beside_cache(model: Any, step_tokens: int, page_size: int) -> int:
+    """Bytes that transformers puts aside for each token of the longest sequence, besides the cache.
+
+    Page tables for as many sequences as a step has tokens, indices of what is read, both for two steps at a time, and
+    the keys and values of a layer. A small model has less in the cache.
+    """
+    _, kv_heads, size = head_sizes(model.config.get_text_config())
+    return _STEPS * (4 * step_tokens // page_size + 8) + 2 * kv_heads * size * int(model.dtype.itemsize)
 
 
 def _free_gpu_bytes(device: torch.device) -> int:

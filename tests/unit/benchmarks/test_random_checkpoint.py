@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from benchmarks.random_checkpoint import checkpoint_in, cycle, write
+from benchmarks.random_checkpoint import checkpoint_in, configuration, cycle, tensor_shapes, write
 
 
 def test_both_kinds_share_their_layers(tmp_path: Path) -> None:
@@ -38,3 +39,17 @@ def test_a_continuing_one_goes_on_in_its_cycle(tmp_path: Path) -> None:
     assert likely.indices[:, 1].tolist() == [*tokens[2:], *tokens[:2]]
     assert likely.values[:, 0].mean() == pytest.approx(0.924, abs=0.01)
     assert likely.values[:, 2].max() < 1e-6
+
+
+def test_one_in_fp8_has_a_scale_for_each_matrix(tmp_path: Path) -> None:
+    assert write("tiny-fp8", tmp_path, "cpu") == sum(
+        tensor.nbytes for path in tmp_path.glob("*.safetensors") for tensor in load_file(path).values()
+    )
+    index = msgspec.json.decode((tmp_path / "model.safetensors.index.json").read_bytes())["weight_map"]
+    names = [name for name, _ in tensor_shapes(configuration("tiny-fp8"))]
+    scales = {f"{name}_scale" for name in names if name.endswith("_proj.weight")}
+    assert {*index} == {*names} | scales
+    last = load_file(tmp_path / index["model.layers.3.mlp.up_proj.weight"])
+    weight, scale = (last[f"model.layers.3.mlp.up_proj.weight{end}"] for end in ("", "_scale"))
+    assert weight.dtype == torch.float8_e4m3fn
+    assert (weight.float() * scale).std() == pytest.approx(0.02, rel=0.1)

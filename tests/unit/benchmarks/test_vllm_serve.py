@@ -24,6 +24,7 @@ from benchmarks.vllm_serve.loads import json_schema, loads
 from benchmarks.vllm_serve.report import goals, summary, times
 from benchmarks.vllm_serve.servers import (
     EMBEDDED,
+    ONE_GPU,
     OVER_VLLM,
     SERVERS,
     VLLM_SERVE,
@@ -102,6 +103,11 @@ def test_options() -> None:
     assert (quick.concurrency, quick.tokens, quick.like) == ((1, 4), 9, "demo")
     assert engine_arguments(full)["gpu_memory_utilization"] == 0.3
     assert engine_arguments(quick)["max_num_seqs"] == 3
+    parallel = parse([*needed, "--tp-size", "2"])
+    assert (engine_arguments(parallel)["tensor_parallel_size"], parallel.servers) == (
+        2,
+        [VLLM_SERVE, OVER_VLLM, ONE_GPU],
+    )
     for wrong in ([*needed, "--servers", "another"], needed[:2], []):
         with pytest.raises(SystemExit):
             parse(wrong)
@@ -133,8 +139,9 @@ def test_servers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     amounts = Amounts(chosen, 20, 8, 3, time.monotonic() + 600)
     with Clients() as clients:
         Session(clients, _setup(tmp_path), amounts, results, lambda: saved.append(len(results.cells)), print).run(
-            [*SERVERS]
+            [VLLM_SERVE, OVER_VLLM, EMBEDDED], kill_worker=True
         )
+    assert results.problems.pop("the death of a worker").startswith("LookupError: no process")
     assert results.problems == {EMBEDDED: "StartError: no room"}
     assert results.ready_s == {VLLM_SERVE: 1.5, OVER_VLLM: 1.5}
     assert results.settings[OVER_VLLM]["version"] == "0.26.0"

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+import torch
+from transformers import ContinuousBatchingConfig, Qwen2Config
+from transformers.generation.continuous_batching import cache
 
 from openai_bls.embedded.cache_memory import ContextLengthError, require_context
+from openai_bls.embedded.runners.preparation import _bytes_beside_cache
 
 MEMORY = 1 << 30
 
@@ -29,3 +35,21 @@ def test_one_token_is_the_least() -> None:
 
 def test_nothing_is_known_of_a_token() -> None:
     require_context(1 << 60, 0, MEMORY, on_gpu=True)
+
+
+@pytest.mark.skipif(not hasattr(cache, "PagedAttentionMemoryHandler"), reason="another transformers plans otherwise")
+def test_what_transformers_puts_aside_for_a_longer_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two contexts, one twice as long, by its own plan and by ours."""
+    handler = cache.PagedAttentionMemoryHandler
+    monkeypatch.setattr(handler, "get_available_memory", lambda self: MEMORY)
+    config = Qwen2Config(hidden_size=256, num_attention_heads=4, num_key_value_heads=2, attn_implementation="eager")
+    config._attn_implementation = "flash_attention_2"  # which needs no mask, as ours
+    tokens, page, steps = 1 << 20, 32, 4096
+
+    def planned(length: int) -> int:
+        settings = ContinuousBatchingConfig(max_blocks_per_request=length // page, use_async_batching=True)
+        made = handler(config, settings, torch.bfloat16, 1, 1, 1, ["full_attention"], True)
+        return int(steps * made.bytes_per_batch_token + length * made.bytes_per_cache_token)
+
+    model = SimpleNamespace(config=config, dtype=torch.bfloat16)
+    assert _bytes_beside_cache(model, steps, page) * tokens == planned(2 * tokens) - planned(tokens)
