@@ -28,7 +28,6 @@ _MIN_ROWS = 16
 """Rows that a matrix product needs at least."""
 _DECODE_TOKENS = 64
 """Keys per tile of the decode kernel."""
-_DECODE_WARPS, _DECODE_STAGES = 4, 3
 _MIXED_ROWS = 64
 """Rows (queries times the query heads of a key head) per program of the mixed kernel."""
 _MIXED_TOKENS = 64
@@ -81,7 +80,6 @@ def decode_attention(
     scale: float,
     processors: int,
     angles: tuple[torch.Tensor, torch.Tensor] | None = None,
-    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of one new token a sequence over its pages; the new key and value are written there too.
 
@@ -97,7 +95,6 @@ def decode_attention(
         scale: factor of the scores.
         processors: number of multiprocessors of the device.
         angles: cosine and sine [sequences, size] of the position, if `query` and `new_key` are to be rotated by them.
-        out: [sequences, heads, size], contiguous; written, if it is given.
 
     Returns:
         [sequences, heads, size].
@@ -107,7 +104,7 @@ def decode_attention(
     dims = triton.next_power_of_2(size)
     splits = _splits(count * kv_heads, processors)
     least = _LEAST_DECODE_TILES if splits <= _FEW_SPLITS else 1
-    out = query.new_empty(count, heads, size) if out is None else out
+    out = query.new_empty(count, heads, size)
     sums = query.new_empty((count, heads, splits, dims) if splits > 1 else (1,), dtype=torch.float32)
     stats = query.new_empty((count, heads, splits, 2) if splits > 1 else (1,), dtype=torch.float32)
     cos, sin = (query, query) if angles is None else angles
@@ -145,8 +142,8 @@ def decode_attention(
         SPLITS=splits,
         LEAST_TILES=least,
         LARGEST=largest(key_cache.dtype),
-        num_warps=_DECODE_WARPS,
-        num_stages=_DECODE_STAGES,
+        num_warps=4,
+        num_stages=3,
         **dependent_launch.options(query.device, early=False),
     )
     if splits > 1:

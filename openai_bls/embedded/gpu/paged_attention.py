@@ -21,8 +21,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from transformers import AttentionInterface
 from transformers.generation.continuous_batching import initialization
@@ -204,8 +202,7 @@ def attend(
         value: [1, queries, key heads, size].
         angles: cosine and sine [1, queries, size] by which `query` and `key` are to be rotated; None: they have been.
         scaling: factor of the scores; None is size ** -0.5.
-        kwargs: further arguments of continuous batching; with `kept_rows`, int32 [rows], no other row need be computed;
-            beside `long_prompts`, `decoding` is the sequences with one new token.
+        kwargs: further arguments of continuous batching; with `kept_rows`, int32 [rows], no other row need be computed.
 
     Returns:
         [1, queries, heads, size], as transformers' attention functions do.
@@ -243,27 +240,12 @@ def attend(
             q, layer.keys, layer.values, slots, query_ends, key_ends, scale, split_keys=split
         )
         return out.unsqueeze(0), None
-    decoding: Decoding | None = kwargs.get("decoding")
-    others = q.shape[0] - sum(prompt.queries for prompt in prompts)
-    if decoding is None and others:
+    if sum(prompt.queries for prompt in prompts) < q.shape[0]:
         out = attention_kernels.mixed_attention(
             q, layer.keys, layer.values, slots, query_ends, key_ends, scale, _LONG_PROMPT - 1, split
         )
     else:
         out = q.new_empty(q.shape)
-    if decoding is not None:
-        n = len(decoding.pages)
-        places = decoding.pages, key_ends[: n + 1], layer.page_size, scale, attention_kernels.processors(q.device)
-        angles_of = None if cos_sin is None else (cos_sin[0][:n], cos_sin[1][:n])
-        # The keys and values that it writes have been written, and are the same.
-        attention_kernels.decode_attention(
-            query[0, :n], k[:n], v[:n], layer.keys, layer.values, *places, angles_of, out[:n]
-        )
-        if others > n:
-            ends = decoding.query_ends, key_ends[n:]
-            out[n:] = attention_kernels.mixed_attention(
-                q[n:], layer.keys, layer.values, slots, *ends, scale, _LONG_PROMPT - 1, split
-            )
     kept = kwargs.get("kept_rows")
     for prompt in prompts if kept is None else [prompt.last(len(kept)) for prompt in prompts]:
         rows = slice(prompt.first_query, prompt.first_query + prompt.queries)
@@ -306,24 +288,6 @@ class LongPrompt:
         """Its last queries, at most `count`: the only ones that a step may want logits of."""
         queries = min(count, self.queries)
         return dataclasses.replace(self, first_query=self.first_query + self.queries - queries, queries=queries)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Decoding:
-    """The first sequences of a step with long prompts: those with one new token each, and what follows them."""
-
-    pages: torch.Tensor
-    """int32 [sequences, most pages]."""
-    query_ends: torch.Tensor
-    """int32, running total of the queries of the other sequences, from 0."""
-
-    @classmethod
-    def of(cls, pages: npt.NDArray[np.int32], query_ends: torch.Tensor) -> Decoding:
-        """From page tables of the host and the running total of all queries."""
-        table = torch.from_numpy(pages)
-        if query_ends.is_cuda:  # or the copy would wait for the steps before
-            table = table.pin_memory()
-        return cls(table.to(query_ends.device, non_blocking=True), query_ends[len(pages) :] - len(pages))
 
 
 def long_prompts(query_ends: list[int], key_ends: list[int]) -> list[LongPrompt]:

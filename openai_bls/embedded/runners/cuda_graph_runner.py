@@ -189,9 +189,6 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
                 ends = host.cumulative_seqlens_k["full_attention"][: host.num_request_in_batch + 1]
                 queries = host.cumulative_seqlens_q[: host.num_request_in_batch + 1]
                 batch_data["long_prompts"] = paged_attention.long_prompts(queries.tolist(), ends.tolist())
-                pages = getattr(host, "decode_pages", None)
-                if pages is not None and batch_data["long_prompts"]:
-                    batch_data["decoding"] = paged_attention.Decoding.of(pages, batch_data["cu_seq_lens_q"])
             return forward()
         pair = self.inputs_and_outputs.current_pair if self._asynchronous else 0
         key = (pair, size, bool(host.use_block_table), host.max_kv_read > 0, batch_data.get("split_keys", False))

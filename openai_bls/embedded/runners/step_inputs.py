@@ -31,7 +31,6 @@ class StepInputs:
         self._table = io.block_table if self._on_host else torch.empty_like(io.block_table, device="cpu")
         self._pages = self._table[0].numpy()
         self._known: list[list[int]] = []
-        io.decode_pages = None
 
     def prepare(
         self,
@@ -48,7 +47,6 @@ class StepInputs:
         if io.attention_mask is not None or not requests_in_batch:
             self._general(requests_in_batch, logits_processors, use_decode_fast_path, *sizes)
             return
-        io.decode_pages = None
         io.num_request_in_batch = len(requests_in_batch)
         io.requests_in_batch = list(requests_in_batch)
         rows = min(num_q_tokens, io.max_requests_per_batch) if use_padding else len(requests_in_batch)
@@ -107,7 +105,6 @@ class StepInputs:
         queries: list[int] = []
         rows_with_token: list[int] = []
         places: dict[str, int] = {}
-        decoding: list[npt.NDArray[np.int64]] = []
         positions: list[npt.NDArray[np.int64]] = []
         written: list[npt.NDArray[np.int64]] = []
         read: list[npt.NDArray[np.int64]] = []
@@ -119,8 +116,6 @@ class StepInputs:
             queries.append(count)
             lengths.append(length)
             blocks = np.array(tables[state.request_id][: -(-length // self._page_size)], np.int64)
-            if past and count == 1 and len(decoding) == len(queries) - 1:
-                decoding.append(blocks)
             slots = ((blocks * self._stride)[:, None] + self._offsets).ravel()
             positions.append(np.arange(past, length))
             written.append(slots[past:length])
@@ -129,7 +124,6 @@ class StepInputs:
                 rows_with_token.append(len(ids) - 1)
                 places[state.request_id] = len(ids) - 1
                 state.tokens_to_process = [TMP_TOKEN_ID]
-        io.decode_pages = self._tables(decoding)
         io.req_id_to_new_token_position = places
         io.total_seqlen_q, io.max_length_q = len(ids), max(queries)
         query_ends = np.full(rows + 1, len(ids), np.int32)
@@ -145,16 +139,6 @@ class StepInputs:
             _put(io.read_index_storage[0], slots)
             io.true_read_sizes = [len(slots)]
         self._put_key_ends(lengths, rows)
-
-    def _tables(self, blocks: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int32] | None:
-        """Page tables [sequences, most pages] of the first sequences, which have one new token each; None for none."""
-        if not blocks:
-            return None
-        # As wide as those of decoding steps, or kernels may be compiled anew.
-        tables = np.zeros((len(blocks), max(self._pages.shape[1], *map(len, blocks))), np.int32)
-        for row, own in zip(tables, blocks, strict=True):
-            row[: len(own)] = own * (self._stride // self._page_size)
-        return tables
 
     def _put_key_ends(self, lengths: list[int], rows: int) -> None:
         io, count = self._io, len(lengths)

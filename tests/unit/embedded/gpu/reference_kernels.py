@@ -45,7 +45,6 @@ def decode_attention(
     scale: float,
     processors: int,
     angles: tuple[torch.Tensor, torch.Tensor] | None = None,
-    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     calls.append("decode" if angles is None else "rotate and decode")
     if angles is not None:
@@ -53,8 +52,7 @@ def decode_attention(
         query, new_key = (
             x * cos + torch.cat([-x.chunk(2, -1)[1], x.chunk(2, -1)[0]], -1) * sin for x in (query, new_key)
         )
-    out = torch.empty_like(query) if out is None else out
-    out.fill_(torch.nan)
+    out = torch.full_like(query, torch.nan)
     for i, length in enumerate(key_ends.diff().tolist()):
         if not length:
             continue

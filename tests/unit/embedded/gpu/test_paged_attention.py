@@ -100,19 +100,11 @@ def test_answers_together(start_with: StartPaged, expected: list[list[int]], kin
 def test_answers_with_long_prompts(
     start_with: StartPaged, expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Long prompts and long contexts, in steps with others and alone; those that decode beside them by page tables."""
+    """Long prompts and long contexts, in steps with others and alone."""
     monkeypatch.setattr(paged_attention, "_LONG_PROMPT", 8)
     monkeypatch.setattr(paged_attention, "_LONG_CONTEXT", 8)
-    beside, decoding = list[int](), paged_attention.Decoding.of
-
-    def counted(pages: Any, query_ends: torch.Tensor) -> paged_attention.Decoding:
-        beside.append(len(pages))
-        return decoding(pages, query_ends)
-
-    monkeypatch.setattr(paged_attention.Decoding, "of", counted)
     engine, recorder = start_with("paged", max_num_tokens="32")
     assert run_all(engine, recorder, PROMPTS) == expected
-    assert max(beside) > 1
     for i, prompt in enumerate(PROMPTS[:3]):
         assert run_all(engine, recorder, [prompt], first=1000 + i) == [expected[i]]
     assert set(reference_kernels.calls) == {"decode", "mixed", "prompt"}
