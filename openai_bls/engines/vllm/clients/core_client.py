@@ -159,7 +159,7 @@ class CoreClient:
             self._add(generation, found.features)
             try:
                 require_same(generation, found.prompt_token_ids)
-            except ValueError as error:
+            except RuntimeError as error:
                 self._refuse(request_id, error)
                 wanted = False
             if not wanted:

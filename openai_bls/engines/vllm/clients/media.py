@@ -39,10 +39,10 @@ def require_same(generation: Generation, expanded: list[int]) -> None:
     """Check that vLLM reads the prompt that was counted.
 
     Raises:
-        ValueError: it expands the images otherwise than `preprocessing`; one sentence.
+        RuntimeError: it expands the images otherwise than `preprocessing`.
     """
     if expanded != generation.prompt_token_ids:
-        raise ValueError(
+        raise RuntimeError(
             f"vLLM's processor makes {len(expanded)} tokens of this prompt and images, and the model's own in "
             f"preprocessing {len(generation.prompt_token_ids)}: they are not of the same version"
         )

@@ -147,7 +147,7 @@ def test_an_abort_meanwhile_reaches_vllm_after_the_request() -> None:
     assert (add, request.request_id, abort, ids) == ("add", "1", "abort", ["1"])
 
 
-def test_another_expansion_than_was_counted_is_refused_and_not_generated() -> None:
+def test_another_expansion_than_was_counted_is_an_error_and_not_generated() -> None:
     async def test(made: Made) -> None:
         made.processor.go.set()
         made.client.add([generation("1", expanded=4)])
@@ -155,10 +155,7 @@ def test_another_expansion_than_was_counted_is_refused_and_not_generated() -> No
 
     made = run(test)
     assert [what for what, _ in made.core.sent] == ["add", "abort"]
-    ((key, problem),) = made.refused
-    assert key == "1"
-    assert "4 tokens" in problem
-    assert "5" in problem
+    assert [(one.request_id, one.finish_reason) for one in made.outputs] == [("1", "error")]
 
 
 @pytest.mark.parametrize(("error", "refused"), [(ValueError("too narrow"), True), (RuntimeError("broken"), False)])
