@@ -53,6 +53,7 @@ def refusal(request: GenerationRequest, info: EngineInfo) -> str | None:
         or _score_changes(request.sampling, info.vocab_size)
         or _words(request, info.vocab_size)
         or _outputs(request, info)
+        or _media(request, info)
     )
 
 
@@ -147,6 +148,11 @@ def _outputs(request: GenerationRequest, info: EngineInfo) -> str | None:
     if request.pooling is not None and request.max_tokens:
         return f"pooling needs max_tokens 0, not {request.max_tokens}: nothing is generated"
     return None
+
+
+def _media(request: GenerationRequest, info: EngineInfo) -> str | None:
+    count = 0 if request.media is None else len(request.media.images)
+    return f"media has {count} images: at most {info.max_images} are supported" if count > info.max_images else None
 
 
 def _support(request: GenerationRequest, info: EngineInfo) -> str | None:

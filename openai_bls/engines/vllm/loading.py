@@ -176,7 +176,7 @@ def _open(start: _Start, manifest: Manifest, gathering: Gathering | None) -> Ope
     """Load the model. On the event loop's thread."""
     vllm, grammars = start.vllm, start.grammars
     config = _config(start)
-    client = _client(vllm, config, start.client)
+    client = _client(vllm, config, start.client, images=bool(manifest.max_images))
     logger.info("loaded %s with vLLM %s (%s)", start.values["model"], vllm.version_text, client.name)
     names = set(FIELDS)
     if config.speculative_config is not None:
@@ -234,15 +234,15 @@ def _forbid_chunks(config: Any, values: dict[str, Any]) -> None:
     scheduler.max_num_scheduled_tokens = None
 
 
-def _client(vllm: Vllm, config: Any, choice: ClientChoice) -> Client:
+def _client(vllm: Vllm, config: Any, choice: ClientChoice, *, images: bool) -> Client:
     if choice != "async_llm":
-        missing = core_client.missing_names(vllm)
+        missing = core_client.missing_names(vllm, images=images)
         if missing:
             logger.warning(
                 "vLLM %s has no %s: its public AsyncLLM is used, which takes more CPU", vllm.version_text, missing[0]
             )
         elif choice == "core_client" or vllm.version in CORE_CLIENT_RUN:
-            return core_client.CoreClient(vllm, config)
+            return core_client.CoreClient(vllm, config, images=images)
     return AsyncLlmClient(vllm, config)
 
 

@@ -67,6 +67,9 @@ USED = {
     f"{_CORE}.core_client.AsyncMPClient": Used(
         (), ("get_output_async", "add_request_async", "abort_requests_async", "add_lora_async", "remove_lora_async")
     ),
+    f"{_CORE}.input_processor.InputProcessor": Used(
+        ("renderer",), ("process_inputs(request_id, prompt, params, supported_tasks)",)
+    ),
     f"{_CORE}.async_llm.AsyncLLM": Used(
         (),
         (

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from openai_bls.core.manifest import first_line
+from openai_bls.engines.vllm.clients import media
 from openai_bls.engines.vllm.clients.objects import Objects
 from openai_bls.engines.vllm.interface import Generation, Listeners, LoraAdapter
 from openai_bls.engines.vllm.module import Vllm
@@ -96,9 +97,13 @@ class AsyncLlmClient:
         request_id = generation.request_id
         try:
             params = self._objects.sampling_params(generation)
-            prompt = {"type": "token", "prompt_token_ids": generation.prompt_token_ids}
+            prompt: dict[str, Any] = {"type": "token", "prompt_token_ids": generation.prompt_token_ids}
+            if generation.media is not None:
+                prompt = media.prompt(generation)
             lora = self._objects.lora_request(generation.lora)
             async for output in self._llm.generate(prompt, params, request_id, lora_request=lora):
+                if generation.media is not None and output.prompt_token_ids:
+                    media.require_same(generation, output.prompt_token_ids)
                 self._take(plain_output(request_id, output, generation))
         except self._dead_error as error:
             self._listeners.death(error)

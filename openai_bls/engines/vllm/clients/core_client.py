@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from openai_bls.core.manifest import EngineLoadError, first_line
+from openai_bls.engines.vllm.clients.async_llm import PlainOutput
+from openai_bls.engines.vllm.clients.media import INPUT_PROCESSOR, Expanded, MediaQueue, require_same
 from openai_bls.engines.vllm.clients.objects import Objects
 from openai_bls.engines.vllm.interface import Generation, Listeners, LoraAdapter
 from openai_bls.engines.vllm.module import Vllm
@@ -50,8 +52,13 @@ _OUTPUT_FIELDS = frozenset(
 )
 
 
-def missing_names(vllm: Vllm) -> list[str]:
-    """Names that the client needs and the installed vLLM does not have; empty if it can be used."""
+def missing_names(vllm: Vllm, *, images: bool = False) -> list[str]:
+    """Names that the client needs and the installed vLLM does not have; empty if it can be used.
+
+    Args:
+        vllm: the installed package.
+        images: the model takes images.
+    """
     missing = []
     try:
         client = vllm.name(_CLIENT)
@@ -67,6 +74,8 @@ def missing_names(vllm: Vllm) -> list[str]:
             has = set(vllm.name(path).__struct_fields__)
             missing += [f"{path.rpartition('.')[2]}.{name}" for name in sorted(fields - has)]
         vllm.name("vllm.v1.executor.Executor")
+        if images and not hasattr(vllm.name(INPUT_PROCESSOR), "process_inputs"):
+            missing.append("InputProcessor.process_inputs")
     except (EngineLoadError, AttributeError) as error:
         missing.append(first_line(error))
     return missing
@@ -78,11 +87,12 @@ class CoreClient:
     Args:
         vllm: the installed package.
         config: `VllmConfig`.
+        images: the model takes images.
     """
 
     name = "core_client"
 
-    def __init__(self, vllm: Vllm, config: Any) -> None:
+    def __init__(self, vllm: Vllm, config: Any, *, images: bool = False) -> None:
         self._objects = Objects(vllm)
         self._request = vllm.name("vllm.v1.engine.EngineCoreRequest")
         self._client = vllm.name(_CLIENT).make_async_mp_client(
@@ -90,6 +100,9 @@ class CoreClient:
             executor_class=vllm.name("vllm.v1.executor.Executor").get_class(config),
             log_stats=True,
         )
+        self._media = MediaQueue(vllm, config, self._expanded) if images else None
+        self._expanding: set[str] = set()
+        """Ids of requests whose images are being expanded, and that were not aborted."""
         self._backend = getattr(config.structured_outputs_config, "backend", None)
         self._calls: deque[Callable[[], Awaitable[Any]]] = deque()
         """Messages to send, in order."""
@@ -121,15 +134,49 @@ class CoreClient:
     def add(self, generations: Sequence[Generation]) -> None:
         """Start requests."""
         for generation in generations:
-            try:
-                request = self._engine_core_request(generation)
-            except ValueError as error:
-                self._listeners.refused(generation.request_id, first_line(error))
-                continue
-            self._calls.append(lambda request=request: self._client.add_request_async(request))  # type: ignore[misc]
+            if generation.media is not None and self._media is not None:
+                self._expanding.add(generation.request_id)
+                self._media.put(generation)
+            else:
+                self._add(generation)
         self._send_soon()
 
-    def _engine_core_request(self, generation: Generation) -> Any:
+    def _add(self, generation: Generation, features: Any = None) -> None:
+        try:
+            request = self._engine_core_request(generation, features)
+        except ValueError as error:
+            self._listeners.refused(generation.request_id, first_line(error))
+            return
+        self._calls.append(lambda: self._client.add_request_async(request))
+
+    def _expanded(self, generation: Generation, found: Expanded | BaseException) -> None:
+        """Start a request whose images are expanded."""
+        request_id = generation.request_id
+        wanted = request_id in self._expanding
+        self._expanding.discard(request_id)
+        if isinstance(found, Expanded):
+            # One that is not wanted any more, too: vLLM sends an image to the engine core once, and this was the time.
+            self._add(generation, found.features)
+            try:
+                require_same(generation, found.prompt_token_ids)
+            except RuntimeError as error:
+                self._refuse(request_id, error)
+                wanted = False
+            if not wanted:
+                self.abort([request_id])
+            self._send_soon()
+        elif wanted:
+            self._refuse(request_id, found)
+
+    def _refuse(self, request_id: str, error: BaseException) -> None:
+        # What the processor of a model does not take, an image of 1 pixel by 300, say, is a ValueError.
+        if isinstance(error, ValueError):
+            self._listeners.refused(request_id, first_line(error))
+            return
+        logger.error("vLLM failed to read the images of a request", exc_info=error)
+        self._listeners.outputs([PlainOutput(request_id, [], finish_reason="error")], None)
+
+    def _engine_core_request(self, generation: Generation, features: Any) -> Any:
         params = self._objects.sampling_params(generation)
         if params.structured_outputs is not None:
             # The input processor would set it, after a check that needs a tokenizer in this process.
@@ -138,7 +185,7 @@ class CoreClient:
             request_id=generation.request_id,
             external_req_id=generation.request_id,
             prompt_token_ids=generation.prompt_token_ids,
-            mm_features=None,
+            mm_features=features,
             sampling_params=params,
             pooling_params=None,
             arrival_time=time.time(),
@@ -149,7 +196,11 @@ class CoreClient:
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Stop requests."""
-        ids = list(request_ids)
+        ids = [one for one in request_ids if one not in self._expanding]
+        # Those are aborted once they have started.
+        self._expanding.difference_update(request_ids)
+        if not ids:
+            return
         self._calls.append(lambda: self._client.abort_requests_async(ids))
         self._send_soon()
 
@@ -183,4 +234,6 @@ class CoreClient:
         """End vLLM's processes."""
         if self._receiver is not None:
             self._receiver.cancel()
+        if self._media is not None:
+            self._media.close()
         self._client.shutdown()

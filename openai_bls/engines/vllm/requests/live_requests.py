@@ -95,7 +95,8 @@ class LiveRequests:
         key = str(next(self._numbers))
         self._keys[request_id] = key
         self._live[key] = RequestState(request, key, adapter)
-        return Generation(key, request.prompt_token_ids, sampling_params(request, info, runner), adapter)
+        params = sampling_params(request, info, runner)
+        return Generation(key, request.prompt_token_ids, params, adapter, media=request.media)
 
     def constrain(self, generation: Generation, constrained: Constrained) -> Generation | None:
         """The same with its grammar; None if the request has ended meanwhile."""

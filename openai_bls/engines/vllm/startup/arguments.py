@@ -73,12 +73,18 @@ def engine_args(
         own["enable_prefix_caching"] = settings.enable_kv_cache_reuse
     if settings.enable_chunked_context is not None:
         own["enable_chunked_prefill"] = settings.enable_chunked_context
+    if manifest.max_images:
+        own["limit_mm_per_prompt"] = {"image": manifest.max_images, "video": 0, "audio": 0}
     own |= _lora(manifest, on_cpu=on_cpu)
     defaults: dict[str, Any] = {}
     if on_cpu:
         # Compiling a model takes minutes there.
         defaults["enforce_eager"] = True
     extra = check(record.extra_engine_args, fields, version)
+    if manifest.max_images and "limit_mm_per_prompt" in extra:
+        raise EngineLoadError(
+            f"limit_mm_per_prompt in {OPTION} is not for a model that takes images: give --max-images"
+        )
     values = {**defaults, **own, **extra}
     missing = sorted(set(own) - set(fields))
     if missing:

@@ -68,6 +68,8 @@ class Survey(msgspec.Struct, frozen=True):
     """Data type that vLLM computes the model in."""
     quantization: str = ""
     """Quantization that vLLM runs the model with."""
+    takes_images: bool = False
+    """Whether prompts of the model may hold images: vLLM has a processor for them, and its files are there."""
 
 
 def find_interpreter(named: str, environ: Mapping[str, str], folders: Iterable[Path]) -> str:

@@ -99,7 +99,21 @@ def _model(engine_args: Any, values: dict[str, Any]) -> dict[str, Any]:
         "architecture": str(getattr(config, "architecture", "")),
         "dtype": str(config.dtype).rpartition(".")[2],
         "quantization": str(config.quantization or ""),
+        "takes_images": _takes_images(config),
     }
+
+
+def _takes_images(config: Any) -> bool:
+    """Whether prompts of a model may hold images."""
+    if not getattr(config, "is_multimodal_model", False):
+        return False
+    from vllm.multimodal import MULTIMODAL_REGISTRY  # type: ignore[import-not-found, unused-ignore]
+
+    try:
+        limits = MULTIMODAL_REGISTRY.create_processor(config).info.get_supported_mm_limits()
+    except Exception:  # its processor's files are missing, or no such call in this version
+        return False
+    return "image" in limits
 
 
 def _sentence(error: BaseException) -> str:

