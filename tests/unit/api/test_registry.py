@@ -50,6 +50,9 @@ every_endpoint = pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda e: e.
 async def test_a_bad_body_is_a_400_counted_under_the_endpoints_name(endpoint: Endpoint, body: bytes) -> None:
     if endpoint.method != "POST" or endpoint.name in ("responses.cancel", "reset_prefix_cache", "batches.cancel"):
         return
+    if endpoint.name == "conversations" and body == b"{}":
+        # An empty conversation.
+        return
     answers, refused = await asked(endpoint, body)
     for answer in answers:
         assert answer.status == 400

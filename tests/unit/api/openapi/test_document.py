@@ -113,7 +113,8 @@ def arrays(schema: Any, components: dict[str, Any], path: str, seen: set[str]) -
         for at, member in enumerate(schema):
             yield from arrays(member, components, f"{path}/{at}", seen)
     elif isinstance(schema, dict):
-        if "items" in schema:
+        # Not a property of that name.
+        if schema.get("type") == "array":
             yield path, schema
         name = schema.get("$ref", "").rpartition("/")[2]
         if name and name not in seen:
