@@ -148,13 +148,13 @@ locked = $(if $(LOCKED),$(call step,installing the packages of requirements/$(1)
 $(VENV)/.installed: pyproject.toml requirements/serve.txt | $(VENV)/.made
 	$(call locked,serve)
 	$(call step,installing openai_bls and PyTorch) $(PIP_INSTALL) $(TORCH_INDEX) -e '.$(if $(strip $(EXTRAS)),[$(EXTRAS)])'
-	@$(BIN)/python -m openai_bls install-server
+	@$(BIN)/python -m openai_bls install-server > $(VENV)/install-server.log
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml requirements/test.txt | $(VENV)/.made
 	$(call locked,test)
 	$(call step,installing openai_bls and PyTorch) $(PIP_INSTALL) $(TORCH_INDEX) -e '.[$(TEST_EXTRAS)]'
-	@$(BIN)/python -m openai_bls install-server
+	@$(BIN)/python -m openai_bls install-server > $(VENV)/install-server.log
 	@touch $(VENV)/.installed $@
 
 $(CLIENTS)/.installed: $(CLIENT_REQUIREMENTS) | $(CLIENTS)/.made

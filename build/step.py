@@ -3,7 +3,7 @@
     python build/step.py "installing the packages" --log .venv/install.log --of requirements/serve.txt -- COMMAND ...
 
 `--of` names lock files, whose packages are what pip goes through. On a terminal one line is kept up to date; elsewhere
-a line comes after 5 s, 10 s, 20 s and so on, so that it is a few lines however long it takes. A command that fails
+a line comes after 10 s, 30 s, 90 s and so on, so that it is a few lines however long it takes. A command that fails
 shows the end of its output. V=1 in the environment shows all of it, as it comes. Needs nothing but Python.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _TAIL_LINES = 20
-_FIRST_PROGRESS_S = 5.0
+_FIRST_PROGRESS_S = 10.0
 _COLUMNS = 100
 """Characters of the line on a terminal."""
 _LIVE = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -63,7 +63,7 @@ class Progress:
         elif self.seconds >= self._next:
             print(self.line(), flush=True)
             while self._next <= self.seconds:
-                self._next *= 2
+                self._next *= 3
 
     def line(self) -> str:
         """The step as it is just now."""
