@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,7 +62,7 @@ def test_ports_of_a_server_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 def test_disk_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(tmp_path) in doctor.disk_finding(tmp_path / "not" / "yet").detail
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=10**9))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**9))
     assert doctor.disk_finding(tmp_path).status == "note"
     monkeypatch.setattr(doctor, "_CGROUP", tmp_path)
     free = doctor.available_memory()

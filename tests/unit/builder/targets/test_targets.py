@@ -194,7 +194,7 @@ def test_a_repository_that_nobody_may_change(
     assert refusal(source, repository, engine="null", name="other", served_model_name="other").startswith(where)
     assert refusal(source, repository, engine="null", name="small", served_model_name="new").startswith(where)
     assert build_main(["--model-repository", str(repository), "--remove", "small"]) == 2
-    assert capsys.readouterr().err.startswith(f"openai-bls build: {where}")
+    assert capsys.readouterr().err.startswith(f"openai-bls build: error: {where}")
     assert contents(repository) == before
 
 
