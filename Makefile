@@ -9,6 +9,7 @@
 #                       machine without a GPU than what pip's own index has (default: pip's own index alone)
 #   JOBS=2              tests that run at the same time
 #   ARGS="..."          further options of the command that a target runs, such as ARGS="--http-port 8100"
+#   V=1                 all output of pip, of which else only the progress is shown (the rest is in .venv/install.log)
 
 PYTHON ?= python3
 MODEL ?= demo/checkpoint
@@ -27,6 +28,8 @@ CLIENT_REQUIREMENTS := tests/triton/clients/requirements.txt
 VLLM := .venv-vllm
 MANIFEST := model_repository/tensorrt_llm/1/engine.json
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export V ?=
+BEGAN := $(shell date +%s)
 # Of two builds of one version pip takes the one that says +cpu.
 TORCH_INDEX := $(if $(strip $(TORCH_INDEX_URL)),--extra-index-url $(TORCH_INDEX_URL))
 # Python keeps its bytecode, whatever the environment says: the tests start hundreds of processes that import the same.
@@ -56,6 +59,7 @@ help: ## list the targets
 env: $(VENV)/.installed ## make .venv with the server and the engine's packages
 
 serve: $(VENV)/.installed engine ## start everything and print examples (MODEL=path or smollm2, ENGINE=vllm, ARGS="--host 0.0.0.0")
+	@echo "installed and built, $$(( $$(date +%s) - $(BEGAN) )) s after make began"
 	@$(BIN)/python -m openai_bls serve $(ARGS)
 
 test: $(VENV)/.made $(CLIENTS)/.made ## lint, type-check and run all tests, those with a real tritonserver included
@@ -128,7 +132,7 @@ ENGINE_STAMP := $(VENV)/.engine-$(subst /,_,$(subst $(eval ) ,_,$(strip $(MODEL)
 engine: $(ENGINE_STAMP) ## build the engine from MODEL
 
 $(ENGINE_STAMP): build/engine.py $(wildcard $(MODEL)/*) $(wildcard $(filter %.gguf,$(MODEL))) $(if $(wildcard $(MANIFEST)),,FORCE) | $(INSTALLED) $(if $(filter vllm,$(ENGINE)),$(if $(filter vllm,$(IN_IMAGE)),,$(VLLM)/.installed))
-	$(BIN)/python build/engine.py --model $(MODEL) $(ENGINE_ARGS)
+	@$(BIN)/python build/engine.py --model $(MODEL) $(ENGINE_ARGS)
 	@rm -f $(VENV)/.engine-*
 	@touch $@
 
@@ -137,18 +141,20 @@ $(ENGINE_STAMP): build/engine.py $(wildcard $(MODEL)/*) $(wildcard $(filter %.gg
 LOCKED := $(if $(filter-out engine$(comma)server$(comma)terminal$(comma)tracing,$(EXTRAS)),,$(if $(strip $(EXTRAS)),yes))
 # pip compiles nothing to bytecode: a small part of what is installed is imported, and Python compiles that by itself.
 PIP_INSTALL := $(BIN)/python -m pip install --no-compile
-locked = $(if $(LOCKED),$(PIP_INSTALL) --no-deps --require-hashes -r requirements/$(1).txt,@:)
+# $(call step,what it does) COMMAND: its output is in a file, see build/step.py.
+step = @$(BIN)/python build/step.py "$(1)" --log $(VENV)/install.log $(if $(2),--of $(2)) --
+locked = $(if $(LOCKED),$(call step,installing the packages of requirements/$(1).txt,requirements/$(1).txt) $(PIP_INSTALL) --no-deps --require-hashes -r requirements/$(1).txt,@:)
 
 $(VENV)/.installed: pyproject.toml requirements/serve.txt | $(VENV)/.made
 	$(call locked,serve)
-	$(PIP_INSTALL) $(TORCH_INDEX) -e '.$(if $(strip $(EXTRAS)),[$(EXTRAS)])'
-	$(BIN)/python -m openai_bls install-server
+	$(call step,installing openai_bls and PyTorch) $(PIP_INSTALL) $(TORCH_INDEX) -e '.$(if $(strip $(EXTRAS)),[$(EXTRAS)])'
+	@$(BIN)/python -m openai_bls install-server > $(VENV)/install-server.log
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml requirements/test.txt | $(VENV)/.made
 	$(call locked,test)
-	$(PIP_INSTALL) $(TORCH_INDEX) -e '.[$(TEST_EXTRAS)]'
-	$(BIN)/python -m openai_bls install-server
+	$(call step,installing openai_bls and PyTorch) $(PIP_INSTALL) $(TORCH_INDEX) -e '.[$(TEST_EXTRAS)]'
+	@$(BIN)/python -m openai_bls install-server > $(VENV)/install-server.log
 	@touch $(VENV)/.installed $@
 
 $(CLIENTS)/.installed: $(CLIENT_REQUIREMENTS) | $(CLIENTS)/.made
@@ -167,7 +173,8 @@ $(CLIENTS)/.made: VENV_FLAGS :=
 $(VENV)/.made $(CLIENTS)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { \
 		echo "error: $(PYTHON) is not Python 3.10 to 3.12, of which alone there are a server and numpy below 2: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV_FLAGS) $(@D) || { \
+	@echo "making $(@D) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV_FLAGS) $(@D) || { \
 		$(PYTHON) -m venv --without-pip $(VENV_FLAGS) $(@D) && \
-		$(PYTHON) -m pip --python $(@D)/bin/python install pip; }
+		$(PYTHON) -m pip --quiet --python $(@D)/bin/python install pip; }
 	@touch $@

@@ -11,9 +11,11 @@ import sys
 from pathlib import Path
 
 if importlib.util.find_spec("openai_bls") is None:
-    sys.exit(
-        f"build/verify.py: openai_bls is not installed in {sys.executable}: run `pip install -e .` in the source tree"
+    sys.stderr.write(
+        f"build/verify.py: error: openai_bls is not installed in {sys.executable}: run `pip install -e .` in the source"
+        " tree\n"
     )
+    sys.exit(2)
 
 from openai_bls.commands.main import run
 

@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from openai_bls import __version__
 from openai_bls.api.http.handlers import Api, JsonResponse, error_response
@@ -76,4 +76,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     response = error_response(InvalidRequestError(message))
     response.status_code = error.status_code
     response.headers.update(error.headers or {})
+    if error.status_code == 405:
+        # Starlette names those of the first route alone that has this path.
+        routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+        response.headers["allow"] = ", ".join(sorted({method for route in routes for method in route.methods or ()}))
     return response

@@ -17,7 +17,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         " goodput. Words after -- go to aiperf as they are."
     )
     add_connection(parser, timeout=600.0, waits_for="each whole answer")
-    parser.set_defaults(client_certfile=None, client_keyfile=None)  # aiperf has no such options
+    parser.set_defaults(ca_file=None, client_certfile=None, client_keyfile=None)  # aiperf has no such options
     load = parser.add_mutually_exclusive_group()
     load.add_argument(
         "--concurrency",

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from openai_bls.terminal.connection import add_arguments as add_connection
-from openai_bls.terminal.connection import add_client_certificate
+from openai_bls.terminal.connection import add_certificates
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -17,7 +17,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         " question, and its answer goes out as plain text."
     )
     add_connection(parser)
-    add_client_certificate(parser)
+    add_certificates(parser)
     parser.add_argument("--system", metavar="TEXT", help="the system prompt")
     parser.add_argument("--tools", type=Path, metavar="FILE", help="a JSON list of tools that the model may call")
     parser.add_argument("--temperature", type=float, metavar="X", help="of the sampling (default: the server's)")

@@ -1,6 +1,8 @@
 """Main program of `openai-bls`: finds the command, reads its options, runs it.
 
 Whatever ends a command, nobody sees a traceback that is no bug: a closed pipe, Ctrl-C, a package that is not installed.
+Every error is one line, `openai-bls <command>: error: <sentence>`. The exit status is 2 where nothing was done, and 1
+where a command has found or met a fault in what it was to do (`doctor`, `smoke`, `verify`, `run-batch`, a dry run).
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ PROGRAM = "openai-bls"
 _CLOSED_PIPE = 128 + signal.SIGPIPE
 """Exit status after the reader of standard output has gone, as a shell has it."""
 _INTERRUPTED = 128 + signal.SIGINT
+REFUSED = 2
+"""Exit status of a command that could not do its work, for whatever reason; 1 is that of one that found a fault."""
 
+_PRINTS_ALONE = {"-h", "--help", "--dry-run"}
+"""Options whose output is all that a command prints."""
 _BY_NAME = {command.name: command for command in COMMANDS}
 _EXTRAS = {
     "engine": (
@@ -63,6 +69,10 @@ def run(name: str, arguments: Sequence[str], *, prog: str = "", **defaults: Any)
     prog = prog or f"{PROGRAM} {name}"
 
     def job() -> int:
+        begins = _BY_NAME[name].begins
+        if begins and not _PRINTS_ALONE.intersection(arguments):
+            sys.stdout.write(f"{PROGRAM} {__version__}: {begins}\n")
+            sys.stdout.flush()
         options = parse(name, arguments, prog=prog, **defaults)
         return _BY_NAME[name].load().run(options)
 
@@ -87,7 +97,9 @@ def parse(name: str, arguments: Sequence[str], *, prog: str = "", **defaults: An
             from openai_bls.core import guide_names
 
             guide_names.refuse(parser, unknown, names)
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        from openai_bls.commands import nearest
+
+        parser.error(nearest.unknown(name, parser, unknown))
     options.parser, options.words = parser, own
     if command.passes_on:
         options.extra = extra
@@ -112,7 +124,12 @@ def build_parser(*, complete: bool = False) -> argparse.ArgumentParser:
 
 
 def _no_command(arguments: Sequence[str]) -> int:
-    build_parser().parse_args(arguments)
+    parser = build_parser()
+    if arguments and not arguments[0].startswith("-"):
+        from openai_bls.commands import nearest
+
+        parser.error(nearest.unknown_command(arguments[0]))
+    parser.parse_args(arguments)
     raise AssertionError
 
 
@@ -128,8 +145,8 @@ def _guarded(job: Callable[[], int], prog: str) -> int:
             # Here, where a closed pipe is caught; at the interpreter's end it would be a traceback.
             sys.stdout.flush()
     except LaunchError as error:
-        sys.stderr.write(f"openai_bls: error: {error}\n")
-        return 2
+        sys.stderr.write(f"{prog}: error: {error}\n")
+        return REFUSED
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
@@ -141,8 +158,8 @@ def _guarded(job: Callable[[], int], prog: str) -> int:
         package = (error.name or "").partition(".")[0]
         if package in ("", "openai_bls"):
             raise
-        sys.stderr.write(f"{prog}: {sys.executable} does not have the package {package}: {_remedy(package)}\n")
-        return 1
+        sys.stderr.write(f"{prog}: error: {sys.executable} does not have the package {package}: {_remedy(package)}\n")
+        return REFUSED
 
 
 def _output_is_closed() -> bool:

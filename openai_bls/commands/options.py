@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
@@ -9,11 +10,11 @@ from pathlib import Path
 from openai_bls.core.settings import OpenAiBlsSettings, SettingsError
 from openai_bls.launcher.checks import OPENAI_MODEL, PORT_SETTINGS
 from openai_bls.launcher.tritonserver.ports import Ports
+from openai_bls.launcher.variables import TRITON_HOST_VARIABLE
 from openai_bls.launcher.workspace import REPOSITORY_VARIABLE, default_repository
 from openai_bls.triton_models.repository.engines import openai_bls_settings
 
 _HOST_VARIABLE = "OPENAI_BLS_HTTP_HOST"
-_TRITON_HOST_VARIABLE = "OPENAI_BLS_TRITON_HOST"
 
 REPOSITORY_HELP = (
     "the model repository (default: ./model_repository where there is one, else"
@@ -43,10 +44,10 @@ def add_place(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--triton-host",
-        default=os.environ.get(_TRITON_HOST_VARIABLE, ""),
+        default=os.environ.get(TRITON_HOST_VARIABLE, ""),
         metavar="HOST",
         help="the address of Triton's own ports, 127.0.0.1 to open /v1 alone"
-        f" (default: that of --host; {_TRITON_HOST_VARIABLE})",
+        f" (default: that of --host; {TRITON_HOST_VARIABLE})",
     )
     defaults = Ports()
     for name, (label, flag, variable) in PORT_SETTINGS.items():
@@ -56,7 +57,7 @@ def add_place(parser: ArgumentParser) -> None:
             flag,
             # A string default is converted as the argument would be, so a bad variable is reported.
             default=os.environ.get(variable, None if name == "openai" else default),
-            type=int,
+            type=functools.partial(_port, variable),
             metavar="PORT",
             help=f"{label} port (default: {said}; {variable})",
         )
@@ -72,6 +73,14 @@ def address(options: Namespace) -> tuple[str, Ports]:
     host = known.http_host if options.host is None else options.host
     openai_port = known.http_port if options.openai_port is None else options.openai_port
     return host, Ports(options.http_port, options.grpc_port, options.metrics_port, openai_port)
+
+
+def _port(variable: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        place = f" ({variable})" if os.environ.get(variable) == text else ""
+        raise ArgumentTypeError(f"{text!r}{place} is no port: it is a whole number up to 65535") from None
 
 
 def count(text: str) -> int:

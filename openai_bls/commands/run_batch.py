@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import http.client
 import itertools
-import os
 import queue
+import ssl
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -21,9 +20,10 @@ from openai_bls.api.batches import lines
 from openai_bls.api.batches.lines import Line, LineError
 from openai_bls.api.common.encoding import encode
 from openai_bls.core.errors import OverloadedError
-from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings
+from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.errors import LaunchError
+from openai_bls.terminal.connection import DEFAULT_URL, Connection, add_certificates, add_key, add_url, connection
 
 TIMEOUT_S = 3600.0
 """Seconds that one request may take."""
@@ -43,11 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-i", "--input-file", type=Path, required=True, metavar="FILE", help="requests, one a line")
     parser.add_argument("-o", "--output-file", type=Path, required=True, metavar="FILE", help="for their results")
-    parser.add_argument(
-        "--url",
-        default="http://127.0.0.1:9000",
-        help="of the server; a key is read from OPENAI_BLS_API_KEY (default: %(default)s)",
-    )
+    add_url(parser, default=DEFAULT_URL)
+    add_key(parser)
+    add_certificates(parser)
+    parser.set_defaults(timeout=TIMEOUT_S)
     parser.add_argument(
         "--concurrency", type=int, default=16, metavar="N", help="requests at a time (default: %(default)s)"
     )
@@ -59,10 +58,9 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         LaunchError: the file or an option is wrong, or the server cannot be reached.
     """
-    if urlsplit(options.url).scheme not in ("http", "https"):
-        raise LaunchError(f"{options.url!r} is no URL of a server, such as http://127.0.0.1:9000")
     if options.concurrency < 1:
         raise LaunchError("--concurrency must be at least 1")
+    server = connection(options)
     total = _check(options.input_file)
     target: Path = options.output_file
     unfinished = target.with_name(f"{target.name}.partial")
@@ -71,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         done = lines.resume(unfinished, lines.Tally())
         if done:
             console.line(f"{len(done)} of {total} requests are in {unfinished} already: going on from there")
-        _send_all(options, done, unfinished, total, console)
+        _send_all(options, server, done, unfinished, total, console)
         failed = lines.failures(unfinished)
     except OSError as error:
         raise LaunchError(f"{error.filename or unfinished}: {error.strerror or error}") from None
@@ -103,7 +101,9 @@ def _check(path: Path) -> int:
     return len(seen)
 
 
-def _send_all(options: argparse.Namespace, done: set[str], unfinished: Path, total: int, console: Console) -> None:
+def _send_all(
+    options: argparse.Namespace, server: Connection, done: set[str], unfinished: Path, total: int, console: Console
+) -> None:
     """Send what has no result yet."""
     answered, told_at = len(done), time.monotonic()
     left: Iterator[Line] = (
@@ -115,7 +115,7 @@ def _send_all(options: argparse.Namespace, done: set[str], unfinished: Path, tot
 
     def answer(line: Line) -> None:
         try:
-            results.put(_send(options.url, line))
+            results.put(_send(server, line))
         except BaseException as error:  # raised where the results are read
             results.put(error)
 
@@ -139,22 +139,20 @@ def _send_all(options: argparse.Namespace, done: set[str], unfinished: Path, tot
                 told_at = time.monotonic()
 
 
-def _send(url: str, line: Line) -> bytes:
+def _send(server: Connection, line: Line) -> bytes:
     """The result of a request, as a line.
 
     Raises:
         LaunchError: the server cannot be reached, or is none of this API.
     """
-    headers = {"Content-Type": "application/json"}
-    key = os.environ.get(f"{ENV_PREFIX}API_KEY")
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
-    asked = urllib.request.Request(url.rstrip("/").removesuffix("/v1") + line.url, encode(line.body), headers)
+    url, tls = server.url, server.tls if isinstance(server.tls, ssl.SSLContext) else None
+    headers = {"Content-Type": "application/json", **server.headers}
+    asked = urllib.request.Request(url.removesuffix("/v1") + line.url, encode(line.body), headers)
     deadline, (pause, most) = time.monotonic() + PATIENCE_S, RETRY_S
     while True:
         late = time.monotonic() >= deadline
         try:
-            with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:
+            with urllib.request.urlopen(asked, timeout=server.timeout, context=tls) as answer:
                 body = answer.read()
                 return lines.result(line, answer.status, answer.headers.get("x-request-id", ""), body)
         except msgspec.DecodeError:
@@ -165,8 +163,10 @@ def _send(url: str, line: Line) -> bytes:
             if late or not again:
                 return _refused(line, error)
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
-            if late:
-                raise LaunchError(f"the server at {url} cannot be reached: {getattr(error, 'reason', error)}") from None
+            reason = getattr(error, "reason", error)
+            # A certificate that is refused stays so.
+            if late or isinstance(reason, ssl.SSLCertVerificationError):
+                raise LaunchError(f"the server at {url} cannot be reached: {reason}") from None
         time.sleep(pause)
         pause = min(2 * pause, most)
 

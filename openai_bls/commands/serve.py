@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import get_args
 
+from openai_bls.commands.build import within_serve
 from openai_bls.commands.options import add_place, address, count, names, repository
 from openai_bls.core import guide_names
 from openai_bls.core.manifest import EngineKind
@@ -18,6 +19,7 @@ from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.llmapi_launch import Launch, Launcher
 from openai_bls.launcher.ranks import RankOptions
 from openai_bls.launcher.recovery.supervisor import DEFAULT_RESTARTS
+from openai_bls.launcher.serving import exposure
 from openai_bls.launcher.serving.plan import ServeOptions
 from openai_bls.launcher.serving.serve import serve
 from openai_bls.launcher.tritonserver.command import find_server
@@ -37,14 +39,21 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         help="build the engine from this, unless it is there: a Hugging Face directory, a GGUF file, a hub id, or"
-        " smollm2. `build` has the options of a build",
+        " smollm2",
     )
     parser.add_argument(
         "--engine",
         choices=("auto", *get_args(EngineKind)),
         help="engine of a build that is needed, as `build` has it; one of another kind that is there is built anew",
     )
+    within_serve.add_arguments(parser)
     add_place(parser)
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="key that requests must have; the list of processes shows it to other users of the machine, and the"
+        " variable OPENAI_BLS_API_KEY does not (default: that one)",
+    )
     parser.add_argument(
         "--with",
         type=Path,
@@ -134,12 +143,13 @@ def _add_rank_options(parser: ArgumentParser) -> None:
 def serve_options(options: Namespace) -> ServeOptions:
     """Options of the launcher, by a command line."""
     host, ports = address(options)
-    return ServeOptions(
+    asked = ServeOptions(
         repository=repository(options),
         further_repositories=tuple(options.further_repositories),
         ports=ports,
         host=host,
         triton_host=options.triton_host,
+        api_key=options.api_key,
         log_file=options.log_file,
         exit_timeout=options.exit_timeout,
         restarts=options.restarts,
@@ -159,6 +169,7 @@ def serve_options(options: Namespace) -> ServeOptions:
         dry_run=options.dry_run,
         extra=options.extra,
     )
+    return exposure.closed(asked, {**os.environ, **asked.own_environment})
 
 
 def _launch(options: Namespace, folder: Path) -> int:
@@ -178,19 +189,27 @@ def run(options: Namespace) -> int:
         raise LaunchError("--gpus-per-node is for --launcher srun or mpirun")
     if options.launcher:
         return _launch(options, folder)
-    if not options.dry_run:
-        if workspace.is_own(folder) or options.model or options.engine:
-            # Here, since the builder imports numpy; and what takes long comes last.
-            from openai_bls.commands.build.first_engine import ensure_engine
+    built_with = within_serve.words(options)
+    console = Console()
+    if workspace.is_own(folder) or options.model or options.engine or built_with:
+        # Here, since the builder imports numpy; and what takes long comes last.
+        from openai_bls.commands.build.first_engine import ensure_engine, needed
 
+        if options.dry_run:
+            build = needed(
+                folder, options.model, lambda line: console.line(f"# {line}"), engine=options.engine, given=built_with
+            )
+            if build is not None:
+                console.line(shlex.join(["openai-bls", "build", *build]))
+        else:
             wanted = serve_options(options)
             checks.check_runtime(find_server())
             checks.check_ports(wanted.ports, wanted.host, wanted.triton_address)
-            ensure_engine(folder, options.model, Console().line, engine=options.engine)
-        elif outdated := workspace.outdated(folder):
-            Console().line(
-                f"warning: {', '.join(outdated)} in {folder} is not what this release brings: if the repository is of"
-                f" another release, run `openai-bls prepare --model-repository {folder}`"
-            )
+            ensure_engine(folder, options.model, console.step, engine=options.engine, given=built_with)
+    elif not options.dry_run and (outdated := workspace.outdated(folder)):
+        console.line(
+            f"warning: {', '.join(outdated)} in {folder} is not what this release brings: if the repository is of"
+            f" another release, run `openai-bls prepare --model-repository {folder}`"
+        )
     # Read again: the model repository may be new.
-    return serve(serve_options(options))
+    return serve(serve_options(options), console)

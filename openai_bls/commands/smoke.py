@@ -7,13 +7,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from openai_bls.commands.options import REPOSITORY_HELP
-from openai_bls.terminal.connection import above_zero, add_client_certificate
+from openai_bls.terminal.connection import above_zero, add_certificates, add_key, add_model, add_url, api_key, tls
 
 _DESCRIPTION = """\
 Check every endpoint of a server: one it starts for a model repository and stops again, or one that runs.
 
     openai-bls smoke
-    openai-bls smoke --url http://host:9000/v1 --triton-url http://host:8000 --grpc-url host:8001
+    openai-bls smoke --url host:9000 --triton-url http://host:8000 --grpc-url host:8001
 
 One line per check: ok, not supported (the engine does not do it and says so by name), not checked (and what it needs),
 or FAILED and why. The exit status is 0 if nothing failed, 1 if something did, 2 if there was nothing to check.
@@ -31,29 +31,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--start-timeout", type=above_zero, default=1800.0, metavar="SECONDS", help="for loading (default: %(default)s)"
     )
     running = parser.add_argument_group("a server that runs")
-    running.add_argument("--url", type=_openai_url, help="of /v1, such as http://host:9000/v1; nothing is started then")
+    add_url(running, default=None)
     running.add_argument("--triton-url", type=_http_url, help="Triton's HTTP port, such as http://host:8000")
     running.add_argument("--grpc-url", type=_host_and_port, help="Triton's gRPC port, such as host:8001")
     running.add_argument("--metrics-url", type=_http_url, help="Triton's metrics, such as http://host:8002/metrics")
-    parser.add_argument("--model", help="the served name to ask for (default: the first of /v1/models)")
+    add_model(parser)
+    add_key(parser)
     parser.add_argument(
         "--timeout", type=above_zero, default=120.0, metavar="SECONDS", help="for each answer (default: %(default)s)"
     )
-    parser.add_argument("--ca-file", type=Path, metavar="FILE", help="CAs of the certificate of https URLs, PEM")
-    add_client_certificate(parser)
+    add_certificates(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the checks and return the exit status. The API key is read from OPENAI_BLS_API_KEY."""
+    """Run the checks and return the exit status."""
     if options.url is None and (options.triton_url or options.grpc_url or options.metrics_url):
         options.parser.error("--triton-url, --grpc-url and --metrics-url are of a running server: give its --url too")
-    if options.ca_file is not None and not options.ca_file.is_file():
-        options.parser.error(f"--ca-file: there is no file {options.ca_file}")
     # Here, since it needs the openai package, which help and completion do not.
     from openai_bls.launcher.smoke.command import run as run_checks
 
-    return run_checks(options)
+    return run_checks(options, api_key(options), tls(options))
 
 
 def _http_url(text: str) -> str:
@@ -61,13 +59,6 @@ def _http_url(text: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise argparse.ArgumentTypeError(f"{text!r} is not a URL such as http://host:8000")
     return text.rstrip("/")
-
-
-def _openai_url(text: str) -> str:
-    url = _http_url(text)
-    if not url.endswith("/v1"):
-        raise argparse.ArgumentTypeError(f"{text!r} does not end in /v1")
-    return url
 
 
 def _host_and_port(text: str) -> str:

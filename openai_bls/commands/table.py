@@ -25,6 +25,8 @@ class Command(NamedTuple):
     module: str
     passes_on: bool = False
     """Words after `--` are another program's: they come as `options.extra`."""
+    begins: str = ""
+    """Line that is printed before the module is imported, which takes seconds the first time."""
 
     def load(self) -> Implementation:
         """The module."""
@@ -32,7 +34,13 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
-    Command("serve", "start tritonserver and stay in the foreground", "openai_bls.commands.serve", passes_on=True),
+    Command(
+        "serve",
+        "start tritonserver and stay in the foreground",
+        "openai_bls.commands.serve",
+        passes_on=True,
+        begins="looking at the machine, the model repository and the engine",
+    ),
     Command("build", "build an engine from a checkpoint", "openai_bls.commands.build.options"),
     Command("engine", "serve an engine in a process of its own, without Triton", "openai_bls.commands.engine"),
     Command("verify", "ask a built engine one question, without a server", "openai_bls.commands.verify"),

@@ -74,7 +74,7 @@ def run(given: argparse.Namespace) -> int:
     try:
         verify(given)
     except (EngineLoadError, settings.SettingsError, VerifyError) as error:
-        print(f"{given.parser.prog}: {error}", file=sys.stderr)
+        print(f"{given.parser.prog}: error: {error}", file=sys.stderr)
         return 1
     return 0
 

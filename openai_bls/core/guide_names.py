@@ -59,8 +59,18 @@ SERVE = {
     "--grpc-address": "give --host",
     "--http-address": "give --host",
     "--metrics-config": "give it after --, as a further option of tritonserver",
+    "--port": "give --openai-port for /v1, --http-port and --grpc-port for Triton's own",
+    "--tensor-parallel-size": "give --tp-size",
+    "--pipeline-parallel-size": "give --pp-size",
+    "--quantization": "give --quant",
+    "--max-num-seqs": "give --max-batch-size",
+    "--gpu-memory-utilization": "give it to vLLM in the file of --extra-engine-args",
+    "--lora-modules": "give --lora-dir NAME=DIR",
+    "--chat-template": "put it into the checkpoint's folder, as chat_template.jinja",
+    "--tool-call-parser": "the format is told by the chat template; OPENAI_BLS_TOOL_CALL_PARSER sets another",
+    "--reasoning-parser": "the format is told by the chat template; OPENAI_BLS_REASONING_PARSER sets another",
 }
-"""Options of launch_triton_server.py and tritonserver."""
+"""Options of launch_triton_server.py, tritonserver and `vllm serve`."""
 
 SETTINGS = {
     "decoupled_mode": "it is a setting of engines: tensorrt_llm.decoupled_mode, which the models around it follow",

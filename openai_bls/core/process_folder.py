@@ -14,7 +14,7 @@ from pathlib import Path
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.processes import marked_processes
 
-_VARIABLE = "OPENAI_BLS_PROCESS_FOLDER"
+VARIABLE = "OPENAI_BLS_PROCESS_FOLDER"
 _NOTES = "shared_memory"  # guardian.py knows the name
 _SHARED_MEMORY = Path("/dev/shm")
 # A path of a Unix socket has at most 107 characters; those of vLLM have 37 behind the folder's.
@@ -32,7 +32,7 @@ def make(environ: Mapping[str, str]) -> tuple[str, dict[str, str]]:
         folder = tempfile.mkdtemp(prefix="openai_bls-", dir=parent if len(parent) <= _LONGEST_PARENT else "/tmp")
     except OSError as error:
         raise EngineLoadError(f"no temporary folder for the engine's process: {error.strerror}") from None
-    found = {**environ, "TMPDIR": folder, _VARIABLE: folder}
+    found = {**environ, "TMPDIR": folder, VARIABLE: folder}
     # PyTorch's compiled kernels stay where they were: they are for the next process, too.
     found.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(parent) / f"torchinductor_{getpass.getuser()}"))
     return folder, found
@@ -43,12 +43,12 @@ def note_shared_memory() -> None:
 
     Python's resource tracker removes some of it, unless it is killed along with them, and vLLM's own is left.
     """
-    folder = os.environ.get(_VARIABLE)
+    folder = os.environ.get(VARIABLE)
     if not folder:
         return
     notes = Path(folder) / _NOTES
     notes.mkdir(exist_ok=True)
-    for pid in marked_processes(folder, _VARIABLE):
+    for pid in marked_processes(folder, VARIABLE):
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines():
                 path = Path(line[line.find("/") :]) if "/" in line else Path()

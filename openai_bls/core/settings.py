@@ -7,9 +7,10 @@ Each comes from the `parameters` section of the model's config.pbtxt and may be 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from openai_bls.core.guide_names import SETTINGS
 from openai_bls.core.manifest import NotNegative, Positive
@@ -143,7 +144,8 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     api_keys_file: str = ""
     """File with further keys, each with a name (`core.api_keys`); read again when it changes. Empty is none."""
     triton_requires_key: bool = True
-    """Ask for a key on the Triton endpoints of `openai_bls` and `tensorrt_llm_bls` too, where there are keys."""
+    """Ask for a key on Triton's endpoints too, where there are keys, and keep their ports on loopback unless
+    `--triton-host` says otherwise; false is the exception for servers whose Triton clients have no keys."""
 
     @property
     def aliases(self) -> tuple[str, ...]:
@@ -298,11 +300,60 @@ def load(cls: type[SettingsT], parameters: Mapping[str, str], environ: Mapping[s
         if key not in known:
             instead = f": {SETTINGS[key]}" if key in SETTINGS else f"; known are {', '.join(known) or 'none'}"
             raise SettingsError(f"unknown parameter {key!r} in config.pbtxt{instead}")
+    sources = {}
     for name in cls.__struct_fields__:
-        override = environ.get(ENV_PREFIX + name.upper())
+        variable = ENV_PREFIX + name.upper()
+        override = environ.get(variable)
         if override is not None:
-            values[name] = override
+            values[name], sources[name] = override, variable
     try:
         return msgspec.convert(values, cls, strict=False)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"bad parameter value: {error}") from None
+        raise SettingsError(wrong_values(cls, values, sources) or f"bad parameter value: {error}") from None
+
+
+def wrong_values(
+    cls: type[msgspec.Struct], values: Mapping[str, object], sources: Mapping[str, str] | None = None
+) -> str:
+    """Sentence about each of `values` that the struct `cls` does not take, such as `http_port is 'abc'; it is a whole
+    number from 0 to 65535`. Empty if it takes them all.
+
+    Args:
+        cls: struct whose fields are the settings.
+        values: setting → its value, as a config file or the environment has it.
+        sources: setting → place that its value comes from, where that is not a config file.
+    """
+    said = []
+    for field in msgspec.structs.fields(cls):
+        name = field.name
+        try:
+            if name in values:
+                msgspec.convert(values[name], field.type, strict=False)
+        except msgspec.ValidationError:
+            place = f" ({sources[name]})" if sources and name in sources else ""
+            said.append(f"{name} is {values[name]!r}{place}; it is {_wanted(inspect.type_info(field.type))}")
+    return "; ".join(said)
+
+
+def _wanted(kind: Any) -> str:
+    """Values that a type allows, in words."""
+    if isinstance(kind, inspect.UnionType):
+        kind = next(part for part in kind.types if not isinstance(part, inspect.NoneType))
+    if isinstance(kind, inspect.BoolType):
+        return "true or false"
+    if isinstance(kind, inspect.LiteralType):
+        return "one of " + ", ".join(str(value) or "nothing" for value in kind.values)
+    if isinstance(kind, inspect.IntType | inspect.FloatType):
+        word = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
+        return word + _range(kind)
+    if isinstance(kind, inspect.StrType) and kind.pattern:
+        return f"a text of the form {kind.pattern}"
+    return "of another type"
+
+
+def _range(kind: inspect.IntType | inspect.FloatType) -> str:
+    least = f"from {kind.ge:g}" if kind.ge is not None else f"above {kind.gt:g}" if kind.gt is not None else ""
+    most = f"to {kind.le:.15g}" if kind.le is not None else f"below {kind.lt:g}" if kind.lt is not None else ""
+    if kind.ge is not None and not most:
+        most = "on"
+    return "".join(f" {word}" for word in (least, most) if word)

@@ -17,7 +17,7 @@ import msgspec
 
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import TensorRtLlmSettings, wrong_values
 
 
 class EngineEntry(NamedTuple):
@@ -69,7 +69,8 @@ def parse_options(overrides: Mapping[str, str]) -> tuple[str, dict[str, msgspec.
         try:
             found[engine] = msgspec.convert(own, options, strict=False)
         except msgspec.ValidationError as error:
-            raise EngineLoadError(f"bad engine setting: {error}") from None
+            sources = {name: f"OPENAI_BLS_ENGINE_{name.upper()}" for name in own}
+            raise EngineLoadError(f"bad engine setting: {wrong_values(options, own, sources) or error}") from None
     return wanted, found
 
 

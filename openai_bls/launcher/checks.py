@@ -158,8 +158,29 @@ def check_ports(ports: Ports, host: str = "127.0.0.1", triton_host: str = "") ->
         host: address of /v1.
         triton_host: address of Triton's own ports; empty is that of /v1.
     """
+    labels = _port_labels(ports)
+    taken = taken_ports(ports, host, triton_host)
+    if taken:
+        named = ", ".join(f"port {port} ({labels[port]}) is taken on {address}" for port, address in taken.items())
+        ways = [
+            (flag, variable) for name, (_, flag, variable) in PORT_SETTINGS.items() if getattr(ports, name) in taken
+        ]
+        others = ", ".join(f"{flag} or {variable}" for flag, variable in ways)
+        raise LaunchError(f"{named}: stop what listens there, or choose others with {others}")
+    return "ports " + ", ".join(f"{port} ({label})" for port, label in labels.items())
+
+
+def taken_ports(ports: Ports, host: str, triton_host: str) -> dict[int, str]:
+    """Ports of a server on which something listens already, and the address that each would be bound to."""
+    openai = ports.openai
+    addresses = {port: host if port == openai else triton_host or host for port in _port_labels(ports)}
+    return {port: address for port, address in addresses.items() if not is_free(port, address)}
+
+
+def _port_labels(ports: Ports) -> dict[int, str]:
+    """What each port is for; raises `LaunchError` if one cannot be a port or is given twice."""
     owners: dict[int, str] = {}
-    for name, (label, flag, variable) in PORT_SETTINGS.items():
+    for name, (label, flag, _) in PORT_SETTINGS.items():
         port = getattr(ports, name)
         if port == 0 and name == "openai":
             continue
@@ -168,13 +189,7 @@ def check_ports(ports: Ports, host: str = "127.0.0.1", triton_host: str = "") ->
         if port in owners:
             raise LaunchError(f"port {port} is given to both {owners[port]} and {label}: change {flag}")
         owners[port] = label
-        address = host if name == "openai" else triton_host or host
-        if not is_free(port, address):
-            raise LaunchError(
-                f"port {port} ({label}) is taken on {address}: stop what listens there, or choose"
-                f" another with {flag} or {variable}"
-            )
-    return "ports " + ", ".join(f"{port} ({label})" for port, label in owners.items())
+    return owners
 
 
 def with_tls(ports: Ports, repository: Path, environ: Mapping[str, str]) -> Ports:

@@ -29,7 +29,7 @@ class Console:
         self.line(f"[{self.elapsed:6.1f} s] {text}")
 
 
-def fail(message: str) -> None:
+def fail(message: str, program: str = "openai-bls serve") -> None:
     """Write one error line to standard error."""
-    sys.stderr.write(f"openai_bls: error: {message}\n")
+    sys.stderr.write(f"{program}: error: {message}\n")
     sys.stderr.flush()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import platform
 import re
+import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -19,9 +23,15 @@ from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
 from openai_bls.launcher import checks
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.readiness import get
 from openai_bls.launcher.tritonserver.command import Server, find_server
 from openai_bls.launcher.tritonserver.ports import Ports
+from openai_bls.launcher.variables import unknown_variables
 from openai_bls.launcher.workspace import is_own
+
+_LITTLE_DISK_BYTES = 2 * 10**9
+_LITTLE_MEMORY_BYTES = 2 * 10**9
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -80,6 +90,9 @@ def examine(repository: Path, ports: Ports, host: str, triton_host: str = "") ->
         _finding("platform", checks.check_platform),
         _finding("shared memory", checks.check_shm),
         _finding("open files", checks.check_open_files),
+        disk_finding(repository),
+        memory_finding(available_memory()),
+        *(Finding("environment", "note", said) for said in unknown_variables(os.environ)),
     ]
     servers: list[Server] = []
     found.append(_finding("server", lambda: _server(servers)))
@@ -89,7 +102,7 @@ def examine(repository: Path, ports: Ports, host: str, triton_host: str = "") ->
     found += [
         torch_finding(installed_torch(), [gpu.name for gpu in visible_gpus()]),
         *_repository(repository),
-        _finding("ports", lambda: checks.check_ports(ports, host, triton_host)),
+        _ports(ports, host, triton_host),
         _finding("certificate", lambda: checks.check_tls(ports, repository)),
     ]
     shown = [finding for finding in found if finding.detail]
@@ -141,6 +154,64 @@ def torch_finding(torch: TorchBuild | None, gpus: list[str]) -> Finding:
             f" not use it until there is a build with CUDA (`pip install --force-reinstall {wanted}`)",
         )
     return Finding("torch", "ok", f"torch {torch.version}, built for {f'CUDA {torch.cuda}' if torch.cuda else 'CPUs'}")
+
+
+def disk_finding(repository: Path) -> Finding:
+    """Disk for an engine: that of the repository, or of the folder that it would be made in."""
+    folder = next(path for path in (repository.absolute(), *repository.absolute().parents) if path.is_dir())
+    free = shutil.disk_usage(folder).free
+    text = f"{free / 1e9:.1f} GB free on the disk of {folder}"
+    if free < _LITTLE_DISK_BYTES:
+        return Finding("disk", "note", f"{text}: an engine takes as much again as its checkpoint, unless both share it")
+    return Finding("disk", "ok", text)
+
+
+def available_memory() -> int | None:
+    """Bytes of memory that programs may still take, within the limit of this container; None if nobody says."""
+    found = []
+    with suppress(OSError, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")))
+    with suppress(OSError, ValueError):
+        # cgroup v2; "max" is no number.
+        limit, used = (int((_CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        found.append(max(0, limit - used))
+    return min(found, default=None)
+
+
+def memory_finding(available: int | None) -> Finding:
+    """Memory for a server: without an engine its models take about a gigabyte."""
+    if available is None:
+        return Finding("memory", "ok", "")
+    text = f"{available / 1e9:.1f} GB of memory available"
+    if available < _LITTLE_MEMORY_BYTES:
+        return Finding("memory", "note", f"{text}: the models take about 1 GB, and the engine its weights besides")
+    return Finding("memory", "ok", text)
+
+
+def _ports(ports: Ports, host: str, triton_host: str) -> Finding:
+    """Ports that are free, or on which a server of ours runs."""
+    try:
+        taken = checks.taken_ports(ports, host, triton_host)
+    except LaunchError as error:
+        return Finding("ports", "failed", str(error))
+    if taken and ports.openai in taken:
+        said = running_release(host, ports)
+        if said:
+            named = ", ".join(map(str, taken))
+            return Finding("ports", "note", f"openai_bls {said} runs here already, on the ports {named}")
+    return _finding("ports", lambda: checks.check_ports(ports, host, triton_host))
+
+
+def running_release(host: str, ports: Ports) -> str:
+    """Release of the openai_bls whose /v1 listens on this machine; empty if it is another program."""
+    for tls in (False, True):
+        body = get(host, ports.openai, "/version", tls=tls)
+        with suppress(ValueError, LookupError, TypeError):
+            found = json.loads(body or b"")
+            # Other servers of OpenAI's API have a version, too.
+            return str(found["version"]) if found["engine"] else ""
+    return ""
 
 
 def _repository(repository: Path) -> list[Finding]:

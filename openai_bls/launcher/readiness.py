@@ -24,9 +24,10 @@ LISTING_SECONDS = 2.0
 _LISTING_RETRY_SECONDS = 0.05
 
 
-def get(host: str, port: int, path: str, *, tls: bool = False) -> bytes | None:
+def get(host: str, port: int, path: str, *, tls: bool = False, api_key: str = "") -> bytes | None:
     """The body of a GET that was answered with 200, else None."""
-    status, body = ask(host, port, "GET", path, tls=tls)
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else None
+    status, body = ask(host, port, "GET", path, headers, tls=tls)
     return body if status == 200 else None
 
 
@@ -86,8 +87,8 @@ def not_ready(
     return missing
 
 
-def served_models(host: str, ports: Ports, engines: int = 1) -> list[str]:
-    """The names that /v1/models lists, the default model's first; none if it wants a key.
+def served_models(host: str, ports: Ports, engines: int = 1, api_key: str = "") -> list[str]:
+    """The names that /v1/models lists, the default model's first; none if it wants another key.
 
     /v1 is ready with the default engine, and the others come a moment later: that moment is waited for.
 
@@ -95,11 +96,12 @@ def served_models(host: str, ports: Ports, engines: int = 1) -> list[str]:
         host: address that the server is bound to.
         ports: ports of the server.
         engines: number of models to wait for.
+        api_key: key of the server; empty is none.
     """
     deadline = time.monotonic() + LISTING_SECONDS
     while True:
         try:
-            cards = json.loads(get(host, ports.openai, "/v1/models", tls=ports.tls) or b"")["data"]
+            cards = json.loads(get(host, ports.openai, "/v1/models", tls=ports.tls, api_key=api_key) or b"")["data"]
             # Not other Triton models.
             cards = [card for card in cards if card["task"] == "generate"]
             names = [str(card["id"]) for card in cards]

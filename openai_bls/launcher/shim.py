@@ -18,9 +18,9 @@ def main() -> int:
         checks.check_runtime(server)
         os.execve(command[0], command, environment)
     except LaunchError as error:
-        fail(str(error))
+        fail(str(error), "tritonserver")
     except OSError as error:
-        fail(f"cannot run tritonserver: {error}")
+        fail(f"it cannot be run: {error}", "tritonserver")
     return 1
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -142,6 +144,17 @@ def update(repository: Path, report: Callable[[str], None], *, replace_edited: b
         ) from None
     except SettingsError as error:
         raise LaunchError(f"{repository} is of another release and cannot be updated: {error}") from None
+
+
+@contextmanager
+def draft(repository: Path) -> Iterator[Path]:
+    """`repository`, or in the place of one that is not there yet a temporary one with what `update` would write."""
+    if not (is_own(repository) and is_vacant(repository)):
+        yield repository
+        return
+    with tempfile.TemporaryDirectory(prefix="openai_bls-") as folder:
+        update(Path(folder) / _LOCAL, lambda _: None)
+        yield Path(folder) / _LOCAL
 
 
 def _carried(name: str) -> Path:

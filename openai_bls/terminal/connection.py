@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import ssl
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ArgumentGroup
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from openai_bls.launcher.errors import LaunchError
 
 DEFAULT_URL = "http://127.0.0.1:9000/v1"
-_KEY_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BLS_API_KEY")
+_KEY_VARIABLES = ("OPENAI_BLS_API_KEY", "OPENAI_API_KEY")
 _MOST_NAMES = 10
 """Models that are named in an error."""
 
@@ -29,7 +29,7 @@ class Connection(NamedTuple):
     timeout: float
     """Seconds until an answer begins, and between its pieces."""
     tls: ssl.SSLContext | bool = True
-    """Verification of https URLs, for httpx, with the client's own certificate if it has one."""
+    """Verification of https URLs, with the client's own certificate if it has one; True is the client's default."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -45,14 +45,9 @@ def add_arguments(parser: ArgumentParser, *, timeout: float = 120.0, waits_for: 
         timeout: default of --timeout, seconds.
         waits_for: event that --timeout limits, for its help.
     """
-    parser.add_argument("--url", type=base_url, default=DEFAULT_URL, help="of /v1 (default: %(default)s)")
-    parser.add_argument("--model", help="the served name to ask for (default: the first of /v1/models)")
-    parser.add_argument(
-        "--api-key-file",
-        type=Path,
-        metavar="FILE",
-        help="a file with the key (default: OPENAI_API_KEY, then OPENAI_BLS_API_KEY; without these none)",
-    )
+    add_url(parser, default=DEFAULT_URL)
+    add_model(parser)
+    add_key(parser)
     parser.add_argument(
         "--timeout",
         type=above_zero,
@@ -62,8 +57,32 @@ def add_arguments(parser: ArgumentParser, *, timeout: float = 120.0, waits_for: 
     )
 
 
-def add_client_certificate(parser: ArgumentParser) -> None:
-    """Add --client-certfile and --client-keyfile."""
+def add_url(parser: ArgumentParser | _ArgumentGroup, *, default: str | None) -> None:
+    """Add --url, in any form that `base_url` reads."""
+    said = "%(default)s" if default else "none: a server of its own is started"
+    parser.add_argument(
+        "--url", type=base_url, default=default, help=f"of the server, host:port or with http and /v1 (default: {said})"
+    )
+
+
+def add_model(parser: ArgumentParser) -> None:
+    """Add --model."""
+    parser.add_argument("--model", help="the served name to ask for (default: the first of /v1/models)")
+
+
+def add_key(parser: ArgumentParser) -> None:
+    """Add --api-key-file; `api_key` reads it, and the environment."""
+    parser.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help=f"a file with the key (default: {', then '.join(_KEY_VARIABLES)}; without these none)",
+    )
+
+
+def add_certificates(parser: ArgumentParser) -> None:
+    """Add --ca-file, --client-certfile and --client-keyfile; `tls` reads them."""
+    parser.add_argument("--ca-file", type=Path, metavar="FILE", help="CAs of the certificate of https URLs, PEM")
     parser.add_argument(
         "--client-certfile", type=Path, metavar="FILE", help="certificate of the client, where a server wants one, PEM"
     )
@@ -84,18 +103,32 @@ def above_zero(text: str) -> float:
 
 
 def base_url(text: str) -> str:
-    """URL of /v1; of a server without a path it is added."""
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ArgumentTypeError(f"{text!r} is not a URL such as {DEFAULT_URL}")
-    return f"{text.rstrip('/')}/v1" if parts.path in ("", "/") else text.rstrip("/")
+    """URL of /v1: of a host and a port alone it is HTTP, and a server without a path gets /v1."""
+    parts = urlsplit(text if "://" in text else f"http://{text}")
+    try:
+        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable or any(character.isspace() for character in text):
+        raise ArgumentTypeError(f"{text!r} is not a URL such as {DEFAULT_URL}, nor a host and a port")
+    url = parts.geturl().rstrip("/")
+    return f"{url}/v1" if parts.path in ("", "/") else url
 
 
 def connection(options: Namespace) -> Connection:
     """The connection that a command line asks for.
 
     Raises:
-        LaunchError: the file of the key cannot be read, or is empty, or the client's certificate cannot be used.
+        LaunchError: the file of the key cannot be read, or is empty, or a certificate cannot be used.
+    """
+    return Connection(options.url, api_key(options), options.timeout, tls(options) or True)
+
+
+def api_key(options: Namespace) -> str:
+    """API key of a command line: that of --api-key-file, else of the environment; empty is none.
+
+    Raises:
+        LaunchError: the file cannot be read, or is empty, or the key cannot be sent.
     """
     path: Path | None = options.api_key_file
     if path is None:
@@ -109,21 +142,26 @@ def connection(options: Namespace) -> Connection:
             raise LaunchError(f"{path} has no key")
     if not key.isascii() or any(character.isspace() for character in key):
         raise LaunchError("the API key has characters that a header cannot carry")
-    return Connection(options.url, key, options.timeout, _tls(options.client_certfile, options.client_keyfile))
+    return key
 
 
-def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | bool:
-    if certificate is None:
-        if key is not None:
-            raise LaunchError("--client-keyfile needs --client-certfile")
-        return True
-    import httpx
+def tls(options: Namespace) -> ssl.SSLContext | None:
+    """Verification of https URLs by --ca-file, with the client's certificate; None if a command line has neither.
 
-    context = httpx.create_ssl_context()
+    Raises:
+        LaunchError: a certificate cannot be used.
+    """
+    authorities, certificate, key = options.ca_file, options.client_certfile, options.client_keyfile
+    if certificate is None and key is not None:
+        raise LaunchError("--client-keyfile needs --client-certfile")
+    if authorities is None and certificate is None:
+        return None
     try:
-        context.load_cert_chain(certificate, key)
+        context = ssl.create_default_context(cafile=authorities)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
     except OSError as error:
-        named = certificate if key is None else f"{certificate}, {key}"
+        named = ", ".join(str(file) for file in (authorities, certificate, key) if file is not None)
         raise LaunchError(f"no certificate, or no key of it, in PEM form: {named}: {error}") from None
     return context
 
@@ -173,7 +211,7 @@ def unreachable(url: str, error: Exception) -> str:
     if isinstance(error, httpx.TimeoutException):
         return f"the server at {url} has not answered in time"
     if isinstance(error, httpx.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return f"the certificate of {url} is not trusted here ({error}): SSL_CERT_FILE=FILE names the CA of your own"
+        return f"the certificate of {url} is not trusted here ({error}): --ca-file FILE names the CA of your own"
     if isinstance(error, httpx.ConnectError) and "[SSL" not in str(error):
         return f"no server answers at {url}: start one with `openai-bls serve`, or give its --url"
     said = str(error) or type(error).__name__
@@ -187,7 +225,8 @@ def refusal(server: Connection, status: int, body: Any) -> str:
     if status == 401 and code != "client_certificate_required":
         given = "refuses the key" if server.api_key else "wants a key"
         return (
-            f"the server at {server.url} {given}: put the right one into OPENAI_API_KEY, or a file for --api-key-file"
+            f"the server at {server.url} {given}: put the right one into {_KEY_VARIABLES[0]}, or into a file for"
+            " --api-key-file"
         )
     said = error.get("message") if isinstance(error, Mapping) else error
     return f"the server answers {status}" + (f": {said}" if said else f" at {server.url}")

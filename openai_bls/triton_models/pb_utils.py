@@ -24,8 +24,9 @@ from openai_bls.core.errors import (
     OverloadedError,
     RateLimitError,
 )
+from openai_bls.core.keys.api_keys import NO_KEYS, ApiKeys
 from openai_bls.transport.model_calls import Arrays, ModelCallError, ModelUnavailableError
-from openai_bls.triton_models.endpoint.request_keys import HEADER_PARAMETERS
+from openai_bls.triton_models.endpoint.request_keys import HEADER_PARAMETERS, check_key
 from openai_bls.triton_models.tensors.arrays import is_true
 
 logger = logging.getLogger(__name__)
@@ -120,17 +121,20 @@ _TRITONS_OWN = {
 }
 
 
-def only_inputs(request: Any) -> Arrays:
+def only_inputs(request: Any, keys: ApiKeys = NO_KEYS) -> Arrays:
     """All input tensors of a request to a model that knows no request parameters.
 
     On `generate` every key that names no input becomes a parameter, for an ensemble one of all its steps; dropped in
     silence it would be a misspelt or unknown option that seems to work.
 
     Raises:
+        AuthenticationError: it lacks an API key, where there are some.
         InvalidRequestError: it has a parameter; Triton's own, and headers that it forwards, do not count.
     """
+    parameters = request_parameters(request)
+    check_key(keys, parameters)
     arrays = inputs(request)
-    for name, value in request_parameters(request).items():
+    for name, value in parameters.items():
         if name == "Streaming" and (is_true(arrays, "stop") or _streams(arrays) == value):
             # The official inflight_batcher_llm_client.py sends it beside the tensor, and with its stop request.
             continue
@@ -148,10 +152,10 @@ def text_inputs(request: Any) -> dict[str, list[bytes]]:
     return {name: array.reshape(-1).tolist() for name, array in inputs(request).items()}
 
 
-def answer(request: Any, compute: Callable[[Arrays], Mapping[str, Any]]) -> Any:
+def answer(request: Any, compute: Callable[[Arrays], Mapping[str, Any]], keys: ApiKeys) -> Any:
     """The one response of a model that is not decoupled; no exception leaves this."""
     try:
-        return response(compute(only_inputs(request)))
+        return response(compute(only_inputs(request, keys)))
     except ApiError as error:
         return error_response(error)
     except Exception:

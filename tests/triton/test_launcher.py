@@ -312,7 +312,7 @@ def test_serve_says_in_one_line_why_a_model_did_not_load(start: Callable[..., La
     assert launcher.finish() == 1
     errors = [line for line in launcher.output.splitlines() if "error:" in line]
     assert len(errors) == 1
-    expected = "openai_bls: error: model broken failed to load: ValueError: the engine is made of"
+    expected = "openai-bls serve: error: model broken failed to load: ValueError: the engine is made of"
     assert errors[0].startswith(expected)
     assert len(launcher.output.splitlines()) < 10
     assert launcher.family() == []

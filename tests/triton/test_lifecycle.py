@@ -280,6 +280,20 @@ def check_keys_on_tritons_endpoints(server: RunningServer) -> None:
     """One key is `secret`, the other one `alice`'s."""
     chat: dict[str, Any] = {"messages": json.dumps(HELLO), "max_tokens": 2}
     text = {"text_input": "Hello", "max_tokens": 2, "bad_words": "", "stop_words": ""}
+    below = {
+        "preprocessing": [triton_client.infer_input("QUERY", [["Hello"]], "BYTES")],
+        "postprocessing": [triton_client.infer_input("TOKENS_BATCH", np.array([[[5, 6]]], dtype=np.int32), "INT32")],
+        "tensorrt_llm": [
+            triton_client.infer_input(name, np.array([value], dtype=np.int32), "INT32")
+            for name, value in (("input_ids", [5, 6]), ("input_lengths", [2]), ("request_output_len", [2]))
+        ],
+    }
+
+    def by_tensors(model: str, tensors: list[Any], parameters: dict[str, str]) -> None:
+        with triton_client.GrpcStream(server.grpc_url) as stream:
+            stream.send(model, tensors, parameters)
+            assert list(stream.responses())
+
     for key in ("secret", "a1"):
         assert triton_client.chat(server.http_url, {**chat, "api_key": key})["usage"]["completion_tokens"] == 2
         assert triton_client.chat_stream(server.http_url, {**chat, "api_key": key})
@@ -290,8 +304,13 @@ def check_keys_on_tritons_endpoints(server: RunningServer) -> None:
         assert (caught.value.status, caught.value.body["error"]["code"]) == (400, "invalid_api_key")
         assert refused(triton_client.chat_stream, server.http_url, {**chat, **wrong})
         assert refused(triton_client.generate, server.http_url, "tensorrt_llm_bls", {**text, **wrong})
-        # Of these two models alone a key is asked, and the others take it all the same.
-        assert triton_client.generate(server.http_url, "ensemble", {**text, **wrong})["text_output"]
+        assert refused(triton_client.generate, server.http_url, "ensemble", {**text, **wrong})
+        for model, tensors in below.items():
+            assert refused(by_tensors, model, tensors, wrong), model
+    # What an ensemble is given goes on to each of its steps.
+    assert triton_client.generate(server.http_url, "ensemble", {**text, "api_key": "a1"})["text_output"]
+    for model, tensors in below.items():
+        by_tensors(model, tensors, {"api_key": "a1"})
     request = [triton_client.infer_input("request", [json.dumps({"messages": HELLO, "max_tokens": 2})], "BYTES")]
     words = [
         triton_client.infer_input("text_input", [["Hello"]], "BYTES"),

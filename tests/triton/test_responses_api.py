@@ -179,3 +179,30 @@ def test_compaction_and_encrypted_content(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.responses.create(**GREEDY, input=[{"type": "compaction", "encrypted_content": "x"}, *items])
     assert caught.value.code == "invalid_encrypted_content"
+
+
+def test_a_conversation(client: openai.OpenAI) -> None:
+    """What a conversation holds is what the model sees, whoever put it there."""
+    earlier: Any = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "A way to learn."}]
+    last = "What is a transformer?"
+    items: Any = [*earlier, {"role": "user", "content": last}]
+    expected = client.responses.create(**GREEDY, input=items, max_output_tokens=32)
+    conversation = client.conversations.create(items=earlier, metadata={"topic": "chat"})
+    answered = client.responses.create(**GREEDY, conversation=conversation.id, input=last, max_output_tokens=32)
+    assert answered.output_text == expected.output_text
+    assert answered.conversation is not None
+    assert answered.conversation.id == conversation.id
+    assert answered.usage is not None
+    assert expected.usage is not None
+    assert answered.usage.input_tokens == expected.usage.input_tokens
+    # Page by page.
+    assert len(list(client.conversations.items.list(conversation.id, order="asc", limit=1))) == 4
+    client.conversations.items.create(conversation.id, items=[{"role": "user", "content": QUESTION}])
+    (newest,) = client.conversations.items.list(conversation.id, limit=1).data
+    assert newest.id is not None
+    client.conversations.items.retrieve(newest.id, conversation_id=conversation.id)
+    client.conversations.items.delete(newest.id, conversation_id=conversation.id)
+    assert client.conversations.update(conversation.id, metadata={"topic": "done"}).metadata == {"topic": "done"}
+    assert client.conversations.delete(conversation.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(**GREEDY, conversation=conversation.id, input=QUESTION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import sysconfig
@@ -37,9 +38,35 @@ def run(*words: str, path: Sequence[Path] = (), cwd: Path = ROOT) -> subprocess.
 @pytest.mark.parametrize("words", [["build/engine.py"], ["build/verify.py"], ["-m", "openai_bls", "doctor"]])
 def test_without_packages(words: list[str], tmp_path: Path) -> None:
     done = run(*words)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "pip install -e ." in done.stderr
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_step_of_the_makefile_is_a_few_lines(status: int, tmp_path: Path) -> None:
+    """Whatever the command prints; all of it is in the log, and its end is shown where it has failed."""
+    lock = tmp_path / "lock.txt"
+    lock.write_text("".join(f"package{number}==1 \\\n    --hash=x\n" for number in range(300)))
+    code = f"for n in range(300): print(f'Collecting package{{n}}==1')\nraise SystemExit({status})"
+    words = ["installing", "--log", str(tmp_path / "log"), "--of", str(lock), "--", sys.executable, "-c", code]
+    done = run("build/step.py", *words)
+    lines = done.stdout.splitlines()
+    assert done.returncode == status
+    assert lines[0] == "installing ..."
+    assert (tmp_path / "log").read_text().count("Collecting") == 300
+    if status:
+        assert "failed; all of it is in" in done.stdout
+        assert lines[-1] == "Collecting package299==1"
+    assert len(lines) < (30 if status else 8)
+    spec = importlib.util.spec_from_file_location("step", ROOT / "build" / "step.py")
+    assert spec is not None
+    assert spec.loader is not None
+    step = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(step)
+    progress = step.Progress("installing", step.packages([lock]))
+    progress.take("Collecting package7==1 (from -r lock.txt)")
+    assert progress.line().startswith("installing: 1 of 300, package7 (")
 
 
 def test_without_a_record(site: Path) -> None:

@@ -17,6 +17,7 @@ class TritonPythonModel:
         """Load the tokenizer."""
         # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
         from openai_bls.transport.ipc.ping import PingServer
+        from openai_bls.triton_models.repository.engines import keys_beside
 
         stub_process.begin()
         pb_utils.log_to_triton()
@@ -24,6 +25,7 @@ class TritonPythonModel:
         path = Path(args["model_repository"]) / args["model_version"] / "tokenizer"
         try:
             settings.load(settings.NoSettings, pb_utils.config_parameters(args), os.environ)
+            self.keys = keys_beside(Path(args["model_repository"]), os.environ)
             self.postprocessing = Postprocessing(path)
         except settings.SettingsError as error:
             raise pb_utils.load_error(error) from None
@@ -36,7 +38,7 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response per request."""
-        return [pb_utils.answer(request, self.postprocessing) for request in requests]
+        return [pb_utils.answer(request, self.postprocessing, self.keys) for request in requests]
 
     def finalize(self) -> None:
         """Hang up."""

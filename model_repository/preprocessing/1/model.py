@@ -18,6 +18,7 @@ class TritonPythonModel:
         # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
         from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
         from openai_bls.triton_models.preprocessing.model import Preprocessing
+        from openai_bls.triton_models.repository.engines import keys_beside
 
         pb_utils.log_to_triton()
         pb_utils.check_config(args)
@@ -28,6 +29,7 @@ class TritonPythonModel:
         engine = folder.parent / folder.name.replace("preprocessing", "tensorrt_llm", 1) / args["model_version"]
         try:
             known = settings.load(settings.PreprocessingSettings, pb_utils.config_parameters(args), os.environ)
+            self.keys = keys_beside(folder, os.environ)
             self.preprocessing = Preprocessing(path, known, engine)
         except settings.SettingsError as error:
             raise pb_utils.load_error(error) from None
@@ -42,7 +44,7 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response per request."""
-        return [pb_utils.answer(request, self.preprocessing) for request in requests]
+        return [pb_utils.answer(request, self.preprocessing, self.keys) for request in requests]
 
     def finalize(self) -> None:
         """Hang up."""

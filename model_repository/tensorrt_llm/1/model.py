@@ -11,6 +11,7 @@ from openai_bls.transport.engine_process.loading import load_engine
 from openai_bls.transport.ipc import frames
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.triton_models import pb_utils, stub_process
+from openai_bls.triton_models.repository.engines import keys_beside
 from openai_bls.triton_models.tensorrt_llm import lora_directory
 from openai_bls.triton_models.tensorrt_llm.frontend import Frontend
 
@@ -27,6 +28,7 @@ class TritonPythonModel:
         self.exchange = ExchangeServer(frames.address(args["model_name"], os.getppid()))
         try:
             model_settings = settings.load(settings.TensorRtLlmSettings, pb_utils.config_parameters(args), os.environ)
+            self.keys = keys_beside(version_dir.parent, os.environ)
             overrides = settings.engine_overrides(os.environ)
             loaded = load_engine(version_dir, self.exchange.on_step, overrides, model_settings)
         except (settings.SettingsError, EngineLoadError) as error:
@@ -43,7 +45,8 @@ class TritonPythonModel:
         for request in requests:
             stream = pb_utils.ResponseStream(request, decoupled=self.decoupled)
             try:
-                self.frontend.open(pb_utils.only_inputs(request), request.request_id(), stream, stream.requested)
+                inputs = pb_utils.only_inputs(request, self.keys)
+                self.frontend.open(inputs, request.request_id(), stream, stream.requested)
             except ApiError as error:
                 stream.fail(error)
             except Exception:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 from collections.abc import Iterator
@@ -85,6 +86,8 @@ def parse(text: bytes, url: str | None = None) -> Line:
     Raises:
         LineError: it is none, or one that cannot be in a batch.
     """
+    # Editors on Windows write it at the beginning of a file, and files get joined; JSON has none.
+    text = text.removeprefix(codecs.BOM_UTF8)
     try:
         # What is not decoded is not looked at otherwise.
         text.decode()

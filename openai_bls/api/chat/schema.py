@@ -198,6 +198,7 @@ class Harmless(msgspec.Struct, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
 
 
 class StructuredOutput(Harmless, kw_only=True):
@@ -339,6 +340,7 @@ class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True
     audio: Any = UNSET
     verbosity: Any = UNSET
     web_search_options: Any = UNSET
+    moderation: Any = UNSET
     functions: Any = UNSET
     function_call: Any = UNSET
 
@@ -371,6 +373,7 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "audio": Unsupported((), "text is the only modality"),
     "verbosity": Unsupported(("medium",), "the served models have no such setting"),
     "web_search_options": Unsupported((), "there is no web search here"),
+    "moderation": Unsupported((), "nothing is moderated by itself here; ask /v1/moderations, or set a guard"),
     "functions": Unsupported(([],), "use tools"),
     "function_call": Unsupported(("none", "auto"), "use tools and tool_choice"),
     "suffix": Unsupported(("",), "the served models do not fill in the middle"),

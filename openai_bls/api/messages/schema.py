@@ -171,7 +171,9 @@ class OutputConfig(msgspec.Struct, forbid_unknown_fields=True):
 class Harmless(msgspec.Struct, kw_only=True):
     """Accepted and ignored: none of these can change the output."""
 
+    billing_policy: Any = None
     cache_control: Any = None
+    fallback_credit_token: Any = None
     user_profile_id: str | None = None
     workspace_id: str | None = None
 
@@ -203,6 +205,9 @@ class PromptRequest(Harmless, kw_only=True, forbid_unknown_fields=True):
     mcp_servers: Any = UNSET
     context_management: Any = UNSET
     speed: Any = UNSET
+    compaction: Any = UNSET
+    fallbacks: Any = UNSET
+    thread: Any = UNSET
 
 
 class HarmlessInGeneration(PromptRequest, kw_only=True):
@@ -239,8 +244,11 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "context_management": Unsupported(({}, {"edits": []}), "the server edits no context; leave out what is not wanted"),
     "speed": Unsupported(("standard",), "there is one speed"),
     "container": Unsupported((), "there are no containers here"),
-    "diagnostics": Unsupported((), "nothing is kept of earlier requests"),
-    "inference_geo": Unsupported((), "the server stands in one place"),
+    "diagnostics": Unsupported(({}, {"previous_message_id": None}), "nothing is kept of earlier requests"),
+    "inference_geo": Unsupported(("global",), "the server stands in one place"),
+    "compaction": Unsupported((), "compact with /v1/responses/compact, or ask for a summary"),
+    "fallbacks": Unsupported(("default", []), "the model that is named answers, and no other"),
+    "thread": Unsupported((), "send the messages; conversations are kept by /v1/responses"),
 }
 """Field name → the values at which it may be given; null always may."""
 

@@ -1,8 +1,8 @@
-"""/v1/models and /v1/models/{model}."""
+"""/v1/models and /v1/models/{model}, in OpenAI's form and in Anthropic's."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from openai_bls.api.endpoint import Endpoint, Operation
 from openai_bls.api.http.handlers import Api, JsonResponse
+from openai_bls.api.models import anthropic_models
 from openai_bls.pipeline.lifecycle.context import RequestContext
 
 
@@ -36,11 +37,20 @@ class ModelList(msgspec.Struct):
 
 async def _list(api: Api, request: Request, context: RequestContext) -> Response:
     models = api.service.models
-    return JsonResponse({"object": "list", "data": [models.card(name) for name in models.names]})
+
+    def cards() -> list[dict[str, Any]]:
+        return [models.card(name) for name in models.names]
+
+    if anthropic_models.asked_for(request):
+        return anthropic_models.answered(lambda: anthropic_models.listed(request, cards()))
+    return JsonResponse({"object": "list", "data": cards()})
 
 
 async def _retrieve(api: Api, request: Request, context: RequestContext) -> Response:
-    return JsonResponse(api.service.models.card(request.path_params["model"]))
+    models, name = api.service.models, request.path_params["model"]
+    if anthropic_models.asked_for(request):
+        return anthropic_models.answered(lambda: anthropic_models.model(models.card(name)))
+    return JsonResponse(models.card(name))
 
 
 ENDPOINTS = (
@@ -49,7 +59,10 @@ ENDPOINTS = (
         method="GET",
         paths=("/v1/models",),
         handler=_list,
-        operation=Operation(summary="Served models, their aliases and adapters", answer=ModelList),
+        operation=Operation(
+            summary="Served models, their aliases and adapters; with `anthropic-version` in Anthropic's form",
+            answer=ModelList,
+        ),
     ),
     Endpoint(
         name="models.retrieve",

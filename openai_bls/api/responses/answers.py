@@ -124,6 +124,12 @@ class TextEcho(msgspec.Struct):
     verbosity: str
 
 
+class ConversationEcho(msgspec.Struct):
+    """The conversation that a response was made in."""
+
+    id: str
+
+
 class Response(msgspec.Struct):
     """A response: the request's fields and the outcome."""
 
@@ -136,6 +142,7 @@ class Response(msgspec.Struct):
     error: ResponseFault | None
     incomplete_details: IncompleteDetails | None
     background: bool
+    conversation: ConversationEcho | None
     instructions: str | None
     max_output_tokens: int | None
     max_tool_calls: None

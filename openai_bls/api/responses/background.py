@@ -62,7 +62,7 @@ class Job:
         recording: Recording | None,
         guarded: GuardedRequest | None,
     ) -> None:
-        self._wanted = wanted
+        self.wanted = wanted
         self._draft = writer.draft
         self._writer = writer
         self._generation = generation
@@ -80,7 +80,7 @@ class Job:
         """The response as the store has it; None is as it is just now."""
         if encoded is None:
             encoded = encode(self._draft.in_progress() if self._writer.items else self._draft.queued())
-        wanted = self._wanted
+        wanted = self.wanted
         return Stored(encoded, wanted.inputs, wanted.previous, self.recording, wanted.body.include or (), wanted.key)
 
     def cancel(self) -> Stored:
@@ -103,7 +103,7 @@ class Job:
                 raise EngineError("A guard of this server has made something else of the response.")
             return answer
         except ApiError as error:
-            failure = self._wanted.translated(error)
+            failure = self.wanted.translated(error)
         except Exception:
             logger.exception("a background response failed")
             failure = EngineError("The server had an error; see its log.")
@@ -120,6 +120,9 @@ class Keeper(Protocol):
     """Owner of the store."""
 
     store: ResponseStore
+
+    def converse(self, wanted: CreateRequest, encoded: bytes) -> None:
+        """Add a response that has come to its end to its conversation."""
 
 
 class Jobs:
@@ -154,6 +157,7 @@ class Jobs:
         """Keep the response of a job."""
         job = self._running.pop(response_id, None)
         if job is not None:
+            self._keeper.converse(job.wanted, encoded)
             self._keeper.store.put(job.stored(encoded))
 
     def cancel(self, job: Job) -> Stored:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable
@@ -21,12 +22,21 @@ from openai_bls.api.http.handlers import Api, JsonResponse
 from openai_bls.api.responses import answers, parsing, schema
 from openai_bls.api.responses.background import BackgroundStream, Following, Job, Jobs, recording_of
 from openai_bls.api.responses.compaction import QUESTION, CompactedResponse, summary_request
-from openai_bls.api.responses.items import OPTIONAL_TAGS, UNSUPPORTED_IN_ITEMS, FunctionCall, FunctionCallOutput
-from openai_bls.api.responses.queries import check_included, is_background, parse_retrieve, with_included
+from openai_bls.api.responses.conversation_endpoints import CONVERSATIONS
+from openai_bls.api.responses.conversation_store import ConversationStore, conversation_store
+from openai_bls.api.responses.items import OPTIONAL_TAGS, UNSUPPORTED_IN_ITEMS, FunctionCall, FunctionCallOutput, Item
+from openai_bls.api.responses.queries import (
+    check_included,
+    included_items,
+    is_background,
+    parse_retrieve,
+    parse_with_include,
+    with_included,
+)
 from openai_bls.api.responses.recording import Recording
 from openai_bls.api.responses.responses import Draft
 from openai_bls.api.responses.schema import ENCRYPTED
-from openai_bls.api.responses.store import References, ResponseStore, Stored
+from openai_bls.api.responses.store import References, ResponseStore, Stored, response_store
 from openai_bls.api.responses.writers import StreamedResponse, WholeResponse
 from openai_bls.core.errors import ApiError, InvalidRequestError, NotFoundError
 from openai_bls.pipeline.lifecycle.context import RequestContext
@@ -37,13 +47,24 @@ logger = logging.getLogger(__name__)
 RequestT = TypeVar("RequestT", bound=parsing.Request)
 
 
+class _Ended(msgspec.Struct):
+    """A response whose output goes to a conversation."""
+
+    status: str
+    output: list[Item]
+
+
+_decode_ended = msgspec.json.Decoder(_Ended).decode
+
+
 class ResponsesHandlers:
     """Handlers of one application, which share a store."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._service = api.service
-        self.store = ResponseStore()
+        self.store: ResponseStore = api.shared(response_store)
+        self.conversations: ConversationStore = api.shared(conversation_store)
         self._jobs = Jobs(self)
 
     async def create(self, request: Request, context: RequestContext) -> Response:
@@ -118,7 +139,8 @@ class ResponsesHandlers:
         return draft, renderer, ENCRYPTED in (wanted.body.include or ())
 
     def _keep(self, wanted: parsing.CreateRequest, encoded: bytes) -> None:
-        """Store a finished response."""
+        """Store a finished response, and add it to its conversation."""
+        self.converse(wanted, encoded)
         if wanted.body.store is False:
             return
         try:
@@ -126,6 +148,15 @@ class ResponsesHandlers:
             self.store.put(Stored(encoded, wanted.inputs, wanted.previous, included=included, key=wanted.key))
         except msgspec.ValidationError as error:
             logger.error("a response that a guard has made is not stored: %s", error)
+
+    def converse(self, wanted: parsing.CreateRequest, encoded: bytes) -> None:
+        """Add a response that has come to its end to the conversation that it was made in, if there is one."""
+        if wanted.conversation_id is None:
+            return
+        with contextlib.suppress(msgspec.ValidationError):
+            ended = _decode_ended(encoded)
+            if ended.status in ("completed", "incomplete"):
+                self.conversations.answered(wanted.conversation_id, wanted.key, [*wanted.inputs, *ended.output])
 
     async def count(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/responses/input_tokens."""
@@ -170,8 +201,8 @@ class ResponsesHandlers:
 
     async def input_items(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/responses/{response_id}/input_items."""
-        query = parse_query(request.query_params, schema.PageQuery)
-        items = self._stored(request, context).input_items
+        query = parse_with_include(request, schema.PageQuery)
+        items = included_items(self._stored(request, context).input_items, query.include)
         newest_first = query.order == "desc"
         return JsonResponse(page(items, dict, newest_first=newest_first, limit=query.limit, after=query.after))
 
@@ -193,7 +224,7 @@ class ResponsesHandlers:
         self, request: Request, context: RequestContext, parse: Callable[[bytes, References, int], RequestT]
     ) -> RequestT:
         """What `parse` makes of the body; what it refers to has the same limit as the body itself."""
-        references = References(self.store, self._service.settings.max_request_bytes, context.key)
+        references = References(self.store, self._service.settings.max_request_bytes, context.key, self.conversations)
         max_items = self._service.models.longest_context
         return await self._api.parsed(request, context, lambda body: parse(body, references, max_items))
 
@@ -315,4 +346,5 @@ ENDPOINTS = (
         ResponsesHandlers.cancel,
         operation=Operation(summary="Cancel a response in the background", answer=answers.Response),
     ),
+    *CONVERSATIONS,
 )

@@ -136,12 +136,19 @@ UNSUPPORTED_IN_ITEMS = {
 """Field of an item → the values at which it may be given; null always may."""
 
 
-def read_input(given: str | list[dict[str, Any]] | None, find: Find) -> list[Item]:
+def item_parts(item: dict[str, Any]) -> int:
+    """Parts of an item as a client sent it, each of which takes at least one token."""
+    lists = (parts for name in ("content", "output", "summary") if isinstance(parts := item.get(name), list))
+    return max(1, sum(map(len, lists)))
+
+
+def read_input(given: str | list[dict[str, Any]] | None, find: Find, field: str = "input") -> list[Item]:
     """`input` as items.
 
     Args:
         given: the field.
         find: looks up a referenced item.
+        field: name of the body's field, in the errors.
 
     Raises:
         InvalidRequestError: an item is not as it should be, or of a kind that is not supported; `param` is its path.
@@ -149,8 +156,8 @@ def read_input(given: str | list[dict[str, Any]] | None, find: Find) -> list[Ite
     if given is None:
         return []
     if isinstance(given, str):
-        return [_message(Message(role="user", content=given), "input")]
-    return [_read(item, f"input[{at}]", find) for at, item in enumerate(given)]
+        return [_message(Message(role="user", content=given), field)]
+    return [_read(item, f"{field}[{at}]", find) for at, item in enumerate(given)]
 
 
 def _read(given: dict[str, Any], at: str, find: Find) -> Item:

@@ -17,8 +17,8 @@ from openai_bls.api.common.unsupported import refuse_unsupported
 from openai_bls.api.responses import schema
 from openai_bls.api.responses.conversation import Conversation
 from openai_bls.api.responses.errors import Origin, translate
-from openai_bls.api.responses.items import Item, read_input
-from openai_bls.api.responses.store import References, Stored
+from openai_bls.api.responses.items import Item, item_parts, read_input
+from openai_bls.api.responses.store import References, Snapshot, Stored
 from openai_bls.core.errors import ApiError, InvalidRequestError
 from openai_bls.core.request import ValidRequest
 
@@ -40,10 +40,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tools: list[schema.FunctionTool]
     inputs: list[Item]
     """Input items of this request."""
-    previous: Stored | None
-    """The response that it continues."""
+    previous: Stored | Snapshot | None
+    """The response that it continues, or the conversation that it is made in."""
     key: str
     """Name of its API key."""
+
+    @property
+    def conversation_id(self) -> str | None:
+        """Id of the conversation that it is made in."""
+        return self.previous.conversation_id if isinstance(self.previous, Snapshot) else None
 
     def translated(self, error: ApiError) -> ApiError:
         """The error of the chat completion with this API's field names."""
@@ -82,7 +87,7 @@ def parse_count(body: bytes, references: References, max_items: int | None = Non
 def parse_compact(body: bytes, references: References, max_items: int | None = None, *, question: str) -> Request:
     """The request in a body of /v1/responses/compact, which `question` ends; see `parse_create`."""
     given = decoded(_COMPACT, body, fault)
-    refuse_unsupported({name: getattr(given, name) for name in ("prompt_cache_options", "image")}, schema.UNSUPPORTED)
+    refuse_unsupported({name: getattr(given, name) for name in ("image",)}, schema.UNSUPPORTED)
     same = {name: getattr(given, name) for name in ("model", "input", "instructions", "previous_response_id")}
     return _request(schema.CountRequest(**same), {}, references, Request, max_items, question)
 
@@ -111,19 +116,21 @@ def _request(
     previous = _previous(given, references)
     if given.input is None and previous is None:
         raise InvalidRequestError(
-            "One of 'input' or 'previous_response_id' must be provided.",
+            "One of 'input', 'previous_response_id' or 'conversation' must be provided.",
             param="input",
             code="missing_required_parameter",
         )
     if isinstance(given.input, list):
-        check_count(sum(map(_parts, given.input)), "input", max_items)
+        check_count(sum(map(item_parts, given.input)), "input", max_items)
     check_count(len(given.tools or ()), "tools", max_items)
     inputs = read_input(given.input, references.take)
     conversation = Conversation()
     if given.instructions is not None:
         conversation.instruct(given.instructions)
     if previous is not None:
-        conversation.extend(previous.items, "previous_response_id")
+        conversation.extend(
+            previous.items, "conversation" if isinstance(previous, Snapshot) else "previous_response_id"
+        )
     conversation.extend(inputs, "input" if isinstance(given.input, str) else None)
     if not conversation.messages:
         raise InvalidRequestError("'input' is empty.", param="input")
@@ -148,13 +155,14 @@ def _request(
     )
 
 
-def _parts(item: dict[str, Any]) -> int:
-    lists = (parts for name in ("content", "output", "summary") if isinstance(parts := item.get(name), list))
-    return max(1, sum(map(len, lists)))
-
-
-def _previous(given: schema.CountRequest, references: References) -> Stored | None:
-    response_id = given.previous_response_id
+def _previous(given: schema.CountRequest, references: References) -> Stored | Snapshot | None:
+    response_id, conversation_id = given.previous_response_id, schema.conversation_id(given)
+    if conversation_id is not None:
+        if response_id is not None:
+            raise InvalidRequestError(
+                "'conversation' and 'previous_response_id' cannot be used together.", param="previous_response_id"
+            )
+        return references.conversation(conversation_id)
     if response_id is None:
         return None
     previous = references.response(response_id)

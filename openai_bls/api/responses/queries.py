@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
 
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.queries import parse_query
-from openai_bls.api.responses.items import reasoning_text
+from openai_bls.api.responses.items import Item, reasoning_text
 from openai_bls.api.responses.parsing import check_include
-from openai_bls.api.responses.schema import ENCRYPTED, RetrieveQuery
+from openai_bls.api.responses.schema import ENCRYPTED, ItemQuery, RetrieveQuery
 from openai_bls.api.responses.sealing import seal
 from openai_bls.api.responses.store import Stored
 from openai_bls.core.errors import InvalidRequestError
+
+QueryT = TypeVar("QueryT", bound=ItemQuery)
 
 _decode = msgspec.json.Decoder().decode
 
@@ -31,18 +34,27 @@ def is_background(response: bytes) -> bool:
     return _decode_background(response).background
 
 
-def parse_retrieve(request: Request) -> RetrieveQuery:
-    """The query of `GET /v1/responses/{response_id}`.
+def parse_with_include(request: Request, schema: type[QueryT]) -> QueryT:
+    """A query with the list `include`.
 
     Raises:
-        InvalidRequestError: a parameter is unknown, has a bad value, or belongs to a stream and there is none.
+        InvalidRequestError: a parameter is unknown, or has a bad value.
     """
     given: dict[str, Any] = dict(request.query_params)
     # The second is how the official clients write a list.
     include = [*request.query_params.getlist("include"), *request.query_params.getlist("include[]")]
     check_include(include)
     given.pop("include[]", None)
-    query = parse_query({**given, "include": include}, RetrieveQuery)
+    return parse_query({**given, "include": include}, schema)
+
+
+def parse_retrieve(request: Request) -> RetrieveQuery:
+    """The query of `GET /v1/responses/{response_id}`.
+
+    Raises:
+        InvalidRequestError: a parameter is unknown, has a bad value, or belongs to a stream and there is none.
+    """
+    query = parse_with_include(request, RetrieveQuery)
     if query.starting_after is not None and not query.stream:
         raise InvalidRequestError("'starting_after' is only allowed when 'stream' is true.", param="starting_after")
     return query
@@ -67,7 +79,15 @@ def with_included(query: RetrieveQuery, response: bytes) -> bytes:
     if ENCRYPTED not in (query.include or ()):
         return response
     found: dict[str, Any] = _decode(response)
-    for item in found["output"]:
-        if item["type"] == "reasoning":
-            item["encrypted_content"] = seal("reasoning", reasoning_text(item))
+    found["output"] = included_items(found["output"], query.include)
     return encode(found)
+
+
+def included_items(items: Sequence[Item], include: Sequence[str] | None) -> list[Item]:
+    """Items, with what is to be included; log-probabilities are in them where they were made."""
+    if ENCRYPTED not in (include or ()):
+        return list(items)
+    return [
+        {**item, "encrypted_content": seal("reasoning", reasoning_text(item))} if item["type"] == "reasoning" else item
+        for item in items
+    ]

@@ -17,16 +17,21 @@ class Recording:
         self._events: list[bytes] = []
         self._dropped = 0
         """Number of the first event that is kept."""
-        self._followers: list[EventSink] = []
+        self._followers: dict[EventSink, int] = {}
+        """Followers, each with the number of the last event that it does not want."""
         self._ended = False
         self.size = 0
         """Bytes of the events that are kept."""
 
     def write(self, chunk: bytes) -> None:
         """One or several events, encoded."""
-        self._keep(chunk)
-        for follower in self._followers:
-            follower.write(chunk)
+        first = self._dropped + len(self._events)
+        events = self._keep(chunk)
+        for follower, after in self._followers.items():
+            # One that asked for events which were still to come gets those alone.
+            wanted = chunk if after < first else b"".join(events[after + 1 - first :])
+            if wanted:
+                follower.write(wanted)
 
     def end(self) -> None:
         """The stream is complete."""
@@ -59,14 +64,14 @@ class Recording:
         if self._ended:
             sink.end()
         else:
-            self._followers.append(sink)
+            self._followers[sink] = after
 
     def leave(self, sink: EventSink) -> None:
         """Pass nothing more on to a follower. Harmless after the end."""
-        if sink in self._followers:
-            self._followers.remove(sink)
+        self._followers.pop(sink, None)
 
-    def _keep(self, chunk: bytes) -> None:
+    def _keep(self, chunk: bytes) -> list[bytes]:
+        """The events of a chunk, which are kept."""
         # JSON text has no line feeds of its own.
         events = [event + b"\n\n" for event in chunk.removesuffix(b"\n\n").split(b"\n\n")]
         self._events += events
@@ -80,3 +85,4 @@ class Recording:
         if dropped:
             del self._events[:dropped]
             self._dropped += dropped
+        return events

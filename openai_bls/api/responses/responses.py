@@ -36,9 +36,10 @@ class Draft:
     ) -> None:
         self.id = new_id("resp_")
         self._created_at = int(time.time())
-        reasoning = body.reasoning or schema.Reasoning()
+        reasoning, conversation = body.reasoning or schema.Reasoning(), schema.conversation_id(body)
         echo: dict[str, Any] = {
             "background": body.background is True,
+            "conversation": None if conversation is None else {"id": conversation},
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
             "max_tool_calls": None,

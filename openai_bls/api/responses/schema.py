@@ -86,6 +86,12 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     """Padding against traffic analysis on OpenAI's own network: accepted, none is sent."""
 
 
+class ConversationId(msgspec.Struct, forbid_unknown_fields=True):
+    """A conversation by its id."""
+
+    id: str
+
+
 class PromptExtras(msgspec.Struct, kw_only=True):
     """vLLM's additions that the prompt depends on, checked by chat completions."""
 
@@ -122,8 +128,11 @@ class CountRequest(PromptExtras, kw_only=True, forbid_unknown_fields=True):
     """`format` text, json_object, json_schema; `verbosity` only as `"medium"`."""
     reasoning: Reasoning | None = None
     """`effort`. `summary` only as `"auto"`, which is empty: thoughts come as they are, in `reasoning_text` parts."""
+    conversation: str | ConversationId | None = None
+    """A conversation that the response is made in, its id or `{"id": ...}`: its items come before `input`, and `input`
+    and the output are added to it at the end. Kept as responses are (see "Conversations"); unknown is a 404. Not with
+    `previous_response_id`."""
     # unsupported: see UNSUPPORTED
-    conversation: Any = UNSET
     truncation: Any = UNSET
     personality: Any = UNSET
 
@@ -144,8 +153,9 @@ class CompactRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Harmless."""
     service_tier: str | None = None
     """Harmless."""
+    prompt_cache_options: dict[str, Any] | None = None
+    """Harmless."""
     # unsupported: see UNSUPPORTED
-    prompt_cache_options: Any = UNSET
     image: Any = UNSET
 
 
@@ -184,6 +194,7 @@ class Harmless(ChatFields, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
     service_tier: str | None = None
 
 
@@ -214,14 +225,18 @@ class CreateRequest(Harmless, kw_only=True, forbid_unknown_fields=True):
     moderation: Any = UNSET
     access_programs: Any = UNSET
     image: Any = UNSET
-    prompt_cache_options: Any = UNSET
 
 
-class RetrieveQuery(msgspec.Struct):
-    """Query of GET /v1/responses/{response_id}."""
+class ItemQuery(msgspec.Struct):
+    """Query of an item."""
 
     include: list[Includable] | None = None
-    """Log-probabilities if the response was made with them, and encrypted content."""
+    """Encrypted content of reasoning; log-probabilities are there where a response was made with them."""
+
+
+class RetrieveQuery(ItemQuery, kw_only=True):
+    """Query of GET /v1/responses/{response_id}."""
+
     stream: bool | None = None
     """The events of a response in the background, those to come too."""
     starting_after: Annotated[int, Meta(ge=0, le=999_999_999)] | None = None
@@ -230,8 +245,8 @@ class RetrieveQuery(msgspec.Struct):
     """Harmless."""
 
 
-class PageQuery(msgspec.Struct):
-    """Query of GET /v1/responses/{response_id}/input_items."""
+class PageQuery(ItemQuery, kw_only=True):
+    """Query of a list of items."""
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     """Items of the page."""
@@ -239,6 +254,12 @@ class PageQuery(msgspec.Struct):
     """`desc` is the newest first."""
     after: str | None = None
     """Id of the item after which the page begins."""
+
+
+def conversation_id(given: CountRequest) -> str | None:
+    """Id of the conversation that a request names."""
+    named = given.conversation
+    return named.id if isinstance(named, ConversationId) else named
 
 
 PASSED_ON = (*PromptExtras.__struct_fields__, *ChatFields.__struct_fields__[len(CountRequest.__struct_fields__) :])
@@ -251,7 +272,6 @@ INCLUDABLE = (LOGPROBS, ENCRYPTED)
 
 UNSUPPORTED: dict[str, Unsupported] = {
     "background_options": Unsupported(({"completion_window": "soonest"},), "there is one queue for all requests"),
-    "conversation": Unsupported((), "use previous_response_id, or send the items in input"),
     "prompt": Unsupported((), "there are no stored prompts here; use instructions and input"),
     "truncation": Unsupported(("disabled",), "an input that is too long is refused, not cut"),
     "max_tool_calls": Unsupported((), "it limits built-in tools, of which there are none"),
@@ -259,7 +279,6 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "moderation": Unsupported((), "there is no moderation model here"),
     "access_programs": Unsupported((), "it belongs to OpenAI's own service"),
     "image": Unsupported((), "text is the only modality"),
-    "prompt_cache_options": Unsupported((), "the engine decides by itself what it keeps"),
     "personality": Unsupported((), "the served models have no such setting; use instructions"),
     # OpenAI's "auto" may give none either.
     "reasoning.summary": Unsupported(("auto",), "reasoning is given as it is, in reasoning_text parts"),

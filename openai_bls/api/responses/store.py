@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Protocol
 
 import msgspec
 
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.responses.items import Item
 from openai_bls.api.responses.recording import Recording
-from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.errors import InvalidRequestError, NotFoundError
 
 MAX_RESPONSES = 1000
 MAX_BYTES = 64 * 1024 * 1024
@@ -54,13 +55,42 @@ def is_response(text: bytes, response_id: str) -> bool:
         return False
 
 
+class Snapshot:
+    """Items of a conversation at one moment, in the place of an earlier response: a chain ends with it.
+
+    Args:
+        conversation_id: id of the conversation.
+        texts: JSON texts of the items.
+    """
+
+    previous: None = None
+
+    def __init__(self, conversation_id: str, texts: Sequence[msgspec.Raw]) -> None:
+        self.conversation_id = conversation_id
+        self._texts = texts
+        self.size = sum(memoryview(text).nbytes for text in texts)
+        """Bytes, which count as this response's though the conversation has them, too: it may be deleted first."""
+        self.holders = 0
+        """Reference count, by responses that were made from it."""
+
+    @property
+    def items(self) -> list[Item]:
+        """The items, decoded."""
+        return [_decode(text) for text in self._texts]
+
+    @property
+    def own_items(self) -> list[Item]:
+        """The same, under the name that a stored response has for its own."""
+        return self.items
+
+
 class Stored:
     """A stored response with its input items.
 
     Args:
         response: the `response` object, complete, as JSON text.
         inputs: input items of the response's request, without earlier ones.
-        previous: the response that it continues.
+        previous: the response that it continues, or the conversation as it was.
         recording: recording of the response's events, if it was streamed in the background.
         included: values of `include` in the response's request.
         key: name of the API key that may see it.
@@ -75,7 +105,7 @@ class Stored:
         self,
         response: bytes,
         inputs: list[Item],
-        previous: Stored | None,
+        previous: Stored | Snapshot | None,
         recording: Recording | None = None,
         included: Sequence[str] = (),
         key: str = "",
@@ -114,8 +144,8 @@ class Stored:
     @property
     def items(self) -> list[Item]:
         """The conversation up to here."""
-        chain: list[Stored] = []
-        node: Stored | None = self
+        chain: list[Stored | Snapshot] = []
+        node: Stored | Snapshot | None = self
         while node is not None:
             chain.append(node)
             node = node.previous
@@ -176,7 +206,7 @@ class ResponseStore:
         self._release(stored)
         return True
 
-    def _hold(self, stored: Stored | None) -> None:
+    def _hold(self, stored: Stored | Snapshot | None) -> None:
         while stored is not None:
             stored.holders += 1
             if stored.holders > 1:
@@ -184,13 +214,28 @@ class ResponseStore:
             self.size += stored.size
             stored = stored.previous
 
-    def _release(self, stored: Stored | None) -> None:
+    def _release(self, stored: Stored | Snapshot | None) -> None:
         while stored is not None:
             stored.holders -= 1
             if stored.holders:
                 return
             self.size -= stored.size
             stored = stored.previous
+
+
+def response_store(_application: object) -> ResponseStore:
+    """Store of one application, for `Api.shared`."""
+    return ResponseStore()
+
+
+class Conversations(Protocol):
+    """Store of conversations."""
+
+    def snapshot(self, conversation_id: str, key: str, param: str) -> Snapshot:
+        """The conversation of that id, as it is now; raises NotFoundError, which names `param`."""
+
+    def item(self, item_id: str, key: str) -> msgspec.Raw | None:
+        """JSON text of the item of that id; None if the API key has none."""
 
 
 class References:
@@ -200,11 +245,15 @@ class References:
         store: store with the items.
         max_bytes: most bytes of all items that are referred to.
         key: name of the request's API key.
+        conversations: store with the items of conversations; None is none.
     """
 
-    def __init__(self, store: ResponseStore, max_bytes: int, key: str = "") -> None:
+    def __init__(
+        self, store: ResponseStore, max_bytes: int, key: str = "", conversations: Conversations | None = None
+    ) -> None:
         self.key = key
         self._store = store
+        self._conversations = conversations
         self._max_bytes = max_bytes
         self._left = max_bytes
         self._taken: set[str] = set()
@@ -215,6 +264,16 @@ class References:
         """The response of that id; None if there is none for this API key."""
         return self._store.get(response_id, self.key)
 
+    def conversation(self, conversation_id: str) -> Snapshot:
+        """The conversation of that id, as it is now.
+
+        Raises:
+            NotFoundError: there is none for this API key.
+        """
+        if self._conversations is None:
+            raise NotFoundError(f"Conversation with id '{conversation_id[:100]}' not found.", param="conversation")
+        return self._conversations.snapshot(conversation_id, self.key, "conversation")
+
     def take(self, item_id: str, param: str) -> Item:
         """The item of that id, which `param` refers to.
 
@@ -223,18 +282,13 @@ class References:
         """
         if item_id in self._taken:
             raise InvalidRequestError(f"Item with id '{item_id}' is referred to twice.", param=param)
-        owner = self._store.owner(item_id, self.key)
-        if owner is None:
+        text = self._text(item_id)
+        if text is None:
             raise InvalidRequestError(
-                f"Item with id '{item_id}' not found: only the items of stored responses can be referred to.",
+                f"Item with id '{item_id}' not found: only the items of stored responses and conversations can be "
+                "referred to.",
                 param=param,
             )
-        texts = self._texts.get(owner.id)
-        if texts is None:
-            # Clients may give two items one id: the first has it.
-            texts = dict(zip(reversed(owner.item_ids), reversed(owner.texts), strict=True))
-            self._texts[owner.id] = texts
-        text = texts[item_id]
         self._left -= memoryview(text).nbytes
         if self._left < 0:
             raise InvalidRequestError(
@@ -243,3 +297,15 @@ class References:
         self._taken.add(item_id)
         item: Item = _decode(text)
         return item
+
+    def _text(self, item_id: str) -> msgspec.Raw | None:
+        """JSON text of the item of that id, of a response or of a conversation."""
+        owner = self._store.owner(item_id, self.key)
+        if owner is None:
+            return None if self._conversations is None else self._conversations.item(item_id, self.key)
+        texts = self._texts.get(owner.id)
+        if texts is None:
+            # Clients may give two items one id: the first has it.
+            texts = dict(zip(reversed(owner.item_ids), reversed(owner.texts), strict=True))
+            self._texts[owner.id] = texts
+        return texts[item_id]

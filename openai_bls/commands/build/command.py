@@ -21,6 +21,7 @@ from openai_bls.builder.options.lora import read_lora_options
 from openai_bls.builder.options.tensorrt_llm import read_options, refuse_meaningless
 from openai_bls.builder.options.vllm import VllmOptions, read_vllm_options, refuse_vllm_only
 from openai_bls.builder.source.hub import fetch_config, is_gguf, local_path, require_utf8
+from openai_bls.commands.main import REFUSED
 from openai_bls.commands.options import repository
 from openai_bls.core.manifest import BuildError, EngineKind, EngineSetupError, Quantization
 from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
@@ -209,8 +210,8 @@ def run(given: argparse.Namespace) -> int:
                 if getattr(given, "announce", True):
                     _report(f"serve it: {serve_command(task.options.model_repository)}")
         except EngineSetupError as error:
-            print(f"{parser.prog}: {typed(str(error))}", file=sys.stderr)
-            return 1
+            print(f"{parser.prog}: error: {typed(str(error))}", file=sys.stderr)
+            return REFUSED
         except KeyboardInterrupt:
             print(f"{parser.prog}: stopped; the engine that was there is still there", file=sys.stderr)
             return STOPPED

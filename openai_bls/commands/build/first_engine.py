@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -31,7 +31,12 @@ _BUILD = (
 
 
 def ensure_engine(
-    repository: Path, model: str | None, report: Callable[[str], None], *, engine: str | None = None
+    repository: Path,
+    model: str | None,
+    report: Callable[[str], None],
+    *,
+    engine: str | None = None,
+    given: Sequence[str] = (),
 ) -> None:
     """See to it that the default engine of `repository` is `model`; without one that there is an engine.
 
@@ -40,6 +45,7 @@ def ensure_engine(
         model: model as --model takes it; None is whatever is there, or the demo checkpoint.
         report: called with one line for each step.
         engine: kind of the engine, as --engine takes it; None is the one that is there, or what a build chooses.
+        given: further options of the build, as words.
 
     Raises:
         LaunchError: there is another engine whose build takes long, or the build failed.
@@ -48,31 +54,64 @@ def ensure_engine(
     if workspace.is_vacant(repository) or (is_own and not workspace.is_current(repository)):
         report(f"model repository: {repository}")
         workspace.update(repository, report)
+    words = needed(repository, model, report, engine=engine, given=given)
+    if words is not None:
+        build_apart(words)
+
+
+def needed(
+    repository: Path,
+    model: str | None,
+    report: Callable[[str], None],
+    *,
+    engine: str | None = None,
+    given: Sequence[str] = (),
+) -> list[str] | None:
+    """Words of the `build` that `ensure_engine` runs; None if there is nothing to build. Changes nothing.
+
+    Raises:
+        LaunchError: there is another engine whose build takes long, or none to which the options could belong.
+    """
     present = _present(repository)
     fits = present is not None and engine in (None, "auto", present.engine)
+    if present is None and given and model is None and engine_address(repository):
+        raise LaunchError(
+            f"the engine runs at {engine_address(repository)}, where it was built: {given[0]} has no meaning here"
+        )
     if model is None:
         if present is not None and not fits:
             raise LaunchError(
                 f"the engine in {repository} is {present.model_name} on {present.engine}, and not on {engine}: say "
                 "with --model what to build"
             )
-        if present is not None or engine_address(repository):
-            return
-        report(DEMO_NOTE)
-        model = str(workspace.demo_checkpoint())
-    elif present is not None:
-        if fits and is_same(present, model):
-            report(f"the engine {present.model_name} is there: nothing to build")
-            return
-        if present.engine == "tensorrt_llm":
+        if not given and (present is not None or engine_address(repository)):
+            return None
+        if present is None:
+            report(DEMO_NOTE)
+            model = str(workspace.demo_checkpoint())
+        elif SOURCE in present.builder:
+            model = str(present.builder[SOURCE])
+        else:
             raise LaunchError(
-                f"the engine in {repository} is {present.model_name}, which TensorRT-LLM built, and not {model}: build"
-                f" that with `openai-bls build --model {model}{_option(engine)}`, or give another --model-repository"
+                f"the engine {present.model_name} does not say what it was built from: give --model with {given[0]}"
             )
-        report(f"building {model} in the place of {present.model_name}")
-    else:
+    if present is None:
         report(f"there is no engine yet: building {model}")
-    build_apart(repository, model, engine)
+    elif fits and is_same(present, model):
+        if not given:
+            report(f"the engine {present.model_name} is there: nothing to build")
+            return None
+        # The build compares all options, and does what has to be done.
+        engine = present.engine
+    elif present.engine == "tensorrt_llm":
+        raise LaunchError(
+            f"the engine in {repository} is {present.model_name}, which TensorRT-LLM built, and not {model}: build"
+            f" that with `openai-bls build --model {model}{_option(engine)}`, or give another --model-repository"
+        )
+    else:
+        report(f"building {model} in the place of {present.model_name}")
+    chosen = ["--engine", engine] if engine else []
+    return ["--model", model, "--model-repository", str(repository), *chosen, *given]
 
 
 def is_same(present: Manifest, model: str) -> bool:
@@ -93,11 +132,9 @@ def _option(engine: str | None) -> str:
     return f" --engine {engine}" if engine else ""
 
 
-def build_apart(repository: Path, model: str, engine: str | None = None) -> None:
-    """Build in a process of its own: the launcher stays without what that imports."""
-    command = [sys.executable, "-c", _BUILD, "--model", model, "--model-repository", str(repository)]
-    if engine:
-        command += ["--engine", engine]
+def build_apart(words: Sequence[str]) -> None:
+    """Run `build` with these words in a process of its own: the launcher stays without what that imports."""
+    command = [sys.executable, "-c", _BUILD, *words]
     with ExitStack() as stack:
         for number in (signal.SIGTERM, signal.SIGHUP):
             stack.callback(signal.signal, number, signal.signal(number, _interrupt))
@@ -109,6 +146,7 @@ def build_apart(repository: Path, model: str, engine: str | None = None) -> None
                 build.wait()
                 raise
     if code:
+        model = words[words.index("--model") + 1]
         raise LaunchError(f"{model} could not be built (see above), so nothing is served")
 
 

@@ -124,6 +124,10 @@ class ApiKeys:
             logger.info("%d API keys read from %s", len(self._named.names), self._file)
 
 
+NO_KEYS = ApiKeys()
+"""Keys of a model that asks for none."""
+
+
 def bearer(authorization: str) -> str:
     """The key in the value of a header `Authorization`; empty if it holds none."""
     scheme, _, key = authorization.partition(" ")

@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 
     from openai_bls.launcher.tritonserver.ports import Ports
 
+KEY_VARIABLE = "OPENAI_BLS_API_KEY"
+_KEY = "<key>"
+"""Stands for the key until its variable does."""
 _QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
-def examples(host: str, ports: Ports, names: Sequence[str], model: str, triton_host: str = "") -> str:
+def examples(
+    host: str, ports: Ports, names: Sequence[str], model: str, triton_host: str = "", *, keys: bool = False
+) -> str:
     """Commands for what this repository serves.
 
     Args:
@@ -26,13 +31,15 @@ def examples(host: str, ports: Ports, names: Sequence[str], model: str, triton_h
         names: names of the models in the repository.
         model: name for OpenAI clients.
         triton_host: address of Triton's own ports; empty is that of /v1.
+        keys: requests must have an API key, which the commands take from the environment.
     """
+    key = {"api_key": _KEY} if keys else {}
     triton = f"http://{local_host(triton_host or host)}:{ports.http}/v2"
     base = f"{ports.openai_root(host)}/v1"
     parts = []
     if OPENAI_MODEL in names:
         # An array of objects cannot pass Triton's generate endpoint, so `messages` is JSON text.
-        body = {"messages": json.dumps(_QUESTION), "max_tokens": 32}
+        body = {"messages": json.dumps(_QUESTION), "max_tokens": 32, **key}
         url = f"{triton}/models/{OPENAI_MODEL}"
         jq = "jq -r '.response | fromjson | .choices[0].message.content'"
         parts.append(("Triton, one answer", f"{_curl('-s', f'{url}/generate', body)} \\\n  | {jq}"))
@@ -43,7 +50,7 @@ def examples(host: str, ports: Ports, names: Sequence[str], model: str, triton_h
         streamed = _curl("-sN", f"{url}/generate_stream", {**body, "stream": True})
         parts.append(("Triton, streamed", f"{streamed} \\\n  | {delta}"))
     if "ensemble" in names:
-        body = {"text_input": "What is machine learning?", "max_tokens": 64}
+        body = {"text_input": "What is machine learning?", "max_tokens": 64, **key}
         jq = "jq -r .text_output"
         url = f"{triton}/models/ensemble/generate"
         parts.append(("Triton, the ensemble", f"{_curl('-s', url, body)} \\\n  | {jq}"))
@@ -54,12 +61,13 @@ def examples(host: str, ports: Ports, names: Sequence[str], model: str, triton_h
             title += ", by the name in its certificate; for a CA of your own: curl --cacert FILE, or SSL_CERT_FILE=FILE"
         if ports.client_certificates:
             title += "; with a certificate of the client: curl --cert FILE --key FILE"
-        parts.append((title, _curl("-s", f"{base}/chat/completions", chat)))
+        parts.append((title, _curl("-s", f"{base}/chat/completions", chat, keys=keys)))
+        given = f'os.environ["{KEY_VARIABLE}"]' if keys else '"none"'
         parts.append(
             (
                 "OpenAI API, Python",
-                "from openai import OpenAI\n"
-                f'client = OpenAI(base_url="{base}", api_key="none")\n'
+                ("import os\n" if keys else "") + "from openai import OpenAI\n"
+                f'client = OpenAI(base_url="{base}", api_key={given})\n'
                 f'ask = [{{"role": "user", "content": "{_QUESTION[0]["content"]}"}}]\n'
                 f'print(client.chat.completions.create(model="{model}", messages=ask).choices[0])',
             )
@@ -67,7 +75,8 @@ def examples(host: str, ports: Ports, names: Sequence[str], model: str, triton_h
     return "\n\n".join(f"# {title}\n{text}" for title, text in parts)
 
 
-def _curl(options: str, url: str, body: object) -> str:
+def _curl(options: str, url: str, body: object, *, keys: bool = False) -> str:
     # curl's default type is a form, which tritonserver reads too, but a large one crashes it.
-    text = json.dumps(body).replace("'", r"'\''")
-    return f"curl {options} {url} \\\n  -H 'content-type: application/json' -d '{text}'"
+    text = json.dumps(body).replace("'", r"'\''").replace(_KEY, f"'\"${KEY_VARIABLE}\"'")
+    header = f' -H "authorization: Bearer ${KEY_VARIABLE}"' if keys else ""
+    return f"curl {options} {url}{header} \\\n  -H 'content-type: application/json' -d '{text}'"

@@ -11,11 +11,13 @@ from openai_bls.launcher.logs import LoadWatcher, LogFollower, RankWatcher, is_r
 from openai_bls.launcher.readiness import expected_models, not_ready, served_models, serves_openai
 from openai_bls.launcher.recovery.abandoned_stubs import AbandonedStubs
 from openai_bls.launcher.recovery.stub_watch import StubWatch, stubs
-from openai_bls.launcher.serving.examples import examples
+from openai_bls.launcher.serving.examples import KEY_VARIABLE, examples
+from openai_bls.launcher.serving.exposure import settings_of
 from openai_bls.launcher.serving.plan import ServeOptions, Start
 from openai_bls.launcher.tritonserver.command import flag_values
 from openai_bls.launcher.tritonserver.process import ServerProcess
 from openai_bls.pipeline.metrics.restarts import RestartCounts
+from openai_bls.triton_models.repository.engines import has_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.1
 """Seconds between two looks at the server."""
 _REMIND_SECONDS = 15.0
+"""Seconds without news after which the first reminder comes; each further one takes twice as long."""
 _LOOK_SECONDS = 1.0
 
 
@@ -43,6 +46,7 @@ class Foreground:
     ) -> None:
         job = start.job
         self._options = options
+        self._environment = start.environment
         self._counts = counts
         self._again = again
         self._watches = job is None and flag_values(start.command, "--model-control-mode")[-1:] == ["explicit"]
@@ -67,6 +71,7 @@ class Foreground:
         self._looked = 0.0
         self._stopping = 0
         self._last_news = console.elapsed
+        self._remind_after = _REMIND_SECONDS
         self._bar = progress.Bar("loading", 0)
 
     def run(self) -> None:
@@ -129,7 +134,8 @@ class Foreground:
                     self._counts.add,
                 )
             self._announce()
-        elif self._console.elapsed - self._last_news > _REMIND_SECONDS:
+        elif self._console.elapsed - self._last_news > self._remind_after:
+            self._remind_after *= 2
             waiting, step = self._watcher.waiting or missing, self._watcher.engine_step
             self._news(f"still waiting for {', '.join(waiting)}{f' ({step})' if step else ''}")
 
@@ -144,9 +150,13 @@ class Foreground:
 
     def _announce(self) -> None:
         host, ports = self._options.host, self._options.ports
-        models = served_models(host, ports, self._engines) if self._openai else []
+        models = (
+            served_models(host, ports, self._engines, self._environment.get(KEY_VARIABLE, "")) if self._openai else []
+        )
         model = models[0] if models else checks.OPENAI_MODEL
-        text = examples(host, ports, self._names, model, self._options.triton_address)
+        settings = settings_of(self._options.repository, self._environment)
+        keys = settings is not None and has_keys(settings)
+        text = examples(host, ports, self._names, model, self._options.triton_address, keys=keys)
         self._console.step("ready")
         if text and not self._again:
             self._console.line(f"\n{text}\n")

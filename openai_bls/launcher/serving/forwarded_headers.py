@@ -9,7 +9,7 @@ from openai_bls.core.settings import SettingsError
 from openai_bls.launcher.checks import OPENAI_MODEL
 from openai_bls.launcher.tritonserver.command import has_flag
 from openai_bls.triton_models.endpoint.request_keys import TRACE_PARAMETERS
-from openai_bls.triton_models.repository.engines import openai_bls_settings
+from openai_bls.triton_models.repository.engines import has_keys, openai_bls_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ def forwarded_headers(repository: Path, extra: Sequence[str], environ: Mapping[s
         # The server itself says what is wrong with it.
         return []
     names = [TIMEOUT_HEADER]
-    if settings.triton_requires_key and (settings.api_key or settings.api_keys_file):
+    if settings.triton_requires_key and has_keys(settings):
         names.append("authorization")
     if settings.tracing:
         names += sorted(TRACE_PARAMETERS)

@@ -14,6 +14,7 @@ from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ranks import RankOptions, orchestrator_flags, plan_ranks
 from openai_bls.launcher.readiness import expected_models
 from openai_bls.launcher.recovery.supervisor import DEFAULT_RESTARTS
+from openai_bls.launcher.serving.exposure import without_keys
 from openai_bls.launcher.serving.forwarded_headers import forwarded_headers
 from openai_bls.launcher.tritonserver.command import Server, has_flag, prepare
 from openai_bls.launcher.tritonserver.mpi_job import MpiJob
@@ -49,6 +50,10 @@ class ServeOptions:
     """Address of /v1."""
     triton_host: str = ""
     """Address of Triton's own ports; empty is that of /v1."""
+    metrics_host: str = ""
+    """Address of Triton's metrics; empty is that of its other ports."""
+    api_key: str | None = None
+    """Key that requests must have; None is that of the environment."""
     log_file: Path | None = None
     exit_timeout: int = DEFAULT_EXIT_TIMEOUT_SECONDS
     restarts: int = DEFAULT_RESTARTS
@@ -67,6 +72,16 @@ class ServeOptions:
         """Address of Triton's own ports."""
         return self.triton_host or self.host
 
+    @property
+    def own_environment(self) -> dict[str, str]:
+        """Variables of the server that the command line sets."""
+        return {} if self.api_key is None else {f"{ENV_PREFIX}API_KEY": self.api_key}
+
+    @property
+    def metrics_address(self) -> str:
+        """Address of Triton's metrics."""
+        return self.metrics_host or self.triton_address
+
 
 def triton_flags(options: ServeOptions) -> list[str]:
     """The tritonserver flags that `options` stand for."""
@@ -78,7 +93,8 @@ def triton_flags(options: ServeOptions) -> list[str]:
         f"--http-port={options.ports.http}",
         f"--grpc-port={options.ports.grpc}",
         f"--metrics-port={options.ports.metrics}",
-        *(f"--{name}-address={options.triton_address}" for name in ("http", "grpc", "metrics")),
+        *(f"--{name}-address={options.triton_address}" for name in ("http", "grpc")),
+        f"--metrics-address={options.metrics_address}",
         f"--exit-timeout-secs={options.exit_timeout}",
         *options.extra,
     ]
@@ -92,6 +108,10 @@ class Start:
     command: Sequence[str]
     environment: Mapping[str, str]
     job: MpiJob | None
+    models: Sequence[str] = ()
+    """Models that the server loads."""
+    keyless: Sequence[str] = ()
+    """Models that ask for no API key, whatever the settings."""
 
 
 def plan(options: ServeOptions) -> Start:
@@ -109,10 +129,11 @@ def plan(options: ServeOptions) -> Start:
         checks.check_further_repository(path)
     names = expected_models(options.repository, options.extra)
     flags = [*triton_flags(options), *closed_shared_memory(options.extra)]
-    flags += forwarded_headers(options.repository, options.extra, os.environ)
+    flags += forwarded_headers(options.repository, options.extra, {**os.environ, **options.own_environment})
     if options.ranks.mode == "orchestrator":
         flags += orchestrator_flags(options.extra)
     server, command, environment = prepare(flags)
+    environment = {**environment, **options.own_environment}
     environment["OPENAI_BLS_HTTP_HOST"] = options.host
     environment["OPENAI_BLS_HTTP_PORT"] = str(options.ports.openai)
     for name in ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs"):
@@ -121,7 +142,8 @@ def plan(options: ServeOptions) -> Start:
     job, environment = plan_ranks(options.ranks, options.repository, names, options.extra, environment)
     if options.restarts and job is None:
         command = [*command, *model_control(options.extra)]
-    return Start(server, command, environment, job)
+    models = expected_models(options.repository, options.extra, options.further_repositories)
+    return Start(server, command, environment, job, models, without_keys(options.repository, models))
 
 
 def dry_run(start: Start, base: Mapping[str, str]) -> str:

@@ -11,15 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openai_bls.launcher import checks
+from openai_bls.launcher import checks, workspace
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.logs import LogFollower
 from openai_bls.launcher.recovery.supervisor import WINDOW_SECONDS, Backoff
+from openai_bls.launcher.serving import exposure
 from openai_bls.launcher.serving.foreground import POLL_SECONDS, Foreground
 from openai_bls.launcher.serving.plan import ServeOptions, Start, dry_run, plan
 from openai_bls.launcher.tritonserver.process import ServerProcess
 from openai_bls.launcher.tritonserver.release import exposure_warning
+from openai_bls.launcher.variables import unknown_variables
 from openai_bls.pipeline.metrics.restarts import SERVER, VARIABLE, RestartCounts
 
 if TYPE_CHECKING:
@@ -30,17 +32,22 @@ _KEEP_LOG_BYTES = 16 * 1024 * 1024
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def serve(options: ServeOptions) -> int:
+def serve(options: ServeOptions, console: Console) -> int:
     """Run a server until it ends or is stopped; returns its exit code.
+
+    Args:
+        options: options of the server.
+        console: console that the progress is written to.
 
     Raises:
         LaunchError: a check failed, and nothing was started.
     """
-    console = Console()
-    start = plan(options)
     if options.dry_run:
-        console.line(dry_run(start, os.environ))
+        with workspace.draft(options.repository) as there:
+            text = dry_run(plan(replace(options, repository=there)), os.environ)
+        console.line(text.replace(str(there), str(options.repository)))
         return 0
+    start = plan(options)
     checks.check_runtime(start.server)
     checks.check_engine(options.repository)
     checks.check_ports(options.ports, options.host, options.triton_address)
@@ -49,6 +56,9 @@ def serve(options: ServeOptions) -> int:
     console.step(f"tritonserver ({start.server.version}) from {start.server.binary}; log in {log_path}")
     if warning := exposure_warning(start.server.release, options.triton_address):
         console.step(warning)
+    console.step(exposure.sentence(options, start.environment, start.models, start.keyless))
+    for said in unknown_variables(os.environ):
+        console.step(f"warning: {said}")
     if start.job is not None:
         console.step(start.job.summary())
     return _run(options, start, console, log_path)

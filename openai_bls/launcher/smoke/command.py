@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import ssl
 from collections.abc import Iterator
 from typing import get_args
 
@@ -22,9 +23,15 @@ from openai_bls.launcher.workspace import default_repository
 CHECKS = (*openai_checks.CHECKS, *triton_checks.CHECKS, *registry_checks.CHECKS)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the checks and return the exit status. The API key is read from OPENAI_BLS_API_KEY."""
-    with _target(options) as target:
+def run(options: argparse.Namespace, api_key: str = "", tls: ssl.SSLContext | None = None) -> int:
+    """Run the checks and return the exit status.
+
+    Args:
+        options: command line of `smoke`.
+        api_key: key of the server; empty is none.
+        tls: verification of https URLs; None is the usual one.
+    """
+    with _target(options, api_key, tls) as target:
         return report(target, as_json=options.json)
 
 
@@ -47,9 +54,8 @@ def report(target: Target, *, as_json: bool) -> int:
 
 
 @contextlib.contextmanager
-def _target(options: argparse.Namespace) -> Iterator[Target]:
-    tls = (options.ca_file, options.client_certfile, options.client_keyfile)
-    asked = (os.environ.get("OPENAI_BLS_API_KEY", ""), options.model, options.timeout, *tls)
+def _target(options: argparse.Namespace, api_key: str, tls: ssl.SSLContext | None) -> Iterator[Target]:
+    asked = (api_key, options.model, options.timeout, tls)
     if options.url is not None:
         yield Target(options.url, options.triton_url, options.grpc_url, options.metrics_url, *asked)
         return

@@ -7,14 +7,11 @@ import json
 import ssl
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import openai
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
-
-from openai_bls.launcher.errors import LaunchError
 
 QUESTION = "What is the capital of France?"
 MAX_TOKENS = 48
@@ -46,12 +43,8 @@ class Target:
     """A served name; None takes the first one listed."""
     timeout: float = 120.0
     """Seconds that the server may be silent in one check."""
-    ca_file: Path | None = None
-    """CAs of the server's certificate, PEM; None takes the usual ones."""
-    client_certfile: Path | None = None
-    """Certificate of the client, PEM."""
-    client_keyfile: Path | None = None
-    """Key of the client's certificate, PEM; None is in the same file."""
+    tls: ssl.SSLContext | None = None
+    """Verification of https URLs, with the client's own certificate; None is the usual one."""
 
 
 class Session:
@@ -70,16 +63,7 @@ class Session:
     @functools.cached_property
     def tls(self) -> ssl.SSLContext:
         """Verification of https URLs, and the client's own certificate."""
-        target = self.target
-        try:
-            context = ssl.create_default_context(cafile=target.ca_file)
-            if target.client_certfile is not None:
-                context.load_cert_chain(target.client_certfile, target.client_keyfile)
-        except OSError as error:
-            files = (target.ca_file, target.client_certfile, target.client_keyfile)
-            named = ", ".join(str(file) for file in files if file is not None)
-            raise LaunchError(f"no certificate, or no key of it, in PEM form: {named}: {error}") from None
-        return context
+        return self.target.tls or ssl.create_default_context()
 
     @functools.cached_property
     def triton(self) -> openai.OpenAI:

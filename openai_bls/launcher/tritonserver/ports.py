@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import random
 import socket
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 # range may be taken by any client between the choice and the server's bind.
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 _ATTEMPTS = 2_000
+
+
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,14 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
         except OSError:
             return False
     return True
+
+
+def is_loopback(host: str) -> bool:
+    """True for an address that this machine alone reaches."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def local_host(host: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import secrets
 from typing import TYPE_CHECKING
 
 from openai_bls.launcher.tritonserver.command import flag_values, has_flag
+from openai_bls.launcher.tritonserver.ports import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ def exposure_warning(release: str, host: str) -> str | None:
         host: address of Triton's HTTP and gRPC ports.
     """
     numbers = re.fullmatch(r"(\d+)\.(\d+)", release)
-    if _is_loopback(host) or (numbers and (int(numbers[1]), int(numbers[2])) >= FIXED_RELEASE):
+    if is_loopback(host) or (numbers and (int(numbers[1]), int(numbers[2])) >= FIXED_RELEASE):
         return None
     fixed = "{}.{:02}".format(*FIXED_RELEASE)
     return (
@@ -63,10 +63,3 @@ def _closed(interface: str, key: str, extra: Sequence[str]) -> list[str]:
         for flag in _RESTRICTIONS
         if not any(interface in value.partition(":")[0].split(",") for value in flag_values(extra, flag))
     ]
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from openai_bls.core.manifest import ENGINE_FOLDER, EngineLoadError, Manifest, NotNegative, Positive
-from openai_bls.core.settings import OfficialSettings, TensorRtLlmSettings
+from openai_bls.core.settings import OfficialSettings, TensorRtLlmSettings, wrong_values
 from openai_bls.triton_models.tensors.config_writer import render
 from openai_bls.triton_models.tensors.declaration import Model, Queue, Tensor
 from openai_bls.triton_models.tensors.models import ENSEMBLE, TENSORRT_LLM, ensemble, tensorrt_llm_bls
@@ -215,7 +215,8 @@ def cpp_settings(
     try:
         return msgspec.convert({**values, **(given or {})}, CppSettings, strict=False)
     except msgspec.ValidationError as error:
-        raise EngineLoadError(f"bad parameter of the C++ backend: {error}") from None
+        said = wrong_values(CppSettings, given or {}) or error
+        raise EngineLoadError(f"bad parameter of the C++ backend: {said}") from None
 
 
 def grammar_vocabulary(tokenizer_dir: Path, stop_token_ids: tuple[int, ...]) -> bytes:

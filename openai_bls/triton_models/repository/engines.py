@@ -125,6 +125,11 @@ def engine_settings(engine_dir: Path, environ: Mapping[str, str]) -> TensorRtLlm
     return load(TensorRtLlmSettings, config_pbtxt.parameters(config), environ)
 
 
+def has_keys(settings: OpenAiBlsSettings) -> bool:
+    """True if requests of /v1 must have an API key."""
+    return bool(settings.api_key or settings.api_keys_file)
+
+
 def triton_keys(settings: OpenAiBlsSettings) -> ApiKeys:
     """API keys of which requests on Triton's endpoints must have one, by the settings of `openai_bls`.
 
@@ -132,6 +137,25 @@ def triton_keys(settings: OpenAiBlsSettings) -> ApiKeys:
         ApiKeysError: the file of keys cannot be used.
     """
     return ApiKeys.of(settings) if settings.triton_requires_key else ApiKeys()
+
+
+def keys_beside(model_dir: Path, environ: Mapping[str, str]) -> ApiKeys:
+    """API keys of the Triton model in `model_dir`, by the settings of the `openai_bls` next to it; without one by the
+    environment alone.
+
+    `openai_bls` and `tensorrt_llm_bls` reach that model over the exchange, without a key, and an ensemble hands the
+    parameters of its request, and with them the key, on to each of its steps.
+
+    Raises:
+        SettingsError: the settings, or the file of keys, cannot be used.
+    """
+    folder = model_dir.parent / "openai_bls"
+    try:
+        if (folder / "config.pbtxt").is_file():
+            return triton_keys(openai_bls_settings(folder, environ))
+        return triton_keys(load(OpenAiBlsSettings, {}, environ))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"the API keys cannot be read: {error}") from None
 
 
 def served_names(repository: Path) -> dict[str, list[str]]:

@@ -56,6 +56,29 @@ def test_models() -> None:
     assert (second["id"], second["root"]) == ("openai_bls", "tiny")
     assert one("GET", "/v1/models/tiny").json() == first
     assert one("GET", "/v1/models/a/b", bench=Bench(model_aliases="a/b")).json()["id"] == "a/b"
+    for_anthropic = (("anthropic-version", "2023-06-01"),)
+    page = one("GET", "/v1/models", headers=for_anthropic).json()
+    assert page == {
+        "data": [
+            {
+                "type": "model",
+                "id": name,
+                "display_name": name,
+                "created_at": "1970-01-01T00:00:07Z",
+                "lifecycle": "active",
+                "max_input_tokens": 1000,
+            }
+            for name in ("tiny", "openai_bls")
+        ],
+        **{"first_id": "tiny", "last_id": "openai_bls", "has_more": False},
+    }
+    assert one("GET", "/v1/models/tiny", headers=for_anthropic).json() == page["data"][0]
+    unknown = one("GET", "/v1/models/org/other", headers=for_anthropic)
+    assert (unknown.status, unknown.json()["type"], unknown.json()["error"]["type"]) == (
+        404,
+        "error",
+        "not_found_error",
+    )
     missing = one("GET", "/v1/models/org/other")
     assert (missing.status, error_of(missing)["code"]) == (404, "model_not_found")
 
@@ -132,7 +155,10 @@ def test_paths_and_methods_that_do_not_exist() -> None:
     error_of(one("POST", "/v1/nothing"))
     wrong = one("GET", "/v1/chat/completions")
     assert wrong.status == 405
-    assert "POST" in wrong.headers["allow"]
+    assert wrong.headers["allow"] == "POST"
+    # Of all routes with that path.
+    several = one("PUT", "/v1/responses/resp_1")
+    assert (several.status, several.headers["allow"]) == (405, "DELETE, GET, HEAD")
     error_of(wrong)
     assert len(one("GET", "/" + "x" * 100_000).body) < 1000
 

@@ -51,6 +51,9 @@ async def test_a_bad_body_is_a_400_counted_under_the_endpoints_name(endpoint: En
     others = ("responses.cancel", "reset_prefix_cache", "batches.cancel", "generate.official", "repository.index")
     if endpoint.method != "POST" or endpoint.name in others:
         return
+    if endpoint.name == "conversations" and body == b"{}":
+        # An empty conversation.
+        return
     answers, refused = await asked(endpoint, body)
     for answer in answers:
         assert answer.status == 400

@@ -361,11 +361,11 @@ def test_command_line(source: Path, repository: Path, capsys: pytest.CaptureFixt
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("build: serve it: ")
     assert last.endswith(f"serve --model-repository {repository}")
-    assert main([*where, "--engine", "tensorrt_llm"]) == 1
+    assert main([*where, "--engine", "tensorrt_llm"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     # Under the name that was typed.
     for option in ("--max-seq-len", "--max-model-len"):
-        assert main([*where, option, "513"]) == 1
+        assert main([*where, option, "513"]) == 2
         assert f": {option} 513 is outside" in capsys.readouterr().err
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,11 +25,14 @@ MANIFEST = Manifest(
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The models that are built, in the place of builds."""
+    """The models that are built, each with what follows the repository on the command line, in the place of builds."""
     models: list[str] = []
-    monkeypatch.setattr(
-        first_engine, "build_apart", lambda _, model, engine: models.append(f"{model} {engine}" if engine else model)
-    )
+
+    def note(words: Sequence[str]) -> None:
+        assert (words[0], words[2]) == ("--model", "--model-repository")
+        models.append(" ".join([words[1], *words[4:]]))
+
+    monkeypatch.setattr(first_engine, "build_apart", note)
     return models
 
 
@@ -39,9 +43,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return workspace.own_workspace({"XDG_DATA_HOME": str(tmp_path)})
 
 
-def ensure(repository: Path, model: str | None, engine: str | None = None) -> str:
+def ensure(repository: Path, model: str | None, engine: str | None = None, given: Sequence[str] = ()) -> str:
     said: list[str] = []
-    first_engine.ensure_engine(repository, model, said.append, engine=engine)
+    first_engine.ensure_engine(repository, model, said.append, engine=engine, given=given)
     return "\n".join(said)
 
 
@@ -93,9 +97,28 @@ def test_with_an_engine_of_another_kind(repository: Path, built: list[str]) -> N
     assert ensure(repository, "someone/first", "auto") == "the engine first is there: nothing to build"
     assert ensure(repository, "someone/first", MANIFEST.engine) == "the engine first is there: nothing to build"
     assert ensure(repository, "someone/first", "vllm") == "building someone/first in the place of first"
-    assert built == [f"{workspace.demo_checkpoint()} vllm", "someone/first vllm"]
+    assert built == [f"{workspace.demo_checkpoint()} --engine vllm", "someone/first --engine vllm"]
     with pytest.raises(LaunchError, match=rf"first on {MANIFEST.engine}, and not on vllm: say with --model what"):
         ensure(repository, None, "vllm")
+
+
+def test_options_of_the_build(repository: Path, built: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are of the engine that is there, unless --model names another; the build sees what has changed."""
+    ensure(repository, None, given=["--dtype=float16"])
+    put(repository)
+    assert (
+        ensure(repository, None, given=["--dtype=float16"]) == ensure(repository, "someone/first", given=["-x"]) == ""
+    )
+    kind = f"--engine {MANIFEST.engine}"
+    demo = workspace.demo_checkpoint()
+    assert built == [f"{demo} --dtype=float16", f"someone/first {kind} --dtype=float16", f"someone/first {kind} -x"]
+    put(repository, msgspec.structs.replace(MANIFEST, builder={}))
+    with pytest.raises(LaunchError, match="give --model with --dtype=float16"):
+        ensure(repository, None, given=["--dtype=float16"])
+    (repository / "tensorrt_llm" / "1" / "engine.json").unlink()
+    monkeypatch.setenv("OPENAI_BLS_ENGINE_ADDRESS", "unix:/run/engine")
+    with pytest.raises(LaunchError, match="--dtype=float16 has no meaning here"):
+        ensure(repository, None, given=["--dtype=float16"])
 
 
 def test_a_local_checkpoint_is_the_same_from_every_folder(
@@ -119,5 +142,5 @@ def test_a_workspace_of_an_older_release_is_updated(repository: Path, built: lis
 def test_a_build_that_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A real one, in a process of its own, whose sentence is seen."""
     with pytest.raises(LaunchError, match=r"nothing could not be built \(see above\), so nothing is served"):
-        first_engine.build_apart(tmp_path / "repository", str(tmp_path / "nothing"))
-    assert capfd.readouterr().err.startswith("openai-bls serve: there is no ")
+        first_engine.build_apart(["--model", str(tmp_path / "nothing"), "--model-repository", str(tmp_path / "models")])
+    assert capfd.readouterr().err.startswith("openai-bls serve: error: there is no ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -14,6 +15,8 @@ import msgspec
 import pytest
 
 from openai_bls.commands import main as cli
+from openai_bls.commands.build import options as build_options
+from openai_bls.commands.build import within_serve
 from openai_bls.commands.completion import SHELLS
 from openai_bls.commands.table import COMMANDS
 from openai_bls.launcher.doctor import Report
@@ -61,7 +64,49 @@ def test_python_m_is_the_same() -> None:
         [sys.executable, "-m", "openai_bls", "serve", "--speed"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr.endswith("openai-bls serve: error: unrecognized arguments: --speed\n")
+    assert done.stderr.endswith(
+        "openai-bls serve: error: there is no option --speed: `openai-bls serve --help` has the options\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["serv"], "openai-bls: error: there is no command 'serv': did you mean serve?"),
+        (["serve", "--quantt", "fp8"], "openai-bls serve: error: there is no option --quantt: did you mean --quant?"),
+        (["chat", "--goodput-ttft=1"], "there is no option --goodput-ttft: `openai-bls bench` has it"),
+        (["serve", "Qwen/Qwen2.5-0.5B"], "unrecognized arguments: Qwen/Qwen2.5-0.5B (a model is --model NAME)"),
+        (["serve", "--tensor-parallel-size", "2"], "--tensor-parallel-size is an option of the guides; give --tp-size"),
+    ],
+)
+def test_what_nobody_knows_names_the_nearest(
+    words: Sequence[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(said)
+
+
+def test_serve_says_that_it_works_before_it_imports_anything() -> None:
+    """The imports take seconds the first time."""
+    broken = "import sys; sys.modules['openai_bls.commands.serve'] = None"
+    assert "looking at the machine" in run("serve", code=broken).stdout
+    assert run("serve", "--dry-run", code=broken).stdout == ""
+
+
+def test_serve_takes_the_options_of_a_build() -> None:
+    """Each is handed on as it was given, whatever its kind."""
+    given = [
+        *("--max-model-len", "4096", "--dtype", "float16", "--quant=fp8", "--served-model-name", "mine"),
+        *("--lora-dir", "a=b", "--lora-dir", "c", "--trust-remote-code", "--no-self-test", "--gather-logits"),
+        *("--multiple-profiles=disable", "--no-enable-kv-cache-reuse"),
+    ]
+    words = within_serve.words(cli.parse("serve", given))
+    build = argparse.ArgumentParser()
+    build_options.add_arguments(build)
+    assert build.parse_args(words) == build.parse_args(given)
+    assert within_serve.words(cli.parse("serve", ["--engine", "vllm", "--model", "m"])) == []
 
 
 @pytest.mark.parametrize(
@@ -107,7 +152,7 @@ def test_ctrl_c() -> None:
 )
 def test_a_missing_package(words: Sequence[str], package: str, remedy: str) -> None:
     done = run(*words, code=f"import sys; sys.modules[{package!r}] = None")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert f"does not have the package {package}: run `pip install -e {remedy}` in the source tree" in done.stderr
 
@@ -170,7 +215,7 @@ def test_doctors_document() -> None:
     found = {finding.name: finding.status for finding in report.checks}
     assert report.failed == list(found.values()).count("failed")
     assert (found["model repository"], found["ports"]) == ("failed", "failed")
-    assert {"platform", "server", "torch"} <= found.keys()
+    assert {"platform", "server", "torch", "disk", "memory"} <= found.keys()
 
 
 @pytest.mark.parametrize("command", ["chat", "bench", "smoke"])

@@ -35,6 +35,25 @@ def test_the_environment_wins_and_other_variables_are_left_alone() -> None:
     assert load(OpenAiBlsSettings, {"http_port": "9"}, environ).http_port == 7
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("http_port", "abc", "http_port is 'abc'; it is a whole number from 0 to 65535"),
+        ("max_choices", "0", "max_choices is '0'; it is a whole number from 1 on"),
+        ("guard_timeout_s", "soon", "guard_timeout_s is 'soon'; it is a number above 0 to 3600"),
+        ("http_ui", "perhaps", "http_ui is 'perhaps'; it is true or false"),
+        ("request_log", "xml", "request_log is 'xml'; it is one of json, off, text"),
+    ],
+)
+def test_a_bad_value_is_named_with_what_it_may_be(name: str, value: str, said: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(OpenAiBlsSettings, {name: value}, {})
+    assert str(refused.value) == said
+    variable = f"OPENAI_BLS_{name.upper()}"
+    with pytest.raises(SettingsError, match=re.escape(f"{value!r} ({variable}); it is")):
+        load(OpenAiBlsSettings, {}, {variable: value})
+
+
 def test_a_secret_comes_from_the_environment_alone() -> None:
     assert load(OpenAiBlsSettings, {}, {"OPENAI_BLS_API_KEY": "k"}).api_key == "k"
     with pytest.raises(SettingsError, match="api_key"):

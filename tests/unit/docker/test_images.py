@@ -211,7 +211,7 @@ def test_what_cannot_be_written_or_understood_is_one_sentence(runtime: Image, tm
     (tmp_path / "file").touch()
     done = start(runtime, "prepare", OPENAI_BLS_MODEL_REPOSITORY=str(tmp_path / "file" / "models"))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith("openai_bls: error: cannot write to ")
+    assert done.stderr.startswith("openai-bls prepare: error: cannot write to ")
 
 
 def test_an_engine_in_the_image(cpu: Image, replay: Replay, index: Index, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import re
 import shlex
+from argparse import SUPPRESS
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -131,8 +132,11 @@ def build_options() -> set[str]:
 
 
 @cache
-def serve_options() -> set[str]:
-    return options_of(parse("serve", []).parser)
+def serve_options(*, shown: bool = False) -> set[str]:
+    """All options; with `shown` those of its own help, of which a build has more."""
+    parser = parse("serve", []).parser
+    hidden = {name for action in parser._actions if action.help == SUPPRESS for name in action.option_strings}
+    return options_of(parser) - (hidden if shown else set())
 
 
 def is_variable(name: str) -> bool:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import shlex
 import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,13 +15,14 @@ import pytest
 
 from openai_bls.commands import main as cli
 from openai_bls.commands.serve import serve_options
-from openai_bls.launcher import checks, readiness
+from openai_bls.launcher import checks, readiness, workspace
 from openai_bls.launcher.checks import with_tls
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.doctor import doctor, examine
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ranks import RankOptions
 from openai_bls.launcher.readiness import expected_models, get, not_ready, served_models
+from openai_bls.launcher.serving import exposure
 from openai_bls.launcher.serving import plan as serve_plan
 from openai_bls.launcher.serving.examples import examples
 from openai_bls.launcher.serving.plan import ServeOptions, triton_flags
@@ -79,7 +82,7 @@ def test_serve_reads_what_is_said_of_ranks(monkeypatch: pytest.MonkeyPatch) -> N
         (["--world-size", "two"], "invalid int value"),
         (["--mode", "follower"], "invalid choice"),
         (["--tensorrt_llm_model_name", "a,,b"], "not a list of names"),
-        ([], "--openai-port: invalid int value: 'nine'"),
+        ([], "--openai-port: 'nine' (OPENAI_BLS_HTTP_PORT) is no port: it is a whole number"),
     ],
 )
 def test_bad_options(
@@ -115,6 +118,64 @@ def test_dry_run_prints_a_script(
     ]
     assert "--exit-timeout-secs=30" in words
     assert words[-1] == "--backend-config=python,shm-region-prefix-name=openai_bls_"
+
+
+def test_dry_run_before_anything_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The build that comes first, then the server, as a script of one; and nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("OPENAI_BLS_MODEL_REPOSITORY", raising=False)
+    *lines, command = run_dry(capsys, "--dtype", "float16", "--api-key", "secret", "--host", "0.0.0.0")
+    repository = workspace.own_workspace(os.environ)
+    build = next(line for line in lines if not line.startswith("#"))
+    demo = str(workspace.demo_checkpoint())
+    assert shlex.split(build) == [
+        *("openai-bls", "build", "--model", demo, "--model-repository", str(repository), "--dtype=float16")
+    ]
+    assert "export OPENAI_BLS_API_KEY=secret" in lines
+    words = shlex.split(command)
+    assert f"--model-repository={repository}" in words
+    # A key keeps what asks for none on loopback.
+    assert {"--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--metrics-address=0.0.0.0"} <= set(words)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("host", "environ", "said"),
+    [
+        (
+            "127.0.0.1",
+            {},
+            "open: /v1 to this machine, without a key; Triton's HTTP and gRPC to this machine, without a key;",
+        ),
+        ("0.0.0.0", {}, "WARNING: open: /v1 to whoever reaches 0.0.0.0, without a key; "),
+        (
+            "0.0.0.0",
+            {"API_KEY": "k"},
+            "open: /v1 to whoever reaches 0.0.0.0 with a key; Triton's HTTP and gRPC to this machine "
+            "with a key (mine without one); metrics to whoever reaches 0.0.0.0, without a key",
+        ),
+        (
+            "0.0.0.0",
+            {"API_KEY": "k", "TRITON_REQUIRES_KEY": "false"},
+            "open: /v1 to whoever reaches 0.0.0.0 with a key; Triton's HTTP and gRPC to whoever reaches 0.0.0.0,",
+        ),
+    ],
+)
+def test_what_is_open_to_whom(tmp_path: Path, host: str, environ: dict[str, str], said: str) -> None:
+    workspace.update(tmp_path, lambda _: None)
+    (tmp_path / "mine" / "1").mkdir(parents=True)
+    names = expected_models(tmp_path)
+    given = {f"OPENAI_BLS_{name}": value for name, value in environ.items()}
+    options = exposure.closed(ServeOptions(repository=tmp_path, host=host), given)
+    keyless = exposure.without_keys(tmp_path, names)
+    assert keyless == ["mine"]
+    assert exposure.sentence(options, given, names, keyless).startswith(said)
+    # Who says where the ports are has them there.
+    named = exposure.closed(ServeOptions(repository=tmp_path, host=host, triton_host="10.0.0.1"), given)
+    assert named.triton_address == "10.0.0.1"
 
 
 def test_dry_run_tells_what_leaves_the_environment(
@@ -305,6 +366,20 @@ def test_the_names_that_are_served(models_port: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(readiness, "LISTING_SECONDS", 0)
     ModelsPage.pages = [models_page(("demo", "demo", None))]
     assert served_models("127.0.0.1", Ports(openai=models_port), 2) == ["demo"]
+
+
+def test_examples_with_a_key_run_in_a_shell(tmp_path: Path) -> None:
+    """Each curl gets the key of the environment, and JSON that is one."""
+    text = examples("127.0.0.1", PORTS, ["openai_bls", "ensemble"], "demo", keys=True)
+    (tmp_path / "curl").write_text('#!/bin/sh\nprintf "%s\\n" "$@" >&2\n')
+    (tmp_path / "curl").chmod(0o755)
+    shell = text.partition("# OpenAI API, Python")[0]
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "OPENAI_BLS_API_KEY": "k"}
+    said = subprocess.run(["sh", "-c", shell], env=environ, capture_output=True, text=True, check=False).stderr
+    bodies = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert [body.get("api_key") for body in bodies] == ["k", "k", "k", None]
+    assert "authorization: Bearer k" in said
+    assert 'api_key=os.environ["OPENAI_BLS_API_KEY"]' in text
 
 
 def test_examples_follow_the_repository() -> None:

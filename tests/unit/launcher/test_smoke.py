@@ -267,8 +267,8 @@ def test_without_the_openai_package() -> None:
     path = str(ROOT / "build" / "smoke.py")
     code = f"import runpy, sys; sys.modules['openai'] = None; runpy.run_path({path!r}, run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("build/smoke.py: ")
+    assert done.returncode == 2
+    assert done.stderr.startswith("build/smoke.py: error: ")
     assert done.stderr.endswith(
         "does not have the package openai: run `pip install -e '.[smoke]'` in the source tree\n"
     )
@@ -282,8 +282,8 @@ def test_every_name_once() -> None:
 @pytest.mark.parametrize(
     "argv",
     [
-        ["--url", "host:9000/v1"],
-        ["--url", "http://host:9000"],
+        ["--url", "ftp://host:9000/v1"],
+        ["--url", "host:nine"],
         ["--triton-url", "http://host:8000"],
         ["--url", "http://host:9000/v1", "--grpc-url", "http://host:8001"],
         ["--url", "http://host:9000/v1", "--grpc-url", "host"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import json
 import resource
@@ -71,6 +72,11 @@ def test_all_lines_are_read_once_in_small_parts(sizes: list[int], most: int) -> 
     assert [place.text for place in found] == [text for text in texts if text.strip()]
     whole = b"".join(texts)
     assert all(whole[place.start : place.end] == place.text for place in found)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_line() -> None:
+    text = json.dumps(request("a")).encode()
+    assert lines.parse(codecs.BOM_UTF8 + text) == lines.parse(text)
 
 
 def test_a_line_that_is_too_long_is_one_line(tmp_path: Path) -> None:

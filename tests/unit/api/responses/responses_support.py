@@ -15,6 +15,8 @@ from starlette.applications import Starlette
 
 from openai_bls.api.http.handlers import Api
 from openai_bls.api.http.write_batcher import WriteBatcher
+from openai_bls.api.responses.conversation_endpoints import ConversationHandlers
+from openai_bls.api.responses.conversation_store import ConversationStore
 from openai_bls.api.responses.endpoints import ENDPOINTS, ResponsesHandlers
 from openai_bls.api.responses.store import ResponseStore
 from openai_bls.output.detect import detect
@@ -152,11 +154,14 @@ class Place:
     def __init__(self, bench: Bench | None = None, store: ResponseStore | None = None) -> None:
         self.bench = bench if bench is not None else Bench(formats=THINKS_AND_CALLS)
         self.store = store if store is not None else ResponseStore()
+        self.conversations = ConversationStore()
 
     def app(self) -> Starlette:
         """The routes alone; for a running event loop."""
         api = Api(self.bench.service, WriteBatcher(asyncio.get_running_loop()))
-        api.shared(ResponsesHandlers).store = self.store
+        responses, conversations = api.shared(ResponsesHandlers), api.shared(ConversationHandlers)
+        responses.store = conversations.responses = self.store
+        responses.conversations = conversations.store = self.conversations
         return Starlette(routes=[route for endpoint in ENDPOINTS for route in endpoint.routes(api)])
 
     def ask(

@@ -156,6 +156,16 @@ async def test_a_background_response_is_continued() -> None:
     assert [message["content"] for message in client.place.messages] == ["one", "two", "three"]
 
 
+def test_a_follower_that_is_ahead_gets_what_it_asked_for() -> None:
+    """`starting_after` beyond the last event: those events alone, however they come."""
+    recording, sink = Recording(), FakeSink()
+    recording.write(b"0\n\n")
+    recording.follow(sink, after=2)
+    for chunk in (b"1\n\n", b"2\n\n3\n\n", b"4\n\n"):
+        recording.write(chunk)
+    assert b"".join(sink.raw) == b"3\n\n4\n\n"
+
+
 def test_a_recording_is_bounded() -> None:
     recording = Recording(max_bytes=40)
     first = FakeSink()

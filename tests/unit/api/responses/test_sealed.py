@@ -120,7 +120,6 @@ def test_compaction_of_a_stored_conversation() -> None:
         ({}, "input"),
         ({"input": "x", "tools": []}, "tools"),
         ({"input": "x", "image": {"context_compression": "enabled"}}, "image"),
-        ({"input": "x", "prompt_cache_options": {}}, "prompt_cache_options"),
         ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "input[0].encrypted_content"),
         ({"input": "x" * 5000}, "input"),
     ],

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.api.responses.store import References, ResponseStore, Stored
+from openai_bls.api.responses.store import References, ResponseStore, Snapshot, Stored
 from openai_bls.core.errors import InvalidRequestError
 
 
@@ -107,9 +107,9 @@ def test_the_bounds_hold_and_every_byte_is_counted_once(steps: list[tuple[str, i
         elif action == "delete":
             store.delete(name)
         alive = {id(entry): entry for key, entry in listed.items() if store.get(key) is entry}
-        reached = dict(alive)
+        reached: dict[int, Stored | Snapshot] = dict(alive)
         for entry in alive.values():
-            node: Stored | None = entry
+            node: Stored | Snapshot | None = entry
             while node is not None:
                 reached[id(node)] = node
                 node = node.previous

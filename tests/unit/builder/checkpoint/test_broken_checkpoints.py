@@ -282,7 +282,7 @@ def test_broken(
     spoil, told = BROKEN[case]
     spoil(source)
     capsys.readouterr()
-    assert build_main(["--model", str(source), "--model-repository", str(repository)]) == 1
+    assert build_main(["--model", str(source), "--model-repository", str(repository)]) == 2
     printed = capsys.readouterr().err
     assert printed.startswith("openai-bls build: ")
     assert printed.count("\n") == 1
@@ -358,7 +358,7 @@ def test_paths_that_are_no_names(
         (tmp_path / "loop", repository, "loop is a link that leads nowhere"),
         (shutil.copytree(latin, tmp_path / "plain"), elsewhere, "is not UTF-8"),
     ):
-        assert build_main(["--model", str(model), "--model-repository", str(target)]) == 1
+        assert build_main(["--model", str(model), "--model-repository", str(target)]) == 2
         printed = capsys.readouterr().err
         assert told in printed
         assert printed.count("\n") == 1

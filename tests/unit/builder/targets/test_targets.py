@@ -193,8 +193,8 @@ def test_a_repository_that_nobody_may_change(
     assert refusal(source, repository, engine="null", force=True).startswith(where)
     assert refusal(source, repository, engine="null", name="other", served_model_name="other").startswith(where)
     assert refusal(source, repository, engine="null", name="small", served_model_name="new").startswith(where)
-    assert build_main(["--model-repository", str(repository), "--remove", "small"]) == 1
-    assert capsys.readouterr().err.startswith(f"openai-bls build: {where}")
+    assert build_main(["--model-repository", str(repository), "--remove", "small"]) == 2
+    assert capsys.readouterr().err.startswith(f"openai-bls build: error: {where}")
     assert contents(repository) == before
 
 
@@ -341,7 +341,7 @@ def test_remove(source: Path, repository: Path, capsys: pytest.CaptureFixture[st
     after = contents(repository)
     assert set(after) == set(before) | other
     assert served_names(repository) == {"tensorrt_llm": ["openai_bls"], "tensorrt_llm_smaller": ["other"]}
-    assert build_main(where) == 1
+    assert build_main(where) == 2
     assert "there is no engine small" in capsys.readouterr().err
 
 

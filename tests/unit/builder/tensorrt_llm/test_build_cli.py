@@ -254,7 +254,7 @@ def test_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert captured.out.partition("\nProblems\n  - ")[2].startswith("--max-output-len and --max-seq-len")
     assert not captured.err
-    assert build_main(["--dry-run", "--engine", "null"]) == 1
+    assert build_main(["--dry-run", "--engine", "null"]) == 2
     assert "the engine null has nothing to plan" in capsys.readouterr().err
     assert contents(tmp_path) == before
 
@@ -404,7 +404,7 @@ def test_a_killed_worker(running: Running) -> None:
     with outlived(running.guardian):
         os.kill(running.worker, signal.SIGKILL)
     code, said = running.end()
-    assert code == 1
+    assert code == 2
     assert "the build was killed, most likely by the kernel for want of host memory" in said
     assert contents(running.repository) == running.before
     assert not leftovers(running.repository)

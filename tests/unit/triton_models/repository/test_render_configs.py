@@ -284,7 +284,7 @@ def test_a_further_engine(repository: Path) -> None:
         ("openai_bls.http_port", "not MODEL.NAME=VALUE"),
         ("openai.http_port=1", "no model 'openai' in the repository; there are preprocessing, tensorrt_llm"),
         ("openai_bls.prt=1", "openai_bls: unknown parameter 'prt' in config.pbtxt; known are http_host"),
-        ("openai_bls.http_port=x", "openai_bls: bad parameter value"),
+        ("openai_bls.http_port=x", "openai_bls: http_port is 'x'; it is a whole number from 0 to 65535"),
         ("openai_bls.api_key=secret", "unknown parameter 'api_key'"),
         ("openai_bls.instances=-1", "instances is '-1': a number from 0"),
         ("postprocessing.threads=2", "postprocessing has no parameters"),
@@ -297,7 +297,7 @@ def test_a_further_engine(repository: Path) -> None:
         ("tensorrt_llm.decoupled_mode=perhaps", "decoupled_mode is 'perhaps': true or false"),
         ("ensemble.colour=red", "ensemble is an ensemble: it has no parameters"),
         ("tensorrt_llm.gpt_model_path=/x", "tensorrt_llm: unknown parameter 'gpt_model_path'"),
-        ("tensorrt_llm.batch_scheduler_policy=best", "tensorrt_llm: bad parameter value"),
+        ("tensorrt_llm.batch_scheduler_policy=best", "tensorrt_llm: batch_scheduler_policy is 'best'; it is one of "),
         # What the server itself would refuse at its next start, or serve with other shapes.
         ("openai_bls.tool_call_parser=nobodys", "openai_bls: tool_call_parser is 'nobodys'; known are auto, none, "),
         ("openai_bls.reasoning_parser=tensorrt_llm=qwen,auto", "is neither one format nor a list of"),

@@ -1,0 +1,64 @@
+"""Variables `OPENAI_BLS_...` of the environment that nothing reads, and the nearest name that something reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from openai_bls.core.process_folder import VARIABLE as PROCESS_FOLDER_VARIABLE
+from openai_bls.core.processes import MARK_VARIABLE, OUTER_LIBRARY_PATH_VARIABLE
+from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings, PreprocessingSettings, TensorRtLlmSettings
+from openai_bls.engines.registry import ENGINES
+from openai_bls.launcher.checks import PORT_SETTINGS
+from openai_bls.launcher.tritonserver.command import THREAD_POOL_VARIABLE
+from openai_bls.launcher.workspace import REPOSITORY_VARIABLE
+from openai_bls.pipeline.metrics.restarts import VARIABLE as RESTARTS_VARIABLE
+from openai_bls.transport.engine_process.process import MARK_VARIABLE as ENGINE_MARK_VARIABLE
+from openai_bls.triton_models.repository.cpp_backend import CppSettings
+
+TRITON_HOST_VARIABLE = "OPENAI_BLS_TRITON_HOST"
+
+_SETTINGS = (OpenAiBlsSettings, PreprocessingSettings, TensorRtLlmSettings, CppSettings)
+_OWN = {
+    MARK_VARIABLE,
+    OUTER_LIBRARY_PATH_VARIABLE,
+    PROCESS_FOLDER_VARIABLE,
+    RESTARTS_VARIABLE,
+    ENGINE_MARK_VARIABLE,
+    "OPENAI_BLS_BENCH_KEY",
+}
+"""Variables that our programs set for each other."""
+_SERVICE = re.compile(r"OPENAI_BLS(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
+"""Variables that Kubernetes sets in every pod for a service called `openai-bls` or `openai-bls-...`."""
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """A sentence about each variable with our prefix that nothing reads."""
+    given = [name for name in sorted(environ) if name.startswith(ENV_PREFIX)]
+    if not given:
+        return []
+    known = _known()
+    said = []
+    for name in given:
+        if name in known or name in _OWN or _SERVICE.fullmatch(name):
+            continue
+        # Without the prefix, which would make all of them alike.
+        near = get_close_matches(name.removeprefix(ENV_PREFIX), [one.removeprefix(ENV_PREFIX) for one in known], 1)
+        hint = f": did you mean {ENV_PREFIX}{near[0]}?" if near else ""
+        said.append(f"nothing reads the variable {name}{hint}")
+    return said
+
+
+def _known() -> set[str]:
+    """Variables that people set."""
+    settings = {f"{ENV_PREFIX}{name.upper()}" for cls in _SETTINGS for name in cls.__struct_fields__}
+    options = {
+        f"{ENV_PREFIX}ENGINE_{name.upper()}"
+        for entry in ENGINES.values()
+        if (struct := entry.options) is not None
+        for name in ("engine", *struct.__struct_fields__)
+    }
+    ports = {variable for _, _, variable in PORT_SETTINGS.values()}
+    launcher = {REPOSITORY_VARIABLE, TRITON_HOST_VARIABLE, THREAD_POOL_VARIABLE, f"{ENV_PREFIX}ENGINE"}
+    return settings | options | ports | launcher
