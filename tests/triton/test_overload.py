@@ -100,7 +100,8 @@ async def until(server: RunningServer, condition: Callable[[Any], bool]) -> None
 
 
 def waiting(samples: Any) -> float:
-    return find(samples, "requests_waiting")
+    """Requests that wait in `openai_bls`, without those that wait in the engine."""
+    return find(samples, "requests_waiting") - find(samples, "engine_sequences_waiting")
 
 
 async def busy(server: RunningServer, client: openai.AsyncOpenAI, tokens: int = 2000) -> list[Stream]:
