@@ -44,6 +44,7 @@ Probability = Annotated[float, Meta(ge=0.0, le=1.0)]
 TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Choices = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Priority = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 # OpenAI allows 64 characters, Anthropic 128.
 FunctionName = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.\-]+\Z")]
@@ -284,11 +285,13 @@ class Generation(StructuredOutput, kw_only=True):
     """Unless given, true for a raw prompt and false for a chat, whose template writes its own."""
     truncate_prompt_tokens: PositiveInt | None = None
     """Keeps so many of the prompt's last tokens."""
+    priority: Priority | None = None
+    """Place in the queue among the requests of the same API key: the lower, the earlier; 0 unless given. It takes
+    nothing from other keys, and stops nothing that the engine has begun."""
     # ours
     timeout: Timeout | None = None
     """Seconds from the request's arrival in which it must be answered."""
     # unsupported: see UNSUPPORTED
-    priority: Any = UNSET
     use_beam_search: Any = UNSET
     length_penalty: Any = UNSET
 
@@ -374,9 +377,6 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "functions": Unsupported(([],), "use tools"),
     "function_call": Unsupported(("none", "auto"), "use tools and tool_choice"),
     "suffix": Unsupported(("",), "the served models do not fill in the middle"),
-    "priority": Unsupported(
-        (0,), "API keys take turns, and the requests of a key are served in the order they come in"
-    ),
     "use_beam_search": Unsupported((False,), "the engines sample; use n or best_of"),
     "length_penalty": Unsupported((1,), "it belongs to beam search, which there is not"),
 }
