@@ -45,6 +45,13 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     the memory, for the attention `paged` on a GPU of compute capability 8.9 or later."""
     prefix_sharing: bool = True
     """Prompts with a common beginning share its KV cache."""
+    kv_events_endpoint: str = ""
+    """ZMQ address where the events of the prefix cache are published, in vLLM's form: `tcp://*:5557` listens,
+    `tcp://host:5557` connects. Empty is off. Needs `prefix_sharing` and the runner `continuous_batching`."""
+    kv_events_replay_endpoint: str = ""
+    """ZMQ address, `tcp://*:5558` for example, where consumers ask for events that they have missed; empty is none."""
+    kv_events_topic: str = ""
+    """Topic of the published events; llm-d's endpoint picker expects `kv@POD@MODEL`."""
     runner: Literal["auto", "continuous_batching", "dynamic_cache"] = "auto"
     """Runner that generates. `continuous_batching` is transformers', over one paged cache; `dynamic_cache` runs steps
     of the model's own forward pass with a cache for each sequence, slower and for any model. `auto` goes by the
