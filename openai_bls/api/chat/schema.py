@@ -294,6 +294,9 @@ class Generation(StructuredOutput, kw_only=True):
     # unsupported: see UNSUPPORTED
     use_beam_search: Any = UNSET
     length_penalty: Any = UNSET
+    # SGLang's, which vllm-router and sglang-router add at these values
+    no_stop_trim: Any = UNSET
+    return_hidden_states: Any = UNSET
 
 
 class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):
@@ -344,6 +347,8 @@ class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True
     web_search_options: Any = UNSET
     functions: Any = UNSET
     function_call: Any = UNSET
+    separate_reasoning: Any = UNSET
+    stream_reasoning: Any = UNSET
 
 
 class CompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):
@@ -379,5 +384,9 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "suffix": Unsupported(("",), "the served models do not fill in the middle"),
     "use_beam_search": Unsupported((False,), "the engines sample; use n or best_of"),
     "length_penalty": Unsupported((1,), "it belongs to beam search, which there is not"),
+    "no_stop_trim": Unsupported((False,), "use include_stop_str_in_output"),
+    "return_hidden_states": Unsupported((False,), "the engines give tokens; for vectors use /v1/embeddings"),
+    "separate_reasoning": Unsupported((True,), "thoughts come apart from the answer, or not: include_reasoning"),
+    "stream_reasoning": Unsupported((True,), "thoughts are streamed as they come"),
 }
 """Field name → the values at which it may be given; null always may."""
