@@ -38,6 +38,8 @@ class Consumer:
         self.blocks: dict[Any, Block] = {}
         """Contents of the cache by hash."""
         self.kinds: list[str] = []
+        self._knows_all = False
+        """False while it may have missed events that are kept no more."""
 
     def close(self) -> None:
         self._context.destroy(linger=0)
@@ -55,7 +57,7 @@ class Consumer:
                 assert topic.decode() == self._topic
                 # A consumer that comes late, or is slow, has missed some.
                 if int.from_bytes(number, "big") == self.next_number:
-                    self._take(payload)
+                    self._take(self.next_number, payload)
 
     def catch_up(self) -> None:
         """Ask for all that was published and has not come."""
@@ -66,21 +68,25 @@ class Consumer:
             if int.from_bytes(number, "big", signed=True) == -1:
                 return
             assert topic.decode() == self._topic
-            assert int.from_bytes(number, "big") == self.next_number
+            assert int.from_bytes(number, "big") == self.next_number or not self._knows_all
             self.replayed += 1
-            self._take(payload)
+            self._take(int.from_bytes(number, "big"), payload)
 
     def tokens(self, block_hash: Any) -> list[int]:
         """All tokens up to the end of a block, from the beginning of its prompt."""
         block = self.blocks[block_hash]
         return [*(self.tokens(block.parent) if block.parent is not None else []), *block.token_ids]
 
-    def _take(self, payload: bytes) -> None:
-        self.next_number += 1
+    def _take(self, number: int, payload: bytes) -> None:
+        self._knows_all |= number == 0
+        self.next_number = number + 1
         sent_at, events, *_ = msgspec.msgpack.decode(payload)
         assert abs(time.time() - sent_at) < 24 * 3600
         for event in events:
-            self._apply(event if isinstance(event, dict) else _named(event))
+            named = event if isinstance(event, dict) else _named(event)
+            self._knows_all |= named["type"] == "AllBlocksCleared"
+            if self._knows_all:
+                self._apply(named)
 
     def _apply(self, event: dict[str, Any]) -> None:
         self.kinds.append(event["type"])
