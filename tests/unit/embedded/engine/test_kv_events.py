@@ -28,9 +28,13 @@ def endpoints(tmp_path: Path) -> dict[str, str]:
     return {name: f"ipc://{tmp_path}/{name}" for name in ("kv_events_endpoint", "kv_events_replay_endpoint")}
 
 
+def follow(endpoints: dict[str, str]) -> Consumer:
+    return Consumer(endpoints["kv_events_endpoint"], endpoints["kv_events_replay_endpoint"], TOPIC)
+
+
 @pytest.fixture
 def consumer(endpoints: dict[str, str]) -> Iterator[Consumer]:
-    made = Consumer(*endpoints.values(), topic=TOPIC)
+    made = follow(endpoints)
     yield made
     made.close()
 
@@ -68,7 +72,7 @@ def test_a_consumer_has_what_the_cache_has(
         answered += len(tokens) > len(conversations[0])
     assert answered
     # A consumer that comes late has all of it from the replay.
-    late = Consumer(*endpoints.values(), topic=TOPIC)
+    late = follow(endpoints)
     late.catch_up()
     assert (late.blocks, late.replayed) == (consumer.blocks, consumer.next_number)
     late.close()
