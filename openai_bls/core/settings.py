@@ -244,6 +244,13 @@ class TensorRtLlmSettings(OfficialSettings, frozen=True, forbid_unknown_fields=T
     """Settings of the model `tensorrt_llm` with our own model.py: also how it reaches an engine in a process of its
     own."""
 
+    kv_events_endpoint: str = ""
+    """ZMQ address where the engine publishes the events of its prefix cache, in vLLM's form: `tcp://*:5557` listens,
+    `tcp://host:5557` connects. Empty is off. With the embedded engine and TensorRT-LLM; vLLM has its own argument."""
+    kv_events_replay_endpoint: str = ""
+    """ZMQ address, `tcp://*:5558` for example, where consumers ask for events that they have missed; empty is none."""
+    kv_events_topic: str = ""
+    """Topic of the published events; llm-d's endpoint picker expects `kv@POD@MODEL`."""
     engine_python: str = ""
     """Python interpreter of the engine's own process: an absolute path, or a command on PATH. Empty goes by
     `engine_python` in engine.json, and without one there runs the engine in the model's process."""

@@ -9,7 +9,9 @@ import msgspec
 from openai_bls.core.manifest import EngineLoadError, Manifest, NotNegative, Positive
 from openai_bls.core.settings import TensorRtLlmSettings
 
+_KV_EVENTS = ("kv_events_endpoint", "kv_events_replay_endpoint", "kv_events_topic")
 _SHARED_SETTINGS = {
+    *_KV_EVENTS,
     "exclude_input_in_output",
     "max_tokens_in_paged_kv_cache",
     "enable_kv_cache_reuse",
@@ -45,6 +47,12 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     the memory, for the attention `paged` on a GPU of compute capability 8.9 or later."""
     prefix_sharing: bool = True
     """Prompts with a common beginning share its KV cache."""
+    kv_events_endpoint: str = ""
+    """ZMQ address of KV events; empty takes that of the settings. Needs `prefix_sharing` and `continuous_batching`."""
+    kv_events_replay_endpoint: str = ""
+    """ZMQ address at which they are sent again; empty takes that of the settings."""
+    kv_events_topic: str = ""
+    """Topic of KV events; empty takes that of the settings."""
     runner: Literal["auto", "continuous_batching", "dynamic_cache"] = "auto"
     """Runner that generates. `continuous_batching` is transformers', over one paged cache; `dynamic_cache` runs steps
     of the model's own forward pass with a cache for each sequence, slower and for any model. `auto` goes by the
@@ -110,7 +118,7 @@ def with_settings(options: EngineOptions, settings: TensorRtLlmSettings) -> Engi
                 f"{name} in config.pbtxt is for TensorRT-LLM engines, and this one is embedded; "
                 f"it knows {', '.join(sorted(_SHARED_SETTINGS))}"
             )
-    changes: dict[str, object] = {}
+    changes: dict[str, object] = {name: getattr(options, name) or getattr(settings, name) for name in _KV_EVENTS}
     if settings.max_tokens_in_paged_kv_cache and not options.max_tokens_in_kv_cache:
         changes["max_tokens_in_kv_cache"] = settings.max_tokens_in_paged_kv_cache
     if settings.enable_kv_cache_reuse is False:

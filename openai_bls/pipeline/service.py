@@ -227,14 +227,23 @@ class Service:
         admission = self.admission(target.model)
         # Before anything is done for it.
         most = math.inf if request.max_tokens is None else request.max_tokens
-        admission.check(context.key, deadline, max_tokens=most)
+        admission.check(context.key, deadline, max_tokens=most, priority=request.priority)
         with self.enter(context, began_at) as life:
             writer, sequences, prompts = await within(deadline, prepare(request, target, self.settings, make_writer))
             prompt_tokens = [len(prompt) for prompt in prompts.token_ids]
             engine = target.model.engine
             adapter = self.metrics.adapter_request(target.model.info.model_name, target.lora_name)
             generation = admitted_generation(
-                life, admission, target.name, engine, sequences, writer, prompt_tokens, deadline, adapter
+                life,
+                admission,
+                target.name,
+                engine,
+                sequences,
+                writer,
+                prompt_tokens,
+                deadline,
+                adapter,
+                priority=request.priority,
             )
         return generation, writer
 

@@ -100,7 +100,8 @@ async def until(server: RunningServer, condition: Callable[[Any], bool]) -> None
 
 
 def waiting(samples: Any) -> float:
-    return find(samples, "requests_waiting")
+    """Requests that wait in `openai_bls`, without those that wait in the engine."""
+    return find(samples, "requests_waiting") - find(samples, "engine_sequences_waiting")
 
 
 async def busy(server: RunningServer, client: openai.AsyncOpenAI, tokens: int = 2000) -> list[Stream]:
@@ -134,6 +135,43 @@ async def test_a_key_with_many_streams_does_not_hold_up_another(
     await other.end()
     await until(server, lambda samples: waiting(samples) <= 6 - PLACES)
     await leave(server, queued)
+
+
+async def test_within_a_key_the_lowest_priority_is_next(server: RunningServer, client: openai.AsyncOpenAI) -> None:
+    running = [Stream(client, "many", 2000) for _ in range(PLACES)]
+    await until(server, lambda samples: find(samples, "requests_in_progress") - waiting(samples) == PLACES)
+    many, ended = client.with_options(api_key="many"), list[int]()
+    short: Any = {"max_tokens": 30, "ignore_eos": True}
+
+    async def asked(priority: int, answer: Callable[[dict[str, Any]], Any]) -> None:
+        # Of the default priority is what names none.
+        await answer({**short, **({"priority": priority} if priority else {})})
+        ended.append(priority)
+
+    async def chat(fields: dict[str, Any]) -> None:
+        await many.chat.completions.create(model="openai_bls", messages=HELLO, extra_body=fields)
+
+    async def completion(fields: dict[str, Any]) -> None:
+        await many.completions.create(model="openai_bls", prompt="Hello", extra_body=fields)
+
+    async def response(fields: dict[str, Any]) -> None:
+        given = {name: value for name, value in fields.items() if name != "max_tokens"}
+        await many.responses.create(model="openai_bls", input="Hello", max_output_tokens=30, extra_body=given)
+
+    async def generate(fields: dict[str, Any]) -> None:
+        body = {"messages": json.dumps(HELLO), "api_key": "many", **fields}
+        await asyncio.to_thread(triton_client.chat, server.http_url, body)
+
+    doors = ((7, chat), (3, completion), (0, chat), (-1, response), (-2, generate))
+    tasks = []
+    for count, (priority, answer) in enumerate(doors, 1):
+        tasks.append(asyncio.create_task(asked(priority, answer)))
+        await until(server, lambda samples, count=count: waiting(samples) == count)  # type: ignore[misc]
+    # One place for them all.
+    running.pop().task.cancel()
+    await asyncio.gather(*tasks)
+    assert ended == [-2, -1, 0, 3, 7]
+    await leave(server, running)
 
 
 def refusals(server: RunningServer) -> list[str]:

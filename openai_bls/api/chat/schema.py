@@ -44,6 +44,7 @@ Probability = Annotated[float, Meta(ge=0.0, le=1.0)]
 TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Choices = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Priority = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 # OpenAI allows 64 characters, Anthropic 128.
 FunctionName = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.\-]+\Z")]
@@ -285,13 +286,18 @@ class Generation(StructuredOutput, kw_only=True):
     """Unless given, true for a raw prompt and false for a chat, whose template writes its own."""
     truncate_prompt_tokens: PositiveInt | None = None
     """Keeps so many of the prompt's last tokens."""
+    priority: Priority | None = None
+    """Place in the queue among the requests of the same API key: the lower, the earlier; 0 unless given. It takes
+    nothing from other keys, and stops nothing that the engine has begun."""
     # ours
     timeout: Timeout | None = None
     """Seconds from the request's arrival in which it must be answered."""
     # unsupported: see UNSUPPORTED
-    priority: Any = UNSET
     use_beam_search: Any = UNSET
     length_penalty: Any = UNSET
+    # SGLang's, which vllm-router and sglang-router add at these values
+    no_stop_trim: Any = UNSET
+    return_hidden_states: Any = UNSET
 
 
 class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):
@@ -343,6 +349,8 @@ class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True
     moderation: Any = UNSET
     functions: Any = UNSET
     function_call: Any = UNSET
+    separate_reasoning: Any = UNSET
+    stream_reasoning: Any = UNSET
 
 
 class CompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):
@@ -377,10 +385,11 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "functions": Unsupported(([],), "use tools"),
     "function_call": Unsupported(("none", "auto"), "use tools and tool_choice"),
     "suffix": Unsupported(("",), "the served models do not fill in the middle"),
-    "priority": Unsupported(
-        (0,), "API keys take turns, and the requests of a key are served in the order they come in"
-    ),
     "use_beam_search": Unsupported((False,), "the engines sample; use n or best_of"),
     "length_penalty": Unsupported((1,), "it belongs to beam search, which there is not"),
+    "no_stop_trim": Unsupported((False,), "use include_stop_str_in_output"),
+    "return_hidden_states": Unsupported((False,), "the engines give tokens; for vectors use /v1/embeddings"),
+    "separate_reasoning": Unsupported((True,), "thoughts come apart from the answer, or not: include_reasoning"),
+    "stream_reasoning": Unsupported((True,), "thoughts are streamed as they come"),
 }
 """Field name → the values at which it may be given; null always may."""

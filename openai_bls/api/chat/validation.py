@@ -105,6 +105,7 @@ def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) 
         "structured": requested({name: getattr(request, name) for name in schema.STRUCTURED_FIELDS}),
         "truncate_prompt_tokens": request.truncate_prompt_tokens,
         "timeout": request.timeout,
+        "priority": request.priority or 0,
         "stream": bool(request.stream),
         "include_usage": options is not None and bool(options.include_usage),
         "continuous_usage_stats": options is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +23,9 @@ from openai_bls.pipeline.service import Service, within
 
 logger = logging.getLogger(__name__)
 
-OneShot = Callable[[Service, RequestContext, dict[str, Any]], Coroutine[Any, Any, msgspec.Struct]]
+OneShot = Callable[
+    [Service, RequestContext, dict[str, Any]], Coroutine[Any, Any, msgspec.Struct | Sequence[msgspec.Struct]]
+]
 """Maker of the whole answer to a request body; raises ApiError. Cancelling it cancels the work."""
 
 

@@ -1,6 +1,7 @@
 """Body and answer of /v1/embeddings.
 
-Source: the OpenAI API reference; `pooling` and `add_special_tokens` are additions, the latter under vLLM's name.
+Source: the OpenAI API reference; `pooling`, `add_special_tokens` and `priority` are additions, the latter two under
+vLLM's names.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from openai_bls.api.chat.schema import PositiveInt, TokenId
+from openai_bls.api.chat.schema import PositiveInt, Priority, TokenId
 from openai_bls.api.common.bodies import PromptUsage, check_inputs, convert, texts_or_token_ids
 from openai_bls.api.common.documented import limits
 from openai_bls.api.common.encoding import encode
@@ -39,6 +40,8 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """An addition: `last` (the last token's state, the default) or `mean`. Refused with another Triton model."""
     add_special_tokens: bool | None = None
     """True unless given; refused with another Triton model."""
+    priority: Priority | None = None
+    """Place in the queue, as of chat completions; refused with another Triton model."""
 
 
 class Embedding(msgspec.Struct, frozen=True):

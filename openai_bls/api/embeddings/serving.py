@@ -62,7 +62,9 @@ async def embed(service: Service, context: RequestContext, body: dict[str, Any])
         tally.prompt_tokens = sum(len(prompt) for prompt in prompts)
         deadline = context.deadline(None, began_at)
         # Inputs take no places in the engine's batch, whose steps go on between their passes.
-        ticket = service.admission(model).ticket(context.key, tally.prompt_tokens, 0, 1, deadline)
+        ticket = service.admission(model).ticket(
+            context.key, tally.prompt_tokens, 0, 1, deadline, request.priority or 0
+        )
         tally.lease.take_tokens(tally.prompt_tokens, tally.prompt_tokens)
         vectors = await _Work(request, target, prompts, ticket).vectors()
     return answer_of(vectors, request.model or model.info.model_name, tally.prompt_tokens)

@@ -24,6 +24,7 @@ from openai_bls.transport.model_calls import Array
 _OF_ENGINES = {
     "pooling": Unsupported((), "the model pools as it was made to"),
     "add_special_tokens": Unsupported((), "the model tokenizes as it was made to"),
+    "priority": Unsupported((0,), "the model's requests wait in Triton, in the order in which they come"),
 }
 
 
@@ -40,7 +41,7 @@ async def embed_by_task(
     Raises:
         ApiError: the model does not take such a request, or failed.
     """
-    fields = {"pooling": request.pooling, "add_special_tokens": request.add_special_tokens}
+    fields = {name: getattr(request, name) for name in _OF_ENGINES}
     refuse_unsupported(fields, _OF_ENGINES)
     role = "token_ids" if token_ids else "text"
     if role not in model.inputs:

@@ -183,6 +183,7 @@ class ChatFields(CountRequest, kw_only=True):
     truncate_prompt_tokens: Any = UNSET
     include_reasoning: Any = UNSET
     timeout: Any = UNSET
+    priority: Any = UNSET
     structured_outputs: Any = UNSET
 
 

@@ -44,6 +44,8 @@ from openai_bls.embedded.speculation.drafter import Drafter
 from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED, refusal
 from openai_bls.engines.command_queue import CommandQueue, emit
+from openai_bls.engines.kv_events import publisher
+from openai_bls.engines.kv_events.publisher import KvEventPublisher, KvEventsConfig
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +69,11 @@ class TransformersEngine:
         """
         folder = checkpoint_dir(version_dir, manifest, hashes=options.verify_weights)
         facts = read_checkpoint(folder)
+        kv_events = publisher.config_of(
+            options.kv_events_endpoint, options.kv_events_replay_endpoint, options.kv_events_topic
+        )
         self._on_step = on_step
+        self._kv_events: KvEventPublisher | None = None
         self._generated = 0
         self._failed = False
         self._stopping = False
@@ -101,6 +107,8 @@ class TransformersEngine:
             self._prefill_queue.close()
             raise
         self.self_test, self.rejected = trials.record, trials.rejected
+        if kv_events is not None:
+            self._publish_kv_events(kv_events)
         if device.type == "cuda":
             # Or a collection looks at all that was loaded, while every sequence waits for 0.1 s and more.
             gc.collect()
@@ -138,6 +146,15 @@ class TransformersEngine:
                 self._batcher, self._failed = None, False
                 batcher.free()
         return problem
+
+    def _publish_kv_events(self, config: KvEventsConfig) -> None:
+        try:
+            self._kv_events = KvEventPublisher(config)
+        except BaseException:
+            self.close()
+            raise
+        # For what the self-test has left in the cache.
+        self._wake()
 
     @property
     def info(self) -> EngineInfo:
@@ -208,6 +225,8 @@ class TransformersEngine:
         self._commands.close()
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join()
+        if self._kv_events is not None:
+            self._kv_events.close()
 
     def _wake(self) -> None:
         if self._batcher is not None:
@@ -258,7 +277,15 @@ class TransformersEngine:
             self._settle(
                 self._prefill_queue.examine(lambda state: self._live.of_sequence(state.key) is not None), deltas
             )
+        if self._kv_events is not None and self._batcher is not None:
+            events = self._batcher.take_kv_events(self._adapter_name)
+            if events:
+                self._kv_events.publish(events)
         emit(self._on_step, deltas)
+
+    def _adapter_name(self, number: int) -> str:
+        assert self._adapters is not None
+        return self._adapters.name_of(number)
 
     def _apply(self, command: _Command, deltas: list[TokenDelta]) -> None:
         if isinstance(command, TokenDelta):

@@ -41,6 +41,8 @@ class Adapters:
         self._free = list(range(max_loras, 0, -1))
         self._numbers = itertools.count(1)
         self._loaded: dict[str, LoadedAdapter] = {}
+        self._names: dict[int, str] = {}
+        """Name by number, of adapters that were unloaded too."""
         self._lock = threading.Lock()
 
     @property
@@ -73,7 +75,13 @@ class Adapters:
                 self._free.append(slot)
             raise
         with self._lock:
-            self._loaded[name] = LoadedAdapter(slot, next(self._numbers))
+            number = next(self._numbers)
+            self._names[number] = name
+            self._loaded[name] = LoadedAdapter(slot, number)
+
+    def name_of(self, number: int) -> str:
+        """Name of the adapter with a number."""
+        return self._names[number]
 
     def unload(self, name: str) -> None:
         """Let no further sequence have an adapter; its slot is free when the last one has ended."""

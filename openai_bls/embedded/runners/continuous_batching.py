@@ -31,12 +31,14 @@ from openai_bls.embedded.fp8_numbers import FP8
 from openai_bls.embedded.model.lora_layers import layers_of
 from openai_bls.embedded.runners.cuda_graph_runner import CudaGraphRunner
 from openai_bls.embedded.runners.prefix_cache import can_share_by_adapter, share_by_adapter, share_finite
+from openai_bls.embedded.runners.prefix_cache_events import PrefixCacheEvents
 from openai_bls.embedded.runners.runner import BatchingConfig, BeforeStep, OnOutputs, Sampling, SequenceOutput
 from openai_bls.embedded.runners.sampler import Sampler
 from openai_bls.embedded.runners.scheduler import Scheduler, SequenceState, install_fast_path
 from openai_bls.embedded.runners.step_budget import StepBudget
 from openai_bls.embedded.runners.step_clock import StepClock, clocked
 from openai_bls.embedded.speculation.speculation import Speculator
+from openai_bls.engines.kv_events.events import Event
 
 _SCHEDULER = "openai_bls"
 
@@ -226,6 +228,7 @@ class ContinuousBatcher:
         share_finite(processor.cache)
         if lora is not None:
             share_by_adapter(processor.cache)
+        self._kv_events = PrefixCacheEvents(processor.cache) if config.kv_events else None
 
     @property
     def capacity(self) -> int:
@@ -289,7 +292,14 @@ class ContinuousBatcher:
         if not hasattr(cache, "evict_cached_blocks"):
             raise PrefixCacheError("the installed transformers cannot reset its prefix cache: reload the model")
         cache.evict_cached_blocks()
-        return not any(allocator.ledger.hash_to_block for allocator in cache.cache_allocators.values())
+        is_empty = not any(allocator.ledger.hash_to_block for allocator in cache.cache_allocators.values())
+        if is_empty and self._kv_events is not None:
+            self._kv_events.cleared()
+        return is_empty
+
+    def take_kv_events(self, adapter_name: Callable[[int], str]) -> list[Event]:
+        """Events of the prefix cache since the last call."""
+        return [] if self._kv_events is None else self._kv_events.take(adapter_name)
 
     def wake(self) -> None:
         """End an idle wait."""

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ import torch
 from openai_bls.embedded.runners.runner import BatchingConfig, BeforeStep, OnOutputs, Sampling
 from openai_bls.embedded.runners.sampler import Sampler, likeliest
 from openai_bls.embedded.runners.sequence_batch import SequenceBatch, SequenceState, StepModel
+from openai_bls.engines.kv_events.events import Event
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +100,10 @@ class DynamicCacheRunner:
     def reset_prefix_cache(self) -> bool:
         """No prompts are kept."""
         return True
+
+    def take_kv_events(self, adapter_name: Callable[[int], str]) -> list[Event]:
+        """There are none."""
+        return []
 
     def wake(self) -> None:
         """End an idle wait."""

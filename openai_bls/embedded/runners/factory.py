@@ -37,6 +37,8 @@ def make(
         reason = speculation.refusal(model.config, choice.runner)
         if reason is not None:
             raise UnusableRunnerError(reason)
+    if config.kv_events and choice.runner != "continuous_batching":
+        raise UnusableRunnerError("kv_events_endpoint is set, and only continuous_batching has a prefix cache")
     runner = ContinuousBatcher if choice.runner == "continuous_batching" else DynamicCacheRunner
     try:
         batcher: Runner = runner(model, config, before_step, on_outputs)

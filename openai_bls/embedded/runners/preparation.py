@@ -143,6 +143,7 @@ def batching_config(
         paged=paged,
         max_step_seconds=options.max_step_ms / 1e3,
         speculation=speculation,
+        kv_events=bool(options.kv_events_endpoint),
         cuda_graphs=not on_cpu and (paged or flash) and options.cuda_graphs is not False,
         async_batching=not on_cpu and (not masked if options.async_batching is None else options.async_batching),
     )

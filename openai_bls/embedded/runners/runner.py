@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 from openai_bls.embedded.sampling.logits_processors import HostLogitsProcessors
 from openai_bls.embedded.speculation.drafter import Drafter, SpeculationConfig
+from openai_bls.engines.kv_events.events import Event
 
 
 class SequenceOutput(Protocol):
@@ -58,6 +59,8 @@ class BatchingConfig:
     """Prepare a step while the one before it runs; on a GPU only."""
     speculation: SpeculationConfig | None = None
     """Drafts; None is off."""
+    kv_events: bool = False
+    """Keep the events of the prefix cache, for `take_kv_events`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,6 +129,13 @@ class Runner(Protocol):
 
         Raises:
             PrefixCacheError: it cannot.
+        """
+
+    def take_kv_events(self, adapter_name: Callable[[int], str]) -> list[Event]:
+        """Events of the prefix cache since the last call, between two steps; none unless the configuration asks for it.
+
+        Args:
+            adapter_name: gives the name of the adapter with a number.
         """
 
     def wake(self) -> None:

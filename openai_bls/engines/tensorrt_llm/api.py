@@ -152,16 +152,23 @@ class Api:
         names = {cls.__name__ for cls in type(error).__mro__}
         return bool(names & _OF_THE_REQUEST) or isinstance(error, _BUILT_IN)
 
-    async def discard_statistics(self, llm: Llm) -> None:
+    async def read_statistics(self, llm: Llm) -> list[Any]:
         """Throw away the executor's statistics of its iterations, which else pile up in this process.
 
         Takes some milliseconds. From the event loop that requests are started on, once one was.
+
+        Returns:
+            The KV events that were among them.
         """
         assert isinstance(llm, _Opened)
+        read: list[Any] = []
         for statistics in (llm.llm.get_stats_async, llm.llm.get_kv_cache_events_async):
-            async for _ in statistics(timeout=_STATISTICS_S):
+            read = []
+            async for one in statistics(timeout=_STATISTICS_S):
+                read.append(one)
                 # Else those that are there are read without a turn for the requests.
                 await asyncio.sleep(0)
+        return read
 
     def build(self, spec: BuildSpec) -> None:
         """Convert, quantize, build and save an engine into `spec.output`. Takes minutes to hours.
@@ -310,6 +317,8 @@ class Api:
             values["max_tokens"] = options.max_tokens_in_paged_kv_cache
         if options.kv_cache_host_memory_bytes:
             values["host_cache_size"] = options.kv_cache_host_memory_bytes
+        if options.kv_event_buffer:
+            values["event_buffer_max_size"] = options.kv_event_buffer
         if options.max_attention_window_size:
             values["max_attention_window"] = list(options.max_attention_window_size)
         if options.flow == "pytorch" and options.kv_cache_dtype != "auto":

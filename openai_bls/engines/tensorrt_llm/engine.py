@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,12 +28,14 @@ from openai_bls.engines import capabilities
 from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.command_queue import CommandQueue, emit
+from openai_bls.engines.kv_events.publisher import KvEventPublisher
 from openai_bls.engines.tensorrt_llm import limits
 from openai_bls.engines.tensorrt_llm import lora as adapters
 from openai_bls.engines.tensorrt_llm.adapter_numbers import AdapterNumbers
 from openai_bls.engines.tensorrt_llm.api import Api
 from openai_bls.engines.tensorrt_llm.health_watch import HealthWatch
 from openai_bls.engines.tensorrt_llm.interface import Llm, LoraAdapter, Output
+from openai_bls.engines.tensorrt_llm.kv_events import KvEvents
 from openai_bls.engines.tensorrt_llm.request_state import RequestState
 from openai_bls.engines.tensorrt_llm.sampling import end_token, sampling
 
@@ -64,6 +67,7 @@ class TrtLlmEngine:
         max_tokens_in_kv_cache: int = 0,
         grammar_end_id: int | None = None,
         chunked_context: bool = True,
+        kv_events: KvEventPublisher | None = None,
     ) -> None:
         """Start the engine's thread.
 
@@ -78,6 +82,7 @@ class TrtLlmEngine:
             max_tokens_in_kv_cache: tokens of all sequences together, as far as known; 0 if not.
             grammar_end_id: the token that ends a grammar, if known.
             chunked_context: whether a prompt may be longer than one step.
+            kv_events: publisher of KV events, which belongs to the engine from now on; None publishes none.
         """
         self._api = api
         self._llm = llm
@@ -103,7 +108,16 @@ class TrtLlmEngine:
         self._generated = 0
         self._woken = False
         self._loop = asyncio.new_event_loop()
-        self._health_watch = HealthWatch(api, llm, self._loop, busy=lambda: bool(self._live), on_death=self._found_dead)
+        self._kv_events = kv_events
+        self._kv_translation = KvEvents(_TOKENS_PER_BLOCK)
+        self._health_watch = HealthWatch(
+            api,
+            llm,
+            self._loop,
+            busy=lambda: bool(self._live),
+            on_death=self._found_dead,
+            on_kv_events=self._publish_kv_events,
+        )
         self._inbox: CommandQueue[GenerationRequest | int] = CommandQueue(self._wake)
         self._thread = threading.Thread(target=self._run, name="tensorrt-llm-engine", daemon=True)
         self._thread.start()
@@ -180,6 +194,8 @@ class TrtLlmEngine:
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
             logger.error("TensorRT-LLM does not shut down; its threads are left behind")
+        if self._kv_events is not None:
+            self._kv_events.close()
 
     def _wake(self) -> None:
         # A second wake-up by a thread that sees the flag too late does no harm.
@@ -216,6 +232,10 @@ class TrtLlmEngine:
         # The requests that were aborted have responses to come, which TensorRT-LLM's threads fail on without a loop.
         threading.Thread(target=shut_down, name="tensorrt-llm-shutdown", daemon=True).start()
         await done.wait()
+
+    def _publish_kv_events(self, told: list[Any]) -> None:
+        if self._kv_events is not None and (events := self._kv_translation.translated(told)):
+            self._kv_events.publish(events)
 
     def _take_commands(self) -> None:
         if self._stopping:

@@ -1,4 +1,4 @@
-"""Health watch of a loaded model: its executor is checked and its statistics are discarded.
+"""Health watch of a loaded model: its executor is checked, its statistics are discarded, its KV events passed on.
 
 An executor that dies tells nobody: requests that wait for it would wait for ever. Statistics of its iterations pile up
 in this process until they are read.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from openai_bls.engines.tensorrt_llm.api import Api
 from openai_bls.engines.tensorrt_llm.interface import Llm
@@ -30,13 +31,24 @@ class HealthWatch:
         *,
         busy: Callable[[], bool],
         on_death: Callable[[], None],
+        on_kv_events: Callable[[list[Any]], None] = lambda events: None,
     ) -> None:
-        """Args: busy: whether requests run; on_death: called once, when the executor has ended."""
+        """Watch an executor.
+
+        Args:
+            api: the installed TensorRT-LLM.
+            llm: the loaded model.
+            loop: loop that everything runs on.
+            busy: tells whether requests run.
+            on_death: called once, when the executor has ended.
+            on_kv_events: called with the KV events of each reading.
+        """
         self._api = api
         self._llm = llm
         self._loop = loop
         self._busy = busy
         self._on_death = on_death
+        self._on_kv_events = on_kv_events
         self._used = False
         self._dead = False
         self._stopped = False
@@ -70,7 +82,7 @@ class HealthWatch:
 
     async def _discard(self) -> None:
         try:
-            await self._api.discard_statistics(self._llm)
+            self._on_kv_events(await self._api.read_statistics(self._llm))
         except Exception:
             # Not again, and nothing is lost but memory.
             logger.warning("TensorRT-LLM's statistics cannot be thrown away; they take memory", exc_info=True)

@@ -98,6 +98,8 @@ class LlmOptions(msgspec.Struct, frozen=True):
     max_tokens_in_paged_kv_cache: NotNegative = 0
     """Tokens at most; 0 leaves it to `kv_cache_free_gpu_mem_fraction`, which else counts if it is less."""
     kv_cache_host_memory_bytes: NotNegative = 0
+    kv_event_buffer: NotNegative = 0
+    """KV events that it keeps until they are read; 0 makes none."""
     enable_kv_cache_reuse: bool | None = None
     """None leaves it to TensorRT-LLM: on, but for kinds of models that it turns it off for (from 1.3 on)."""
     max_attention_window_size: tuple[int, ...] = ()

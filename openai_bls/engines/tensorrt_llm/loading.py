@@ -29,10 +29,12 @@ from openai_bls.core.manifest import (
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.capabilities import ALL_FIELDS, MAX_LOGPROBS
 from openai_bls.engines.engine_info import engine_info
+from openai_bls.engines.kv_events.publisher import KvEventPublisher, config_of
 from openai_bls.engines.tensorrt_llm import versions
 from openai_bls.engines.tensorrt_llm.api import Api
 from openai_bls.engines.tensorrt_llm.engine import TrtLlmEngine
 from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype, LlmOptions, LoraAdapter
+from openai_bls.engines.tensorrt_llm.kv_events import EVENT_BUFFER
 from openai_bls.engines.tensorrt_llm.module import IMAGES
 from openai_bls.engines.tensorrt_llm.sampling import grammar_end
 
@@ -101,7 +103,16 @@ def load(
         grammar_backend=options.guided_decoding_backend,
         grammar_kinds=api.grammar_kinds(options),
     )
+    kv_events = config_of(settings.kv_events_endpoint, settings.kv_events_replay_endpoint, settings.kv_events_topic)
+    if kv_events is not None:
+        _require_plain_blocks(options)
+        options = msgspec.structs.replace(options, kv_event_buffer=EVENT_BUFFER)
     llm = _open(api, options)
+    try:
+        publisher = None if kv_events is None else KvEventPublisher(kv_events)
+    except BaseException:
+        llm.shutdown()
+        raise
     return TrtLlmEngine(
         api,
         llm,
@@ -113,7 +124,21 @@ def load(
         max_tokens_in_kv_cache=options.max_tokens_in_paged_kv_cache,
         grammar_end_id=None if options.tokenizer is None else grammar_end(options.tokenizer),
         chunked_context=bool(options.enable_chunked_context),
+        kv_events=publisher,
     )
+
+
+def _require_plain_blocks(options: LlmOptions) -> None:
+    """Raise `EngineLoadError` if the engine cannot tell of its prefix cache by full blocks of the usual size."""
+    cache = options.extra_llm_api_options.get("kv_cache_config", {})
+    for name in ("tokens_per_block", "event_buffer_max_size"):
+        if name in cache:
+            raise EngineLoadError(
+                f"kv_events_endpoint goes with TensorRT-LLM's own {name}, and --extra-llm-api-options sets it: leave "
+                "one of them out"
+            )
+    if not options.enable_kv_cache_reuse:
+        raise EngineLoadError("kv_events_endpoint needs enable_kv_cache_reuse, which config.pbtxt turns off")
 
 
 def llm_options(version_dir: Path, manifest: Manifest, settings: TensorRtLlmSettings) -> LlmOptions:

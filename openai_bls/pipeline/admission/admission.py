@@ -56,6 +56,7 @@ class Ticket:
         max_tokens: most tokens that each sequence may generate.
         sequences: number of them.
         deadline: time by which the request must be answered; None if it has none.
+        priority: the lower, the earlier among the requests of its key.
     """
 
     __slots__ = (
@@ -66,6 +67,7 @@ class Ticket:
         "job",
         "key",
         "max_tokens",
+        "priority",
         "prompt_tokens",
         "running",
         "sequences",
@@ -81,6 +83,7 @@ class Ticket:
         max_tokens: int,
         sequences: int,
         deadline: Deadline | None,
+        priority: int = 0,
     ) -> None:
         self._admission = admission
         self.key = key
@@ -89,6 +92,7 @@ class Ticket:
         self.max_tokens = max_tokens
         self.sequences = sequences
         self.deadline = deadline
+        self.priority = priority
         self.job: Job | None = None
         self.running = 0
         """Sequences that the engine has."""
@@ -170,7 +174,13 @@ class Admission:
     # --- refusal ---
 
     def check(
-        self, key: str, deadline: Deadline | None = None, *, max_tokens: float = math.inf, prompt_tokens: int = 0
+        self,
+        key: str,
+        deadline: Deadline | None = None,
+        *,
+        max_tokens: float = math.inf,
+        prompt_tokens: int = 0,
+        priority: int = 0,
     ) -> None:
         """Refuse a request that would have to wait, and for which the queue has no room, or that would be too late.
 
@@ -179,6 +189,7 @@ class Admission:
             deadline: time by which the request must be answered; None if it has none.
             max_tokens: most tokens that each sequence of the request may generate.
             prompt_tokens: 0 before they are known.
+            priority: the lower, the earlier among the requests of its key.
 
         Raises:
             RateLimitError: it is refused.
@@ -186,12 +197,12 @@ class Admission:
         own = self._queue.of(key)
         if self._queue.count and not self._overtakes(key):
             self._check_bounds(key, prompt_tokens)
-        if deadline is None or not (self._running_of[key] or (own is not None and own.items)):
+        if deadline is None or not (self._running_of[key] or (own is not None and own.count)):
             # However wrong the estimates are, they keep nobody out who has nothing here.
             return
         wait_s = needed_s = 0.0
         if self._queue.count or self.running >= self._most_for_running():
-            wait_s = self.wait_s(key) or 0.0
+            wait_s = self.wait_s(key, priority) or 0.0
             needed_s = wait_s + self._service.most_s(key, max_tokens)
         elif self.running >= self._capacity() * _ALWAYS:
             # It has its whole time still, as those that come after it would: it is refused only if the engine is so
@@ -205,7 +216,13 @@ class Admission:
             )
 
     def ticket(
-        self, key: str, prompt_tokens: int, max_tokens: int, sequences: int, deadline: Deadline | None = None
+        self,
+        key: str,
+        prompt_tokens: int,
+        max_tokens: int,
+        sequences: int,
+        deadline: Deadline | None = None,
+        priority: int = 0,
     ) -> Ticket:
         """Place of a request that is ready for the engine.
 
@@ -215,13 +232,14 @@ class Admission:
             max_tokens: most tokens that each sequence may generate.
             sequences: number of them.
             deadline: time by which the request must be answered; None if it has none.
+            priority: the lower, the earlier among the requests of its key.
 
         Raises:
             RateLimitError: it is refused, as by `check`.
         """
-        self.check(key, deadline, max_tokens=max_tokens, prompt_tokens=prompt_tokens)
+        self.check(key, deadline, max_tokens=max_tokens, prompt_tokens=prompt_tokens, priority=priority)
         cost_tokens = max(1, prompt_tokens + int(sequences * min(max_tokens, self._service.expected_tokens(key))))
-        return Ticket(self, key, prompt_tokens, cost_tokens, max_tokens, sequences, deadline)
+        return Ticket(self, key, prompt_tokens, cost_tokens, max_tokens, sequences, deadline, priority)
 
     def _check_bounds(self, key: str, prompt_tokens: int) -> None:
         """Refuse what the bounds of the queue, or those of its key, do not allow to wait."""
@@ -235,12 +253,12 @@ class Admission:
             settings.max_waiting_tokens,
         )
         own = queue.of(key) if key else None
-        if own is not None and own.items:
+        if own is not None and own.count:
             limits = self._limits(key)
             self._check_room(
                 key,
                 " of this API key",
-                len(own.items),
+                own.count,
                 own.prompt_tokens + prompt_tokens,
                 limits.max_waiting_requests or settings.max_waiting_requests_per_key,
                 limits.max_waiting_tokens or settings.max_waiting_tokens_per_key,
@@ -259,16 +277,24 @@ class Admission:
             return
         raise RateLimitError(message, reason="queue_full", kind=kind, retry_after_s=self.wait_s(key) or 1.0)
 
-    def wait_s(self, key: str) -> float | None:
-        """Seconds that a request of `key` would wait by the throughput measured; None if none has been."""
+    def wait_s(self, key: str, priority: int | None = None) -> float | None:
+        """Seconds that a request of `key` would wait by the throughput measured; None if none has been.
+
+        Args:
+            key: name of its API key.
+            priority: priority of the request; None is behind all that its key has waiting.
+        """
         rate = self._drain.tokens_per_s
         if rate is None:
             return None
         tokens = float(self._queue.cost_tokens)
         own = self._queue.of(key)
-        own_tokens = own.cost_tokens if own is not None else 0
+        own_tokens = 0
+        if own is not None:
+            own_tokens = own.cost_tokens if priority is None else own.cost_ahead(priority)
+            tokens -= own.cost_tokens - own_tokens
         weight = self._limits(key).weight
-        others = self._queue.weights - (own.weight if own is not None and own.items else 0.0)
+        others = self._queue.weights - (own.weight if own is not None and own.count else 0.0)
         # Its key's turn comes round with the others' turns between, whatever else these have waiting.
         return min(tokens, own_tokens * (weight + others) / weight) / rate
 
@@ -363,7 +389,7 @@ class Admission:
         return (
             self._several_keys()
             and self._runs_nothing(key)
-            and not (own is not None and own.items)
+            and not (own is not None and own.count)
             and self.running < self._most()
         )
 

@@ -2,7 +2,8 @@
 
 The variant of RFC 8290 (FQ-CoDel without CoDel): a key that begins to wait is served before those that have waited for
 a while, for one quantum, so that a client with few requests is not behind a whole round of others'. A key may overdraw
-its deficit by one request, and pays for it in later rounds.
+its deficit by one request, and pays for it in later rounds. Within a key's queue the items of the lowest `priority`
+come first, in the order in which they came; a priority takes nothing from other keys.
 """
 
 from __future__ import annotations
@@ -33,17 +34,25 @@ class Queued(Protocol):
         """Tokens that it counts as, at least 1; constant while it waits."""
         ...
 
+    @property
+    def priority(self) -> int:
+        """Priority among the items of its key: the lower, the earlier; constant while it waits."""
+        ...
+
 
 ItemT = TypeVar("ItemT", bound=Queued)
 
 
 class KeyQueue(Generic[ItemT]):
-    """Queue of one key, in order."""
+    """Queue of one key: the items of each priority in order."""
 
-    __slots__ = ("cost_tokens", "deficit", "items", "prompt_tokens", "weight")
+    __slots__ = ("_levels", "cost_tokens", "count", "deficit", "prompt_tokens", "weight")
 
     def __init__(self) -> None:
-        self.items: OrderedDict[ItemT, None] = OrderedDict()
+        self._levels: dict[int, OrderedDict[ItemT, None]] = {}
+        """Items that wait, by their priority; no level is empty."""
+        self.count = 0
+        """Items that wait."""
         self.prompt_tokens = 0
         """Prompt tokens of all items."""
         self.cost_tokens = 0
@@ -51,6 +60,31 @@ class KeyQueue(Generic[ItemT]):
         self.deficit = 0.0
         """Tokens that it may still have in this round; below 0 it has had too many."""
         self.weight = 1.0
+
+    def __contains__(self, item: ItemT) -> bool:
+        return item in self._levels.get(item.priority, ())
+
+    def first(self) -> ItemT:
+        """The next item of a queue that is not empty."""
+        return next(iter(self._levels[min(self._levels)]))
+
+    def cost_ahead(self, priority: int) -> int:
+        """Cost in tokens of the items that come before a new one of `priority`."""
+        if len(self._levels) == 1:
+            # Nearly always: all have the same priority.
+            return self.cost_tokens if next(iter(self._levels)) <= priority else 0
+        return sum(item.cost_tokens for level, items in self._levels.items() if level <= priority for item in items)
+
+    def add(self, item: ItemT) -> None:
+        """Put an item behind those of its priority."""
+        self._levels.setdefault(item.priority, OrderedDict())[item] = None
+
+    def discard(self, item: ItemT) -> None:
+        """Take out an item that waits."""
+        level = self._levels[item.priority]
+        del level[item]
+        if not level:
+            del self._levels[item.priority]
 
 
 class FairQueue(Generic[ItemT]):
@@ -81,25 +115,25 @@ class FairQueue(Generic[ItemT]):
     @property
     def weights(self) -> float:
         """Sum of the weights of all keys that wait."""
-        return sum(queue.weight for queue in self._queues.values() if queue.items)
+        return sum(queue.weight for queue in self._queues.values() if queue.count)
 
     def push(self, item: ItemT) -> None:
-        """Put an item at the end of its key's queue."""
+        """Put an item into its key's queue, behind those of the same priority."""
         queue = self._queues.get(item.key)
         if queue is None:
             queue = self._queues[item.key] = KeyQueue()
             queue.weight = self._weight(item.key)
             queue.deficit = QUANTUM_TOKENS * queue.weight
             self._new.append(item.key)
-        queue.items[item] = None
+        queue.add(item)
         self._count(queue, item, 1)
 
     def remove(self, item: ItemT) -> bool:
         """Take an item out of the queue; False if it does not wait."""
         queue = self._queues.get(item.key)
-        if queue is None or item not in queue.items:
+        if queue is None or item not in queue:
             return False
-        del queue.items[item]
+        queue.discard(item)
         self._count(queue, item, -1)
         return True
 
@@ -118,7 +152,7 @@ class FairQueue(Generic[ItemT]):
             keys = self._new or self._old
             key = keys[0]
             queue = self._queues[key]
-            if not queue.items:
+            if not queue.count:
                 keys.popleft()
                 if keys is self._new and self._old:
                     # Else a key that comes and goes would always be a new one.
@@ -144,19 +178,19 @@ class FairQueue(Generic[ItemT]):
         """
         for key in (*self._new, *self._old):
             queue = self._queues[key]
-            if queue.items and allowed(key):
+            if queue.count and allowed(key):
                 return self._take(queue)
         return None
 
     def _take(self, queue: KeyQueue[ItemT]) -> ItemT:
-        item = next(iter(queue.items))
+        item = queue.first()
         self.remove(item)
         queue.deficit -= item.cost_tokens
         return item
 
     def _skip_rounds(self) -> None:
         """Give every key at once what the rounds bring in which none is served."""
-        waiting = [queue for queue in self._queues.values() if queue.items]
+        waiting = [queue for queue in self._queues.values() if queue.count]
         rounds = min(-queue.deficit / (QUANTUM_TOKENS * queue.weight) for queue in waiting)
         if rounds > 1:
             for queue in waiting:
@@ -169,6 +203,7 @@ class FairQueue(Generic[ItemT]):
             self._queues.clear()
             self._new.clear()
             self._old.clear()
+        queue.count += sign
         for counted in (queue, self):
             counted.prompt_tokens += sign * item.prompt_tokens
             counted.cost_tokens += sign * item.cost_tokens

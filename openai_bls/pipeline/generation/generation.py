@@ -214,6 +214,8 @@ def admitted_generation(
     prompt_tokens: list[int],
     deadline: Deadline | None,
     adapter: AdapterRequest | None = None,
+    *,
+    priority: int = 0,
 ) -> Generation:
     """A generation with its place in the admission, still to be started. It ends the life of its request.
 
@@ -227,12 +229,13 @@ def admitted_generation(
         prompt_tokens: number of tokens of each prompt.
         deadline: time by which the request must be answered; None if it has none.
         adapter: count of its adapter's requests; None if it is not counted.
+        priority: the lower, the earlier among the requests of its key.
 
     Raises:
         RateLimitError: it would wait too long, or its key has not enough tokens left.
     """
     most = max(sequence.request.max_tokens for sequence in sequences)
-    ticket = admission.ticket(life.key, sum(prompt_tokens), most, len(sequences), deadline)
+    ticket = admission.ticket(life.key, sum(prompt_tokens), most, len(sequences), deadline, priority)
     life.lease.take_tokens(ticket.cost_tokens, ticket.prompt_tokens)
     life.taken(model)
     return Generation(engine, sequences, writer, prompt_tokens, life.ended, ticket, adapter)

@@ -120,9 +120,12 @@ def test_settings_of_tensorrt_llm_are_refused_by_the_embedded_engine(folder: Pat
 
 
 def test_settings_that_both_know(folder: Path) -> None:
-    settings = TensorRtLlmSettings(max_tokens_in_paged_kv_cache=4096, enable_kv_cache_reuse=False)
+    settings = TensorRtLlmSettings(
+        max_tokens_in_paged_kv_cache=4096, enable_kv_cache_reuse=False, kv_events_endpoint="tcp://*:1"
+    )
     options = with_settings(EngineOptions(), settings)
     assert (options.max_tokens_in_kv_cache, options.prefix_sharing) == (4096, False)
+    assert options.kv_events_endpoint == "tcp://*:1"
     # The environment counts more.
     assert with_settings(EngineOptions(max_tokens_in_kv_cache=512), settings).max_tokens_in_kv_cache == 512
     assert with_settings(EngineOptions(), TensorRtLlmSettings()) == EngineOptions()

@@ -18,6 +18,7 @@ _INSTEAD = {
     "max_tokens_in_paged_kv_cache": "kv_cache_memory_bytes or num_gpu_blocks_override",
     "kv_cache_host_memory_bytes": "kv_offloading_size",
     "max_attention_window_size": "nothing: vLLM takes the windows of config.json;",
+    **dict.fromkeys(("kv_events_endpoint", "kv_events_replay_endpoint", "kv_events_topic"), "kv_events_config"),
 }
 """Setting without an equal meaning → what to give in `OPTION`."""
 

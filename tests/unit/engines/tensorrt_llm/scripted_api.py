@@ -175,6 +175,8 @@ class ScriptedApi(Api):
         self.discarded = threading.Semaphore(0)
         """Released each time statistics were thrown away."""
         self.discard_error: Exception | None = None
+        self.kv_events: list[Any] = []
+        """KV events for the next reading."""
         self.kinds: tuple[str, ...] = ("json_schema", "regex")
         self.installed = [InstalledGpu("NVIDIA H100 80GB HBM3", "9.0", 80 << 30)]
 
@@ -205,11 +207,13 @@ class ScriptedApi(Api):
     def is_of_the_request(self, error: Exception) -> bool:
         return isinstance(error, (RequestError, AssertionError, LookupError, TypeError, ValueError))
 
-    async def discard_statistics(self, llm: Any) -> None:
+    async def read_statistics(self, llm: Any) -> list[Any]:
         assert llm is self.llm
         self.discarded.release()
         if self.discard_error is not None:
             raise self.discard_error
+        read, self.kv_events = self.kv_events, []
+        return read
 
     def gpus(self) -> list[InstalledGpu]:
         return self.installed

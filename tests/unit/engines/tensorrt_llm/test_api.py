@@ -645,6 +645,9 @@ def test_statistics_do_not_pile_up(version: str, flow: str, world: World) -> Non
         ask(installed, llm, PLAIN)
         left = [llm.llm.get_stats_async().items, llm.llm.get_kv_cache_events_async().items]
         assert [bool(items) for items in left] == [flow == "tensorrt", True]
-        on_loop(installed.discard_statistics(llm))
+        stored = {"event_id": 1, "data": {"type": "removed", "block_hashes": [7]}}
+        left[1].append(json.dumps(stored))
+        read = on_loop(installed.read_statistics(llm))
         assert not any(left)
+        assert json.loads(read[-1]) == stored
         llm.shutdown()

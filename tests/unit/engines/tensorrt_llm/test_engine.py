@@ -22,11 +22,13 @@ from openai_bls.core.manifest import load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.engine_info import engine_info
+from openai_bls.engines.kv_events.publisher import KvEventPublisher, KvEventsConfig
 from openai_bls.engines.tensorrt_llm import engine as engine_module
 from openai_bls.engines.tensorrt_llm import health_watch
 from openai_bls.engines.tensorrt_llm.engine import TrtLlmEngine
 from openai_bls.engines.tensorrt_llm.interface import Flow, LlmOptions, LoraAdapter
 from openai_bls.engines.tensorrt_llm.loading import load, supported_fields
+from tests.kv_events import Consumer
 from tests.unit.builder.tensorrt_llm.build_support import make_adapter
 from tests.unit.core_support import VOCAB_SIZE as TINY_VOCAB_SIZE
 from tests.unit.core_support import tiny_tokenizer
@@ -625,3 +627,38 @@ def test_adapters_that_come_and_go(start: Starter, tmp_path: Path) -> None:
         make_adapter(folder, rank=3)
     with pytest.raises(LoraError, match="no adapter is called newer"):
         engine.unload_lora("newer")
+
+
+def test_kv_events_are_vllms(start: Starter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A block of three of a prompt's is not full; the first two come with their parents, and go one by one."""
+    monkeypatch.setattr(health_watch, "WATCH_S", 0.01)
+    endpoints = (f"ipc://{tmp_path}/events", f"ipc://{tmp_path}/replay")
+    engine, api, recorder = start(kv_events=KvEventPublisher(KvEventsConfig(*endpoints)))
+    consumer = Consumer(*endpoints)
+
+    numbers = itertools.count(1)
+
+    def tell(*told: dict[str, Any]) -> None:
+        # Some of TensorRT-LLM's versions give the text, and null where there is nothing.
+        api.kv_events += ["null", None, *({"event_id": n, "data": data} for n, data in enumerate(told))]
+        number = next(numbers)
+        engine.submit(request(number))
+        api.next().push(4, finish="length")
+        recorder.wait_end(number)
+
+    def block(block_hash: int, tokens: range) -> dict[str, Any]:
+        return {"block_hash": block_hash, "tokens": [{"token_id": token} for token in tokens], "cache_level": 0}
+
+    blocks = [block(11, range(32)), block(12, range(32, 64)), block(13, range(64, 70))]
+    tell(
+        {"type": "created", "num_blocks_per_cache_level": [100, 0]},
+        {"type": "stored", "parent_hash": None, "blocks": blocks},
+        {"type": "stored", "parent_hash": 12, "blocks": [block(14, range(100, 132))]},
+        {"type": "updated", "block_hash": 12, "cache_level": {"old_value": 0, "new_value": 1}},
+        {"type": "removed", "block_hashes": [13]},
+    )
+    consumer.until(lambda: set(consumer.blocks) == {11, 12, 14})
+    assert consumer.tokens(14) == [*range(64), *range(100, 132)]
+    tell({"type": "removed", "block_hashes": [14]})
+    consumer.until(lambda: set(consumer.blocks) == {11, 12})
+    consumer.close()

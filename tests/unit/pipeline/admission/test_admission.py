@@ -63,7 +63,15 @@ class Bench:
 
 class Work:
     def __init__(
-        self, bench: Bench, key: str, tokens: int, *, max_tokens: int = 10, sequences: int = 1, timeout_s: float = 0
+        self,
+        bench: Bench,
+        key: str,
+        tokens: int,
+        *,
+        max_tokens: int = 10,
+        sequences: int = 1,
+        timeout_s: float = 0,
+        priority: int = 0,
     ) -> None:
         self.bench = bench
         self.key = key
@@ -71,7 +79,7 @@ class Work:
         self.started = False
         self.breaks = False
         deadline = bench.deadline(timeout_s) if timeout_s else None
-        self.ticket: Ticket = bench.admission.ticket(key, tokens, max_tokens, sequences, deadline)
+        self.ticket: Ticket = bench.admission.ticket(key, tokens, max_tokens, sequences, deadline, priority)
         self.ticket.enter(self)
 
     def submit(self) -> None:
@@ -265,8 +273,12 @@ def test_what_would_be_too_late_is_refused_at_once() -> None:
     with pytest.raises(RateLimitError) as caught:
         bench.admission.check("", bench.deadline(15))
     assert caught.value.reason == "too_late"
-    # Of another key it would be in time.
+    # Of another key it would be in time, and ahead of the others of its own.
     bench.admission.check("b", bench.deadline(15))
+    bench.admission.check("", bench.deadline(15), priority=-1)
+    first = bench.enter(priority=-1, timeout_s=15)
+    bench.serve(2.0)
+    assert first.started
 
 
 def test_what_has_become_too_late_never_reaches_the_engine() -> None:

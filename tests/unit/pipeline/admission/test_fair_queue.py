@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from openai_bls.pipeline.admission.fair_queue import QUANTUM_TOKENS, FairQueue
 
 COSTS = st.integers(1, 20 * QUANTUM_TOKENS)
+PRIORITIES = st.sampled_from([0, 0, 0, -1, 1, -(2**63)])
 KEYS = st.sampled_from("abcde")
 WEIGHTS = {"a": 1.0, "b": 2.0, "c": 0.25, "d": 1.0, "e": 7.5}
 MOST = 20 * QUANTUM_TOKENS
@@ -20,6 +22,7 @@ class Item:
     key: str
     cost_tokens: int = 1
     prompt_tokens: int = 1
+    priority: int = 0
 
 
 def popped(queue: FairQueue[Item]) -> Item:
@@ -36,25 +39,29 @@ def drained(queue: FairQueue[Item]) -> list[Item]:
     return items
 
 
-@given(st.lists(st.tuples(KEYS, COSTS)))
-def test_everything_comes_out_once_and_a_keys_items_in_order(pushed: list[tuple[str, int]]) -> None:
+@given(st.lists(st.tuples(KEYS, COSTS, PRIORITIES)))
+def test_everything_comes_out_once_and_a_keys_items_by_priority_and_in_order(
+    pushed: list[tuple[str, int, int]],
+) -> None:
     queue: FairQueue[Item] = FairQueue(WEIGHTS.__getitem__)
-    items = [Item(key, cost) for key, cost in pushed]
+    items = [Item(key, cost, priority=priority) for key, cost, priority in pushed]
     for item in items:
         queue.push(item)
     out = drained(queue)
     for key in "abcde":
-        assert [item for item in out if item.key == key] == [item for item in items if item.key == key]
+        own = [item for item in items if item.key == key]
+        # Python's sort is stable.
+        assert [item for item in out if item.key == key] == sorted(own, key=lambda item: item.priority)
     assert (queue.count, queue.prompt_tokens, queue.cost_tokens) == (0, 0, 0)
 
 
-@given(st.lists(st.one_of(st.tuples(KEYS, COSTS), st.just("pop"), st.integers(0, 9)), max_size=60))
-def test_the_totals_are_those_of_what_waits(steps: list[tuple[str, int] | str | int]) -> None:
+@given(st.lists(st.one_of(st.tuples(KEYS, COSTS, PRIORITIES), st.just("pop"), st.integers(0, 9)), max_size=60))
+def test_the_totals_are_those_of_what_waits(steps: list[tuple[str, int, int] | str | int]) -> None:
     queue: FairQueue[Item] = FairQueue(WEIGHTS.__getitem__)
     waiting: list[Item] = []
     for step in steps:
         if isinstance(step, tuple):
-            waiting.append(Item(*step, prompt_tokens=step[1] // 2))
+            waiting.append(Item(*step[:2], prompt_tokens=step[1] // 2, priority=step[2]))
             queue.push(waiting[-1])
         elif step == "pop":
             item = queue.pop()
@@ -70,6 +77,22 @@ def test_the_totals_are_those_of_what_waits(steps: list[tuple[str, int] | str | 
         assert queue.cost_tokens == sum(item.cost_tokens for item in waiting)
         assert queue.prompt_tokens == sum(item.prompt_tokens for item in waiting)
         assert queue.weights == sum(WEIGHTS[key] for key in {item.key for item in waiting})
+        for key, priority in itertools.product({item.key for item in waiting}, range(-2, 3)):
+            ahead = [item.cost_tokens for item in waiting if item.key == key and item.priority <= priority]
+            own = queue.of(key)
+            assert own is not None
+            assert own.cost_ahead(priority) == sum(ahead)
+
+
+@given(st.lists(st.tuples(KEYS, PRIORITIES), max_size=30))
+def test_a_priority_takes_nothing_from_other_keys(pushed: list[tuple[str, int]]) -> None:
+    with_priorities, plain = FairQueue[Item](), FairQueue[Item]()
+    for key, priority in pushed:
+        # The items of a key cost the same, so that its turns do not depend on their order.
+        cost = 1 + ord(key) * 7 % 500
+        with_priorities.push(Item(key, cost, priority=priority))
+        plain.push(Item(key, cost))
+    assert [item.key for item in drained(with_priorities)] == [item.key for item in drained(plain)]
 
 
 @given(st.data())
@@ -110,7 +133,7 @@ def test_a_key_that_comes_and_goes_takes_no_more_than_its_share() -> None:
     popped(queue)
     order = ""
     for _ in range(40):
-        if queue.of("b") is None or not queue.of("b").items:  # type: ignore[union-attr]
+        if queue.of("b") is None or not queue.of("b").count:  # type: ignore[union-attr]
             queue.push(Item("b", QUANTUM_TOKENS))
         order += popped(queue).key
     assert order.count("b") == pytest.approx(20, abs=2)

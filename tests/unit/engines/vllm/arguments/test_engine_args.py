@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import yaml
 
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.vllm.arguments import engine_args
@@ -40,6 +43,16 @@ def test_what_may_be_given(version: str) -> None:
         "hf_overrides": {"rope_theta": 1.0},
     }
     assert check(values, version) == {name.lstrip("-").replace("-", "_"): value for name, value in values.items()}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_files_on_the_page_may_be_given(version: str) -> None:
+    """Offloading to the host's memory, LMCache and KV events among them."""
+    page = (Path(__file__).parents[5] / "docs" / "vllm.md").read_text(encoding="utf-8")
+    files = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    assert {"kv-offloading-size", "kv-transfer-config", "kv-events-config"} <= {name for one in files for name in one}
+    for values in files:
+        assert list(check(values, version).values()) == list(values.values())
 
 
 @pytest.mark.parametrize(

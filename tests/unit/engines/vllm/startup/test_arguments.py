@@ -68,6 +68,7 @@ def test_extra_arguments_go_before_defaults() -> None:
         ("max_attention_window_size", "8"),
         ("batch_scheduler_policy", "guaranteed_no_evict"),
         ("guided_decoding_backend", "xgrammar"),
+        ("kv_events_endpoint", "tcp://*:5557"),
     ],
 )
 def test_settings_without_an_equal_meaning_are_refused_by_name(setting: str, value: Any) -> None:

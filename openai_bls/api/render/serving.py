@@ -1,0 +1,102 @@
+"""Serving of the render endpoints: a request is checked and prepared as for its generation, which does not begin."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from openai_bls.api.chat.validation import Body, parse_object
+from openai_bls.api.common.encoding import encode, new_id
+from openai_bls.api.common.large_bodies import is_large, parsed
+from openai_bls.api.common.one_shot import admitted
+from openai_bls.api.render.schema import GenerateRequest, SamplingParams, StreamOptions, StructuredOutputsParams
+from openai_bls.core.engine_types import GenerationRequest
+from openai_bls.core.request import ValidRequest
+from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.models.registry import Target
+from openai_bls.pipeline.preparation.constraints import constrain, wanted
+from openai_bls.pipeline.preparation.prepare import check, generation_request, tokenize
+from openai_bls.pipeline.service import Service, within
+
+_DEFAULTS = msgspec.structs.asdict(SamplingParams())
+
+
+async def render_chat(service: Service, context: RequestContext, body: dict[str, Any]) -> GenerateRequest:
+    """The prompt of a chat completion.
+
+    Raises:
+        ApiError: the chat completion would be refused, or preprocessing cannot be reached.
+    """
+    (only,) = await _render(service, context, "chat.completions", body)
+    return only
+
+
+async def render_completion(service: Service, context: RequestContext, body: dict[str, Any]) -> list[GenerateRequest]:
+    """The prompts of a completion, in their order; raises as `render_chat` does."""
+    return await _render(service, context, "completions", body)
+
+
+async def _render(service: Service, context: RequestContext, name: Body, body: dict[str, Any]) -> list[GenerateRequest]:
+    max_items = service.models.longest_context
+    request = await parsed(lambda: parse_object(name, body, max_items), large=is_large(body))
+    await service.models.look_for(request.model)
+    target = service.find(context, request.model)
+    check(request, target.model, service.settings)
+    with admitted(service, context, target.name):
+        deadline = context.deadline(request.timeout, time.monotonic())
+        return await within(deadline, _rendered(request, target))
+
+
+async def _rendered(request: ValidRequest, target: Target) -> list[GenerateRequest]:
+    await target.model.engine.ready()
+    prompts = await tokenize(request, target.model)
+    constraint = await constrain(request, target.model, prompts.tail)
+    format_of = wanted(request, target.model, prompts.tail) if constraint is not None else None
+    structured = None
+    if format_of is not None:
+        tag = encode({"type": "structural_tag", "format": format_of.format}).decode()
+        structured = StructuredOutputsParams(tag)
+    request_id = new_id("chatcmpl-" if request.chat else "cmpl-")
+    rendered = []
+    for at, prompt in enumerate(prompts.token_ids):
+        sequence = generation_request(request, target, 0, prompt, prompts.bad_words, constraint)
+        rendered.append(
+            GenerateRequest(
+                request_id=request_id if len(prompts.token_ids) == 1 else f"{request_id}-{at}",
+                token_ids=prompt,
+                sampling_params=_sampling_params(request, sequence, structured),
+                model=request.model,
+                stream=request.stream,
+                stream_options=StreamOptions(request.include_usage, request.continuous_usage_stats)
+                if request.stream
+                else None,
+                priority=request.priority,
+            )
+        )
+    return rendered
+
+
+def _sampling_params(
+    request: ValidRequest, sequence: GenerationRequest, structured: StructuredOutputsParams | None
+) -> SamplingParams:
+    sampling = msgspec.structs.asdict(sequence.sampling)
+    values = {name: sampling[name] for name in SamplingParams.__struct_fields__ if name in sampling} | {
+        "n": request.n,
+        # As the client gave it: without one the engine draws one.
+        "seed": request.seed,
+        "stop": list(request.stop),
+        "stop_token_ids": list(request.stop_token_ids),
+        "ignore_eos": request.ignore_eos,
+        "max_tokens": sequence.max_tokens,
+        "min_tokens": sequence.min_tokens,
+        "logprobs": request.logprobs,
+        "prompt_logprobs": sequence.prompt_logprobs,
+        "skip_special_tokens": request.skip_special_tokens,
+        "include_stop_str_in_output": request.include_stop_str_in_output,
+        "structured_outputs": structured,
+        "bad_words": list(request.bad_words),
+    }
+    # msgspec leaves out what is the default itself; an equal number is another object.
+    return SamplingParams(**{name: value for name, value in values.items() if value not in (_DEFAULTS[name], [], {})})
