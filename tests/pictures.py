@@ -55,6 +55,7 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     "a JPEG of noise": (b"\xff\xd8\xff\xe0" + bytes(range(256)) * 4, "image_parse_error"),
     "100,000 x 100,000 pixels": (png(100_000, 100_000), "image_too_large"),
     "no pixels at all": (png(10, 10), "image_parse_error"),
+    "pixels that are noise": (png(10, 10, bytes(1000)), "image_parse_error"),
     "an SVG": (SVG, "unsupported_image_media_type"),
     "HTML": (HTML, "unsupported_image_media_type"),
     "a BMP": (picture(form="BMP"), "unsupported_image_media_type"),

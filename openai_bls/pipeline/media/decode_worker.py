@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 JOB = struct.Struct("<QQIB")
 """Head of a job: bytes that follow, most pixels, side of the square to scale down to (0: none), 1 if it is base64."""
 SIZE = struct.Struct("<II")
-"""Width and height of the result."""
+"""Width and height in pixels."""
 ERROR = struct.Struct("<HH")
 """Bytes of the code and of the sentence's end."""
 CPU_S = 10
@@ -102,16 +102,6 @@ def as_rgb(image: Any, side: int) -> Any:
     return image
 
 
-def turned_size(image: Any) -> tuple[int, int]:
-    """Size after the image was set upright."""
-    with contextlib.suppress(Exception):
-        # 5 to 8: on its side.
-        if image.getexif().get(0x0112, 1) >= 5:
-            return image.size[1], image.size[0]
-    width, height = image.size
-    return width, height
-
-
 def answer(source: BinaryIO, target: BinaryIO) -> bool:
     """Do one job; False at the end of the input."""
     head = source.read(JOB.size)
@@ -131,8 +121,8 @@ def answer(source: BinaryIO, target: BinaryIO) -> bool:
             except binascii.Error:
                 raise RefusedError("invalid_base64_image", "is not valid base64") from None
         image = opened(data, max_pixels)
-        width, height = turned_size(image)
-        target.write(b"S" + SIZE.pack(width, height))
+        # Not of its EXIF, for which a PNG is decoded whole.
+        target.write(b"S" + SIZE.pack(*image.size))
         target.flush()
         if source.read(1) != b"G":
             return True

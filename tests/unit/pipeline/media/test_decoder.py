@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import os
@@ -19,6 +20,7 @@ from openai_bls.pipeline.media import decode_worker
 from openai_bls.pipeline.media.decoder import Decoder, Encoded
 from openai_bls.pipeline.media.errors import ImageError
 from tests.pictures import BAD_FILES, encoded, picture, png_bomb
+from tests.unit.core_support import WAIT_S
 
 MAX_PIXELS = 16 * 1024 * 1024
 
@@ -138,7 +140,10 @@ async def test_bad_base64(decoder: Decoder, text: str) -> None:
 async def test_a_bomb_takes_no_more_memory_than_its_image(decoder: Decoder) -> None:
     found = await decoded(decoder, png_bomb())
     assert len(found.pixels) == 3 * 4000 * 4000
-    assert resident_bytes(decoder.pids[0]) < 100 * 1024 * 1024
+    async with asyncio.timeout(WAIT_S):
+        # It has written the last byte before it frees them.
+        while resident_bytes(decoder.pids[0]) > 60 * 1024 * 1024:
+            await asyncio.sleep(0.01)
 
 
 def resident_bytes(pid: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,7 +13,9 @@ from starlette.applications import Starlette
 from openai_bls.api.app import create_app
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.engine_types import EngineInfo
+from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.media import Image, MediaPrompt
+from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from tests.fakes.image_host import ImageHost, drips, ok
 from tests.pictures import BAD_FILES, data_uri, picture
@@ -273,3 +276,17 @@ async def test_a_cancelled_request_gives_back_what_it_had(place: Place) -> None:
 async def test_cards_say_what_a_model_takes(place: Place) -> None:
     (card, _) = (await ask(place.app, "GET", "/v1/models")).json()["data"]
     assert card["input_modalities"] == ["text", "image"]
+
+
+async def test_a_refused_request_leaves_nothing_behind(place: Place) -> None:
+    """Not even until the next garbage collection."""
+    bad = {"type": "input_image", "image_url": data_uri(b"x" * 100_000)}
+    gc.collect()
+    gc.disable()
+    try:
+        await place.refused(CHAT, chat(image(bad["image_url"])))
+        await place.refused(RESPONSES, {"input": [{"role": "user", "content": [bad]}]})
+        await asyncio.sleep(0)
+        assert [one for one in gc.get_objects() if isinstance(one, ValidRequest | InvalidRequestError)] == []
+    finally:
+        gc.enable()
