@@ -86,9 +86,9 @@ class Conversation:
 
 def _markdown_parts(content: Any) -> str:
     """Content that is no string: texts and the places of images, or whatever else it is as JSON."""
-    known = {"text": lambda part: str(part.get("text")), "image_url": lambda part: "*(an image)*"}
+    known = ("text", "image_url")
     if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") in known for part in content):
-        return "\n\n".join(known[part["type"]](part) for part in content)
+        return "\n\n".join(str(part.get("text")) if part["type"] == "text" else "*(an image)*" for part in content)
     return f"```json\n{_dump(content)}\n```"
 
 

@@ -50,7 +50,9 @@ def _named(tools: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]
     return [by_name[name] for name in dict.fromkeys(names)]
 
 
-def _content(content: schema.MediaContent | None, param: str, images: list[ImageSource]) -> str | list[dict[str, Any]]:
+def _content(
+    content: schema.Content | schema.MediaContent | None, param: str, images: list[ImageSource]
+) -> str | list[dict[str, Any]]:
     """A message's content for chat templates: a string, or parts if it has images, which are added to `images`."""
     if content is None:
         return ""
