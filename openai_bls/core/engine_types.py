@@ -200,7 +200,7 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     max_lora_rank: int = 0
     """Largest rank of an adapter that is loaded."""
     input_modalities: tuple[Modality, ...] = ("text",)
-    """What prompts may hold. `media` is in `supported` if images are among it."""
+    """Modalities of prompts. `media` is in `supported` if images are among it."""
     max_images: int = 0
     """Images that a prompt may hold; 0 if the model takes none."""
 
@@ -250,7 +250,7 @@ class PromptResult(msgspec.Struct, frozen=True, omit_defaults=True):
     media_text: str = ""
     """Rendered chat template of a conversation with images, see `MediaPrompt.text`."""
     media_token_ids: list[int] = []
-    """Its token ids before the images are expanded, see `MediaPrompt.token_ids`."""
+    """Token ids of `media_text` before the images are expanded, see `MediaPrompt.token_ids`."""
     image_tokens: int = 0
     """Tokens of the (one) prompt that stand for images."""
     unsupported: bool = False

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 Modality = Literal["text", "image"]
-"""What a model takes in a prompt."""
+"""Kind of content that a model takes in a prompt."""
 
 ImageDetail = Literal["auto", "low", "high"]
 
@@ -16,10 +16,12 @@ class ImageSource(msgspec.Struct, frozen=True):
     """An image as a request names it, not yet loaded."""
 
     url: str
-    """A `data:` URI, or an http or https URL."""
+    """A `data:` URI, or an http or https URL; empty with `file_id`."""
     param: str
     """The request's field, in OpenAI's notation, e.g. `messages[0].content[1].image_url`."""
     detail: ImageDetail = "auto"
+    file_id: str = ""
+    """Id of an uploaded file, in the place of `url`."""
 
 
 class Image(msgspec.Struct, frozen=True):
@@ -39,7 +41,7 @@ class MediaPrompt(msgspec.Struct, frozen=True):
     """Images of a prompt and its forms before they are expanded, for engines that expand them by themselves."""
 
     images: tuple[Image, ...]
-    """In the order of their placeholders in the prompt."""
+    """Decoded images, in the order of their placeholders in the prompt."""
     text: str
     """Rendered chat template, with the placeholders that the template writes."""
     token_ids: tuple[int, ...]

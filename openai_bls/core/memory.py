@@ -8,6 +8,8 @@ import gc
 # Objects more than have been freed, after which the young ones are collected. By Python's default of 700 a request is
 # in the midst of its work when they are.
 _YOUNG_OBJECTS = 10_000
+# Of malloc.h of the GNU C library.
+_M_MMAP_THRESHOLD = -3
 
 
 def trim() -> None:
@@ -29,3 +31,15 @@ def settle() -> None:
     gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     gc.enable()
     trim()
+
+
+def return_large_blocks() -> None:
+    """Have malloc return blocks of 1 MiB and more to the system when they are freed.
+
+    By default it learns from the first such block that is freed to keep the next ones, up to 32 MiB, and of a thread's
+    own heap `trim` does not return the end. For a process whose large blocks are requests and images; not for an
+    engine, which would have each of its tensors from the system.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 1 << 20)

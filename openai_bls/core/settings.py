@@ -25,6 +25,11 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 GuardName = Annotated[str, msgspec.Meta(pattern=r"^(?!openai_bls$)[A-Za-z0-9_.-]*$")]
 
 
+# Names of hosts, each with a port if it has a colon, separated by commas.
+_HOST = r"(\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{0,4})?"
+HostNames = Annotated[str, msgspec.Meta(pattern=rf"^ *({_HOST} *(, *{_HOST} *)*)?$")]
+
+
 class SettingsError(Exception):
     """A setting that does not exist or has a bad value; the message is one line."""
 
@@ -93,6 +98,22 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Requests of batches in progress in each instance; none begins while others wait for the engine."""
     max_file_bytes: Positive = 200 * 1024 * 1024
     """The largest file of /v1/files, in bytes; all together may have 50 times as many."""
+    image_url_hosts: HostNames = ""
+    """Hosts that images may be fetched from over http and https, separated by commas: `example.com`, `*.example.com`,
+    `*` (every one), each at its usual port or with `:port`. Their addresses must be public ones. Empty is none: images
+    come in requests, as `data:` URIs."""
+    image_url_private_hosts: HostNames = ""
+    """Further such hosts, whose addresses may also be private ones, such as a store of your own. Link-local addresses
+    are never asked. Empty is none."""
+    image_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=600)] = 10.0
+    """Seconds in which an image must be fetched, with its redirects."""
+    max_image_bytes: Positive = 20 * 1024 * 1024
+    """The largest image, in bytes of its file."""
+    max_image_pixels: Annotated[int, msgspec.Meta(ge=1, le=256 * 1024 * 1024)] = 16 * 1024 * 1024
+    """The most pixels of an image. To decode one takes up to 32 bytes for each, in a process of its own."""
+    max_image_memory_bytes: Positive = 512 * 1024 * 1024
+    """Bytes of the images of all requests in each instance: of fetched files, and of pixels (3 each) until a request
+    has ended; further requests with images are answered 503."""
     tokenizer_info: bool = False
     """Serve /tokenizer_info: the chat template and the tokenizer's configuration."""
     engine_transport: Literal["auto", "exchange", "grpc"] = "auto"
@@ -156,6 +177,16 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     def origins(self) -> tuple[str, ...]:
         """`cors_origins`, split."""
         return tuple(origin.strip() for origin in self.cors_origins.split(",") if origin.strip())
+
+    @property
+    def image_hosts(self) -> tuple[str, ...]:
+        """`image_url_hosts`, split."""
+        return tuple(host.strip() for host in self.image_url_hosts.split(",") if host.strip())
+
+    @property
+    def image_private_hosts(self) -> tuple[str, ...]:
+        """`image_url_private_hosts`, split."""
+        return tuple(host.strip() for host in self.image_url_private_hosts.split(",") if host.strip())
 
     @staticmethod
     def format_for(setting: str, engine: str) -> str:

@@ -9,11 +9,13 @@ import msgspec
 FinishReason = Literal["stop", "length", "tool_calls"]
 
 
-class PromptTokensDetails(msgspec.Struct, frozen=True):
+class PromptTokensDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     """Prompt tokens by kind."""
 
     cached_tokens: int
     """Tokens taken from the cache instead of being computed."""
+    image_tokens: int | None = None
+    """Tokens that stand for images; absent without any."""
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -44,6 +46,7 @@ class Usage(msgspec.Struct, frozen=True):
         cached: int = 0,
         reasoning: int = 0,
         prediction: tuple[int, int] | None = None,
+        image: int | None = None,
     ) -> Usage:
         """The counts.
 
@@ -53,6 +56,7 @@ class Usage(msgspec.Struct, frozen=True):
             cached: prompt tokens that the prefix cache supplied.
             reasoning: new tokens that are reasoning.
             prediction: tokens of the predictions that were accepted, and rejected; None without a prediction.
+            image: prompt tokens that stand for images; None without images.
         """
         details = CompletionTokensDetails(reasoning, *(prediction or ()))
-        return cls(prompt, completion, prompt + completion, PromptTokensDetails(cached), details)
+        return cls(prompt, completion, prompt + completion, PromptTokensDetails(cached, image), details)

@@ -36,6 +36,8 @@ class NullOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Token id at which a prompt is answered with an error."""
     null_crash_at_step: NotNegative | None = None
     """Number of the step in which the process of the engine crashes."""
+    null_max_images: NotNegative = 0
+    """Images that a prompt may hold; the answer is the same with them."""
     null_lora_names: str = ""
     """Names of made-up adapters, separated by commas."""
 
@@ -80,7 +82,9 @@ def load(
         max_batch_size=options.max_batch_size or (manifest.max_batch_size if manifest else 256),
         vocab_size=null.vocab_size,
         eos_token_ids=(),
-        supported=SUPPORTED + (("lora_name",) if lora_names else ()),
+        supported=SUPPORTED + (("lora_name",) if lora_names else ()) + (("media",) if options.null_max_images else ()),
+        input_modalities=("text", "image") if options.null_max_images else ("text",),
+        max_images=options.null_max_images,
         version=f"null {__version__}",
         created=manifest.created if manifest else 0,
         max_logprobs=MAX_LOGPROBS,

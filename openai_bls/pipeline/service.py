@@ -7,6 +7,8 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from openai_bls.core.errors import (
     ApiError,
     OverloadedError,
@@ -15,6 +17,7 @@ from openai_bls.core.errors import (
     RequestDeadlineError,
 )
 from openai_bls.core.keys.api_keys import ApiKeys
+from openai_bls.core.media import Image, ImageSource
 from openai_bls.core.request import Deadline, ValidRequest
 from openai_bls.core.request_record import RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
@@ -26,6 +29,7 @@ from openai_bls.pipeline.generation.sequence import Writer
 from openai_bls.pipeline.guards.guards import Guards
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.lifecycle.life import Life
+from openai_bls.pipeline.media.loader import ImageLoader
 from openai_bls.pipeline.metrics.metrics import Metrics
 from openai_bls.pipeline.models.readiness import Readiness
 from openai_bls.pipeline.models.registry import Models, ServedModel, Target
@@ -113,6 +117,8 @@ class Service:
         self.api_keys = ApiKeys.of(settings) if api_keys is None else api_keys
         self.budgets = KeyBudgets(self.api_keys.limits)
         """Budgets that the requests of each API key may still take."""
+        self.images = ImageLoader(settings)
+        """Loader of the requests' images."""
         self._admissions: dict[ServedModel, Admission] = {}
         self._instances = instances
         self.observer = observer or Observer()
@@ -218,7 +224,7 @@ class Service:
     async def _prepare(
         self, context: RequestContext, request: ValidRequest, make_writer: Callable[[Target], WriterT]
     ) -> tuple[Generation, WriterT]:
-        context.request = request
+        context.request = msgspec.structs.replace(request, images=()) if request.images else request
         await self.models.look_for(request.model)
         target = self.find(context, request.model)
         self.check_admission()
@@ -229,7 +235,13 @@ class Service:
         most = math.inf if request.max_tokens is None else request.max_tokens
         admission.check(context.key, deadline, max_tokens=most, priority=request.priority)
         with self.enter(context, began_at) as life:
-            writer, sequences, prompts = await within(deadline, prepare(request, target, self.settings, make_writer))
+
+            async def load(sources: tuple[ImageSource, ...]) -> tuple[Image, ...]:
+                life.images = self.images.budget.lease()
+                return await self.images.load(sources, context.key, life.images)
+
+            work = prepare(request, target, self.settings, make_writer, load)
+            writer, sequences, prompts = await within(deadline, work)
             prompt_tokens = [len(prompt) for prompt in prompts.token_ids]
             engine = target.model.engine
             adapter = self.metrics.adapter_request(target.model.info.model_name, target.lora_name)
@@ -330,7 +342,8 @@ class Service:
         return TaskCall(self.model_calls, model, self.settings.task_models_timeout_s)
 
     def close(self) -> None:
-        """End what waits for an engine: none of it will be there."""
+        """End what waits for an engine, none of which will be there, and the decoders of images."""
+        self.images.close()
         for admission in self._admissions.values():
             admission.close(OverloadedError("The server is shutting down."))
 

@@ -15,8 +15,9 @@ from rich.text import Text
 
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.terminal.answer import Answer, Asker
-from openai_bls.terminal.connection import Connection, choose_model, connection, served_models
+from openai_bls.terminal.connection import Connection, choose_model, connection, served_models, takes_images
 from openai_bls.terminal.conversation import Conversation, read_tools
+from openai_bls.terminal.images import image_part
 from openai_bls.terminal.markdown_stream import MarkdownStream
 
 SAMPLING = ("temperature", "top_p", "max_tokens", "seed")
@@ -99,6 +100,8 @@ class Chat:
         self.model = model
         self.conversation = conversation
         self.tools: list[Any] = []
+        self.images: list[dict[str, Any]] = []
+        """Images that go with the next question, as parts of its message."""
         self.read_result: Callable[[str], str] = lambda _: ""
         """Asks the user for what a tool returns."""
         self._asker = asker
@@ -113,7 +116,9 @@ class Chat:
         """Answer a question, or do what a command says; False to leave."""
         try:
             if not text.startswith("/"):
-                self.conversation.add({"role": "user", "content": text})
+                images, self.images = self.images, []
+                content = [*images, {"type": "text", "text": text}] if images else text
+                self.conversation.add({"role": "user", "content": content})
                 self.answer()
                 return True
             word, _, rest = text.partition(" ")
@@ -209,6 +214,16 @@ class Chat:
             self.conversation.system = "" if text == "-" else text
         self.say(f"[dim]system: {escape(self.conversation.system) or 'none'}[/]")
 
+    def add_image(self, name: str) -> None:
+        """Take an image for the next question; - drops those that wait."""
+        if name == "-":
+            self.images.clear()
+        else:
+            if not takes_images(self.server, self.model):
+                raise LaunchError(f"the model {self.model!r} takes text only")
+            self.images.append(image_part(_path(name)))
+        self.say(f"[dim]images for the next question: {len(self.images)}[/]")
+
     def save(self, name: str) -> None:
         """Write the conversation."""
         self.conversation.save(_path(name), self.model)
@@ -259,6 +274,7 @@ def _path(name: str) -> Path:
 COMMANDS: dict[str, tuple[Callable[[Chat, str], None], str, str]] = {
     "/system": (Chat.set_system, "TEXT", "set the system prompt, - for none; without a text show it"),
     "/tools": (Chat.set_tools, "FILE", "offer the tools of a JSON file, - for none; you are asked for their results"),
+    "/image": (Chat.add_image, "FILE", "send an image with the next question, - for none of those that wait"),
     "/model": (Chat.set_model, "NAME", "change the model; without a name list them"),
     "/retry": (Chat.retry, "", "answer the last question again"),
     "/clear": (Chat.clear, "", "begin a new conversation"),

@@ -172,6 +172,21 @@ def served_models(server: Connection) -> list[str]:
     Raises:
         LaunchError: the server does not answer, or refuses.
     """
+    return list(_cards(server))
+
+
+def takes_images(server: Connection, model: str) -> bool:
+    """False if the server says that prompts of `model` are text only; not all servers say it.
+
+    Raises:
+        LaunchError: the server does not answer, or refuses.
+    """
+    modalities = _cards(server).get(model, {}).get("input_modalities")
+    return not isinstance(modalities, list) or "image" in modalities
+
+
+def _cards(server: Connection) -> dict[str, dict[str, Any]]:
+    """Model objects of /v1/models by name."""
     import httpx
 
     try:
@@ -183,12 +198,12 @@ def served_models(server: Connection) -> list[str]:
     if answer.status_code != 200:
         raise LaunchError(refusal(server, answer.status_code, _json(answer)))
     try:
-        names = [str(model["id"]) for model in _json(answer)["data"]]
-    except (KeyError, TypeError):
+        cards = {str(model["id"]): dict(model) for model in _json(answer)["data"]}
+    except (KeyError, TypeError, ValueError):
         raise LaunchError(f"{server.url} does not speak OpenAI's API: its /models is no list of models") from None
-    if not names:
+    if not cards:
         raise LaunchError(f"{server.url} serves no model")
-    return names
+    return cards
 
 
 def choose_model(server: Connection, wanted: str | None) -> str:

@@ -77,11 +77,19 @@ class Conversation:
             parts.append(f"## {str(message['role']).capitalize()}")
             content = message.get("content")
             if content:
-                parts.append(content if isinstance(content, str) else f"```json\n{_dump(content)}\n```")
+                parts.append(content if isinstance(content, str) else _markdown_parts(content))
             for call in message.get("tool_calls") or ():
                 function = call["function"]
                 parts.append(f"Calls `{function['name']}`:\n\n```json\n{function['arguments']}\n```")
         return "\n\n".join(parts) + "\n"
+
+
+def _markdown_parts(content: Any) -> str:
+    """Content that is no string: texts and the places of images, or whatever else it is as JSON."""
+    known = ("text", "image_url")
+    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") in known for part in content):
+        return "\n\n".join(str(part.get("text")) if part["type"] == "text" else "*(an image)*" for part in content)
+    return f"```json\n{_dump(content)}\n```"
 
 
 def read_json(path: Path) -> Any:

@@ -17,6 +17,7 @@ from openai_bls.api.moderations.schema import ModerationsBody
 from openai_bls.api.rerank.schema import RerankBody, ScoreBody
 from openai_bls.api.responses.schema import CountRequest, CreateRequest
 from openai_bls.api.tokenize.schema import ChatBody, DetokenizeBody, PromptBody
+from tests.pictures import BAD_FILES, data_uri, picture, png_bomb
 
 SCHEMAS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "chat.completions": (ChatCompletionRequest,),
@@ -89,7 +90,32 @@ json_schemas: st.SearchStrategy[Any] = st.recursive(
     ),
     max_leaves=4,
 )
+# Images: bad files, a bomb and a good one; places that must not be asked.
+_IMAGES: tuple[str, ...] = (
+    *(data_uri(data) for data, _ in BAD_FILES.values()),
+    *(data_uri(png_bomb(20 << 20)), data_uri(picture()), data_uri(picture(form="JPEG"), "text/html")),
+    *("data:image/png;base64,", "data:,x", "data:image/png;base64,%%%", "http://169.254.169.254/latest/meta-data/"),
+    *("file:///etc/passwd", "https://[::1]/", "http://localhost:8000/v2", "http://a:b@c/", "https://\ud800/"),
+)
+_images = st.sampled_from(_IMAGES)
+_image_parts = st.one_of(
+    _images.map(lambda url: {"type": "image_url", "image_url": {"url": url}}),
+    _images.map(lambda url: {"type": "input_image", "image_url": url}),
+    _images.map(
+        lambda url: {
+            "type": "image",
+            "source": {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]},
+        }
+    ),
+)
 _FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "url": _images,
+    "data": _images.map(lambda url: url.partition(",")[2]),
+    "file_id": st.sampled_from(["file-" + "0" * 32, "../../etc/passwd", ""]),
+    "content": st.one_of(
+        st.lists(st.one_of(_image_parts, st.just({"type": "text", "text": "What?"})), min_size=1, max_size=3),
+        _image_parts.map(lambda part: [part] * 1000),
+    ),
     "model": st.sampled_from(["demo", "openai_bls", "gpt-4o", ""]),
     "response_format": st.one_of(
         st.sampled_from([{"type": "json_object"}, {"type": "text"}, {"type": "xml"}]),
@@ -118,6 +144,9 @@ def field(kind: inspect.Field) -> st.SearchStrategy[Any]:
 def value(kind: inspect.Type) -> st.SearchStrategy[Any]:
     """A value of a type, or at its bounds."""
     found: st.SearchStrategy[Any] = anything
+    if isinstance(kind, inspect.Metadata):
+        # Around a type whose field has marks.
+        return value(kind.type)
     if isinstance(kind, inspect.StructType):
         found = struct(kind.cls)
     elif isinstance(kind, inspect.UnionType):

@@ -20,12 +20,16 @@ from tests.triton.triton_client import TritonError
 pytestmark = pytest.mark.triton
 
 
+# The demo takes text only.
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
+
 # Body → the field at fault: one of each part of the pipeline that refuses; every rule has a unit test.
 BAD_BODIES: list[tuple[dict[str, Any], str]] = [
     ({"messages": "hello"}, "messages"),
     ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0].image_url"),
     ({"messages": [{"role": "user", "content": "word " * 5000}]}, "messages"),
     ({"messages": HELLO, "max_tokens": "many"}, "max_tokens"),
     ({"messages": HELLO, "max_tokens": 1_000_000}, "messages"),

@@ -258,6 +258,10 @@ def made_up_logprobs(ids: list[int], count: int) -> Logprobs:
     return Logprobs([-0.5] * len(ids), tops, [[-0.1 * (k + 1) for k in range(count)] for _ in ids])
 
 
+# Stands for an image.
+_IMAGE = "<tool_call>"
+
+
 class FakePrompts:
     """A `PromptClient` that tokenizes by the tiny tokenizer; chats are joined contents."""
 
@@ -276,8 +280,24 @@ class FakePrompts:
         if self.result is not None:
             return self.result
         if request.messages is not None:
-            return PromptResult([token_ids("".join(m["content"] for m in request.messages))])
+            return self._chat(request.messages, request.image_sizes)
         return PromptResult([token_ids(text) for text in request.prompts or []])
+
+    @staticmethod
+    def _chat(messages: list[dict[str, Any]], sizes: list[tuple[int, int]]) -> PromptResult:
+        """An image is `<tool_call>`, once before it is expanded, and then once for each row of its pixels."""
+        parts: list[str] = []
+        for message in messages:
+            content = message["content"]
+            for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+                parts.append(part["text"] if part["type"] == "text" else _IMAGE)
+        text = "".join(parts)
+        if not sizes:
+            return PromptResult([token_ids(text)])
+        rows = iter(height for _, height in sizes)
+        whole = "".join(part * next(rows) if part == _IMAGE else part for part in parts)
+        count = sum(height for _, height in sizes)
+        return PromptResult([token_ids(whole)], media_text=text, media_token_ids=token_ids(text), image_tokens=count)
 
 
 class FakeSink:

@@ -151,7 +151,7 @@ ENDPOINTS = (
         FileHandlers.upload,
         uploads=True,
         operation=Operation(
-            summary="Upload a file of requests",
+            summary="Upload a file of requests, or an image",
             body=UploadForm,
             body_type="multipart/form-data",
             answer=File,

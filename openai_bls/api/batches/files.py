@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
@@ -19,6 +19,7 @@ from openai_bls.api.batches.records import KEPT_S, FileRecord
 from openai_bls.api.batches.schema import (
     ExpiresAfter,
     FilesQuery,
+    Purpose,
 )
 from openai_bls.api.common.bodies import fault_at
 from openai_bls.api.common.faults import converted
@@ -38,6 +39,8 @@ MAX_KEPT_FILES = 100_000
 """Files of all keys together."""
 MAX_UPLOADS = 8
 """Files that are received at a time, each of which takes up to `max_file_bytes` of the folder for temporary files."""
+IMAGE_PURPOSES = ("vision", "user_data")
+"""Purposes of files that may be images."""
 # Bytes of a form around its file.
 _FORM_BYTES = 64 * 1024
 
@@ -86,9 +89,11 @@ class FileHandlers:
             file = form.get("file")
             if file is None or isinstance(file, str):
                 raise InvalidRequestError("Missing required parameter: 'file'", param="file")
-            if fields.get("purpose") != "batch":
+            purpose = fields.get("purpose", "")
+            if purpose not in get_args(Purpose):
+                known = ", ".join(map(repr, get_args(Purpose)))
                 raise InvalidRequestError(
-                    "'purpose' must be 'batch': files are for batches only here.", param="purpose"
+                    f"'purpose' must be one of {known}: files are requests of batches, or images.", param="purpose"
                 )
             expires_s = _expires_after(fields)
             limit = self._settings.max_file_bytes
@@ -108,7 +113,7 @@ class FileHandlers:
                     code="storage_quota_exceeded",
                 )
             name = Path(file.filename or "file").name[:255]
-            record = await asyncio.to_thread(folder.add_file, file.file, name, "batch", expires_s, context.key)
+            record = await asyncio.to_thread(folder.add_file, file.file, name, purpose, expires_s, context.key)
         finally:
             await form.close()
         return JsonResponse(record.shown())
@@ -193,6 +198,24 @@ class OpenFileResponse(FileResponse):
         """Send the content, and close the file."""
         with self._file:
             await super().__call__(scope, receive, send)
+
+
+class UploadedImages:
+    """Uploaded files as images of requests.
+
+    Args:
+        folder: folder that has the files.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    def path(self, file_id: str, key: str) -> Path | None:
+        """Path of an image that the API key `key` has uploaded; None if there is none of that id."""
+        found = self._folder.file(file_id)
+        if found is None or found.owner != key or found.purpose not in IMAGE_PURPOSES:
+            return None
+        return self._folder.data(file_id)
 
 
 def _no_such_file(file_id: str) -> NotFoundError:

@@ -11,6 +11,9 @@ from openai_bls.api.batches.lines import Url
 from openai_bls.api.batches.records import KEPT_S, Status
 from openai_bls.api.common.bodies import Metadata
 
+Purpose = Literal["batch", "vision", "user_data"]
+"""Purposes of uploaded files."""
+
 MAX_FILES = 10_000
 """Files of one page."""
 
@@ -28,9 +31,10 @@ class UploadForm(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Form of /v1/files, for the description of the API: the handler reads its fields as they come."""
 
     file: bytes
-    """Lines of JSON, one request each; up to `max_file_bytes`."""
-    purpose: Literal["batch"]
-    """Files are for batches only."""
+    """Lines of JSON, one request each, or an image; up to `max_file_bytes`."""
+    purpose: Purpose
+    """`batch` for the requests of a batch; `vision` and `user_data` are the same: images, which requests name by the
+    file's id."""
     anchor: Literal["created_at"] | None = msgspec.field(default=None, name="expires_after[anchor]")
     """Moment from which `expires_after[seconds]` counts; given together with it."""
     seconds: _Seconds | None = msgspec.field(default=None, name="expires_after[seconds]")

@@ -26,6 +26,7 @@ from openai_bls.api.chat.formats import (
 )
 from openai_bls.api.common.documented import PER_TOKEN, documented, limits
 from openai_bls.api.common.unsupported import Unsupported
+from openai_bls.core.media import ImageDetail
 from openai_bls.core.request import Timeout
 
 # OpenAI's limit is 4; nothing here costs more with a few more.
@@ -53,7 +54,7 @@ StopString = Annotated[str, limits(minLength=1, maxLength=MAX_STOP_LENGTH)]
 
 
 class TextPart(msgspec.Struct, tag_field="type", tag="text"):
-    """A content part; images, audio and files are refused."""
+    """A content part; audio and files are refused."""
 
     text: str
 
@@ -64,7 +65,27 @@ class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal"):
     refusal: str
 
 
+class ImageUrl(msgspec.Struct, forbid_unknown_fields=True):
+    """An image, by one of `url` and `file_id`."""
+
+    url: str | None = None
+    """A `data:` URI with base64 of a PNG, JPEG, WebP or still GIF, or an http or https URL of a host that the setting
+    `image_url_hosts` allows."""
+    detail: ImageDetail | None = None
+    """`low` scales the image down to fit 512 x 512 pixels; `high` and `auto` take it as it is."""
+    # ours
+    file_id: str | None = None
+    """A file of /v1/files with the purpose `vision` or `user_data`."""
+
+
+class ImagePart(msgspec.Struct, tag_field="type", tag="image_url", forbid_unknown_fields=True):
+    """An image, for a model whose card in /v1/models has `image` among its `input_modalities`."""
+
+    image_url: ImageUrl
+
+
 Content = str | Annotated[list[TextPart | RefusalPart], PER_TOKEN]
+MediaContent = str | Annotated[list[TextPart | RefusalPart | ImagePart], PER_TOKEN]
 
 
 class FunctionCall(msgspec.Struct):
@@ -98,9 +119,9 @@ class DeveloperMessage(msgspec.Struct, tag_field="role", tag="developer", forbid
 
 
 class UserMessage(msgspec.Struct, tag_field="role", tag="user", forbid_unknown_fields=True):
-    """The user's words."""
+    """The user's words and images."""
 
-    content: Content
+    content: MediaContent
     name: str | None = None
 
 
@@ -127,9 +148,9 @@ class Prediction(msgspec.Struct, tag_field="type", tag="content", forbid_unknown
 
 
 class ToolMessage(msgspec.Struct, tag_field="role", tag="tool", forbid_unknown_fields=True):
-    """A tool's result."""
+    """A tool's result; it may have images."""
 
-    content: Content
+    content: MediaContent
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -304,9 +325,9 @@ class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True
     """Body of /v1/chat/completions."""
 
     messages: Annotated[list[Message], Meta(min_length=1), PER_TOKEN]
-    """Roles system, developer (which templates see as system), user, assistant, tool; content a string or text parts;
-    `name`; `tool_calls`, `tool_call_id`; `refusal`; `reasoning_content` or `reasoning`, for templates that show it.
-    Images, audio and files are refused."""
+    """Roles system, developer (which templates see as system), user, assistant, tool; content a string or parts:
+    `text`, and `image_url` of users and tools (see "Images"); `name`; `tool_calls`, `tool_call_id`;
+    `refusal`; `reasoning_content` or `reasoning`, for templates that show it. Audio and files are refused."""
     max_tokens: PositiveInt | None = None
     """Most new tokens; without it the answer goes on to the end of the context."""
     max_completion_tokens: PositiveInt | None = None
@@ -377,8 +398,8 @@ ENGINE_FIELDS = frozenset(STRUCTURED_FIELDS) | {
 """Honoured where the engine behind the model does it, else refused by `pipeline.preparation.prepare`."""
 
 UNSUPPORTED: dict[str, Unsupported] = {
-    "modalities": Unsupported((["text"], []), "text is the only modality"),
-    "audio": Unsupported((), "text is the only modality"),
+    "modalities": Unsupported((["text"], []), "answers are text only"),
+    "audio": Unsupported((), "answers are text only"),
     "verbosity": Unsupported(("medium",), "the served models have no such setting"),
     "web_search_options": Unsupported((), "there is no web search here"),
     "moderation": Unsupported((), "nothing is moderated by itself here; ask /v1/moderations, or set a guard"),

@@ -1,4 +1,4 @@
-"""Messages as chat templates take them, and the tools that may be called."""
+"""Messages as chat templates take them, their images, and the tools that may be called."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 from openai_bls.api.chat import schema
 from openai_bls.api.common.large_bodies import check_values
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.media import ImageSource
 from openai_bls.core.request import ToolUse
 
 # JSON text inside of the body, whose values are not counted with those of the body.
@@ -49,16 +50,46 @@ def _named(tools: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]
     return [by_name[name] for name in dict.fromkeys(names)]
 
 
-def _text(content: schema.Content | None) -> str:
+def _content(
+    content: schema.Content | schema.MediaContent | None, param: str, images: list[ImageSource]
+) -> str | list[dict[str, Any]]:
+    """A message's content for chat templates: a string, or parts if it has images, which are added to `images`."""
     if content is None:
         return ""
     if isinstance(content, str):
         return content
-    return "\n".join(part.text if isinstance(part, schema.TextPart) else part.refusal for part in content)
+    if not any(isinstance(part, schema.ImagePart) for part in content):
+        return "\n".join(_text(part) for part in content)
+    parts: list[dict[str, Any]] = []
+    for at, part in enumerate(content):
+        if isinstance(part, schema.ImagePart):
+            images.append(_image(part.image_url, f"{param}[{at}].image_url"))
+            parts.append({"type": "image"})
+        else:
+            parts.append({"type": "text", "text": _text(part)})
+    return parts
 
 
-def template_message(message: schema.Message, index: int) -> dict[str, Any]:
-    """Message number `index` for chat templates: content a string, tool arguments an object.
+def _text(part: schema.TextPart | schema.RefusalPart | schema.ImagePart) -> str:
+    if isinstance(part, schema.RefusalPart):
+        return part.refusal
+    assert isinstance(part, schema.TextPart)
+    return part.text
+
+
+def _image(image: schema.ImageUrl, param: str) -> ImageSource:
+    if (image.url is None) == (image.file_id is None):
+        raise InvalidRequestError(f"'{param}' must have 'url' or 'file_id', one of them.", param=param)
+    return ImageSource(image.url or "", param, image.detail or "auto", image.file_id or "")
+
+
+def template_message(message: schema.Message, index: int, images: list[ImageSource]) -> dict[str, Any]:
+    """Message number `index` for chat templates: content a string or parts, tool arguments an object.
+
+    Args:
+        message: the message.
+        index: number of the message in the conversation.
+        images: images of the messages before it, to which its own are added.
 
     Raises:
         InvalidRequestError: it says nothing, or something that is not supported.
@@ -85,7 +116,7 @@ def template_message(message: schema.Message, index: int) -> dict[str, Any]:
             result["tool_calls"] = [
                 _tool_call(call, f"messages[{index}].tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
             ]
-    content = _text(message.content)
+    content = _content(message.content, f"messages[{index}].content", images)
     if not content and isinstance(message, schema.AssistantMessage):
         content = message.refusal or ""
     result["content"] = content

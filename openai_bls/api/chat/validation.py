@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -16,6 +17,7 @@ from openai_bls.api.common.large_bodies import check_count
 from openai_bls.api.common.unsupported import refuse_unsupported
 from openai_bls.core.engine_types import PromptRequest
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.media import ImageSource
 from openai_bls.core.request import ValidRequest
 from openai_bls.output.structured import requested
 
@@ -51,6 +53,21 @@ def parse_json(endpoint: Body, body: bytes, max_items: int | None = None) -> Val
 def parse_object(endpoint: Body, body: dict[str, Any], max_items: int | None = None) -> ValidRequest:
     """A `ValidRequest` from a parsed body; raises as `parse_json` does."""
     return _checked(convert(body, _SCHEMAS[endpoint]), max_items)
+
+
+def with_image_params(request: ValidRequest, params: Sequence[str]) -> ValidRequest:
+    """The request with its images under the names of another API.
+
+    Args:
+        request: request that the chat completion of that API's body has become.
+        params: fields of its images, in order.
+    """
+    if not request.images:
+        return request
+    named = zip(request.images, params, strict=True)
+    return msgspec.structs.replace(
+        request, images=tuple(msgspec.structs.replace(image, param=param) for image, param in named)
+    )
 
 
 def _checked(request: schema.ChatCompletionRequest | schema.CompletionRequest, max_items: int | None) -> ValidRequest:
@@ -142,10 +159,13 @@ def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any]) -> Vali
         content = request.prediction.content
         prediction = content if isinstance(content, str) else "".join(part.text for part in content)
     _check_min_tokens(request, max_tokens)
+    images: list[ImageSource] = []
+    messages = [template_message(m, i, images) for i, m in enumerate(request.messages)]
     return ValidRequest(
         chat=True,
+        images=tuple(images),
         prompt=PromptRequest(
-            messages=[template_message(m, i) for i, m in enumerate(request.messages)],
+            messages=messages,
             tools=tools.offered if tools is not None else None,
             chat_template=request.chat_template,
             chat_template_kwargs=kwargs,

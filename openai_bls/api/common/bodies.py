@@ -43,7 +43,7 @@ def fault(what: Fault) -> InvalidRequestError:
         )
     message = what.message
     if re.search(r"\.(content|output)\[[^\]]*\]\.type$", what.path):
-        message += "; text is the only modality here"
+        message += "; there are parts of text and, from users and tools, images"
     where = f" for '{param}'" if param else ""
     return InvalidRequestError(f"Invalid value{where}: {message}.", param=param or None)
 

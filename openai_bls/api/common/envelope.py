@@ -29,6 +29,7 @@ async def enveloped(context: RequestContext, work: Awaitable[T], refuse: Callabl
         with context.at_work():
             return await work
     except ApiError as error:
+        _forget_frames(error)
         return refuse(error)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _FULL:
@@ -37,3 +38,12 @@ async def enveloped(context: RequestContext, work: Awaitable[T], refuse: Callabl
             return refuse(StorageFullError())
         logger.exception("%s %r failed (request %s)", context.method, context.path, context.request_id)
         return refuse(EngineError("The server had an error; see its log."))
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an error that nobody logs: their frames hold the request's body, and the context, which
+    holds the error. Only a garbage collection would free that circle."""
+    found: BaseException | None = error
+    while found is not None:
+        found.__traceback__ = None
+        found = found.__context__

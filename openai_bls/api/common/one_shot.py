@@ -12,12 +12,15 @@ from typing import Any
 
 import msgspec
 
+from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import ApiError, EngineError
 from openai_bls.core.request import ValidRequest
 from openai_bls.core.request_record import Outcome, Progress
 from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.pipeline.admission.key_budgets import Lease
 from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.models.registry import ServedModel
+from openai_bls.pipeline.preparation.images import with_sizes
 from openai_bls.pipeline.preparation.prepare import check
 from openai_bls.pipeline.service import Service, within
 
@@ -101,6 +104,16 @@ async def prompt_token_ids(service: Service, context: RequestContext, request: V
     with admitted(service, context, target.name):
         assert request.prompt is not None
         deadline = context.deadline(request.timeout, time.monotonic())
-        result = await within(deadline, target.model.tokenize(request.prompt, any_length=True))
+        result = await within(deadline, _tokenized(service, context, request, request.prompt, target.model))
     (tokens,) = result.prompt_token_ids
     return tokens
+
+
+async def _tokenized(
+    service: Service, context: RequestContext, request: ValidRequest, prompt: PromptRequest, model: ServedModel
+) -> PromptResult:
+    if request.images:
+        # Only their sizes count.
+        with service.images.budget.lease() as lease:
+            prompt = with_sizes(prompt, await service.images.load(request.images, context.key, lease))
+    return await model.tokenize(prompt, any_length=True)

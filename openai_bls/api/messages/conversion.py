@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from openai_bls.api.chat.validation import parse_object
+from openai_bls.api.chat.validation import parse_object, with_image_params
 from openai_bls.api.common.faults import converted, decoded
 from openai_bls.api.common.large_bodies import check_count
 from openai_bls.api.common.unsupported import first_unsupported
@@ -95,7 +95,7 @@ def convert(request: PromptRequest, *, thinks: bool, max_items: int | None = Non
     if isinstance(request, MessagesRequest):
         max_tokens = request.max_tokens
         body |= _generation(request)
-    valid = parse_object("chat.completions", body)
+    valid = with_image_params(parse_object("chat.completions", body), turns.images)
     if max_tokens == 0:
         # Chat completions do not have it, the engines do.
         valid = msgspec.structs.replace(valid, max_tokens=0)

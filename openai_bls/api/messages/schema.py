@@ -42,6 +42,34 @@ class TextBlock(Block, kw_only=True, tag_field="type", tag="text"):
     """Refused unless empty."""
 
 
+class Base64Source(msgspec.Struct, tag_field="type", tag="base64", forbid_unknown_fields=True):
+    """An image in the body."""
+
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    data: str
+    """Base64."""
+
+
+class UrlSource(msgspec.Struct, tag_field="type", tag="url", forbid_unknown_fields=True):
+    """An image elsewhere."""
+
+    url: str
+    """An http or https URL of a host that the setting `image_url_hosts` allows."""
+
+
+class FileSource(msgspec.Struct, tag_field="type", tag="file", forbid_unknown_fields=True):
+    """An uploaded image."""
+
+    file_id: str
+    """A file of /v1/files with the purpose `vision` or `user_data`."""
+
+
+class ImageBlock(Block, kw_only=True, tag_field="type", tag="image"):
+    """An image, for a model that takes some."""
+
+    source: Base64Source | UrlSource | FileSource
+
+
 class ToolUseBlock(Block, kw_only=True, tag_field="type", tag="tool_use"):
     """An earlier tool call, fed back."""
 
@@ -57,7 +85,7 @@ class ToolResultBlock(Block, kw_only=True, tag_field="type", tag="tool_result"):
     """The result of a tool call."""
 
     tool_use_id: Name
-    content: Annotated[str | list[dict[str, Any]] | None, documented(str | list[TextBlock] | None)] = None
+    content: Annotated[str | list[dict[str, Any]] | None, documented(str | list[TextBlock | ImageBlock] | None)] = None
     is_error: bool | None = None
     toolset_name: None = None
 
@@ -76,7 +104,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     role: Literal["user", "assistant", "system"]
     content: Annotated[
         str | list[dict[str, Any]],
-        documented(str | list[TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock], per_token=True),
+        documented(str | list[TextBlock | ImageBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock], per_token=True),
     ]
 
 
@@ -184,8 +212,9 @@ class PromptRequest(Harmless, kw_only=True, forbid_unknown_fields=True):
     model: Name
     """A served name."""
     messages: Annotated[list[Message], Meta(min_length=1, max_length=100_000), PER_TOKEN]
-    """Blocks text, tool_use, tool_result (also `is_error`), thinking; a last assistant turn is continued. Images,
-    documents, search results, redacted thinking and the blocks of server tools are refused."""
+    """Blocks text, image (of users and in tool_result), tool_use, tool_result (also `is_error`), thinking; a last
+    assistant turn is continued. Documents, search results, redacted thinking and the blocks of server tools are
+    refused."""
     system: Annotated[str | list[dict[str, Any]] | None, documented(str | list[TextBlock] | None, per_token=True)] = (
         None
     )
@@ -253,8 +282,7 @@ UNSUPPORTED: dict[str, Unsupported] = {
 """Field name → the values at which it may be given; null always may."""
 
 REFUSED_BLOCKS: dict[str, str] = {
-    "image": "the served models take text only",
-    "document": "the served models take text only; give a document's text as a text block",
+    "document": "the served models take text and images; give a document's text as a text block",
     "search_result": "give what was found as a text block",
     "redacted_thinking": "its content is known only to the server that wrote it; leave it out",
     "container_upload": "there are no containers here",

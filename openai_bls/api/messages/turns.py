@@ -17,12 +17,16 @@ from openai_bls.api.messages.errors import fault_at, refused
 from openai_bls.api.messages.schema import (
     REFUSED_BLOCKS,
     SERVER_BLOCKS,
+    Base64Source,
     Block,
+    FileSource,
+    ImageBlock,
     Message,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
+    UrlSource,
 )
 
 ChatMessage = dict[str, Any]
@@ -30,9 +34,9 @@ ChatMessage = dict[str, Any]
 _ID_PREFIX = "toolu_"
 _BLOCKS: dict[str, dict[str, type[Block]]] = {
     "system": {"text": TextBlock},
-    "user": {"text": TextBlock, "tool_result": ToolResultBlock},
+    "user": {"text": TextBlock, "image": ImageBlock, "tool_result": ToolResultBlock},
     "assistant": {"text": TextBlock, "tool_use": ToolUseBlock, "thinking": ThinkingBlock},
-    "tool_result": {"text": TextBlock},
+    "tool_result": {"text": TextBlock, "image": ImageBlock},
 }
 """Position of a block → types allowed there."""
 _KNOWN = {name for types in _BLOCKS.values() for name in types}
@@ -44,6 +48,8 @@ class Turns(NamedTuple):
     messages: list[ChatMessage]
     prefilled: bool
     """The last message is the beginning of the answer."""
+    images: list[str]
+    """Path of each image in the body."""
 
 
 def tool_use_id(call_id: str) -> str:
@@ -63,19 +69,21 @@ def chat_messages(system: str | list[dict[str, Any]] | None, messages: list[Mess
         InvalidRequestError: a block is malformed, or not supported where it stands.
     """
     result: list[ChatMessage] = []
+    images: list[str] = []
     if system:
-        result.append({"role": "system", "content": _texts(_blocks(system, "system", "system"))})
+        result.append({"role": "system", "content": _parts(_blocks(system, "system", "system", images))})
     turns = groupby(enumerate(messages), lambda numbered: numbered[1].role)
     role = ""
     for role, turn in turns:
-        blocks = [block for at, message in turn for block in _content(message, at, last=at == len(messages) - 1)]
+        last = len(messages) - 1
+        blocks = [block for at, message in turn for block in _content(message, at, images, last=at == last)]
         if role == "user":
             result += _user(blocks)
         elif role == "system":
-            result.append({"role": "system", "content": _texts(blocks)})
+            result.append({"role": "system", "content": _parts(blocks)})
         else:
             result.append(_assistant(blocks))
-    return Turns(result, role == "assistant" and _prefill(result))
+    return Turns(result, role == "assistant" and _prefill(result), images)
 
 
 def _prefill(messages: list[ChatMessage]) -> bool:
@@ -94,20 +102,21 @@ def _prefill(messages: list[ChatMessage]) -> bool:
     return True
 
 
-def _content(message: Message, at: int, *, last: bool) -> list[Block]:
+def _content(message: Message, at: int, images: list[str], *, last: bool) -> list[Block]:
     where = f"messages.{at}.content"
     if not message.content and not (last and message.role == "assistant"):
         raise refused(where, "every message but an assistant's last one needs content")
-    return _blocks(message.content, where, message.role)
+    return _blocks(message.content, where, message.role, images)
 
 
-def _blocks(content: str | list[dict[str, Any]], where: str, place: str) -> list[Block]:
+def _blocks(content: str | list[dict[str, Any]], where: str, place: str, images: list[str]) -> list[Block]:
+    """The blocks of a content; the paths of its images are added to `images`."""
     if isinstance(content, str):
         return [TextBlock(text=content)] if content else []
-    return [_block(value, f"{where}.{at}", place) for at, value in enumerate(content)]
+    return [_block(value, f"{where}.{at}", place, images) for at, value in enumerate(content)]
 
 
-def _block(value: dict[str, Any], where: str, place: str) -> Block:
+def _block(value: dict[str, Any], where: str, place: str, images: list[str]) -> Block:
     kind = value.get("type")
     if not isinstance(kind, str):
         raise refused(f"{where}.type", "Field required" if kind is None else "Expected `str`")
@@ -122,12 +131,29 @@ def _block(value: dict[str, Any], where: str, place: str) -> Block:
     if isinstance(block, ToolUseBlock) and block.caller not in (None, {"type": "direct"}):
         raise refused(f"{where}.caller", "tools are called by the model itself; nothing but direct calls is supported")
     if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
-        block.content = _texts(_blocks(block.content, f"{where}.content", "tool_result"))
+        block.content = _parts(_blocks(block.content, f"{where}.content", "tool_result", images))
+    if isinstance(block, ImageBlock):
+        images.append(where)
     return block
 
 
-def _texts(blocks: list[Block]) -> list[dict[str, Any]]:
-    return [{"type": "text", "text": block.text} for block in blocks if isinstance(block, TextBlock)]
+def _parts(blocks: list[Block]) -> list[dict[str, Any]]:
+    """Parts of a chat message."""
+    parts: list[dict[str, Any]] = []
+    for block in blocks:
+        if isinstance(block, TextBlock):
+            parts.append({"type": "text", "text": block.text})
+        elif isinstance(block, ImageBlock):
+            parts.append({"type": "image_url", "image_url": _image(block.source)})
+    return parts
+
+
+def _image(source: Base64Source | UrlSource | FileSource) -> dict[str, str]:
+    if isinstance(source, FileSource):
+        return {"file_id": source.file_id}
+    if isinstance(source, UrlSource):
+        return {"url": source.url}
+    return {"url": f"data:{source.media_type};base64,{source.data}"}
 
 
 def _user(blocks: list[Block]) -> list[ChatMessage]:
@@ -136,7 +162,7 @@ def _user(blocks: list[Block]) -> list[ChatMessage]:
         if is_result:
             result += [_tool_result(block) for block in run if isinstance(block, ToolResultBlock)]
         else:
-            result.append({"role": "user", "content": _texts(list(run))})
+            result.append({"role": "user", "content": _parts(list(run))})
     return result
 
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from openai_bls.api.endpoint import Endpoint, Operation
 from openai_bls.api.http.handlers import Api, JsonResponse
 from openai_bls.api.models import anthropic_models
+from openai_bls.core.media import Modality
 from openai_bls.pipeline.lifecycle.context import RequestContext
 
 
@@ -26,6 +27,8 @@ class ModelCard(msgspec.Struct):
     """The base model of an adapter."""
     max_model_len: int | None
     task: str
+    input_modalities: list[Modality] | None
+    """Modalities of prompts; null where only another model knows."""
 
 
 class ModelList(msgspec.Struct):

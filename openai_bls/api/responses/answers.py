@@ -92,6 +92,8 @@ class InputDetails(msgspec.Struct):
 
     cached_tokens: int
     cache_write_tokens: int
+    image_tokens: int | None = None
+    """Tokens that stand for images; absent without any."""
 
 
 class OutputDetails(msgspec.Struct):

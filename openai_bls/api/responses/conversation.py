@@ -25,6 +25,8 @@ class Conversation:
         """Chat messages of the conversation."""
         self.origins: list[Origin] = []
         """Origin of each message."""
+        self.images: list[str] = []
+        """Path of each image in the body, or the field that it comes from."""
         # The assistant message to which more of the same turn can be added.
         self._turn: dict[str, Any] | None = None
         self._call_ids: set[str] = set()
@@ -55,7 +57,7 @@ class Conversation:
         if kind == "message" and item["role"] == "assistant":
             self._said(item["content"], param)
         elif kind == "message":
-            self._add({"role": item["role"], "content": _texts(item["content"])}, param)
+            self._add({"role": item["role"], "content": self._parts(item["content"], param, "content")}, param)
         elif kind == "reasoning":
             self._thought(item, param)
         elif kind == "function_call":
@@ -114,12 +116,21 @@ class Conversation:
         message = {
             "role": "tool",
             "tool_call_id": call_id,
-            "content": output if isinstance(output, str) else _texts(output),
+            "content": output if isinstance(output, str) else self._parts(output, param, "output"),
         }
         if "name" in item:
             message["name"] = item["name"]
         self._add(message, param)
 
-
-def _texts(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{"type": "text", "text": part["text"]} for part in parts]
+    def _parts(self, parts: list[dict[str, Any]], param: str, field: str) -> list[dict[str, Any]]:
+        """Parts of an item's `field` as those of a chat message."""
+        result: list[dict[str, Any]] = []
+        for at, part in enumerate(parts):
+            if part["type"] == "input_image":
+                # What has been stored is not in the body.
+                self.images.append(f"{param}.{field}[{at}]" if param.startswith("input[") else param)
+                image = {"url": part["image_url"], "file_id": part["file_id"], "detail": part["detail"]}
+                result.append({"type": "image_url", "image_url": image})
+            else:
+                result.append({"type": "text", "text": part["text"]})
+        return result

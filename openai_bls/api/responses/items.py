@@ -18,6 +18,7 @@ from openai_bls.api.common.faults import converted
 from openai_bls.api.common.unsupported import Unsupported, refuse_unsupported
 from openai_bls.api.responses.sealing import unseal
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.media import ImageDetail
 
 Item = dict[str, Any]
 Find = Callable[[str, str], Item]
@@ -29,6 +30,19 @@ class InputText(msgspec.Struct, tag_field="type", tag="input_text", forbid_unkno
     """Text for the model."""
 
     text: str
+    prompt_cache_breakpoint: Any = None
+    """Accepted: what an engine keeps of a prompt changes no answer."""
+
+
+class InputImage(msgspec.Struct, tag_field="type", tag="input_image", forbid_unknown_fields=True):
+    """An image for the model, by one of `image_url` and `file_id`."""
+
+    image_url: str | None = None
+    """A `data:` URI with base64, or an http or https URL of a host that the setting `image_url_hosts` allows."""
+    file_id: str | None = None
+    """A file of /v1/files with the purpose `vision` or `user_data`."""
+    detail: ImageDetail | None = None
+    """`low` scales the image down to fit 512 x 512 pixels; `high` and `auto` take it as it is."""
     prompt_cache_breakpoint: Any = None
     """Accepted: what an engine keeps of a prompt changes no answer."""
 
@@ -63,7 +77,7 @@ class Message(msgspec.Struct, tag_field="type", tag="message", forbid_unknown_fi
     """A message of any role."""
 
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | Annotated[list[InputText | OutputText | Refusal], PER_TOKEN]
+    content: str | Annotated[list[InputText | InputImage | OutputText | Refusal], PER_TOKEN]
     id: str | None = None
     status: Status | None = None
     phase: str | None = None
@@ -88,7 +102,7 @@ class FunctionCallOutput(msgspec.Struct, tag_field="type", tag="function_call_ou
     """A call's result."""
 
     call_id: str
-    output: str | list[InputText]
+    output: str | list[InputText | InputImage]
     id: str | None = None
     name: str | None = None
     status: Status | None = None
@@ -183,7 +197,7 @@ def _read(given: dict[str, Any], at: str, find: Find) -> Item:
             "arguments": item.arguments,
         }
     if isinstance(item, FunctionCallOutput):
-        return _output(item)
+        return _output(item, at)
     if isinstance(item, Reasoning):
         return _reasoning(item, at)
     if isinstance(item, Compaction):
@@ -204,6 +218,10 @@ def _message(message: Message, at: str) -> Item:
                     "Only an assistant's message has refusals.", param=f"{at}.content[{index}].type"
                 )
             content.append({"type": "refusal", "refusal": part.refusal})
+        elif isinstance(part, InputImage):
+            if message.role != "user":
+                raise InvalidRequestError("Only a user's message has images.", param=f"{at}.content[{index}].type")
+            content.append(_image(part, f"{at}.content[{index}]"))
         elif message.role == "assistant":
             content.append({"type": "output_text", "text": part.text, "annotations": [], "logprobs": []})
         else:
@@ -217,14 +235,28 @@ def _message(message: Message, at: str) -> Item:
     }
 
 
-def _output(item: FunctionCallOutput) -> Item:
+def _image(image: InputImage, at: str) -> dict[str, Any]:
+    if (image.image_url is None) == (image.file_id is None):
+        raise InvalidRequestError(f"'{at}' must have 'image_url' or 'file_id', one of them.", param=at)
+    shown = {"type": "input_image", "image_url": image.image_url, "file_id": image.file_id}
+    return {**shown, "detail": image.detail or "auto"}
+
+
+def _output(item: FunctionCallOutput, at: str) -> Item:
     output = item.output
+    if isinstance(output, list):
+        parts = [
+            _image(part, f"{at}.output[{index}]")
+            if isinstance(part, InputImage)
+            else {"type": "input_text", "text": part.text}
+            for index, part in enumerate(output)
+        ]
     result: Item = {
         "id": item.id or new_id("fco_"),
         "type": "function_call_output",
         "status": item.status or "completed",
         "call_id": item.call_id,
-        "output": output if isinstance(output, str) else [{"type": "input_text", "text": p.text} for p in output],
+        "output": output if isinstance(output, str) else parts,
     }
     return result if item.name is None else {**result, "name": item.name}
 

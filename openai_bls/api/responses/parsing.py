@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from openai_bls.api.chat.formats import JsonObjectFormat, TextFormat
-from openai_bls.api.chat.validation import parse_object
+from openai_bls.api.chat.validation import parse_object, with_image_params
 from openai_bls.api.common.bodies import fault, fault_at
 from openai_bls.api.common.faults import converted, decoded
 from openai_bls.api.common.large_bodies import check_count
@@ -145,7 +145,7 @@ def _request(
         translate(error, conversation.origins)
         raise
     return cls(
-        chat=valid,
+        chat=with_image_params(valid, conversation.images),
         origins=conversation.origins,
         tools=tools,
         inputs=inputs,

@@ -139,10 +139,12 @@ def _tool(tool: schema.FunctionTool) -> dict[str, Any]:
 
 def usage_body(usage: Usage) -> dict[str, Any]:
     """Token counts under this API's names."""
+    prompt = usage.prompt_tokens_details
+    images = {} if prompt.image_tokens is None else {"image_tokens": prompt.image_tokens}
     return {
         "input_tokens": usage.prompt_tokens,
         # Nobody pays for what a prompt leaves in the cache.
-        "input_tokens_details": {"cached_tokens": usage.prompt_tokens_details.cached_tokens, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": prompt.cached_tokens, "cache_write_tokens": 0, **images},
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.completion_tokens_details.reasoning_tokens},
         "total_tokens": usage.total_tokens,

@@ -108,10 +108,10 @@ class CountRequest(PromptExtras, kw_only=True, forbid_unknown_fields=True):
     """A served name; absent is the default model; unknown is a 404 `model_not_found`."""
     # Read by `items`.
     input: Annotated[str | list[dict[str, Any]] | None, documented(str | list[InputItem] | None, per_token=True)] = None
-    """A string, or items: messages (`input_text`, `output_text`, `refusal` parts), `function_call`,
-    `function_call_output`, `reasoning` (also with `encrypted_content` alone, if it is of this server), `compaction`,
-    `item_reference` (each id once, together at most `max_request_bytes`). Images, files, audio and items of built-in
-    tools are refused."""
+    """A string, or items: messages (`input_text`, `output_text`, `refusal` parts, and `input_image` of users),
+    `function_call`, `function_call_output` (text and images), `reasoning` (also with `encrypted_content` alone, if it
+    is of this server), `compaction`, `item_reference` (each id once, together at most `max_request_bytes`). Files,
+    audio and items of built-in tools are refused."""
     instructions: str | None = None
     """Instructions to the model; the instructions of an earlier response are not carried over."""
     previous_response_id: str | None = None
@@ -279,7 +279,7 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "context_management": Unsupported(([],), "nothing is compacted by itself, only by /v1/responses/compact"),
     "moderation": Unsupported((), "there is no moderation model here"),
     "access_programs": Unsupported((), "it belongs to OpenAI's own service"),
-    "image": Unsupported((), "text is the only modality"),
+    "image": Unsupported((), "answers are text only"),
     "personality": Unsupported((), "the served models have no such setting; use instructions"),
     # OpenAI's "auto" may give none either.
     "reasoning.summary": Unsupported(("auto",), "reasoning is given as it is, in reasoning_text parts"),

@@ -7,7 +7,7 @@ themselves. Their memory counts once, however many responses continue them.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -22,6 +22,10 @@ MAX_RESPONSES = 1000
 MAX_BYTES = 64 * 1024 * 1024
 # Bytes of a response beside its text.
 _OVERHEAD = 1024
+# Characters of an image's URL from which on it is kept apart.
+_LARGE_URL = 4096
+# In the place of such a URL. No client's URL begins so: an image with it would be refused.
+_KEPT = "kept:"
 
 
 class _Listed(msgspec.Struct):
@@ -84,6 +88,12 @@ class Snapshot:
         return self.items
 
 
+def _images_size(item: Item) -> int:
+    """Characters of the URLs of an item's images."""
+    parts = [part for field in ("content", "output") if isinstance(item.get(field), list) for part in item[field]]
+    return sum(len(part["image_url"] or "") for part in parts if part["type"] == "input_image")
+
+
 class Stored:
     """A stored response with its input items.
 
@@ -99,7 +109,19 @@ class Stored:
         msgspec.ValidationError: the response, or an item of its output, has no id.
     """
 
-    __slots__ = ("_inputs", "holders", "id", "included", "item_ids", "key", "previous", "recording", "response", "size")
+    __slots__ = (
+        "_images",
+        "_inputs",
+        "holders",
+        "id",
+        "included",
+        "item_ids",
+        "key",
+        "previous",
+        "recording",
+        "response",
+        "size",
+    )
 
     def __init__(
         self,
@@ -114,31 +136,44 @@ class Stored:
         self.id = ids.id
         self.response = response
         """JSON text."""
-        self._inputs = encode(inputs)
+        # Texts of data: URIs stay as they are: encoding and decoding them would take as long as their whole request.
+        self._images: list[str] = []
+        self._inputs = encode([_without_images(item, self._images) for item in inputs])
         self.previous = previous
         self.recording = recording
         self.included = frozenset(included)
         self.key = key
         self.item_ids: list[str] = [*(item["id"] for item in inputs), *(item.id for item in ids.output)]
-        self.size = len(self.response) + len(self._inputs) + _OVERHEAD + (recording.size if recording else 0)
+        self.size = (
+            len(self.response)
+            + len(self._inputs)
+            + sum(map(len, self._images))
+            + _OVERHEAD
+            + (recording.size if recording else 0)
+        )
         """Bytes."""
         self.holders = 0
         """Reference count: the store itself, and responses that continue it."""
 
     @property
     def texts(self) -> list[msgspec.Raw]:
-        """JSON texts of the items of this response's own request, and of its output, in the order of `item_ids`."""
+        """JSON texts of the items of this response's own request, and of its output, in the order of `item_ids`; what
+        is in them of images is for `restored`."""
         return _decode_inputs(self._inputs) + _decode_response(self.response).output
 
     @property
     def own_items(self) -> list[Item]:
         """The items of `texts`."""
-        return [_decode(text) for text in self.texts]
+        return [self.restored(_decode(text)) for text in self.texts]
+
+    def restored(self, item: Item) -> Item:
+        """An item of `texts` with its images."""
+        return _with_urls(item, lambda url: self._images[int(url[len(_KEPT) :])] if url.startswith(_KEPT) else url)
 
     @property
     def input_items(self) -> list[Item]:
         """Input items, those of earlier responses included."""
-        inputs: list[Item] = _decode(self._inputs)
+        inputs = [self.restored(item) for item in _decode(self._inputs)]
         return (self.previous.items if self.previous is not None else []) + inputs
 
     @property
@@ -150,6 +185,33 @@ class Stored:
             chain.append(node)
             node = node.previous
         return [item for node in reversed(chain) for item in node.own_items]
+
+
+def _without_images(item: Item, images: list[str]) -> Item:
+    """An item whose large images are moved to `images`."""
+
+    def moved(url: str) -> str:
+        if len(url) < _LARGE_URL:
+            return url
+        images.append(url)
+        return f"{_KEPT}{len(images) - 1}"
+
+    return _with_urls(item, moved)
+
+
+def _with_urls(item: Item, change: Callable[[str], str]) -> Item:
+    """An item with other URLs in the place of its images'."""
+    for field in ("content", "output"):
+        parts = item.get(field)
+        if isinstance(parts, list) and any(part["type"] == "input_image" for part in parts):
+            changed = [
+                {**part, "image_url": change(part["image_url"])}
+                if part["type"] == "input_image" and part["image_url"] is not None
+                else part
+                for part in parts
+            ]
+            item = {**item, field: changed}
+    return item
 
 
 class ResponseStore:
@@ -282,25 +344,29 @@ class References:
         """
         if item_id in self._taken:
             raise InvalidRequestError(f"Item with id '{item_id}' is referred to twice.", param=param)
-        text = self._text(item_id)
+        owner = self._store.owner(item_id, self.key)
+        text = self._text(item_id, owner)
         if text is None:
             raise InvalidRequestError(
                 f"Item with id '{item_id}' not found: only the items of stored responses and conversations can be "
                 "referred to.",
                 param=param,
             )
+        item: Item = _decode(text)
         self._left -= memoryview(text).nbytes
+        if owner is not None:
+            item = owner.restored(item)
+            # The images of an item are as large as they were in a request.
+            self._left -= _images_size(item)
         if self._left < 0:
             raise InvalidRequestError(
                 f"The items that are referred to are larger than {self._max_bytes} bytes together.", param=param
             )
         self._taken.add(item_id)
-        item: Item = _decode(text)
         return item
 
-    def _text(self, item_id: str) -> msgspec.Raw | None:
-        """JSON text of the item of that id, of a response or of a conversation."""
-        owner = self._store.owner(item_id, self.key)
+    def _text(self, item_id: str, owner: Stored | None) -> msgspec.Raw | None:
+        """JSON text of the item of that id, of a response (`owner`) or of a conversation."""
         if owner is None:
             return None if self._conversations is None else self._conversations.item(item_id, self.key)
         texts = self._texts.get(owner.id)

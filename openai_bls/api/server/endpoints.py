@@ -39,14 +39,15 @@ async def reset_prefix_cache(api: Api, request: Request, context: RequestContext
 
 
 async def tokenizer_info(api: Api, request: Request, context: RequestContext) -> Response:
-    """GET /tokenizer_info: tokenizer_config.json with the chat template."""
+    """GET /tokenizer_info: tokenizer_config.json with the chat template, and what the model's prompts may hold."""
     name = parse_query(request.query_params, Query).model
     if not api.service.settings.tokenizer_info:
         raise NotFoundError("/tokenizer_info is off here: the setting 'tokenizer_info' of openai_bls turns it on.")
-    folder = api.service.find(context, name).model.tokenizer_dir
-    if folder is None:
+    model = api.service.find(context, name).model
+    if model.tokenizer_dir is None:
         raise NotFoundError("The tokenizer of this model has no files here.")
-    return JsonResponse(await asyncio.to_thread(_tokenizer_config, folder))
+    config = await asyncio.to_thread(_tokenizer_config, model.tokenizer_dir)
+    return JsonResponse({**config, "input_modalities": model.info.input_modalities})
 
 
 def _tokenizer_config(folder: Path) -> dict[str, Any]:

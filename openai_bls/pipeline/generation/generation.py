@@ -115,7 +115,16 @@ class Generation:
             accepted = [sequence.predicted_tokens for sequence in sequences]
             length = len(sequences[0].request.prediction)
             prediction = sum(accepted), sum(max(0, length - count) for count in accepted)
-        return Usage.of(self._prompt_tokens, completion, cached=cached, reasoning=reasoning, prediction=prediction)
+        # Only a conversation has images, and it is one prompt.
+        media = sequences[0].request.media
+        return Usage.of(
+            self._prompt_tokens,
+            completion,
+            cached=cached,
+            reasoning=reasoning,
+            prediction=prediction,
+            image=None if media is None else media.image_tokens,
+        )
 
     def cancel(self) -> None:
         """Stop the engine's work and write nothing more: the client has gone. Harmless after the end."""

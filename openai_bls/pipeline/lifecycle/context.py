@@ -90,6 +90,7 @@ class RequestContext:
         self.guarded: GuardedRequest | None = None
         """Guards of the request, if it has some and they let it through."""
         self.request: ValidRequest | None = None
+        """The request to an engine, without its images, which may be large."""
         self.records: list[RequestRecord] = []
         self.http_status = 0
         self.error: ApiError | None = None
@@ -173,11 +174,13 @@ class RequestContext:
         if len(self.records) < 2:
             return self.records[0].usage if self.records else None
         usages = [record.usage for record in self.records]
+        images = [n for usage in usages if (n := usage.prompt_tokens_details.image_tokens) is not None]
         return Usage.of(
             sum(usage.prompt_tokens for usage in usages),
             sum(usage.completion_tokens for usage in usages),
             cached=sum(usage.prompt_tokens_details.cached_tokens for usage in usages),
             reasoning=sum(usage.completion_tokens_details.reasoning_tokens for usage in usages),
+            image=sum(images) if images else None,
         )
 
     @property

@@ -9,6 +9,7 @@ from types import TracebackType
 from openai_bls.core.request_record import Outcome, Progress, RequestRecord
 from openai_bls.pipeline.admission.key_budgets import Lease
 from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.media.budget import ImageLease
 
 
 def _uncounted(change: int) -> None:
@@ -33,7 +34,7 @@ class Life:
         began_at: `time.monotonic()` of its begin; None is `context.work_began_at()`.
     """
 
-    __slots__ = ("_context", "_count", "_ended", "_model", "_on_end", "_part", "began_at", "lease")
+    __slots__ = ("_context", "_count", "_ended", "_model", "_on_end", "_part", "began_at", "images", "lease")
 
     def __init__(
         self,
@@ -50,6 +51,8 @@ class Life:
         self._model = ""
         self._part: RequestContext | None = None
         self.lease = lease
+        self.images: ImageLease | None = None
+        """Part of the images' budget that the request holds; None if it has no images."""
         self.began_at = context.work_began_at() if began_at is None else began_at
         count(1)
 
@@ -103,4 +106,6 @@ class Life:
     def _give_back(self, tokens: int) -> None:
         self._ended = True
         self.lease.end(tokens)
+        if self.images is not None:
+            self.images.end()
         self._count(-1)

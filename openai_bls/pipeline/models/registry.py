@@ -254,6 +254,7 @@ class Models:
                 "parent": None,
                 "max_model_len": None,
                 "task": task.task,
+                "input_modalities": None,
             }
         model, lora_name = self.find(name)
         info = model.info
@@ -266,4 +267,5 @@ class Models:
             "parent": info.model_name if lora_name is not None else None,
             "max_model_len": info.max_model_len,
             "task": "generate",
+            "input_modalities": list(info.input_modalities),
         }

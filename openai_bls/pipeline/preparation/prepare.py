@@ -1,4 +1,4 @@
-"""Preparation of a request for the engine: check, tokenize, constrain, sequences."""
+"""Preparation of a request for the engine: check, load images, tokenize, constrain, sequences."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 
 from openai_bls.core.engine_types import GenerationRequest, Grammar, PromptResult, SamplingParams
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.media import Image, MediaPrompt
 from openai_bls.core.request import ToolUse, ValidRequest
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output.events import OutputParser
@@ -17,6 +18,7 @@ from openai_bls.output.tool_parsers.formats import ToolFormat
 from openai_bls.pipeline.generation.sequence import Echo, Sequence, Writer
 from openai_bls.pipeline.models.registry import ServedModel, Target
 from openai_bls.pipeline.preparation.constraints import constrain, enforces, tool_format
+from openai_bls.pipeline.preparation.images import LoadImages, check_images, media_prompt, with_sizes
 
 WriterT = TypeVar("WriterT", bound=Writer)
 
@@ -39,10 +41,16 @@ class Prompts(NamedTuple):
     """Token ids that the output is likely to be."""
     tail: str
     """End of the (first) rendered prompt; see `prompt_tail`."""
+    media: MediaPrompt | None = None
+    """Images of the (one) prompt; None if it is text alone."""
 
 
 async def prepare(
-    request: ValidRequest, target: Target, settings: OpenAiBlsSettings, make_writer: Callable[[Target], WriterT]
+    request: ValidRequest,
+    target: Target,
+    settings: OpenAiBlsSettings,
+    make_writer: Callable[[Target], WriterT],
+    load_images: LoadImages,
 ) -> tuple[WriterT, list[Sequence], Prompts]:
     """Everything between a valid request and its submission to the engine.
 
@@ -51,6 +59,7 @@ async def prepare(
         target: the model that it names.
         settings: limits of the server.
         make_writer: called once the request is known to be acceptable, before anything is made per sequence.
+        load_images: called if it has images.
 
     Raises:
         ApiError: the request cannot be honoured; nothing has been written.
@@ -58,7 +67,8 @@ async def prepare(
     check(request, target.model, settings)
     writer = make_writer(target)
     await target.model.engine.ready()
-    prompts = await tokenize(request, target.model)
+    images = await load_images(request.images) if request.images else ()
+    prompts = await tokenize(request, target.model, images)
     constraint = await constrain(request, target.model, prompts.tail)
     return writer, make_sequences(request, target, prompts, constraint, writer), prompts
 
@@ -72,6 +82,8 @@ def check(request: ValidRequest, model: ServedModel, settings: OpenAiBlsSettings
     Raises:
         InvalidRequestError: the engine or the settings do not allow it; `param` names the field.
     """
+    if request.images:
+        check_images(request, model)
     check_supported(request, model)
     sequences = request.prompt_count * request.candidates
     if sequences > settings.max_choices:
@@ -162,8 +174,13 @@ def _check_tools(tools: ToolUse, model: ServedModel) -> None:
 # --- tokenize ---
 
 
-async def tokenize(request: ValidRequest, model: ServedModel) -> Prompts:
+async def tokenize(request: ValidRequest, model: ServedModel, images: tuple[Image, ...] = ()) -> Prompts:
     """The prompts as token ids, checked against vocabulary and context length.
+
+    Args:
+        request: the request.
+        model: model that it names.
+        images: decoded images of the request.
 
     Raises:
         ApiError: a prompt is bad, or preprocessing cannot be reached.
@@ -171,14 +188,15 @@ async def tokenize(request: ValidRequest, model: ServedModel) -> Prompts:
     any_length = request.truncate_prompt_tokens is not None
     result = PromptResult()
     if request.prompt is not None:
-        result = await model.tokenize(request.prompt, any_length=any_length)
+        result = await model.tokenize(with_sizes(request.prompt, images), any_length=any_length)
     prompts = request.prompt_token_ids or result.prompt_token_ids
     check_token_ids(request.prompt_token_ids, model, "prompt")
     if request.truncate_prompt_tokens is not None:
         prompts = [prompt[-request.truncate_prompt_tokens :] for prompt in prompts]
     for prompt in prompts:
         check_length(request, model, prompt)
-    return Prompts(prompts, result.bad_words, result.prediction, prompt_tail(request, model, prompts[0]))
+    media = media_prompt(images, result) if images else None
+    return Prompts(prompts, result.bad_words, result.prediction, prompt_tail(request, model, prompts[0]), media)
 
 
 def check_token_ids(prompts: list[list[int]], model: ServedModel, param: str) -> None:
@@ -249,7 +267,7 @@ def make_sequences(
         for index in range(len(result), len(result) + request.candidates):
             sequence = Sequence(
                 index,
-                generation_request(request, target, index, prompt, prompts.bad_words, constraint, prompts.prediction),
+                generation_request(request, target, index, prompt, prompts, constraint),
                 model.detokenizers.new(
                     skip_special_tokens=request.skip_special_tokens, prompt_token_ids=prompt, keep_special=kept
                 ),
@@ -306,11 +324,18 @@ def generation_request(
     target: Target,
     index: int,
     prompt: list[int],
-    bad_words: list[list[int]],
+    prompts: Prompts,
     constraint: Grammar | None,
-    prediction: list[int] | None = None,
 ) -> GenerationRequest:
     """The engine request of sequence `index`.
+
+    Args:
+        request: the request.
+        target: model that it names.
+        index: number of the sequence.
+        prompt: token ids of its prompt, which is one of `prompts`.
+        prompts: all that the request's text has become.
+        constraint: grammar that the output must match.
 
     Raises:
         InvalidRequestError: a sampling parameter that the engine does not honour.
@@ -334,11 +359,12 @@ def generation_request(
         max_tokens=max_tokens,
         sampling=sampling(request, model, index),
         stop_token_ids=tuple(stop_token_ids),
-        bad_words=tuple(tuple(word) for word in bad_words),
+        bad_words=tuple(tuple(word) for word in prompts.bad_words),
         min_tokens=min(request.min_tokens, max_tokens),
         logprobs=logprobs,
         prompt_logprobs=request.logprobs if request.echo else None,
         grammar=constraint,
         lora_name=target.lora_name,
-        prediction=tuple(prediction or ()),
+        prediction=tuple(prompts.prediction),
+        media=prompts.media,
     )

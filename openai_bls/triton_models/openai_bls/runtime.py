@@ -25,6 +25,7 @@ from openai_bls.api.http.tls_files import TlsFiles
 from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.registry import GUARDED, TRITON_ENTRIES
+from openai_bls.core import memory
 from openai_bls.core.errors import ApiError, OverloadedError, TooLargeError
 from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.request import checked_timeout
@@ -164,6 +165,7 @@ class Runtime:
             self._listener.close()
 
     def _run(self) -> None:
+        memory.return_large_blocks()
         asyncio.set_event_loop(self._loop)
         self._tasks = [self._loop.create_task(self._begin())]
         self._loop.run_forever()

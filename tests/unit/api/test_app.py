@@ -52,6 +52,7 @@ def test_models() -> None:
         "parent": None,
         "max_model_len": 1000,
         "task": "generate",
+        "input_modalities": ["text"],
     }
     assert (second["id"], second["root"]) == ("openai_bls", "tiny")
     assert one("GET", "/v1/models/tiny").json() == first

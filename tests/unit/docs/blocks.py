@@ -16,6 +16,7 @@ NEEDS = {
     "minutes": "runs for minutes",
     "a checkout": "make, in a clone",
     "the examples": "a server with the models of examples/: tests/triton/test_examples.py runs these",
+    "a model that takes images": "a server whose model has `image` among its `input_modalities`",
     "speculative decoding": "a server whose engine has it on",
     "keys": "a server with API keys",
     "HTTPS": "a certificate and its key",

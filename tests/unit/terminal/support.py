@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Delta = dict[str, Any]
+LARGE = {"id": "large", "input_modalities": ["text"]}
 
 
 class FakeServer(ThreadingHTTPServer):
@@ -44,7 +45,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:  # the base class calls it so
         if self._refuse_key():
             return
-        self._json(200, {"object": "list", "data": [{"id": "small"}, {"id": "large"}]})
+        self._json(200, {"object": "list", "data": [{"id": "small"}, LARGE]})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -54,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.refuses:
             self._json(self.server.refuses, {"error": {"message": "it is too much", "type": "server_error"}})
             return
-        usage = {"prompt_tokens": 5 + 2 * len(body["messages"][-1]["content"].split()), "completion_tokens": 0}
+        usage = {"prompt_tokens": 5 + 2 * len(str(body["messages"][-1]["content"]).split()), "completion_tokens": 0}
         if not body.get("stream"):
             message = {"role": "assistant", "content": "x"}
             self._json(200, {"id": "1", "choices": [{"index": 0, "message": message}], "usage": usage})

@@ -22,6 +22,7 @@ from openai_bls.terminal.chat import Chat, history_path
 from openai_bls.terminal.connection import Connection, refusal
 from openai_bls.terminal.conversation import Conversation
 from tests.certificates import Authority
+from tests.pictures import data_uri, picture
 from tests.unit.terminal.support import FakeServer
 
 TOOLS = [{"type": "function", "function": {"name": "get_time", "parameters": {"type": "object"}}}]
@@ -185,6 +186,33 @@ def test_commands(fake: FakeServer, chat: Chat, capsys: pytest.CaptureFixture[st
     for piece in ("there is no command /no", "a file's name", "/no/such cannot be read", "has no model 'other'"):
         assert piece in said
     assert not chat.take("/quit")
+
+
+def test_images(fake: FakeServer, chat: Chat, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    image, page = tmp_path / "a picture.png", tmp_path / "chat.md"
+    image.write_bytes(picture())
+    for line in (
+        f"/image {image}",
+        "/image -",
+        f"/image {image}",
+        f"/image {image}",
+        "What?",
+        "And now?",
+        f"/save {page}",
+    ):
+        assert chat.take(line)
+    part = {"type": "image_url", "image_url": {"url": data_uri(picture())}}
+    assert fake.asked[0]["messages"][0]["content"] == [part, part, {"type": "text", "text": "What?"}]
+    assert fake.asked[1]["messages"][2]["content"] == "And now?"
+    assert page.read_text().startswith("## User\n\n*(an image)*\n\n*(an image)*\n\nWhat?\n")
+    capsys.readouterr()
+    (tmp_path / "page.html").write_text("<html>")
+    for line in ("/image /no/such", f"/image {tmp_path / 'page.html'}", "/image", "/model large", f"/image {image}"):
+        assert chat.take(line)
+    said = " ".join(capsys.readouterr().out.split())
+    for piece in ("/no/such cannot be read", "is no PNG, JPEG, WebP", "a file's name", "model 'large' takes text only"):
+        assert piece in said
+    assert chat.images == []
 
 
 def test_tools_are_carried_out_by_the_user(fake: FakeServer, chat: Chat, tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_what_a_crash_leaves_of_an_upload(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "fields", "status", "param"),
     [
-        (b"x", {"purpose": "vision"}, 400, "purpose"),
+        (b"x", {"purpose": "fine-tune"}, 400, "purpose"),
         (b"x", {"what": "x"}, 400, "what"),
         (
             b"x",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from openai_bls.api.chat.validation import Body, parse_json, parse_object
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.media import ImageSource
 from openai_bls.core.request import ToolUse, ValidRequest
 from tests.unit.api.chat.chat_support import ENDPOINTS, MINIMAL, SCHEMAS, TOOL, USER, parse, refused
 
@@ -86,7 +87,12 @@ def test_arguments_that_are_no_json_object(arguments: str) -> None:
         ({"role": "user", "content": ["x"]}, "content[0]"),
         ({"role": "user", "content": [{"type": "text"}]}, "content[0].text"),
         ({"role": "user", "content": [{"text": "x"}]}, "content[0].type"),
-        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "content[0].type"),
+        ({"role": "system", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "content[0].type"),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "content[0].image_url"),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x", "detail": "fine"}}]},
+            "content[0].image_url.detail",
+        ),
         ({"role": "user", "content": "x", "tool_calls": []}, "tool_calls"),
         ({"role": "user", "content": "x", "name": 1}, "name"),
         ({"role": "system", "content": "x", "extra": 1}, "extra"),
@@ -102,8 +108,36 @@ def test_bad_messages_are_refused_by_place(message: dict[str, Any], param: str) 
 
 
 def test_other_media_are_refused_with_a_reason() -> None:
-    for kind in ("image_url", "input_audio", "file"):
-        assert "text is the only modality" in bad_messages({"role": "user", "content": [{"type": kind}]}).message
+    for kind in ("input_audio", "file"):
+        assert "parts of text and" in bad_messages({"role": "user", "content": [{"type": kind}]}).message
+
+
+def test_images_stay_in_their_places() -> None:
+    def image(**fields: str) -> dict[str, Any]:
+        return {"type": "image_url", "image_url": fields}
+
+    text = {"type": "text", "text": "What is it?"}
+    request = parse_object(
+        "chat.completions",
+        {
+            "messages": [
+                {"role": "user", "content": [image(url="data:a"), text, image(url="https://b/c", detail="low")]},
+                {"role": "assistant", "content": [text]},
+                {"role": "tool", "content": [image(file_id="file-1", detail="high")]},
+            ]
+        },
+    )
+    assert request.prompt is not None
+    assert request.prompt.messages == [
+        {"role": "user", "content": [{"type": "image"}, text, {"type": "image"}]},
+        {"role": "assistant", "content": "What is it?"},
+        {"role": "tool", "content": [{"type": "image"}]},
+    ]
+    assert request.images == (
+        ImageSource("data:a", "messages[0].content[0].image_url"),
+        ImageSource("https://b/c", "messages[0].content[2].image_url", "low"),
+        ImageSource("", "messages[2].content[0].image_url", "high", "file-1"),
+    )
 
 
 # --- fields that belong together ---

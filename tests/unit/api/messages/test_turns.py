@@ -152,10 +152,12 @@ def test_what_cannot_be_gone_on_from_and_what_is_no_turn(messages: list[Any], fi
 @pytest.mark.parametrize(
     ("turn", "block", "place"),
     [
-        *((user, {"type": kind}, "") for kind in ("image", "search_result", "container_upload", "x" * 10_000)),
+        *((user, {"type": kind}, "") for kind in ("document", "search_result", "container_upload", "x" * 10_000)),
         (user, CALL, ""),
         (user, THOUGHT, ""),
-        (user, {**RESULT, "content": [{"type": "image"}]}, ".content.0"),
+        (user, {"type": "image"}, ".source"),
+        (user, {**RESULT, "content": [{"type": "image", "source": {"type": "path"}}]}, ".content.0.source.type"),
+        (assistant, {"type": "image", "source": {"type": "url", "url": "https://a/b"}}, ""),
         (user, {**RESULT, "content": [RESULT]}, ".content.0"),
         (user, {**RESULT, "content": [{"type": "tool_reference"}]}, ".content.0"),
         (user, {}, ".type"),

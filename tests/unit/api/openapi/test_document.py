@@ -123,8 +123,7 @@ def parts(schema: Any, components: dict[str, Any], path: str, seen: set[str]) ->
 
 
 def test_every_array_and_text_of_a_request_is_bounded() -> None:
-    sizes = {"max_items": 2048, "max_values": 100_000, "max_bytes": 5_000_000}
-    found = document(BY_TITLE, has_keys=True, has_guards=True, **sizes)
+    found = document(BY_TITLE, has_keys=True, has_guards=True, max_items=2048, max_values=100_000, max_bytes=5_000_000)
     bodies = [one["requestBody"] for item in found["paths"].values() for one in item.values() if "requestBody" in one]
     schemas = dict(parts(bodies, found["components"]["schemas"], "", set()))
     arrays = {path: schema for path, schema in schemas.items() if schema.get("type") == "array"}

@@ -145,7 +145,10 @@ def test_the_chat_that_items_become(items: list[dict[str, Any]], messages: list[
         ({"role": "user", "content": 3}, "content"),
         ({"role": "user", "content": "x", "what": 1}, "what"),
         ({"role": "user", "content": "x", "status": "done"}, "status"),
-        ({"role": "user", "content": [IMAGE]}, "content[0].type"),
+        ({"role": "user", "content": [IMAGE]}, "content[0]"),
+        ({"role": "system", "content": [IMAGE]}, "content[0].type"),
+        ({"role": "user", "content": [{"type": "input_image"}]}, "content[0]"),
+        ({"role": "user", "content": [{"type": "input_file", "file_id": "file-1"}]}, "content[0].type"),
         ({"role": "user", "content": [REFUSAL]}, "content[0].type"),
         ({"type": "function_call", "call_id": "c", "name": "f"}, "arguments"),
         ({**CALL, "arguments": {}}, "arguments"),
@@ -154,7 +157,7 @@ def test_the_chat_that_items_become(items: list[dict[str, Any]], messages: list[
         ({**CALL, "namespace": "n"}, "namespace"),
         (OUTPUT, "call_id"),
         ({"type": "function_call_output", "output": "x"}, "call_id"),
-        ({**OUTPUT, "output": [IMAGE]}, "output[0].type"),
+        ({**OUTPUT, "output": [{**IMAGE, "detail": "fine"}]}, "output[0].detail"),
         ({"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}, "encrypted_content"),
         ({"type": "compaction"}, "encrypted_content"),
         ({"type": "item_reference"}, "id"),
@@ -166,4 +169,4 @@ def test_the_chat_that_items_become(items: list[dict[str, Any]], messages: list[
 def test_refused_by_name(item: dict[str, Any], param: str) -> None:
     error = Place().refused(input=[USER, item])
     assert error["param"] == f"input[1].{param}"
-    assert item.get("content") != [IMAGE] or "text is the only modality" in error["message"]
+    assert item.get("content") != [IMAGE] or "image" in error["message"]

@@ -74,6 +74,7 @@ def test_task_models_beside_the_engines() -> None:
         "root": "ranks",
         "parent": None,
         "max_model_len": None,
+        "input_modalities": None,
         "task": "rerank",
     }
     # Engines and adapters keep their names.

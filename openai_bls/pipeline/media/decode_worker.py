@@ -1,0 +1,180 @@
+"""Decoder process: reads encoded images from standard input, writes RGB pixels to standard output.
+
+    python -I -S decode_worker.py <folder with PIL> <bytes of address space>
+
+Run by path, with nothing of openai_bls imported: it starts in a tenth of a second and has no secrets. A job is a
+`JOB` head and its bytes. The answer is `S` and the size, upon which the reader says `G` (go on) or anything else; then
+`P`, the SHA-256 of size and pixels, and the pixels. Or it is `E`, a code, and what is wrong with the image.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hashlib
+import importlib
+import io
+import resource
+import struct
+import sys
+from typing import Any, BinaryIO
+
+JOB = struct.Struct("<QQIB")
+"""Head of a job: bytes that follow, most pixels, side of the square to scale down to (0: none), 1 if it is base64."""
+SIZE = struct.Struct("<II")
+"""Width and height in pixels."""
+ERROR = struct.Struct("<HH")
+"""Bytes of the code and of the sentence's end."""
+CPU_S = 10
+"""Seconds of CPU time that an image may take."""
+
+MODULES = (
+    *("GifImagePlugin", "JpegImagePlugin", "MpoImagePlugin", "PngImagePlugin", "TiffImagePlugin", "WebPImagePlugin"),
+    *("ImageChops", "ImageOps", "ImagePalette", "ImageSequence"),
+)
+
+
+class RefusedError(Exception):
+    """An image that cannot be used: code and end of the sentence."""
+
+
+def opened(data: bytes, max_pixels: int) -> Any:
+    """The image in `data`, of which no more than the head has been decoded.
+
+    Raises:
+        RefusedError: it is none, too large, or animated.
+    """
+    from PIL.GifImagePlugin import GifImageFile
+    from PIL.JpegImagePlugin import jpeg_factory
+    from PIL.PngImagePlugin import PngImageFile
+    from PIL.WebPImagePlugin import WebPImageFile
+
+    if not data:
+        raise RefusedError("empty_image_file", "is empty")
+    # Not PIL's registry, which would look for a format among all that it has.
+    stream = io.BytesIO(data)
+    image: Any
+    if data.startswith(b"\x89PNG\r\n"):
+        image = PngImageFile(stream)
+    elif data.startswith(b"\xff\xd8\xff"):
+        image = jpeg_factory(stream)
+    elif data.startswith((b"GIF87a", b"GIF89a")):
+        image = GifImageFile(stream)
+    elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        image = WebPImageFile(stream)
+    else:
+        raise RefusedError("unsupported_image_media_type", "is no PNG, JPEG, WebP or GIF image")
+    width, height = image.size
+    if width * height > max_pixels:
+        raise RefusedError(
+            "image_too_large",
+            f"has {width} x {height} pixels; at most {max_pixels} are taken (max_image_pixels)",
+        )
+    # Photographs of several pictures (MPO, a JPEG) are stills all the same.
+    if image.format != "MPO" and getattr(image, "is_animated", False):
+        raise RefusedError("unsupported_image_media_type", "is animated; send one of its frames as a still image")
+    return image
+
+
+def as_rgb(image: Any, side: int) -> Any:
+    """Upright pixels on white, as vLLM has them; for images without transparency transformers' load_image, too.
+
+    Args:
+        image: image of PIL.
+        side: side of the square to scale down to; 0 leaves the size.
+    """
+    from PIL import Image, ImageOps
+
+    image.load()
+    # A bad note on the orientation does not make a bad image.
+    with contextlib.suppress(Exception):
+        image = ImageOps.exif_transpose(image)
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
+        background = Image.new("RGB", image.size, (255, 255, 255))
+        background.paste(image, mask=image.getchannel("A"))
+        image = background
+    elif image.mode != "RGB":
+        image = image.convert("RGB")
+    if side:
+        image.thumbnail((side, side), Image.Resampling.BICUBIC)
+    return image
+
+
+def answer(source: BinaryIO, target: BinaryIO) -> bool:
+    """Do one job; False at the end of the input."""
+    head = source.read(JOB.size)
+    if len(head) < JOB.size:
+        return False
+    length, max_pixels, side, is_base64 = JOB.unpack(head)
+    data = source.read(length)
+    if len(data) < length:
+        return False
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + CPU_S + 1, hard))
+    try:
+        if is_base64:
+            try:
+                data = base64.b64decode(data, validate=True)
+            except binascii.Error:
+                raise RefusedError("invalid_base64_image", "is not valid base64") from None
+        image = opened(data, max_pixels)
+        # Not of its EXIF, for which a PNG is decoded whole.
+        target.write(b"S" + SIZE.pack(*image.size))
+        target.flush()
+        if source.read(1) != b"G":
+            return True
+        image = as_rgb(image, side)
+        pixels = image.tobytes()
+        size = SIZE.pack(*image.size)
+        digest = hashlib.sha256(size)
+        digest.update(pixels)
+        target.write(b"P" + size + digest.digest())
+        target.write(pixels)
+    except RefusedError as refused:
+        _refuse(target, *refused.args)
+    except MemoryError:
+        _refuse(target, "image_too_large", "takes too much memory to decode")
+    except Exception:
+        # Whatever a decoder says of a broken file: OSError, SyntaxError, ValueError, struct.error, ...
+        _refuse(target, "image_parse_error", "is cut short or damaged")
+    target.flush()
+    return True
+
+
+def _refuse(target: BinaryIO, code: str, fault: str) -> None:
+    target.write(b"E" + ERROR.pack(len(code), len(fault)) + code.encode() + fault.encode())
+
+
+def limit(address_space: int) -> None:
+    """Give up what a decoder does not need: more memory, files, core dumps, children."""
+    resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    # A module that Python loads where it is needed is still to be opened.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+
+
+def main(folder: str, address_space: int) -> None:
+    """Do jobs until the input ends."""
+    sys.path.append(folder)
+    import warnings
+
+    # What PIL imports where it is needed: before there is an image.
+    for name in MODULES:
+        importlib.import_module(f"PIL.{name}")
+    from PIL import Image
+
+    # The size is checked against the job's own limit.
+    Image.MAX_IMAGE_PIXELS = None
+    warnings.simplefilter("ignore")
+    limit(address_space)
+    while answer(sys.stdin.buffer, sys.stdout.buffer):
+        pass
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,151 @@
+"""Loader of images: the images that a request names, fetched and decoded, within the limits of the settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Protocol
+
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.media import Image, ImageSource
+from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.pipeline.media.budget import ImageBudget, ImageLease
+from openai_bls.pipeline.media.decoder import Decoder, Encoded
+from openai_bls.pipeline.media.errors import ImageError
+from openai_bls.pipeline.media.fetch import Fetcher, Resolve, resolved
+from openai_bls.pipeline.media.hosts import Hosts
+
+LOW_DETAIL_SIDE = 512
+"""Side in pixels of the square that an image of low detail is scaled down to, as at OpenAI."""
+MAX_FETCHES_PER_REQUEST = 4
+"""Images of one request that are fetched at a time."""
+
+_DATA = "data:"
+# Characters before the base64 of a data: URI.
+_MAX_HEAD = 256
+
+
+class UploadedFiles(Protocol):
+    """Files that clients have uploaded."""
+
+    def path(self, file_id: str, key: str) -> Path | None:
+        """Path of an uploaded image that the API key `key` may see; None if there is none. Takes a while."""
+        ...
+
+
+class ImageLoader:
+    """Loads images, for one `openai_bls` instance. Belongs to the event loop's thread.
+
+    Args:
+        settings: limits, and the hosts that images may be fetched from.
+        resolve: finds the addresses of a host.
+    """
+
+    def __init__(self, settings: OpenAiBlsSettings, resolve: Resolve = resolved) -> None:
+        self._max_bytes = settings.max_image_bytes
+        self._max_pixels = settings.max_image_pixels
+        self.budget = ImageBudget(settings.max_image_memory_bytes)
+        """Memory of all images."""
+        self.decoder = Decoder(settings.max_image_pixels, settings.max_image_bytes)
+        hosts = Hosts(settings.image_hosts, settings.image_private_hosts)
+        self._fetcher = Fetcher(hosts, settings.max_image_bytes, settings.image_timeout_s, resolve)
+        self.files: UploadedFiles | None = None
+        """Uploaded files; None if there are none."""
+
+    def close(self) -> None:
+        """End the decoders."""
+        self.decoder.close()
+        self._fetcher.close()
+
+    async def load(self, sources: tuple[ImageSource, ...], key: str, lease: ImageLease) -> tuple[Image, ...]:
+        """The images, in order. Cancelling this ends all that is done for them.
+
+        Args:
+            sources: images of one request.
+            key: name of the request's API key.
+            lease: the request's part of the budget, which the images are taken from.
+
+        Raises:
+            InvalidRequestError: one cannot be used; `param` names it.
+            OverloadedError: there is no room for them.
+        """
+        fetching = asyncio.Semaphore(MAX_FETCHES_PER_REQUEST)
+        # One after the other, so that requests take turns at the decoders.
+        decoding = asyncio.Lock()
+
+        async def one(source: ImageSource) -> Image:
+            try:
+                async with fetching:
+                    encoded = await self._encoded(source, key, lease)
+                async with decoding:
+                    image = await self.decoder.decode(encoded, lease.take)
+                if isinstance(encoded.data, bytes):
+                    lease.give_back(len(encoded.data))
+                return image
+            except ImageError as error:
+                raise error.of(source.param) from None
+
+        return tuple(await _all([one(source) for source in sources]))
+
+    async def _encoded(self, source: ImageSource, key: str, lease: ImageLease) -> Encoded:
+        """The image before it is decoded.
+
+        Raises:
+            ImageError: it cannot be had.
+            InvalidRequestError: there are no files.
+            OverloadedError: there is no room for it.
+        """
+        side = LOW_DETAIL_SIDE if source.detail == "low" else 0
+        if source.file_id:
+            return Encoded(await self._read(source, key, lease), self._max_pixels, side=side)
+        if source.url[: len(_DATA)].lower() == _DATA:
+            return Encoded(source.url, self._max_pixels, self._base64_start(source.url), side)
+        return Encoded(await self._fetcher.fetch(source.url, lease), self._max_pixels, side=side)
+
+    def _base64_start(self, url: str) -> int:
+        """Place of the base64 in a data: URI."""
+        comma = url.find(",", 0, _MAX_HEAD)
+        if comma < 0 or not url[:comma].lower().endswith(";base64"):
+            raise ImageError("invalid_image_url", "is no data: URI with base64 ('data:image/png;base64,...')")
+        if len(url) - comma - 1 > (self._max_bytes + 2) // 3 * 4:
+            raise ImageError("image_file_too_large", f"has more than {self._max_bytes} bytes (max_image_bytes)")
+        return comma + 1
+
+    async def _read(self, source: ImageSource, key: str, lease: ImageLease) -> bytes:
+        files = self.files
+        if files is None:
+            raise InvalidRequestError(
+                f"'{source.param}' names a file, and files are off here: the setting 'batches_dir' of openai_bls names "
+                "a folder for them.",
+                param=source.param,
+                code="image_file_not_found",
+            )
+        limit = self._max_bytes
+
+        def read(path_of: Callable[[str, str], Path | None]) -> bytes:
+            path = path_of(source.file_id, key)
+            if path is None:
+                raise ImageError("image_file_not_found", f"names the file '{source.file_id[:60]}', which is not there")
+            try:
+                with path.open("rb") as file:
+                    data = file.read(limit + 1)
+            except FileNotFoundError:
+                raise ImageError("image_file_not_found", "names a file that has been deleted") from None
+            if len(data) > limit:
+                raise ImageError("image_file_too_large", f"has more than {limit} bytes (max_image_bytes)")
+            lease.take(len(data))
+            return data
+
+        return await asyncio.to_thread(read, files.path)
+
+
+async def _all(work: list[Coroutine[Any, Any, Image]]) -> list[Image]:
+    """Results of all, or the first failure, upon which the others are cancelled and waited for."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,57 @@
+"""Images in the preparation of a request: whether its model takes them, and what preprocessing and the engine get."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from openai_bls.core.engine_types import PromptRequest, PromptResult
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.media import Image, ImageSource, MediaPrompt
+from openai_bls.core.request import ValidRequest
+from openai_bls.pipeline.models.registry import ServedModel
+
+LoadImages = Callable[[tuple[ImageSource, ...]], Awaitable[tuple[Image, ...]]]
+"""Loads the images of a request; raises ApiError."""
+
+
+def check_images(request: ValidRequest, model: ServedModel) -> None:
+    """Refuse images that the model does not take, before any is loaded.
+
+    Raises:
+        InvalidRequestError: `param` names the first image at fault, or the field that goes with none.
+    """
+    info, images = model.info, request.images
+    if not info.max_images:
+        raise InvalidRequestError(
+            f"'{images[0].param}' is an image; the model {info.model_name!r} takes text only.",
+            param=images[0].param,
+            code="unsupported_content",
+        )
+    if len(images) > info.max_images:
+        param = images[info.max_images].param
+        raise InvalidRequestError(
+            f"'{param}' is one image too many: the request has {len(images)}; the model {info.model_name!r} takes "
+            f"{info.max_images}.",
+            param=param,
+            code="too_many_images",
+        )
+    if request.truncate_prompt_tokens is not None:
+        raise InvalidRequestError(
+            "'truncate_prompt_tokens' cannot be used with images: it might cut one in two.",
+            param="truncate_prompt_tokens",
+            code="unsupported_parameter",
+        )
+
+
+def with_sizes(prompt: PromptRequest, images: tuple[Image, ...]) -> PromptRequest:
+    """A request to preprocessing that tells it the sizes of the images."""
+    if not images:
+        return prompt
+    return msgspec.structs.replace(prompt, image_sizes=[(image.width, image.height) for image in images])
+
+
+def media_prompt(images: tuple[Image, ...], result: PromptResult) -> MediaPrompt:
+    """The images of a prompt and what preprocessing says of it."""
+    return MediaPrompt(images, result.media_text, tuple(result.media_token_ids), result.image_tokens)
