@@ -53,6 +53,7 @@ def refusal(request: GenerationRequest, info: EngineInfo) -> str | None:
         or _score_changes(request.sampling, info.vocab_size)
         or _words(request, info.vocab_size)
         or _outputs(request, info)
+        or _images(request, info)
     )
 
 
@@ -146,6 +147,16 @@ def _outputs(request: GenerationRequest, info: EngineInfo) -> str | None:
         return f"lora_name is {request.lora_name!r}, which is not an adapter of this engine: it has {known}"
     if request.pooling is not None and request.max_tokens:
         return f"pooling needs max_tokens 0, not {request.max_tokens}: nothing is generated"
+    return None
+
+
+def _images(request: GenerationRequest, info: EngineInfo) -> str | None:
+    if request.media is None:
+        return None
+    if len(request.media.images) > info.max_images:
+        return f"the prompt holds {len(request.media.images)} images: this model takes at most {info.max_images}"
+    if request.pooling is not None:
+        return "pooling is not supported for a prompt with images"
     return None
 
 

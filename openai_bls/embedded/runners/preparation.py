@@ -30,8 +30,8 @@ _PAGED_STEP_TOKENS = 4096
 _FLASH_STEP_TOKENS = 8192
 
 
-def choices(model: Any, max_model_len: int, options: EngineOptions) -> list[RunnerChoice]:
-    """Runners and attentions for a loaded model, in order of preference.
+def choices(model: Any, max_model_len: int, options: EngineOptions, *, takes_images: bool) -> list[RunnerChoice]:
+    """Runners and attentions for a loaded model, whose prompts may hold images, in order of preference.
 
     Raises:
         EngineLoadError: there is none.
@@ -43,6 +43,7 @@ def choices(model: Any, max_model_len: int, options: EngineOptions) -> list[Runn
         options,
         on_gpu=model.device.type == "cuda",
         flash_installed=transformers.utils.is_flash_attn_2_available(),
+        takes_images=takes_images,
     )
 
 
