@@ -12,12 +12,14 @@ import msgspec
 from openai_bls.builder.checkpoint.files import TOKENIZER_FILES, TOKENIZER_SOURCES, check_tokenizer
 from openai_bls.builder.placing.files import place
 from openai_bls.builder.tokenizer import python_code
+from openai_bls.builder.tokenizer.processor import place_processor
 from openai_bls.core.checkpoint import read_checkpoint, read_json
 from openai_bls.core.manifest import BuildError, first_line
 
 
 def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *, trust_remote_code: bool) -> None:
-    """Put the tokenizer's files, with a tokenizer.json in any case, and generation_config.json into `target`.
+    """Put the tokenizer's files, with a tokenizer.json in any case, generation_config.json and the processor's files
+    into `target`.
 
     Raises:
         BuildError: there is no tokenizer, none that can be written as tokenizer.json, or one of another model.
@@ -31,6 +33,7 @@ def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *
     for name in TOKENIZER_FILES:
         if (source / name).is_file() and not (target / name).exists():
             place(source / name, target / name)
+    place_processor(source, target)
     beyond = check_tokenizer(target, source, read_checkpoint(source).vocab_size)
     if beyond:
         named = ", ".join(beyond[:5]) + (f" and {len(beyond) - 5} more" if len(beyond) > 5 else "")
