@@ -32,8 +32,8 @@ def picture(width: int, height: int, seed: int) -> Image:
     return Image(width, height, pixels, f"{seed}-{width}-{height}")
 
 
-def requests(processor: VisionProcessor) -> list[GenerationRequest]:
-    """Two images with one prompt, one of them twice, two in one prompt, and a prompt without any."""
+def requests(processor: VisionProcessor, *, text: bool = True) -> list[GenerationRequest]:
+    """Two images with one prompt, one of them twice, two in one prompt, and with `text` a prompt without any."""
     first, second, wide = picture(40, 48, 1), picture(40, 48, 2), picture(100, 33, 3)
     cases: list[tuple[str, Sequence[Image]]] = [
         (TEXTS[0], [first]),
@@ -42,11 +42,12 @@ def requests(processor: VisionProcessor) -> list[GenerationRequest]:
         (TEXTS[0], [first]),
     ]
     found = []
-    for number, (text, images) in enumerate(cases):
-        media = media_prompt(processor, text, images)
+    for number, (prompt, images) in enumerate(cases):
+        media = media_prompt(processor, prompt, images)
         ids = processor.expand(media.text, [(image.width, image.height) for image in images])
         found.append(request(number, prompt=ids, max_tokens=NEW_TOKENS, logprobs=0, media=media))
-    found.append(request(len(cases), prompt=[70, 71, 72, 73, 74], max_tokens=NEW_TOKENS, logprobs=0))
+    if text:
+        found.append(request(len(cases), prompt=[70, 71, 72, 73, 74], max_tokens=NEW_TOKENS, logprobs=0))
     return found
 
 
@@ -91,7 +92,7 @@ def answers(engine: Any, recorder: Recorder, asked: Sequence[GenerationRequest])
     ]
 
 
-def compare(checkpoint: Path, repository: Path) -> Result:
+def compare(checkpoint: Path, repository: Path, *, text: bool = True) -> Result:
     """Build `checkpoint` into `repository`, load it, and compare batched and lone answers with transformers'."""
     lines: list[str] = []
     try:
@@ -105,7 +106,7 @@ def compare(checkpoint: Path, repository: Path) -> Result:
     engine = create_engine(version_dir, recorder, {"num_threads": "1"})
     try:
         processor = VisionProcessor(version_dir / "tokenizer")
-        asked = requests(processor)
+        asked = requests(processor, text=text)
         got = answers(engine, recorder, asked)
         recorder.forget([1])
         recorder.steps.clear()

@@ -79,6 +79,8 @@ class VisionCase:
     """Text that stands for an image."""
     model_type: str = ""
     """Type of the model; empty is the case's name."""
+    needs_image: bool = False
+    """Prompts without an image are refused."""
 
 
 CASES: dict[str, VisionCase] = {
@@ -280,6 +282,7 @@ CASES: dict[str, VisionCase] = {
         _SIGLIP | {"projection_dim": 64},
         ids={"image_token_index": IMAGE},
         fields={"projection_dim": 64, "hidden_size": 64},
+        needs_image=True,
     ),
 }
 """By the model's type, and what is special in brackets."""

@@ -98,7 +98,7 @@ class TransformersEngine:
         self._images = None
         if manifest.max_images:
             processor = VisionProcessor(version_dir / "tokenizer")
-            self._images = ImageInputs(processor, model.device, model.dtype, self._commands.put)
+            self._images = ImageInputs(processor, model, self._commands.put)
         self._prefill_queue = PrefillQueue(model, compiler, self._wake, self._images)
         try:
             trials = RunnerTrials(model, self._info, manifest, options, self._images)

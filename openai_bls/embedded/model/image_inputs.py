@@ -42,22 +42,24 @@ class ImageInputs:
     def __init__(
         self,
         processor: VisionProcessor,
-        device: torch.device,
-        dtype: torch.dtype,
+        model: Any,
         on_prepared: Callable[[PreparedImages], object],
     ) -> None:
         """Start no thread yet.
 
         Args:
             processor: the model's.
-            device: device of the model.
-            dtype: data type of the model.
+            model: model on its device.
             on_prepared: called once for each start, from another thread; not after `cancel` or `close`. It must not
                 call back.
         """
         self.processor = processor
-        self._device = device
-        self._dtype = dtype
+        self._device: torch.device = model.device
+        self._dtype: torch.dtype = model.dtype
+        text = model.config.get_text_config()
+        self.needs_image = getattr(text, "use_bidirectional_attention", None) is True
+        """Prompts without an image are refused: tokens of a prompt see each other (PaliGemma), and what those of text
+        alone see is not the same in all of transformers' attentions."""
         self._on_prepared = on_prepared
         threads = max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 2))
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="images")
@@ -70,7 +72,7 @@ class ImageInputs:
         if media is None:
             if self.processor.count(request.prompt_token_ids):
                 return "the prompt holds a token that stands for an image, and no image is given"
-            return None
+            return "this model takes no prompt without an image" if self.needs_image else None
         for field in ("prompt_logprobs", "lora_name"):
             if getattr(request, field) is not None:
                 return f"{field} is not supported by the engine {info.engine} for a prompt with images"

@@ -207,7 +207,9 @@ def find(
     """
     media = () if images is None else image_prompts.make(images.processor, info, NEW_TOKENS)
     reserved = () if images is None else images.processor.image_token_ids
-    prompts = [prompt.token_ids for prompt in media] + make_prompts(model, info, page_size, reserved)
+    prompts = [prompt.token_ids for prompt in media]
+    if images is None or not images.needs_image:
+        prompts += make_prompts(model, info, page_size, reserved)
     samples: list[Sample] = []
     # Alone as most requests are sampled, without log-probabilities; the longest finds a part of itself in the cache.
     # With weights in FP8 that one has them, since a token alone is not rounded and has a kernel of its own.
