@@ -48,7 +48,7 @@ def place_weights(
         report: called with one line per stage.
         trust_remote_code: whether the checkpoint's own code may run.
         force: take a checkpoint with whole layers that the model does not use.
-        images: it is a vision-language model that takes images.
+        images: whether the model takes images, with its vision tower.
 
     Raises:
         BuildError: no causal language model, or weights that are missing, do not load, or are not finite numbers.

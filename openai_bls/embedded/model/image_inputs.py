@@ -48,7 +48,7 @@ class ImageInputs:
         """Start no thread yet.
 
         Args:
-            processor: the model's.
+            processor: processor of the model.
             model: model on its device.
             on_prepared: called once for each start, from another thread; not after `cancel` or `close`. It must not
                 call back.

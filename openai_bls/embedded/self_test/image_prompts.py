@@ -27,7 +27,7 @@ def make(processor: VisionProcessor, info: EngineInfo, new_tokens: int) -> list[
     """One prompt with one image, and one with two where the model takes two and the context has room.
 
     Args:
-        processor: the model's.
+        processor: processor of the model.
         info: facts of the engine.
         new_tokens: tokens that will be generated.
 

@@ -29,7 +29,7 @@ class ImagePrompt(NamedTuple):
     token_ids: list[int]
     """Each image expanded."""
     image_tokens: int
-    """Those of `token_ids` that stand for images."""
+    """Tokens of `token_ids` that stand for images."""
 
 
 class ImagePrompts:
