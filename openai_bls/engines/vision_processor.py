@@ -32,6 +32,9 @@ _NOT_FOR_THE_MODEL = ("input_ids", "attention_mask", "labels")
 
 Sizes = Sequence[tuple[int, int]]
 """Width and height in pixels of each image."""
+_Sizes = tuple[tuple[int, int], ...]
+_Outcome = tuple[Any, Any]
+"""What the image processor returns, and the text that stands for each image."""
 
 
 class ImageError(Exception):
@@ -80,8 +83,10 @@ class VisionProcessor:
         """Texts that stand for images or other media, which nothing that a client writes may hold."""
         self.chat_template: str | dict[str, str] | None = self._processor.chat_template
         self._wants_tensors = "return_tensors" in (getattr(self._processor, "text_kwargs", None) or {})
-        self._known: OrderedDict[tuple[tuple[int, int], ...], tuple[Any, Any]] = OrderedDict()
+        self._known: OrderedDict[_Sizes, _Outcome] = OrderedDict()
         self._lock = threading.Lock()
+        self._measuring = threading.Lock()
+        """Held while blank images are looked at: those of one prompt may be a gigabyte."""
 
     def expand(self, text: str, sizes: Sizes, *, add_special_tokens: bool = False) -> list[int]:
         """Token ids of a text, each placeholder replaced as the model reads an image of that size.
@@ -95,10 +100,21 @@ class VisionProcessor:
             ImageError: there are more or fewer placeholders than images, or the processor refuses a size.
         """
         key = tuple((width, height) for width, height in sizes)
+        known = self._known_of(key)
+        if known is not None:
+            return self._expanded(text, key, known, add_special_tokens=add_special_tokens)
+        with self._measuring:
+            # Another may have had the same sizes meanwhile.
+            return self._expanded(text, key, self._known_of(key), add_special_tokens=add_special_tokens)
+
+    def _known_of(self, key: _Sizes) -> _Outcome | None:
         with self._lock:
             known = self._known.get(key)
             if known is not None:
                 self._known.move_to_end(key)
+        return known
+
+    def _expanded(self, text: str, key: _Sizes, known: _Outcome | None, *, add_special_tokens: bool) -> list[int]:
         from PIL import Image as PillowImage
 
         # What is known of the sizes takes the place of the pixels, which are not looked at then.
@@ -142,10 +158,10 @@ class VisionProcessor:
     def _run(
         self,
         text: str,
-        sizes: tuple[tuple[int, int], ...],
+        sizes: _Sizes,
         images: Any,
         add_special_tokens: bool,
-        known: tuple[Any, Any] | None,
+        known: _Outcome | None,
         **more: Any,
     ) -> Any:
         placeholders = text.count(self.image_token)
@@ -166,7 +182,7 @@ class VisionProcessor:
             reason = f"the model's image processor refuses the images ({listed}): {first_line(error)}"
             raise ImageError(reason) from error
 
-    def remember(self, sizes: tuple[tuple[int, int], ...], outcome: tuple[Any, Any]) -> None:
+    def remember(self, sizes: _Sizes, outcome: _Outcome) -> None:
         """Keep what the image processor made of images of these sizes, without the pixels."""
         processed, replacements = outcome
         kept = {name: _without_pixels(value) for name, value in processed.items()}
