@@ -61,6 +61,7 @@ from openai_bls.core.manifest import (
     record,
     write_manifest,
 )
+from openai_bls.engines.vision_processor import PROCESSOR_FILES
 from openai_bls.launcher import progress
 from openai_bls.triton_models.repository.engines import served_names
 
@@ -148,6 +149,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
             created=int(time.time()),
             **_prepare(source, recipe, options, target, report),
             max_model_len=recipe.manifest.max_model_len,
+            max_images=recipe.manifest.max_images,
             self_test=recipe.manifest.self_test,
             vllm=recipe.manifest.vllm,
             builder=_versions() | recipe.manifest.builder | {SOURCE: source_of(options.model)},
@@ -180,7 +182,7 @@ def _prepare(
     report_template(tokenizers[0], report)
     for folder in tokenizers[1:]:
         shutil.copytree(tokenizers[0], folder, dirs_exist_ok=True)
-    for file_name in CONFIG_FILES:
+    for file_name in (*CONFIG_FILES, *PROCESSOR_FILES):
         # The tokenizer's folder may have the end tokens that a chat of this model needs beside its own.
         found = next((folder / file_name for folder in (tokenizers[0], source) if (folder / file_name).is_file()), None)
         if found is not None:

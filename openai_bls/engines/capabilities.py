@@ -53,7 +53,7 @@ def refusal(request: GenerationRequest, info: EngineInfo) -> str | None:
         or _score_changes(request.sampling, info.vocab_size)
         or _words(request, info.vocab_size)
         or _outputs(request, info)
-        or _media(request, info)
+        or _images(request, info)
     )
 
 
@@ -150,9 +150,14 @@ def _outputs(request: GenerationRequest, info: EngineInfo) -> str | None:
     return None
 
 
-def _media(request: GenerationRequest, info: EngineInfo) -> str | None:
-    count = 0 if request.media is None else len(request.media.images)
-    return f"media has {count} images: at most {info.max_images} are supported" if count > info.max_images else None
+def _images(request: GenerationRequest, info: EngineInfo) -> str | None:
+    if request.media is None:
+        return None
+    if len(request.media.images) > info.max_images:
+        return f"the prompt holds {len(request.media.images)} images: this model takes at most {info.max_images}"
+    if request.pooling is not None:
+        return "pooling is not supported for a prompt with images"
+    return None
 
 
 def _support(request: GenerationRequest, info: EngineInfo) -> str | None:

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 
 from openai_bls.core.checkpoint import Tensors, read_json, require_content, safetensors_header
 from openai_bls.core.manifest import BuildError, first_line
+from openai_bls.engines.vision_processor import PROCESSOR_FILES
 
 # The last two say how a checkpoint is quantized, where config.json does not.
 CONFIG_FILES = ("config.json", "generation_config.json", "hf_quant_config.json", "quantize_config.json")
@@ -43,7 +44,7 @@ def check_small_files(source: Path) -> None:
     Raises:
         BuildError: a file is empty, a git-LFS pointer, a web page, a broken link, or JSON that cannot be read.
     """
-    names = {*CONFIG_FILES, *TOKENIZER_FILES}
+    names = {*CONFIG_FILES, *TOKENIZER_FILES, *PROCESSOR_FILES}
     if not is_there(source / "tokenizer.json"):
         names.update(path.name for pattern in TOKENIZER_SOURCES for path in source.glob(pattern))
     for path in sorted(source / name for name in names):

@@ -49,10 +49,7 @@ def causal_lm(source: Path, facts: CheckpointFacts, *, trust_remote_code: bool) 
             raise BuildError(f"{source} comes with Python code of its own: pass --trust-remote-code if you trust it")
         return None
     model_type, architecture = facts.model_type, facts.architecture
-    with_images: dict[str, Any] = {
-        **getattr(modeling_auto, "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES", {}),
-        **modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
-    }
+    with_images = _with_images()
     causal = _names(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type))
     multimodal = architecture in _names(with_images.get(model_type))
     if causal and multimodal:
@@ -75,6 +72,21 @@ def causal_lm(source: Path, facts: CheckpointFacts, *, trust_remote_code: bool) 
         f"{source} is {kind} (model_type {model_type!r}, architecture {architecture!r}): only causal language models "
         "are served"
     )
+
+
+def takes_images(facts: CheckpointFacts) -> bool:
+    """True if transformers has a class for images and text for the architecture of a checkpoint."""
+    return facts.architecture in _names(_with_images().get(facts.model_type))
+
+
+def _with_images() -> dict[str, Any]:
+    """Types of models that take images, with the names of their classes."""
+    from transformers.models.auto import modeling_auto
+
+    return {
+        **getattr(modeling_auto, "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES", {}),
+        **modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    }
 
 
 def _names(known: Any) -> tuple[str, ...]:

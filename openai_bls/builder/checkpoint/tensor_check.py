@@ -33,18 +33,22 @@ class TensorCheck(NamedTuple):
     """Names of tensors that the model has no place for, sorted; without those that its class leaves out on purpose."""
 
 
-def check_tensors(folder: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> TensorCheck:
+def check_tensors(
+    folder: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]], *, images: bool = False
+) -> TensorCheck:
     """Hold the tensors of a checkpoint, as its file headers tell them, against the model of its config.json.
 
     Args:
         folder: folder with the checkpoint's config.json, whose model_type transformers knows. Its own code is not run.
         tensors: name → type in safetensors' words, and shape.
+        images: hold them against the model with its vision tower.
 
     Raises:
         Exception: whatever transformers raises for a config or weights that it makes no model of.
     """
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    made: Any = transformers.AutoModelForCausalLM._model_mapping[type(config)]
+    auto = transformers.AutoModelForImageTextToText if images else transformers.AutoModelForCausalLM
+    made: Any = auto._model_mapping[type(config)]
     if made.config_class is config.sub_configs.get("text_config"):
         config = config.get_text_config()
     state = {

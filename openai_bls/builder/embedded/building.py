@@ -8,6 +8,7 @@ import msgspec
 
 from openai_bls.builder.checkpoint.kind import quantized
 from openai_bls.builder.embedded import draft
+from openai_bls.builder.embedded.images import TEXT_ALONE, max_images, refuse_without_text, require_processor
 from openai_bls.builder.embedded.self_test import self_test
 from openai_bls.builder.options.build import DEFAULT_MODEL_LEN, BuildOptions
 from openai_bls.builder.placing.adapters import fingerprint, lora_settings, place_adapters, read_adapters
@@ -16,7 +17,7 @@ from openai_bls.builder.recipe import Report
 from openai_bls.builder.source.hub import source_of
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.checkpoint import CheckpointFacts
-from openai_bls.core.manifest import BuildError, FileRecord, KvCacheSettings, Manifest
+from openai_bls.core.manifest import BuildError, EngineSetupError, FileRecord, KvCacheSettings, Manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.triton_models.repository.cpp_backend import render_configs
 
@@ -47,6 +48,7 @@ class EmbeddedRecipe:
             created=0,
             dtype=options.dtype,
             quant=options.quant,
+            max_images=max_images(options, source, facts, report),
             kv_cache=KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache),
             trust_remote_code=options.trust_remote_code,
             lora=lora_settings(options.lora, read_adapters(options.lora)),
@@ -63,18 +65,41 @@ class EmbeddedRecipe:
         if self._draft is not None:
             draft.place_draft(self._draft, prepared, self._options, self._report)
         if self._options.engine == "transformers":
-            trust = self._options.trust_remote_code
-            place_weights(
-                self._source,
-                prepared.checkpoint,
-                self._facts,
-                self._report,
-                trust_remote_code=trust,
-                force=self._options.force,
-            )
-            if self._options.self_test:
-                self._prove(prepared)
+            try:
+                self._fill(prepared)
+            except EngineSetupError as error:
+                if not self.manifest.max_images or self._options.max_images:
+                    raise
+                # Nobody asked for images: what was served without them before there were any still is.
+                trust = self._options.trust_remote_code
+                refuse_without_text(self._source, self._facts, str(error), trust_remote_code=trust)
+                self._report(f"images are refused: {error}")
+                self.manifest = msgspec.structs.replace(self.manifest, max_images=0)
+                for placed in prepared.checkpoint.glob("*.safetensors*"):
+                    placed.unlink()
+                self._fill(prepared)
         return {}
+
+    def _fill(self, prepared: Prepared) -> None:
+        images = bool(self.manifest.max_images)
+        if images:
+            require_processor(prepared.tokenizers[0])
+        place_weights(
+            self._source,
+            prepared.checkpoint,
+            self._facts,
+            self._report,
+            trust_remote_code=self._options.trust_remote_code,
+            force=self._options.force,
+            images=images,
+        )
+        if images:
+            self._report(
+                f"a vision-language model ({self._facts.architecture}): takes images, at most "
+                f"{self.manifest.max_images} in a prompt ({TEXT_ALONE})"
+            )
+        if self._options.self_test:
+            self._prove(prepared)
 
     def _prove(self, prepared: Prepared) -> None:
         self._report("self-test")

@@ -60,12 +60,14 @@ def self_test(prepared: Prepared, manifest: Manifest, *, cap: bool = False) -> O
         context.set_forkserver_preload([_ENGINE])
     receiver, sender = context.Pipe(duplex=False)
     options = parse_options(engine_overrides(os.environ))[1]["transformers"]
-    (prepared.work / manifest.checkpoint).symlink_to(prepared.checkpoint.resolve())
+    folders = {manifest.checkpoint: prepared.checkpoint, "lora": prepared.lora}
     if manifest.draft_checkpoint:
-        (prepared.work / manifest.draft_checkpoint).symlink_to(prepared.draft.resolve())
-    (prepared.work / "lora").symlink_to(prepared.lora.resolve())
-    if manifest.quant:  # which is measured on a text
-        (prepared.work / "tokenizer").symlink_to(prepared.tokenizers[0].resolve())
+        folders[manifest.draft_checkpoint] = prepared.draft
+    if manifest.quant or manifest.max_images:  # which is measured on a text, and needs the processor there
+        folders["tokenizer"] = prepared.tokenizers[0]
+    for name, folder in folders.items():
+        (prepared.work / name).unlink(missing_ok=True)
+        (prepared.work / name).symlink_to(folder.resolve())
     process = context.Process(target=_run, args=(sender, prepared.work.resolve(), manifest, options, cap))
     try:
         process.start()

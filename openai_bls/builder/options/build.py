@@ -13,6 +13,8 @@ from openai_bls.core.manifest import Dtype, EngineKind, Quantization
 
 DEFAULT_MODEL_LEN = 2048
 """Tokens of prompt and output, where the checkpoint does not say."""
+DEFAULT_MAX_IMAGES = 8
+"""Images of a prompt, where a model takes any."""
 
 
 class BuildOptions(msgspec.Struct, frozen=True):
@@ -33,6 +35,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Tokens; None takes the checkpoint's own."""
     max_batch_size: int = 64
     """Sequences."""
+    max_images: int | None = None
+    """Images that a prompt may hold; None is a default for a vision-language model, else 0, which is text alone."""
     max_tokens_in_kv_cache: int = 0
     """0 lets the engine choose."""
     served_model_name: str | None = None

@@ -37,6 +37,7 @@ def place_weights(
     *,
     trust_remote_code: bool,
     force: bool = False,
+    images: bool = False,
 ) -> None:
     """Put the weights of a causal language model into `target` as safetensors.
 
@@ -47,11 +48,12 @@ def place_weights(
         report: called with one line per stage.
         trust_remote_code: whether the checkpoint's own code may run.
         force: take a checkpoint with whole layers that the model does not use.
+        images: whether the model takes images, with its vision tower.
 
     Raises:
         BuildError: no causal language model, or weights that are missing, do not load, or are not finite numbers.
     """
-    note = causal_lm(source, facts, trust_remote_code=trust_remote_code)
+    note = None if images else causal_lm(source, facts, trust_remote_code=trust_remote_code)
     if note is not None:
         report(note)
     if (source / WEIGHTS_NAME).is_file():
@@ -68,11 +70,11 @@ def place_weights(
     unused: Collection[str] = ()
     if tensors:
         if whole:
-            unused = _require_whole(source, tensors, report, force=force)
+            unused = _require_whole(source, tensors, report, force=force, images=images)
         _place_files(source, target, names, report)
     else:
         report("weights: converting PyTorch files to safetensors")
-        _convert(source, target, trust_remote_code=trust_remote_code)
+        _convert(source, target, trust_remote_code=trust_remote_code, images=images)
     require_finite(source, target, unused)
 
 
@@ -147,13 +149,15 @@ def _report_strange(source: Path, names: Sequence[str], tensors: Tensors, report
         report(f"weights: none of them is quantized, and the quantization_config of {source} says {form}")
 
 
-def _require_whole(source: Path, tensors: Tensors, report: Callable[[str], None], *, force: bool) -> list[str]:
+def _require_whole(
+    source: Path, tensors: Tensors, report: Callable[[str], None], *, force: bool, images: bool
+) -> list[str]:
     """Names of the tensors that the model does not use."""
     from openai_bls.builder.checkpoint.tensor_check import check_tensors
 
     unused: list[str] = []
     try:
-        problem, unused = check_tensors(source, tensors)
+        problem, unused = check_tensors(source, tensors, images=images)
     except Exception as error:  # whatever a model's class makes of strange values
         problem = f"transformers makes no model of them: {first_line(error)}"
     if problem is not None:
@@ -183,11 +187,12 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
-def _convert(source: Path, target: Path, *, trust_remote_code: bool) -> None:
+def _convert(source: Path, target: Path, *, trust_remote_code: bool, images: bool) -> None:
     import transformers
 
+    auto = transformers.AutoModelForImageTextToText if images else transformers.AutoModelForCausalLM
     try:
-        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        model, info = auto.from_pretrained(
             source, dtype="auto", trust_remote_code=trust_remote_code, local_files_only=True, output_loading_info=True
         )
         reason = missing_weights(info["missing_keys"])

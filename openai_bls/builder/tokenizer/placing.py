@@ -12,14 +12,17 @@ import msgspec
 from openai_bls.builder.checkpoint.files import TOKENIZER_FILES, TOKENIZER_SOURCES, check_tokenizer
 from openai_bls.builder.placing.files import place
 from openai_bls.builder.tokenizer import python_code
+from openai_bls.builder.tokenizer.processor import place_processor
 from openai_bls.core.checkpoint import read_checkpoint, read_json
 from openai_bls.core.manifest import BuildError, first_line
+from openai_bls.engines.vision_processor import has_processor
 from openai_bls.triton_models.preprocessing import rendering
 from openai_bls.triton_models.preprocessing.prompt import load_tokenizer
 
 
 def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *, trust_remote_code: bool) -> None:
-    """Put the tokenizer's files, with a tokenizer.json in any case, and generation_config.json into `target`.
+    """Put the tokenizer's files, with a tokenizer.json in any case, generation_config.json and the processor's files
+    into `target`.
 
     Raises:
         BuildError: there is no tokenizer, none that can be written as tokenizer.json, or one of another model.
@@ -33,6 +36,7 @@ def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *
     for name in TOKENIZER_FILES:
         if (source / name).is_file() and not (target / name).exists():
             place(source / name, target / name)
+    place_processor(source, target)
     beyond = check_tokenizer(target, source, read_checkpoint(source).vocab_size)
     if beyond:
         named = ", ".join(beyond[:5]) + (f" and {len(beyond) - 5} more" if len(beyond) > 5 else "")
@@ -45,7 +49,7 @@ def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *
 def report_template(folder: Path, report: Callable[[str], None]) -> None:
     """Say whether the chat template of a placed tokenizer renders nothing: the engine is built, for completions."""
     try:
-        found = rendering.problem(load_tokenizer(folder))
+        found = rendering.problem(load_tokenizer(folder), takes_images=has_processor(folder))
     except Exception as error:  # what transformers raises for files that it cannot read differs from class to class
         report(f"the tokenizer cannot be loaded: {first_line(error)}")
         return

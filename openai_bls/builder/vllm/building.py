@@ -14,6 +14,7 @@ from openai_bls.builder.placing.files import place
 from openai_bls.builder.placing.weights import find_weights, place_as_it_is
 from openai_bls.builder.recipe import Report
 from openai_bls.builder.targets.folders import Prepared
+from openai_bls.builder.vllm.images import max_images, with_processor
 from openai_bls.builder.vllm.plan import nodes_of, problems, survey_arguments
 from openai_bls.builder.vllm.self_test import self_test
 from openai_bls.core.manifest import BuildError, FileRecord, Manifest, VllmRecord
@@ -50,6 +51,7 @@ class VllmRecipe:
             created=0,
             dtype=options.dtype,
             trust_remote_code=options.trust_remote_code,
+            max_images=max_images(options, source, survey, report),
             lora=lora_settings(options.lora, adapters),
             builder={"vllm": survey.version},
             engine_python=python,
@@ -76,6 +78,10 @@ class VllmRecipe:
         # vLLM reads the tokenizer's folder as a model's: without these it logs an error and waits 2 s at each start.
         for path in (prepared.checkpoint / "config.json", *prepared.checkpoint.glob("*.py")):
             place(path, prepared.tokenizers[0] / path.name)
+        images = with_processor(self.manifest.max_images, self._options, prepared.tokenizers[0], self._report)
+        self.manifest = msgspec.structs.replace(self.manifest, max_images=images)
+        if images:
+            self._report(f"takes images, up to {images} in a prompt")
         if self._options.self_test and (nodes := nodes_of(self._options)) > 1:
             self._report(f"no self-test: the engine runs on {nodes} machines, and the build on one")
         elif self._options.self_test:

@@ -108,6 +108,12 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
         help="most tokens of prompt and output together (default: what the model was made for)",
     )
     group.add_argument("--max-batch-size", type=int, metavar="N", help="sequences in flight (default: 64)")
+    group.add_argument(
+        "--max-images",
+        type=int,
+        metavar="N",
+        help="images that a prompt may hold, of a vision-language model; 0 is text alone (transformers; default: 8)",
+    )
     group.add_argument("--tp-size", type=int, metavar="N", help="GPUs that share each layer (default: 1)")
     more = (
         ("--max-input-len", "most tokens of a prompt (default: all but the output's; see --enable-chunked-context)"),

@@ -5,8 +5,8 @@ takes it out between two steps and hands it to the runner; after each step the t
 calls the listener once. Only that thread calls the listener and knows which requests are live, so each gets exactly one
 end.
 
-Before that, a request with a grammar waits for its compilation on another thread, and one that wants log-probabilities
-or an embedding of its prompt has a forward pass between two steps (`prefill_queue`).
+Before that, a request with a grammar or with images waits for their preparation on other threads, and one that wants
+log-probabilities or an embedding of its prompt has a forward pass between two steps (`prefill_queue`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from openai_bls.embedded.engine.live_requests import LiveRequests, UnloadedAdapt
 from openai_bls.embedded.engine.prefill_queue import PrefillQueue, Prepared
 from openai_bls.embedded.engine.request_state import RequestState
 from openai_bls.embedded.model import lora, model_loader
+from openai_bls.embedded.model.image_inputs import ImageInputs, PreparedImages
 from openai_bls.embedded.options import EngineOptions
 from openai_bls.embedded.runners import factory
 from openai_bls.embedded.runners.runner import BatchingConfig, Runner, SequenceOutput
@@ -46,10 +47,11 @@ from openai_bls.engines.capabilities import ENGINE_FAILED, refusal
 from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.kv_events import publisher
 from openai_bls.engines.kv_events.publisher import KvEventPublisher, KvEventsConfig
+from openai_bls.engines.vision_processor import VisionProcessor
 
 logger = logging.getLogger(__name__)
 
-_Command = GenerationRequest | TokenDelta | CompiledGrammar | Future[bool] | int
+_Command = GenerationRequest | TokenDelta | CompiledGrammar | PreparedImages | Future[bool] | int
 
 
 class TransformersEngine:
@@ -99,9 +101,13 @@ class TransformersEngine:
         self._adapters = lora.built_in(model, version_dir, manifest)
         self._live = LiveRequests(manifest.model_name, self._adapters)
         self._info = engine_info(facts, manifest, options, "" if grammars is None else grammars.backend)
-        self._prefill_queue = PrefillQueue(model, compiler, self._wake)
+        self._images = None
+        if manifest.max_images:
+            processor = VisionProcessor(version_dir / "tokenizer")
+            self._images = ImageInputs(processor, model, self._commands.put)
+        self._prefill_queue = PrefillQueue(model, compiler, self._wake, self._images)
         try:
-            trials = RunnerTrials(model, self._info, manifest, options)
+            trials = RunnerTrials(model, self._info, manifest, options, self._images)
             trials.run(facts, self._speculation, partial(self._start_runner, trials))
         except BaseException:
             self._prefill_queue.close()
@@ -164,6 +170,8 @@ class TransformersEngine:
     def submit(self, request: GenerationRequest) -> None:
         """Take a request; an id that is already live is ignored, so that one id has one end."""
         problem = refusal(request, self._info)
+        if problem is None and self._images is not None:
+            problem = self._images.refusal(request, self._info)
         command: _Command = request
         if problem is not None:
             command = TokenDelta(request.request_id, [], "error", error=problem, invalid=True)
@@ -304,6 +312,10 @@ class TransformersEngine:
             state = self._live.of_sequence(command.key)
             if state is not None:
                 self._settle(self._prefill_queue.compiled(state, command), deltas)
+        elif isinstance(command, PreparedImages):
+            state = self._live.of_sequence(command.key)
+            if state is not None:
+                self._settle(self._prefill_queue.prepared(state, command), deltas)
         else:
             self._start(command, deltas)
 
@@ -347,8 +359,8 @@ class TransformersEngine:
                 self._speculation, request.prompt_token_ids, request.prediction, state.processors, request.max_tokens
             )
         try:
-            sampling = state.sampling(self._info.vocab_size)
-            self._batcher.add(state.key, request.prompt_token_ids, request.max_tokens, request.stop_token_ids, sampling)
+            sampling, stops = state.sampling(self._info.vocab_size), request.stop_token_ids
+            self._batcher.add(state.key, request.prompt_token_ids, request.max_tokens, stops, sampling, state.media)
         except Exception as error:
             return state.failed(error)
         return None

@@ -1,6 +1,8 @@
-"""Queue of the requests that need work before their first step: a grammar compiled, or a forward pass of the prompt.
+"""Queue of the requests that need work before their first step: a grammar compiled, images prepared, or a forward pass
+of the prompt.
 
-Grammars are compiled on other threads. Prompts have their passes on the engine's thread, between two steps.
+Grammars are compiled, and images prepared, on other threads. Prompts have their passes on the engine's thread, between
+two steps.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from openai_bls.core.engine_types import TokenDelta
 from openai_bls.embedded.attention_spec import LENGTH_DEPENDENT_ROPE, rope_types
 from openai_bls.embedded.engine.request_state import RequestState
 from openai_bls.embedded.model import prompt_forward
+from openai_bls.embedded.model.image_inputs import ImageInputs, PreparedImages
 from openai_bls.embedded.model.lora_layers import applied
 from openai_bls.embedded.sampling.grammar_compiler import CompiledGrammar, GrammarCompiler
 from openai_bls.embedded.sampling.logits_processors import HostLogitsProcessors
@@ -36,7 +39,9 @@ Prepared = tuple[RequestState, TokenDelta | None]
 class PrefillQueue:
     """Requests on their way to the batcher; used by the engine's thread alone."""
 
-    def __init__(self, model: Any, compiler: GrammarCompiler | None, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, model: Any, compiler: GrammarCompiler | None, wake: Callable[[], None], images: ImageInputs | None = None
+    ) -> None:
         """Start with no request.
 
         Args:
@@ -44,8 +49,10 @@ class PrefillQueue:
             compiler: compiler of grammars, closed by `close`; its results come back through `compiled`. None: no
                 grammars.
             wake: makes the engine call `examine` soon.
+            images: prepares images, closed by `close`; its results come back through `prepared`. None: no images.
         """
         self._model = model
+        self._images = images
         self._compiler = compiler
         self._wake = wake
         self._to_examine: deque[RequestState] = deque()
@@ -71,6 +78,8 @@ class PrefillQueue:
         """Do no more for a request than has begun."""
         if self._compiler is not None:
             self._compiler.cancel(state.key)
+        if self._images is not None:
+            self._images.cancel(state.key)
 
     def compiled(self, state: RequestState, result: CompiledGrammar) -> list[Prepared]:
         """Go on with a request whose grammar is compiled, or is none."""
@@ -81,6 +90,13 @@ class PrefillQueue:
             return self._pass_or_go_on(state)
         except Exception as error:
             return [(state, state.failed(error))]
+
+    def prepared(self, state: RequestState, result: PreparedImages) -> list[Prepared]:
+        """Go on with a request whose images are prepared, or are refused."""
+        if result.arguments is None:
+            return [(state, state.end("error", error=result.error, invalid=result.invalid))]
+        state.media = result.arguments
+        return [_ready(state)]
 
     def examine(self, is_live: Callable[[RequestState], bool]) -> list[Prepared]:
         """Run the passes of waiting prompts that are live still, within the bounds of one pause between steps."""
@@ -129,10 +145,15 @@ class PrefillQueue:
         """Let go of the model and of all requests."""
         if self._compiler is not None:
             self._compiler.close()
+        if self._images is not None:
+            self._images.close()
         self._model = None
         self._to_examine.clear()
 
     def _pass_or_go_on(self, state: RequestState) -> list[Prepared]:
+        if state.request.media is not None and self._images is not None:
+            self._images.start(state.key, state.request)
+            return []
         if not prompt_forward.needed(state.request):
             return [_ready(state)]
         self._to_examine.append(state)

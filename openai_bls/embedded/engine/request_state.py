@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
@@ -44,6 +44,7 @@ class RequestState:
         "cursor",
         "drafter",
         "key",
+        "media",
         "model_name",
         "processors",
         "prompt_logprobs",
@@ -68,6 +69,8 @@ class RequestState:
         self.adapter = adapter
         self.processors: HostLogitsProcessors | None = None
         self.drafter: Drafter | None = None
+        self.media: Mapping[str, Any] | None = None
+        """The model's arguments for its images, once they are prepared."""
         self.prompt_logprobs: Logprobs | None = None
         """Log-probabilities of the prompt, for the first delta."""
         self.received_at = time.monotonic()

@@ -40,7 +40,8 @@ def find_device(wanted: str) -> torch.device:
 
 
 def load_model(folder: Path, manifest: Manifest, options: EngineOptions, device: torch.device) -> Any:
-    """The causal language model in `folder` on its device, with the attention asked for or its class's own default.
+    """The language model in `folder` on its device, with the attention asked for or its class's own default, and with
+    its vision tower if its prompts may hold images.
 
     Raises:
         EngineLoadError: it does not load.
@@ -51,7 +52,7 @@ def load_model(folder: Path, manifest: Manifest, options: EngineOptions, device:
     attention_cpu.install()
     attention_eager.install()
     # Kernels that go with paged attention, where that may be used, are compiled while the weights are read.
-    compiles = device.type == "cuda" and asked in ("auto", "paged")
+    compiles = device.type == "cuda" and asked in ("auto", "paged") and not manifest.max_images
     with kernel_compiler.compiling(folder, manifest, device) if compiles else contextlib.nullcontext():
         return read_model(folder, manifest, device, None if asked in ("auto", "paged", "varlen") else asked)
 
@@ -61,13 +62,14 @@ def read_model(folder: Path, manifest: Manifest, device: torch.device, implement
     dtype = manifest.dtype
     if dtype == "auto" and device.type == "cpu":
         dtype = "float32"
+    auto = transformers.AutoModelForImageTextToText if manifest.max_images else transformers.AutoModelForCausalLM
     transformers.utils.logging.disable_progress_bar()
     try:
         unquantized = fp8_loading.config_without_quantization(folder, trust_remote_code=manifest.trust_remote_code)
         # Without `device_map`, which needs the package accelerate: the weights are mapped from their files, and the GPU
         # holds one copy.
         with fp8_loading.unreported_scales(unquantized):
-            model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            model, info = auto.from_pretrained(
                 folder,
                 dtype=dtype,
                 attn_implementation=implementation,

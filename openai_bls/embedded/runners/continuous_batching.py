@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -268,8 +268,11 @@ class ContinuousBatcher:
         max_tokens: int,
         stop_token_ids: Sequence[int],
         sampling: Sampling,
+        media: Mapping[str, Any] | None = None,
     ) -> None:
-        """Queue a sequence under a key never used before."""
+        """Queue a sequence under a key never used before; it has no images."""
+        if media is not None:
+            raise ValueError("this runner takes no images")
         state = SequenceState(
             request_id=key,
             initial_tokens=list(prompt_token_ids),

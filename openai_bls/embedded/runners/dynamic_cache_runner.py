@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -84,10 +84,11 @@ class DynamicCacheRunner:
         max_tokens: int,
         stop_token_ids: Sequence[int],
         sampling: Sampling,
+        media: Mapping[str, Any] | None = None,
     ) -> None:
-        """Queue a sequence under a key never used before."""
+        """Queue a sequence under a key never used before; its images are read with its prompt, in one pass."""
         state = SequenceState(
-            key, list(prompt_token_ids), max_tokens, frozenset(stop_token_ids), {"sampling": sampling}
+            key, list(prompt_token_ids), max_tokens, frozenset(stop_token_ids), {"sampling": sampling}, media=media
         )
         self._live[key] = state
         self._waiting.append(state)

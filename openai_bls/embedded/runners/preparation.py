@@ -33,8 +33,8 @@ _STEPS = 2
 """Steps whose inputs are in memory at the same time."""
 
 
-def choices(model: Any, max_model_len: int, options: EngineOptions) -> list[RunnerChoice]:
-    """Runners and attentions for a loaded model, in order of preference.
+def choices(model: Any, max_model_len: int, options: EngineOptions, *, takes_images: bool) -> list[RunnerChoice]:
+    """Runners and attentions for a loaded model, whose prompts may hold images, in order of preference.
 
     Raises:
         EngineLoadError: there is none.
@@ -46,6 +46,7 @@ def choices(model: Any, max_model_len: int, options: EngineOptions) -> list[Runn
         options,
         on_gpu=model.device.type == "cuda",
         flash_installed=transformers.utils.is_flash_attn_2_available(),
+        takes_images=takes_images,
     )
 
 

@@ -6,8 +6,8 @@ There are two: `continuous_batching` and `dynamic_cache_runner`; `runner_choice`
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 from openai_bls.embedded.sampling.logits_processors import HostLogitsProcessors
 from openai_bls.embedded.speculation.drafter import Drafter, SpeculationConfig
@@ -118,8 +118,19 @@ class Runner(Protocol):
         max_tokens: int,
         stop_token_ids: Sequence[int],
         sampling: Sampling,
+        media: Mapping[str, Any] | None = None,
     ) -> None:
-        """Queue a sequence under a key never used before."""
+        """Queue a sequence under a key never used before.
+
+        Args:
+            key: key of the sequence.
+            prompt_token_ids: token ids of the prompt, each image expanded.
+            max_tokens: maximum of new tokens.
+            stop_token_ids: tokens that end the sequence.
+            sampling: sampling parameters.
+            media: the model's arguments for the prompt's images, such as `pixel_values`, on its device; None without
+                images, and always in a runner that takes none.
+        """
 
     def cancel(self, key: str) -> None:
         """Drop a sequence before the next step."""

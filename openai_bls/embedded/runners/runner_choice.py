@@ -56,6 +56,7 @@ def candidates(
     *,
     on_gpu: bool,
     flash_installed: bool = False,
+    takes_images: bool = False,
 ) -> list[RunnerChoice]:
     """Choices for a model in order of preference: what works is the first that passes its trial.
 
@@ -66,13 +67,15 @@ def candidates(
         options: `runner` and `attention` leave out all others where they name one.
         on_gpu: the model runs on a GPU.
         flash_installed: transformers finds the package flash-attn.
+        takes_images: prompts may hold images.
 
     Raises:
         EngineLoadError: the options force what the class declares impossible.
     """
     name = model_class.__name__
     text = config.get_text_config(decoder=True)
-    problem = batching_problem(model_class, text, max_model_len)
+    # Continuous batching has a prompt's tokens and nothing else.
+    problem = "its prompts may hold images" if takes_images else batching_problem(model_class, text, max_model_len)
     found: list[RunnerChoice] = []
     if _caps_scores(text) and options.attention in _UNCAPPED:
         raise EngineLoadError(

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 from torch.nn.functional import pad
-from transformers import GenerationConfig
+from transformers import GenerationConfig, GenerationMixin
 from transformers.generation import GenerationMode
 
 from openai_bls.embedded.attention_spec import LENGTH_DEPENDENT_ROPE, rope_types
@@ -42,6 +43,8 @@ class SequenceState:
     """Finished, failed or cancelled: its row is dropped before the next step."""
     scheduled_at: float | None = None
     """`time.monotonic()` of the beginning of its first forward pass."""
+    media: Mapping[str, Any] | None = None
+    """The model's arguments for the prompt's images, kept for a second start."""
     has_new_token = True
 
     @property
@@ -80,19 +83,29 @@ class StepModel:
         # Chunks, and scales that go with them, count from the left of a row, padding included.
         chunked = "chunked_attention" in (getattr(text, "layer_types", None) or ())
         self._in_padded_rows = self._takes_positions and not chunked
+        made = getattr(type(model), "_prepare_position_ids_for_generation", None)
+        self._own_positions = made is not GenerationMixin._prepare_position_ids_for_generation
         self._in_pieces = alike and getattr(model, "_supports_attention_backend", False)
 
-    def begin(self, token_ids: list[int]) -> tuple[torch.Tensor, dict[str, Any]]:
-        """The ids [1, tokens] of a prompt, and the arguments of its passes."""
+    def begin(self, state: SequenceState) -> tuple[torch.Tensor, dict[str, Any]]:
+        """The ids [1, tokens] of a prompt and of what a sequence has generated, and the arguments of its passes."""
+        token_ids = state.initial_tokens + state.generated_tokens
         ids = torch.tensor([token_ids], device=self.model.device)
-        arguments: dict[str, Any] = {"use_cache": True, **self._kept}
+        arguments: dict[str, Any] = {"use_cache": True, **self._kept, **(state.media or {})}
         if self._takes_mask:
             arguments["attention_mask"] = None
-        if self._takes_positions:
-            arguments["position_ids"] = torch.arange(len(token_ids), device=ids.device).unsqueeze(0)
         self.model._prepare_cache_for_generation(
             GenerationConfig(), arguments, GenerationMode.GREEDY_SEARCH, 1, len(token_ids)
         )
+        if self._takes_positions:
+            # Those of tokens in an image have several axes in some models; a token behind the prompt has the next one.
+            prompt = ids[:, : len(state.initial_tokens)]
+            if self._own_positions:
+                positions = self.model._prepare_position_ids_for_generation(prompt, arguments)
+            else:
+                positions = torch.arange(prompt.shape[1], device=ids.device).unsqueeze(0)
+            more = torch.arange(1, 1 + len(state.generated_tokens), device=ids.device).expand(*positions.shape[:-1], -1)
+            arguments["position_ids"] = torch.cat([positions, positions[..., -1:] + more], dim=-1)
         return ids, arguments
 
     def can_extend(self, arguments: dict[str, Any]) -> bool:
@@ -140,11 +153,15 @@ class SequenceBatch:
         self._arguments: dict[str, Any] = arguments
         self._module_states: list[Any] = []
         self._taken_in = 0
+        self._media: Collection[str] = ()
+        """Names of the arguments for images, for the first pass alone."""
 
     @classmethod
     def of(cls, steps: StepModel, state: SequenceState) -> SequenceBatch:
         """A sequence whose prompt, and whose output if it was preempted, are still to be taken in."""
-        return cls(steps, [state], *steps.begin(state.initial_tokens + state.generated_tokens))
+        batch = cls(steps, [state], *steps.begin(state))
+        batch._media = state.media or ()
+        return batch
 
     @property
     def cache(self) -> Any:
@@ -167,19 +184,32 @@ class SequenceBatch:
         return self.length - self._taken_in
 
     def read(self, most: int) -> torch.Tensor | None:
-        """Take in `most` tokens of the prompt, or all where its cache wants that.
+        """Take in `most` tokens of the prompt, or all where its cache or its images want that.
 
         Returns:
             Logits [1, vocabulary] at its end; None before.
         """
-        start = self._taken_in
-        end = min(self.length, start + most) if self._steps.can_extend(self._arguments) else self.length
+        start, end = self._taken_in, self._end_of_piece(most)
         self._taken_in = end
         now = dict(self._arguments)
         if "position_ids" in now:
             now["position_ids"] = now["position_ids"][..., start:end]
-        output = self._forward(self._ids[:, start:end], now, is_first_iteration=True)
+        first = not start or self.states[0].media is None
+        output = self._forward(self._ids[:, start:end], now, is_first_iteration=first)
+        for name in self._media:
+            del self._arguments[name]
+        self._media = ()
         return self._finish(output) if end == self.length else None
+
+    def _end_of_piece(self, most: int) -> int:
+        """End of the next piece of the prompt."""
+        state, start = self.states[0], self._taken_in
+        if self._media:  # masks and positions inside an image are those of one pass
+            return len(state.initial_tokens)
+        if self._steps.can_extend(self._arguments):
+            return min(self.length, start + most)
+        # The output of a sequence that begins again comes as it came before, behind its images.
+        return self.length if state.media is None else start + 1
 
     def step(self) -> torch.Tensor:
         """Logits [sequences, vocabulary] of the next tokens."""

@@ -1,6 +1,7 @@
 """Plain forward passes of a model over greedy answers: what each token should have been, and what rounding does to it.
 
-A pass has no cache, the attention of the model's own file ("eager") and PyTorch's own products. Where the engine rounds
+A pass has no cache, the attention of the model's own file ("eager") and PyTorch's own products; a prompt with images
+goes through transformers' `generate`. Where the engine rounds
 to FP8, a second one rounds as well: what differs between the two is how far rounding alone moves the model's answers.
 """
 
@@ -8,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 import transformers
 
 from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.media import MediaPrompt
 from openai_bls.embedded import fp8_numbers
 from openai_bls.embedded.model import fp8_layers
 from openai_bls.embedded.model.prompt_forward import plain_attention
@@ -52,6 +54,8 @@ class Sample(NamedTuple):
     """Shape [n, 1 + k]: each token of the answer, and the likeliest ones there."""
     logprobs: list[list[float]]
     """Shape [n, 1 + k]: theirs; [n, 0] if none were asked for."""
+    media: MediaPrompt | None = None
+    """Images of the prompt."""
 
     @property
     def answer(self) -> list[int]:
@@ -94,13 +98,21 @@ class RoundedCache(transformers.DynamicCache):  # type: ignore[misc]
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def reference(model: Any, sample: Sample, rounding: Rounding = EXACT) -> Reference:
+def reference(
+    model: Any, sample: Sample, rounding: Rounding = EXACT, images: Mapping[str, Any] | None = None
+) -> Reference:
     """The plain forward pass of `model` over `sample`, and how far `rounding` takes another from it.
+
+    Args:
+        model: model on its device.
+        sample: prompt and answer.
+        rounding: rounding of the engine to FP8.
+        images: the model's arguments for the images of the prompt; None without images.
 
     Raises:
         EngineLoadError: its logits mean nothing.
     """
-    logits = _logits(model, sample)
+    logits = _logits(model, sample) if images is None else _generated_logits(model, sample, images)
     # Some models rule out a part of their vocabulary.
     ruled_out = logits == -torch.inf
     if not bool((logits.isfinite() | ruled_out).all()) or bool(ruled_out.all(dim=-1).any()):
@@ -149,6 +161,45 @@ def _logits(model: Any, sample: Sample, rounding: Rounding = EXACT) -> torch.Ten
         output = model(input_ids=ids, use_cache=rounding.cache, **named)
     found: torch.Tensor = output.logits[0, -count:].float()
     return found
+
+
+class _Forced(transformers.LogitsProcessor):  # type: ignore[misc]
+    """Lets `generate` take the tokens of an answer, whatever its logits say."""
+
+    def __init__(self, prompt_length: int, answer: list[int]) -> None:
+        self._start, self._answer = prompt_length, answer
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores of the next token."""
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, self._answer[input_ids.shape[1] - self._start]] = 0.0
+        return forced
+
+
+def _generated_logits(model: Any, sample: Sample, images: Mapping[str, Any]) -> torch.Tensor:
+    """Logits of each token of an answer to a prompt with images, float32 [n, vocabulary], by transformers' `generate`.
+
+    What a token behind an image has for a position and may see is the model's own way to go on.
+    """
+    ids = torch.tensor([sample.prompt], device=model.device)
+    before, model.generation_config = model.generation_config, transformers.GenerationConfig()
+    try:
+        switches = getattr(model, "_supports_attention_backend", False)
+        with plain_attention(model, "eager") if switches else contextlib.nullcontext():
+            output = model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                **images,
+                max_new_tokens=len(sample.token_ids),
+                do_sample=False,
+                pad_token_id=0,
+                logits_processor=[_Forced(len(sample.prompt), sample.answer)],
+                output_logits=True,
+                return_dict_in_generate=True,
+            )
+    finally:
+        model.generation_config = before
+    return torch.cat(output.logits).float()
 
 
 def noise_of(references: Iterable[Reference]) -> Noise:

@@ -9,11 +9,12 @@ from typing import Any
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.manifest import EngineLoadError, Manifest, SelfTestRecord
+from openai_bls.embedded.model.image_inputs import ImageInputs
 from openai_bls.embedded.options import EngineOptions
 from openai_bls.embedded.runners import preparation
 from openai_bls.embedded.runners.runner import BatchingConfig
 from openai_bls.embedded.runners.runner_choice import RunnerChoice
-from openai_bls.embedded.self_test import self_test
+from openai_bls.embedded.self_test import records, self_test
 from openai_bls.embedded.speculation.drafter import SpeculationConfig
 
 logger = logging.getLogger(__name__)
@@ -22,9 +23,28 @@ logger = logging.getLogger(__name__)
 class RunnerTrials:
     """Choices of a runner for `model`: the one that the manifest records, if that holds here, else all in order."""
 
-    def __init__(self, model: Any, info: EngineInfo, manifest: Manifest, options: EngineOptions) -> None:
-        """Raises: EngineLoadError: there is no choice."""
+    def __init__(
+        self,
+        model: Any,
+        info: EngineInfo,
+        manifest: Manifest,
+        options: EngineOptions,
+        images: ImageInputs | None = None,
+    ) -> None:
+        """Find the choices.
+
+        Args:
+            model: model on its device.
+            info: facts of the engine.
+            manifest: manifest of the engine.
+            options: start-up options.
+            images: prepares the images of prompts; None if the model takes none.
+
+        Raises:
+            EngineLoadError: there is no choice.
+        """
         self.model = model
+        self._images = images
         self.record: SelfTestRecord | None = None
         """Self-test of the runner that is running."""
         self.rejected: list[str] = []
@@ -32,8 +52,8 @@ class RunnerTrials:
         self._info = info
         self._manifest = manifest
         self._options = options
-        self._choices = preparation.choices(model, info.max_model_len, options)
-        recorded = self_test.recorded_choice(manifest.self_test, model, self._choices)
+        self._choices = preparation.choices(model, info.max_model_len, options, takes_images=images is not None)
+        recorded = records.recorded_choice(manifest.self_test, model, self._choices)
         if recorded is not None:
             self.record, self._choices = manifest.self_test, [recorded]
 
@@ -73,10 +93,10 @@ class RunnerTrials:
             EngineLoadError: another choice would not do either.
         """
         if self.record is not None:
-            self_test.replay(self._info, self.record, self.model.dtype, generate)
+            records.replay(self._info, self.record, self.model.dtype, generate, self._images)
             return None
         rounding = self_test.rounding_of(self.model, choice)
-        findings = self_test.find(self.model, self._info, page_size, generate, rounding)
+        findings = self_test.find(self.model, self._info, page_size, generate, rounding, self._images)
         if findings.problem is None:
-            self.record = self_test.make_record(self.model, choice, findings)
+            self.record = records.make_record(self.model, choice, findings)
         return findings.problem

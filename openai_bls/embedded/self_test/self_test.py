@@ -16,19 +16,19 @@ import math
 import random
 import statistics
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
-import transformers
 
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams, TokenDelta
-from openai_bls.core.manifest import EngineLoadError, SelfTestRecord, first_line
+from openai_bls.core.manifest import first_line
 from openai_bls.embedded.model import fp8_layers
+from openai_bls.embedded.model.image_inputs import ImageInputs
 from openai_bls.embedded.runners.runner_choice import RunnerChoice
+from openai_bls.embedded.self_test import image_prompts
 from openai_bls.embedded.self_test.plain_pass import (
     EXACT,
-    REMEDY,
     TOP_LOGPROBS,
     Noise,
     Reference,
@@ -43,32 +43,25 @@ logger = logging.getLogger(__name__)
 
 REPLAY_SECONDS = 2.0
 """Most that the replay of recorded answers takes of a load, unless the first token takes longer."""
-_NEW_TOKENS = 8
+NEW_TOKENS = 8
 _SEED = 20
-_REPLAYED_PROMPTS = 3
 # Windows of attention that prompts go beyond, in tokens: more would take a laptop more than seconds.
 _LONGEST_WINDOW = {"cpu": 512, "cuda": 1024}
 # Difference of log-probabilities in units of the logits' standard deviation, which says how much rounding there is: of
 # every token in float32, else of the median, since rounding sends a token to another expert now and then. In bfloat16
 # tiny random models of 120 architectures have up to 0.18, and wrong runners 0.5 and more.
 _TOLERANCES = {torch.float32: 2e-3, torch.float16: 0.1, torch.bfloat16: 0.25}
-# Largest difference of log-probabilities in a replay, where no logits are known.
-_REPLAY_TOLERANCES = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0.5}
 _NOISE_FACTOR = 2.0
 """Times the noise of rounding to FP8 (`Noise.deviations`) that the median of all tokens may be."""
 _PROMPT_NOISE_FACTOR = 3.0
 """Times the noise of rounding to FP8 that the median of one prompt's tokens may be."""
-_MOST_REPLAYED_NOISE = 0.1
-"""`Noise.share` beyond which answers are not recorded: they would come out otherwise each time."""
-_REPLAY_FACTOR = 2.0
-"""Times the largest noise of a token, as a difference of log-probabilities, that a replay may differ by."""
 
 
 class Answers:
     """Listener that collects the answers to a set of requests."""
 
     def __init__(self, requests: Iterable[GenerationRequest]) -> None:
-        self._samples = {one.request_id: Sample(one.prompt_token_ids, [], []) for one in requests}
+        self._samples = {one.request_id: Sample(one.prompt_token_ids, [], [], one.media) for one in requests}
         self._open = len(self._samples)
         self.began = threading.Event()
         """There is a token, or an end."""
@@ -102,7 +95,7 @@ class Answers:
         return list(self._samples.values())
 
 
-class _LoggedError(logging.Handler):
+class LoggedError(logging.Handler):
     """The last error that anything logs while this is open: clients are not told why a request failed."""
 
     def __init__(self) -> None:
@@ -116,7 +109,7 @@ class _LoggedError(logging.Handler):
         self._said = first_line(error) if error is not None else record.getMessage().partition("\n")[0]
         self._logged.set()
 
-    def __enter__(self) -> _LoggedError:
+    def __enter__(self) -> LoggedError:
         logging.getLogger().addHandler(self)
         return self
 
@@ -136,33 +129,42 @@ class Generate(Protocol):
         """Their answers; those of a replay may be cut short."""
 
 
-def greedy(prompts: Iterable[list[int]], info: EngineInfo, *, logprobs: bool = True) -> list[GenerationRequest]:
-    """Requests for the first tokens after `prompts`."""
+def greedy(
+    prompts: Iterable[list[int]],
+    info: EngineInfo,
+    *,
+    logprobs: bool = True,
+    media: Sequence[image_prompts.Prompt] = (),
+) -> list[GenerationRequest]:
+    """Requests for the first tokens after `prompts`; those among them that `media` has hold its images."""
+    images = {tuple(prompt.token_ids): prompt.media for prompt in media}
     return [
         GenerationRequest(
             request_id=-1 - number,
             prompt_token_ids=prompt,
-            max_tokens=min(_NEW_TOKENS, info.max_model_len - len(prompt)),
+            max_tokens=min(NEW_TOKENS, info.max_model_len - len(prompt)),
             sampling=SamplingParams(temperature=0),
             logprobs=min(TOP_LOGPROBS, info.max_logprobs) if logprobs else None,
+            media=images.get(tuple(prompt)),
         )
         for number, prompt in enumerate(prompts)
     ]
 
 
-def make_prompts(model: Any, info: EngineInfo, page_size: int) -> list[list[int]]:
+def make_prompts(model: Any, info: EngineInfo, page_size: int, reserved: Collection[int] = ()) -> list[list[int]]:
     """Random prompts, the shortest first: of one token, of less and of more than a page of the KV cache, and around the
-    end of a small sliding window or chunk of attention."""
+    end of a small sliding window or chunk of attention. None holds a token of `reserved`."""
     config = model.config.get_text_config(decoder=True)
     lengths = {1, 6, page_size - 3, 2 * page_size + 5}
     for name in ("sliding_window", "attention_chunk_size"):
         window = getattr(config, name, None)
         if isinstance(window, int) and 0 < window <= _LONGEST_WINDOW[model.device.type]:
             lengths |= {window - 3, window + 9}
-    longest = max(1, info.max_model_len - _NEW_TOKENS)
+    longest = max(1, info.max_model_len - NEW_TOKENS)
     generator = random.Random(_SEED)
     # Some models take padding for what it is.
-    ordinary = [i for i in range(info.vocab_size) if i not in (info.pad_token_id, *info.eos_token_ids)] or [0]
+    others = {info.pad_token_id, *info.eos_token_ids, *reserved}
+    ordinary = [i for i in range(info.vocab_size) if i not in others] or [0]
     return [generator.choices(ordinary, k=length) for length in sorted({min(max(1, n), longest) for n in lengths})]
 
 
@@ -183,7 +185,14 @@ def rounding_of(model: Any, choice: RunnerChoice) -> Rounding:
     return Rounding(on_gpu and fp8_layers.is_quantized(model), choice.kv_cache_dtype == "fp8")
 
 
-def find(model: Any, info: EngineInfo, page_size: int, generate: Generate, rounding: Rounding = EXACT) -> Findings:
+def find(
+    model: Any,
+    info: EngineInfo,
+    page_size: int,
+    generate: Generate,
+    rounding: Rounding = EXACT,
+    images: ImageInputs | None = None,
+) -> Findings:
     """The self-test of an engine that serves nobody yet: prompts in one batch, then two of them alone.
 
     Args:
@@ -192,11 +201,16 @@ def find(model: Any, info: EngineInfo, page_size: int, generate: Generate, round
         page_size: tokens per page of the KV cache.
         generate: runs requests on the engine.
         rounding: rounding of the engine to FP8.
+        images: prepares images; None if the model takes none. Prompts with images are in the batch then.
 
     Raises:
         EngineLoadError: no runner could answer rightly.
     """
-    prompts = make_prompts(model, info, page_size)
+    media = () if images is None else image_prompts.make(images.processor, info, NEW_TOKENS)
+    reserved = () if images is None else images.processor.image_token_ids
+    prompts = [prompt.token_ids for prompt in media]
+    if images is None or not images.needs_image:
+        prompts += make_prompts(model, info, page_size, reserved)
     samples: list[Sample] = []
     # Alone as most requests are sampled, without log-probabilities; the longest finds a part of itself in the cache.
     # With weights in FP8 that one has them, since a token alone is not rounded and has a kernel of its own.
@@ -205,14 +219,18 @@ def find(model: Any, info: EngineInfo, page_size: int, generate: Generate, round
         ([prompts[len(prompts) // 2]], False),
         ([prompts[-1]], rounding.activations),
     ):
-        with _LoggedError() as logged:
-            answers = generate(greedy(batch, info, logprobs=logprobs))
+        with LoggedError() as logged:
+            answers = generate(greedy(batch, info, logprobs=logprobs, media=media))
             if answers.failure is not None:
                 if not_finite.WORDS in answers.failure:
-                    _require_finite(model, answers.samples)
+                    _require_finite(model, answers.samples, images)
                 return Findings([], logged.behind(answers.failure))
         samples += answers.samples
-    pairs = [(sample, reference(model, sample, rounding)) for sample in samples if sample.token_ids]
+    pairs = [
+        (sample, reference(model, sample, rounding, _arguments(sample, images)))
+        for sample in samples
+        if sample.token_ids
+    ]
     batch_samples = samples[: len(prompts)]
     if not rounding or not pairs:
         return Findings(batch_samples, difference(pairs, model.dtype))
@@ -220,7 +238,7 @@ def find(model: Any, info: EngineInfo, page_size: int, generate: Generate, round
     return Findings(batch_samples, difference(pairs, model.dtype, noise), noise)
 
 
-def _require_finite(model: Any, samples: Iterable[Sample]) -> None:
+def _require_finite(model: Any, samples: Iterable[Sample], images: ImageInputs | None) -> None:
     """Plain passes over answers, up to the token where each ended.
 
     Raises:
@@ -228,7 +246,15 @@ def _require_finite(model: Any, samples: Iterable[Sample]) -> None:
     """
     for sample in samples:
         answer = [[token_id] for token_id in (*sample.answer, sample.prompt[-1])]
-        reference(model, Sample(sample.prompt, answer, [[]] * len(answer)))
+        whole = Sample(sample.prompt, answer, [[]] * len(answer), sample.media)
+        reference(model, whole, images=_arguments(sample, images))
+
+
+def _arguments(sample: Sample, images: ImageInputs | None) -> Mapping[str, Any] | None:
+    """The model's arguments for the images of a sample; None if it has none."""
+    if sample.media is None or images is None:
+        return None
+    return images.arguments(sample.prompt, sample.media)
 
 
 def difference(
@@ -281,104 +307,3 @@ def difference(
     )
     wrong = worst > of_all if exact else middle > of_all or any(median > of_one for median in medians)
     return f"its answers are wrong: {words}" if wrong else None
-
-
-def changed_answer(samples: Sequence[Sample], record: SelfTestRecord, dtype: torch.dtype) -> str | None:
-    """A difference between answers and the recorded ones, in words; None if they are equal.
-
-    Where rounding sends tokens to another expert now and then, that is not so if one answer of three differs.
-    """
-    allowed = record.replay_tolerance or _REPLAY_TOLERANCES.get(dtype, 0.5)
-    changes = [
-        change
-        for sample, answer, logprobs in zip(samples, record.token_ids, record.logprobs, strict=True)
-        if (change := _change(sample, answer, logprobs, allowed)) is not None
-    ]
-    exact = dtype == torch.float32 and record.replay_tolerance is None
-    return changes[0] if len(changes) > (0 if exact else len(samples) // 2) else None
-
-
-def _change(sample: Sample, answer: Sequence[int], logprobs: Sequence[float], allowed: float) -> str | None:
-    """The first difference, up to where one token of a tie took the place of another, or the answer was cut short."""
-    for i, (token_id, wanted, logprob) in enumerate(zip(sample.answer, answer, logprobs, strict=False)):
-        found = dict(zip(sample.token_ids[i], sample.logprobs[i], strict=True))
-        now = found.get(wanted, -torch.inf)
-        if not (abs(now - logprob) <= allowed and found[token_id] - now <= allowed):
-            return (
-                f"after a prompt of {len(sample.prompt)} tokens, token {i + 1} is {token_id} (log-probability "
-                f"{found[token_id]:.4f}), and was {wanted} ({logprob:.4f})"
-            )
-        if token_id != wanted:
-            break
-    return None
-
-
-def replay(info: EngineInfo, record: SelfTestRecord, dtype: torch.dtype, generate: Generate) -> None:
-    """Compare the answers of an engine that serves nobody yet with the recorded ones.
-
-    Raises:
-        EngineLoadError: they differ.
-    """
-    with _LoggedError() as logged:
-        answers = generate(greedy(record.prompts, info), replayed=True)
-        if answers.failure:
-            failure: str | None = logged.behind(answers.failure)
-        else:
-            failure = changed_answer(answers.samples, record, dtype)
-    if failure is not None:
-        raise EngineLoadError(
-            f"the model {info.model_name} does not answer as it did in its last self-test ({failure}), so its weights "
-            f"have changed or are corrupt: {REMEDY}"
-        )
-
-
-def make_record(model: Any, choice: RunnerChoice, findings: Findings) -> SelfTestRecord:
-    """The record of a self-test that `choice` passed, without answers where those say nothing."""
-    noise, kept, tolerance = findings.noise, findings.samples[:_REPLAYED_PROMPTS], None
-    if noise is not None:
-        tolerance = round(max(_REPLAY_TOLERANCES[torch.bfloat16], _REPLAY_FACTOR * noise.largest), 5)
-        kept = kept if noise.share <= _MOST_REPLAYED_NOISE else []
-    return SelfTestRecord(
-        **_here(model),
-        **_recorded(choice),
-        prompts=[sample.prompt for sample in kept],
-        token_ids=[sample.answer for sample in kept],
-        logprobs=[[round(row[0], 5) for row in sample.logprobs] for sample in kept],
-        quant_distance=getattr(model, "quant_distance", None),
-        fp8_noise=None if noise is None else round(noise.share, 5),
-        replay_tolerance=tolerance,
-    )
-
-
-def recorded_choice(record: SelfTestRecord | None, model: Any, choices: Iterable[RunnerChoice]) -> RunnerChoice | None:
-    """The one of `choices` with which `model` should give the recorded answers here; None if anything is different."""
-    if (
-        record is None
-        or not record.prompts
-        or any(getattr(record, name) != value for name, value in _here(model).items())
-    ):
-        return None
-    same = (
-        choice for choice in choices if all(getattr(record, name) == value for name, value in _recorded(choice).items())
-    )
-    return next(same, None)
-
-
-def _recorded(choice: RunnerChoice) -> dict[str, Any]:
-    """What a record says of a choice."""
-    names = ("runner", "attention", "shared_steps", "kv_cache_dtype")
-    return {name: getattr(choice, name) for name in names}
-
-
-def _here(model: Any) -> dict[str, Any]:
-    device = model.device
-    kind = str(device.type)
-    if kind == "cuda":
-        major, minor = torch.cuda.get_device_capability(device)
-        kind = f"{torch.cuda.get_device_name(device)} ({major}.{minor})"
-    versions = {"torch": str(torch.__version__), "transformers": transformers.__version__}
-    return {"device": kind, "versions": versions, "dtype": _name(model.dtype)}
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

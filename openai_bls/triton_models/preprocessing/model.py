@@ -18,6 +18,8 @@ from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
 from openai_bls.triton_models.tensors import word_tensors
 from openai_bls.triton_models.tensors.arrays import Arrays
 
+logger = logging.getLogger(__name__)
+
 # Characters up to which a text is tokenized without a look at the engine's limit.
 _SHORT_TEXT = 4096
 # `max_prompt_bytes`, where it is not set: enough for English text of a whole context, and at least this.
@@ -46,6 +48,11 @@ class Preprocessing:
         self.prepare, self.prepare_quickly = self._encoder.prepare, self._encoder.prepare_quickly
         if self._encoder.template_problem is not None:
             logger.warning("conversations are refused (501): %s", self._encoder.template_problem)
+        if self._takes_images():
+            try:
+                self._encoder.load_processor()
+            except InvalidRequestError as error:  # each request with an image is told the same
+                logger.error("%s", error.message)
 
     def __call__(self, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
         """Output arrays for one request.
@@ -96,6 +103,12 @@ class Preprocessing:
     def _max_prompt_bytes(self) -> int:
         automatic = max(_MAX_PROMPT_BYTES, _BYTES_PER_TOKEN * (self._context_length() or 0))
         return self._settings.max_prompt_bytes or automatic
+
+    def _takes_images(self) -> bool:
+        try:
+            return self._engine_dir is not None and load_manifest(self._engine_dir).max_images > 0
+        except EngineLoadError:
+            return False
 
     def _context_length(self) -> int | None:
         """The engine's, which may be another after a reload: read for long prompts alone."""

@@ -6,12 +6,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from openai_bls.core.checkpoint import read_json
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import InvalidRequestError, UnsupportedByModelError
 from openai_bls.core.word_lists import WordList
+from openai_bls.engines.vision_processor import has_processor
 from openai_bls.transport.ipc.prompts import SlowPromptError
 from openai_bls.triton_models.preprocessing import encoding, rendering
+from openai_bls.triton_models.preprocessing.content_forms import ContentForms
 from openai_bls.triton_models.preprocessing.cpu_limit import CpuLimitError
+from openai_bls.triton_models.preprocessing.images import ImagePrompt, ImagePrompts, LazyImagePrompts
 from openai_bls.triton_models.preprocessing.token_bound import token_bound
 
 _QUICK_S = 0.1
@@ -38,6 +44,9 @@ def load_tokenizer(tokenizer_dir: Path) -> Any:
         vars(tokenizer).pop(name, None)
     # The first call may change how the tokenizer truncates and pads, which must not happen beside another's.
     tokenizer("")
+    legacy = tokenizer_dir / "chat_template.json"
+    if not tokenizer.chat_template and legacy.is_file():  # where processors of earlier releases have it
+        tokenizer.chat_template = read_json(legacy).get("chat_template")
     # The length is checked against the engine's limit, with an error; a warning in the log helps nobody.
     tokenizer.model_max_length = 10**9
     return tokenizer
@@ -56,16 +65,25 @@ class PromptEncoder:
         self, tokenizer_dir: Path, max_prompt_bytes: Callable[[], int] | None = None, cache_bytes: int = 0
     ) -> None:
         self._tokenizer = load_tokenizer(tokenizer_dir)
+        # With a tokenizer of its own, as some processors change theirs.
+        self._images = LazyImagePrompts(
+            lambda: ImagePrompts(tokenizer_dir, load_tokenizer(tokenizer_dir), self._render_checked)
+        )
+        self._contents = ContentForms(self._tokenizer) if has_processor(tokenizer_dir) else None
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         self._bound = token_bound(backend.to_str()) if backend is not None else None
         self._encode = encoding.best_encoding(self._tokenizer, rendering.template_texts(self._tokenizer), cache_bytes)
         self.special_tokens = encoding.special_tokens(self._encode)
         """Token ids that the tokenizer adds by itself before a text (a BOS, say), and after it."""
         self._max_prompt_bytes = max_prompt_bytes
-        self.template_problem = rendering.problem(self._tokenizer)
+        self.template_problem = rendering.problem(self._tokenizer, takes_images=self._contents is not None)
         """Why the model takes no conversations; None if it does, or if it has no chat template."""
         self.eos_token_id: int | None = self._tokenizer.eos_token_id
         self.pad_token_id: int | None = self._tokenizer.pad_token_id
+
+    def load_processor(self) -> None:
+        """Load what prompts with images need before the first one comes; raises `InvalidRequestError` if it cannot."""
+        self._images.load()
 
     def prepare(self, request: PromptRequest) -> PromptResult:
         """Token ids for `request`; what the request did wrong comes back in the result."""
@@ -87,7 +105,11 @@ class PromptEncoder:
 
     def _prepare(self, request: PromptRequest, cpu_s: float) -> PromptResult:
         try:
-            if request.messages is not None:
+            image_prompt = None
+            if request.image_sizes:
+                image_prompt = self._images.load().prepare(request, cpu_s)
+                prompts = [image_prompt.token_ids]
+            elif request.messages is not None:
                 prompts = [self._encode_chat(request, cpu_s)]
             else:
                 special = request.add_special_tokens is not False
@@ -100,9 +122,19 @@ class PromptEncoder:
             if request.prediction is not None:
                 self.check_length(request.prediction, None, "prediction")
                 prediction = self.encode(request.prediction, add_special_tokens=False)
-            return PromptResult(prompts, bad_words, prediction)
+            result = PromptResult(prompts, bad_words, prediction)
+            return result if image_prompt is None else self._with_images(result, request, image_prompt)
         except (InvalidRequestError, UnsupportedByModelError) as error:
             return _refused(error)
+
+    def _with_images(self, result: PromptResult, request: PromptRequest, prompt: ImagePrompt) -> PromptResult:
+        """`result` with both forms of a prompt with images."""
+        return msgspec.structs.replace(
+            result,
+            media_text=prompt.text,
+            media_token_ids=self.encode(prompt.text, add_special_tokens=request.add_special_tokens is True),
+            image_tokens=prompt.image_tokens,
+        )
 
     def check_length(self, text: str, max_tokens: int | None, param: str) -> None:
         """Refuse a text that is too long to be tokenized.
@@ -158,9 +190,13 @@ class PromptEncoder:
         return text
 
     def _encode_chat(self, request: PromptRequest, cpu_s: float) -> list[int]:
+        text = self._render_checked(request, cpu_s)
+        return self.encode(text, add_special_tokens=request.add_special_tokens is True)
+
+    def _render_checked(self, request: PromptRequest, cpu_s: float) -> str:
         text = self._render(request, cpu_s)
         self.check_length(text, request.max_prompt_tokens, "messages")
-        return self.encode(text, add_special_tokens=request.add_special_tokens is True)
+        return text
 
     def render(self, request: PromptRequest) -> str:
         """Text of the conversation in `request`, by the chat template.
@@ -177,6 +213,8 @@ class PromptEncoder:
     def _render(self, request: PromptRequest, cpu_s: float) -> str:
         if self.template_problem is not None and not request.chat_template:
             raise rendering.unsupported(self.template_problem)
+        if self._contents is not None:
+            request = self._contents.fitting(request)
         return rendering.render(self._tokenizer, request, cpu_s)
 
 

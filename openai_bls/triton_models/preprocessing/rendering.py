@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 CPU_S = 2.0
 """Most CPU time of a rendering, in seconds. The longest conversation that fits any context takes a quarter of that."""
 _PLAINEST = PromptRequest(messages=[{"role": "user", "content": "Hello"}])
+_PLAINEST_PARTS = PromptRequest(messages=[{"role": "user", "content": [{"type": "text", "text": "Hello"}]}])
+"""The same for templates of models with images that take lists alone."""
 
 _limit = CpuLimit()
 
@@ -46,16 +48,22 @@ def template_texts(tokenizer: Any) -> list[str]:
     return [template] if isinstance(template, str) and template else list(dict(template or {}).values())
 
 
-def problem(tokenizer: Any) -> str | None:
+def problem(tokenizer: Any, *, takes_images: bool = False) -> str | None:
     """Why the model's own chat template renders nothing, not even one short message; None if it does.
 
     Args:
         tokenizer: tokenizer of transformers. One without a template has no problem here.
+        takes_images: a template that takes lists of parts alone is fine, too.
     """
     if not template_texts(tokenizer):
         return None
+    found = _problem_with(tokenizer, _PLAINEST)
+    return None if takes_images and found and _problem_with(tokenizer, _PLAINEST_PARTS) is None else found
+
+
+def _problem_with(tokenizer: Any, request: PromptRequest) -> str | None:
     try:
-        render(tokenizer, _PLAINEST)
+        render(tokenizer, request)
     except CpuLimitError:
         return f"The model's chat template takes more than {CPU_S:g} s to render that."
     except ApiError as error:

@@ -46,8 +46,8 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     elif request.param == "dynamic_cache":
         original = preparation.choices
 
-        def choices(model: Any, max_model_len: int, options: EngineOptions) -> list[RunnerChoice]:
-            return original(model, max_model_len, msgspec.structs.replace(options, runner="dynamic_cache"))
+        def choices(model: Any, max_model_len: int, options: EngineOptions, **more: Any) -> list[RunnerChoice]:
+            return original(model, max_model_len, msgspec.structs.replace(options, runner="dynamic_cache"), **more)
 
         monkeypatch.setattr(preparation, "choices", choices)
 

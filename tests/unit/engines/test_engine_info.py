@@ -27,7 +27,7 @@ def described(**changes: Any) -> EngineInfo:
 
 
 def test_what_it_says() -> None:
-    info = described(manifest=manifest(lora=TUNED))
+    info = described(manifest=msgspec.structs.replace(manifest(lora=TUNED), max_images=3))
     assert info == EngineInfo(
         engine="tensorrt_llm",
         model_name="scripted",
@@ -37,6 +37,8 @@ def test_what_it_says() -> None:
         eos_token_ids=(90, 91),
         pad_token_id=92,
         supported=ALL_FIELDS,
+        input_modalities=("text", "image"),
+        max_images=3,
         version="tensorrt_llm 1.2.1",
         created=5,
         max_logprobs=5,

@@ -19,7 +19,8 @@ from openai_bls.embedded.model import attention_cpu
 from openai_bls.embedded.runners import continuous_batching
 from openai_bls.embedded.self_test import plain_pass, self_test
 from openai_bls.embedded.self_test.plain_pass import Reference, Sample
-from openai_bls.embedded.self_test.self_test import changed_answer, difference
+from openai_bls.embedded.self_test.records import changed_answer
+from openai_bls.embedded.self_test.self_test import difference
 from openai_bls.engines.registry import create_engine
 from tests.unit.engines.engine_support import Recorder, change, request, run_all
 

@@ -1,0 +1,69 @@
+"""Images of an embedded engine: whether its prompts may hold some, by the checkpoint and the other options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from openai_bls.builder.checkpoint.kind import causal_lm, quantized, takes_images
+from openai_bls.builder.options.build import DEFAULT_MAX_IMAGES, BuildOptions
+from openai_bls.builder.recipe import Report
+from openai_bls.core.checkpoint import CheckpointFacts
+from openai_bls.core.manifest import BuildError, EngineLoadError
+from openai_bls.engines.vision_processor import VisionProcessor, has_processor
+
+TEXT_ALONE = "--max-images 0 serves its text alone"
+
+
+def max_images(options: BuildOptions, source: Path, facts: CheckpointFacts, report: Report) -> int:
+    """Images that a prompt may hold; 0 if the model takes text alone.
+
+    Raises:
+        BuildError: images are asked for and cannot be had, or the model cannot be served without them.
+    """
+    asked = options.max_images
+    if asked is not None and asked < 0:
+        raise BuildError(f"--max-images {asked}: 0 or more is needed")
+    if options.engine != "transformers" or not takes_images(facts):
+        if asked:
+            raise BuildError(f"--max-images {asked}: {options.model} is no model that takes images")
+        return 0
+    if asked == 0:
+        return 0
+    problem = _problem(options, source)
+    if problem is None:
+        return asked or DEFAULT_MAX_IMAGES
+    if asked:
+        raise BuildError(f"--max-images {asked}: {problem}")
+    refuse_without_text(source, facts, problem, trust_remote_code=options.trust_remote_code)
+    report(f"images are refused: {problem}")
+    return 0
+
+
+def require_processor(tokenizer: Path) -> None:
+    """Load the processor in the prepared folder `tokenizer`; raises `EngineLoadError` if it cannot serve images."""
+    VisionProcessor(tokenizer)
+
+
+def refuse_without_text(source: Path, facts: CheckpointFacts, problem: str, *, trust_remote_code: bool) -> None:
+    """Raise `BuildError` with `problem` if the model of `source` cannot be served without images either."""
+    try:
+        causal_lm(source, facts, trust_remote_code=trust_remote_code)
+    except EngineLoadError:
+        raise
+    except BuildError as error:
+        raise BuildError(f"{error}; with images it is not served either: {problem}") from None
+
+
+def _problem(options: BuildOptions, source: Path) -> str | None:
+    """Reason why an engine with these options has no images; None if there is none."""
+    if options.trust_remote_code:
+        return "not with code that comes with the checkpoint (--trust-remote-code)"
+    if options.lora.adapters or options.lora.max_loras:
+        return "not with adapters (--lora-dir, --max-loras)"
+    if options.draft_model:
+        return "not with a draft model (--draft-model)"
+    if options.quant or quantized(source):
+        return "not with quantized weights"
+    if not has_processor(source):
+        return f"{source} has no preprocessor_config.json or processor_config.json"
+    return None

@@ -1,0 +1,131 @@
+"""Image inputs of requests: pixels to the model's tensors, by its own processor, on other threads than the engine's."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import torch
+
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest
+from openai_bls.core.media import MediaPrompt
+from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.vision_processor import ImageError, VisionProcessor
+
+logger = logging.getLogger(__name__)
+
+_MOST_THREADS = 4
+
+
+class PreparedImages(msgspec.Struct, frozen=True):
+    """Result for a request."""
+
+    key: str
+    """Key of the request, which `ImageInputs.start` was given."""
+    arguments: Mapping[str, Any] | None = None
+    """The model's arguments for the images, on its device; None if there is an error."""
+    error: str = ""
+    """Message to the client."""
+    invalid: bool = False
+    """The error is the request's fault."""
+
+
+class ImageInputs:
+    """Threads that run a processor over the images of requests."""
+
+    def __init__(
+        self,
+        processor: VisionProcessor,
+        model: Any,
+        on_prepared: Callable[[PreparedImages], object],
+    ) -> None:
+        """Start no thread yet.
+
+        Args:
+            processor: processor of the model.
+            model: model on its device.
+            on_prepared: called once for each start, from another thread; not after `cancel` or `close`. It must not
+                call back.
+        """
+        self.processor = processor
+        self._device: torch.device = model.device
+        self._dtype: torch.dtype = model.dtype
+        text = model.config.get_text_config()
+        self.needs_image = getattr(text, "use_bidirectional_attention", None) is True
+        """Prompts without an image are refused: tokens of a prompt see each other (PaliGemma), and what those of text
+        alone see is not the same in all of transformers' attentions."""
+        self._on_prepared = on_prepared
+        threads = max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 2))
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="images")
+        self._lock = threading.Lock()
+        self._futures: dict[str, Future[None]] = {}
+
+    def refusal(self, request: GenerationRequest, info: EngineInfo) -> str | None:
+        """Refusal of what a model with images cannot do with this request; None if there is nothing."""
+        media = request.media
+        if media is None:
+            if self.processor.count(request.prompt_token_ids):
+                return "the prompt holds a token that stands for an image, and no image is given"
+            return "this model takes no prompt without an image" if self.needs_image else None
+        for field in ("prompt_logprobs", "lora_name"):
+            if getattr(request, field) is not None:
+                return f"{field} is not supported by the engine {info.engine} for a prompt with images"
+        return None
+
+    def start(self, key: str, request: GenerationRequest) -> None:
+        """Prepare the images of `request`; not after `close`."""
+        with self._lock:
+            self._futures[key] = self._pool.submit(self._prepare, key, request)
+
+    def cancel(self, key: str) -> None:
+        """Forget a request: what has begun ends by itself, unheard. One that is not known is passed over."""
+        with self._lock:
+            future = self._futures.pop(key, None)
+        if future is not None:
+            future.cancel()
+
+    def close(self) -> None:
+        """Start no more; what runs ends by itself, unheard."""
+        with self._lock:
+            self._futures.clear()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def arguments(self, prompt_token_ids: Sequence[int], media: MediaPrompt) -> dict[str, Any]:
+        """The model's arguments for the images of a prompt, on its device.
+
+        Raises:
+            ImageError: the processor refuses them, or makes other token ids of the prompt.
+        """
+        for special in (False, True):
+            found = dict(self.processor.inputs(media.text, media.images, add_special_tokens=special))
+            if found.pop("input_ids")[0].tolist() == list(prompt_token_ids):
+                return {name: self._moved(value) for name, value in found.items()}
+        raise ImageError("prompt_token_ids are not those that the model's processor makes of the text and its images")
+
+    def _moved(self, value: Any) -> Any:
+        if not torch.is_tensor(value):
+            return value
+        return value.to(self._device, self._dtype) if value.is_floating_point() else value.to(self._device)
+
+    def _prepare(self, key: str, request: GenerationRequest) -> None:
+        began_at = time.monotonic()
+        assert request.media is not None
+        try:
+            result = PreparedImages(key, self.arguments(request.prompt_token_ids, request.media))
+        except ImageError as error:
+            result = PreparedImages(key, error=str(error), invalid=True)
+        except Exception:
+            logger.exception("the images of a request cannot be prepared")
+            result = PreparedImages(key, error=ENGINE_FAILED)
+        elapsed_ms = (time.monotonic() - began_at) * 1e3
+        logger.debug("%d images prepared in %.1f ms", len(request.media.images), elapsed_ms)
+        # With the lock, so that nothing is reported once `cancel` or `close` has returned.
+        with self._lock:
+            if self._futures.pop(key, None) is not None:
+                self._on_prepared(result)
