@@ -13,6 +13,7 @@ from openai_bls.api.common.large_bodies import is_large, parsed
 from openai_bls.api.common.one_shot import admitted
 from openai_bls.api.render.schema import GenerateRequest, SamplingParams, StreamOptions, StructuredOutputsParams
 from openai_bls.core.engine_types import GenerationRequest
+from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.models.registry import Target
@@ -44,6 +45,12 @@ async def _render(service: Service, context: RequestContext, name: Body, body: d
     await service.models.look_for(request.model)
     target = service.find(context, request.model)
     check(request, target.model, service.settings)
+    if request.images:
+        raise InvalidRequestError(
+            "Images are not rendered: token ids alone are no prompt with images. Send the chat completion instead.",
+            param=request.images[0].param,
+            code="unsupported_content",
+        )
     with admitted(service, context, target.name):
         deadline = context.deadline(request.timeout, time.monotonic())
         return await within(deadline, _rendered(request, target))
@@ -61,7 +68,7 @@ async def _rendered(request: ValidRequest, target: Target) -> list[GenerateReque
     request_id = new_id("chatcmpl-" if request.chat else "cmpl-")
     rendered = []
     for at, prompt in enumerate(prompts.token_ids):
-        sequence = generation_request(request, target, 0, prompt, prompts.bad_words, constraint)
+        sequence = generation_request(request, target, 0, prompt, prompts, constraint)
         rendered.append(
             GenerateRequest(
                 request_id=request_id if len(prompts.token_ids) == 1 else f"{request_id}-{at}",

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.pictures import data_uri, picture
 from tests.unit.api.http_support import asked, refused
-from tests.unit.core_support import Bench, token_ids
+from tests.unit.core_support import Bench, engine_info, token_ids
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 USER = [{"role": "user", "content": "hi 你好"}]
@@ -77,3 +78,12 @@ def test_a_format_is_a_structural_tag() -> None:
 )
 def test_what_a_generation_refuses_is_refused(path: str, body: dict[str, Any], param: str) -> None:
     assert refused(Bench(), f"{path}/render", body)[1] == param
+
+
+def test_images_are_refused_by_name() -> None:
+    image = {"type": "image_url", "image_url": {"url": data_uri(picture())}}
+    bench = Bench(engine_info(input_modalities=("text", "image"), max_images=3))
+    status, param, code = refused(bench, f"{CHAT}/render", {"messages": [{"role": "user", "content": [image]}]})
+    assert (status, code) == (400, "unsupported_content")
+    assert param is not None
+    assert param.startswith("messages[0].content[0]")
