@@ -82,6 +82,10 @@ class VllmRecipe:
         self.manifest = msgspec.structs.replace(self.manifest, max_images=images)
         if images:
             self._report(f"takes images, up to {images} in a prompt")
+            # vLLM's engine core loads the processor of images, and the tokenizer in it, from the model's own folder.
+            for path in prepared.tokenizers[0].iterdir():
+                if path.is_file() and not (prepared.checkpoint / path.name).exists():
+                    place(path, prepared.checkpoint / path.name)
         if self._options.self_test and (nodes := nodes_of(self._options)) > 1:
             self._report(f"no self-test: the engine runs on {nodes} machines, and the build on one")
         elif self._options.self_test:
