@@ -87,3 +87,12 @@ def test_settings_that_vllm_does_anyway_pass() -> None:
 def test_options_of_the_embedded_engine_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(EngineLoadError, match="embedded"):
         made(manifest(**changes))
+
+
+def test_images_are_bounded_by_the_build() -> None:
+    assert made(manifest(max_images=3))["limit_mm_per_prompt"] == {"image": 3, "video": 0, "audio": 0}
+    assert "limit_mm_per_prompt" not in made()
+    record = VllmRecord(version="0.32.0", extra_engine_args={"limit_mm_per_prompt": {"image": 9}})
+    assert made(manifest(vllm=record))["limit_mm_per_prompt"] == {"image": 9}
+    with pytest.raises(EngineLoadError, match="give --max-images"):
+        made(manifest(max_images=3, vllm=record))
