@@ -18,6 +18,7 @@ from openai_bls.builder.vllm.images import max_images, with_processor
 from openai_bls.builder.vllm.plan import nodes_of, problems, survey_arguments
 from openai_bls.builder.vllm.self_test import self_test
 from openai_bls.core.manifest import BuildError, FileRecord, Manifest, VllmRecord
+from openai_bls.engines.vision_processor import has_processor
 from openai_bls.engines.vllm.arguments.engine_args import check, named
 from openai_bls.engines.vllm.survey.interpreter import Survey, ask, find_interpreter
 from openai_bls.triton_models.repository.cpp_backend import render_configs
@@ -82,7 +83,8 @@ class VllmRecipe:
         self.manifest = msgspec.structs.replace(self.manifest, max_images=images)
         if images:
             self._report(f"takes images, up to {images} in a prompt")
-            # vLLM's engine core loads the processor of images, and the tokenizer in it, from the model's own folder.
+        if has_processor(prepared.checkpoint):
+            # vLLM loads the processor of images, and the tokenizer in it, from the model's own folder.
             for path in prepared.tokenizers[0].iterdir():
                 if path.is_file() and not (prepared.checkpoint / path.name).exists():
                     place(path, prepared.checkpoint / path.name)

@@ -10,6 +10,7 @@ from openai_bls.core.engine import LoraError
 from openai_bls.core.manifest import EngineLoadError, KvCacheSettings, Manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.capabilities import MAX_LOGPROBS
+from openai_bls.engines.vision_processor import has_processor
 from openai_bls.engines.vllm.arguments.engine_args import OPTION, check
 from openai_bls.engines.vllm.lora import vllm_max_rank
 
@@ -74,7 +75,7 @@ def engine_args(
         own["enable_prefix_caching"] = settings.enable_kv_cache_reuse
     if settings.enable_chunked_context is not None:
         own["enable_chunked_prefill"] = settings.enable_chunked_context
-    if manifest.max_images:
+    if manifest.max_images or has_processor(checkpoint):
         own["limit_mm_per_prompt"] = {"image": manifest.max_images, "video": 0, "audio": 0}
     own |= _lora(manifest, on_cpu=on_cpu)
     defaults: dict[str, Any] = {}
@@ -82,7 +83,7 @@ def engine_args(
         # Compiling a model takes minutes there.
         defaults["enforce_eager"] = True
     extra = check(record.extra_engine_args, fields, version)
-    if manifest.max_images and "limit_mm_per_prompt" in extra:
+    if "limit_mm_per_prompt" in own and "limit_mm_per_prompt" in extra:
         raise EngineLoadError(
             f"limit_mm_per_prompt in {OPTION} is not for a model that takes images: give --max-images"
         )

@@ -99,17 +99,17 @@ def _model(engine_args: Any, values: dict[str, Any]) -> dict[str, Any]:
         "architecture": str(getattr(config, "architecture", "")),
         "dtype": str(config.dtype).rpartition(".")[2],
         "quantization": str(config.quantization or ""),
-        "takes_images": _takes_images(config),
+        "takes_images": getattr(config, "is_multimodal_model", False) and _takes_images(engine_args, values),
     }
 
 
-def _takes_images(config: Any) -> bool:
-    """Whether prompts of a model may hold images."""
-    if not getattr(config, "is_multimodal_model", False):
-        return False
+def _takes_images(engine_args: Any, values: dict[str, Any]) -> bool:
+    """Whether prompts of a multimodal model may hold images."""
     from vllm.multimodal import MULTIMODAL_REGISTRY  # type: ignore[import-not-found, unused-ignore]
 
     try:
+        # Its processor is made with a tokenizer.
+        config = engine_args(**{**values, "skip_tokenizer_init": False}).create_model_config()
         limits = MULTIMODAL_REGISTRY.create_processor(config).info.get_supported_mm_limits()
     except Exception:  # its processor's files are missing, or no such call in this version
         return False
