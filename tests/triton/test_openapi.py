@@ -18,6 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from openai_bls.api.triton_paths.endpoints import PASSED_ON
 from openai_bls.launcher.testing import RunningServer
 
 pytestmark = pytest.mark.triton
@@ -47,7 +48,9 @@ def described(server: RunningServer) -> Any:
 
 @pytest.mark.parametrize("mode", list(GenerationMode))
 def test_answers_are_as_described(described: Any, mode: GenerationMode) -> None:
-    for found in described.exclude(tag="Server").get_all_operations():
+    # What is passed on is answered by Triton, in a stream by events that hold an error, too.
+    own = described.exclude(tag="Server").exclude(path=[f"/v2/models/{name}/generate_stream" for name in PASSED_ON])
+    for found in own.get_all_operations():
         operation = found.ok()
         if mode.is_negative and operation.definition.raw.get("requestBody") is None:
             continue
@@ -84,7 +87,7 @@ def test_answers_of_every_kind_are_as_described(described: Any, server: RunningS
     for path, item in raw["paths"].items():
         for method, operation in item.items():
             content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-            if "example" not in content:
+            if "example" not in content or "{" in path:
                 continue
             response = httpx.request(method, base + path, json=content["example"], timeout=60)
             described[path][method.upper()].validate_response(response)

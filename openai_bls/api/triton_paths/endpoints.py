@@ -43,6 +43,13 @@ class TextAnswer(msgspec.Struct):
     text_output: str
 
 
+class PassedOnError(msgspec.Struct):
+    """An error of Triton's, or of /v1's before a request is passed on."""
+
+    error: str | dict[str, str | None]
+    """Triton's sentence, or the object that errors of /v1 have."""
+
+
 class ModelState(msgspec.Struct, omit_defaults=True):
     """A model of the repository."""
 
@@ -122,7 +129,10 @@ ENDPOINTS = (
         handler=_pass_on,
         has_guards=False,
         operation=Operation(
-            summary="text_input of the official models, passed on to Triton", body=TextBody, answer=TextAnswer
+            summary="text_input of the official models, passed on to Triton",
+            body=TextBody,
+            answer=TextAnswer,
+            error=PassedOnError,
         ),
     ),
     Endpoint(
@@ -130,6 +140,8 @@ ENDPOINTS = (
         paths=("/v2/repository/index",),
         handler=_index,
         has_guards=False,
-        operation=Operation(summary="Models of the repository and their states", answer=list[ModelState]),
+        operation=Operation(
+            summary="Models of the repository and their states", answer=list[ModelState], error=PassedOnError
+        ),
     ),
 )
