@@ -28,4 +28,4 @@ def test_the_guides_way_to_write_an_option(capsys: pytest.CaptureFixture[str]) -
     assert "--http_port is written --http-port here" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["serve", "--no-such-thing"])
-    assert "unrecognized arguments: --no-such-thing" in capsys.readouterr().err
+    assert "there is no option --no-such-thing" in capsys.readouterr().err

@@ -19,7 +19,7 @@
 
 {{- /* Settings that go to the engine's process; the others are the server's. */ -}}
 {{- define "openai-bls.engineSettings" -}}
-kv_cache_free_gpu_mem_fraction max_tokens_in_paged_kv_cache kv_cache_host_memory_bytes enable_kv_cache_reuse max_attention_window_size enable_chunked_context batch_scheduler_policy verify_weights guided_decoding_backend
+kv_cache_free_gpu_mem_fraction max_tokens_in_paged_kv_cache kv_cache_host_memory_bytes enable_kv_cache_reuse max_attention_window_size enable_chunked_context batch_scheduler_policy verify_weights guided_decoding_backend kv_events_endpoint kv_events_replay_endpoint kv_events_topic
 {{- end -}}
 
 {{- define "openai-bls.engineEnv" -}}

@@ -31,6 +31,8 @@ BAD_SHARED: dict[str, list[Any]] = {
     "safety_identifier": NOT_STRING,
     "prompt_cache_key": NOT_STRING,
     "prompt_cache_retention": NOT_STRING,
+    "prompt_cache_options": NOT_OBJECT,
+    "priority": [*NOT_INT, 2**63, -(2**63) - 1, 10**30],
     "metadata": NOT_OBJECT,
     "store": NOT_BOOL,
     "n": [*NOT_INT, *HUGE, 0, -1],
@@ -224,6 +226,7 @@ def test_harmless_fields_change_nothing(endpoint: Body) -> None:
         "safety_identifier": "s",
         "prompt_cache_key": "k",
         "prompt_cache_retention": "24h",
+        "prompt_cache_options": {"mode": "implicit"},
     }
     assert set(harmless) == set(schema.Harmless.__struct_fields__)
     assert parse(endpoint, {**MINIMAL[endpoint], **harmless}) == parse(endpoint, MINIMAL[endpoint])

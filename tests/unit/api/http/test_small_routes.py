@@ -54,7 +54,7 @@ def test_tokenizer_info(tmp_path: Path) -> None:
     assert asked(bench, "/tokenizer_info", method="GET").status == 404
     bench.service.models.default.tokenizer_dir = tmp_path
     found = asked(bench, "/tokenizer_info", method="GET").json()
-    assert found == {"tokenizer_class": "X", "chat_template": "{{ 1 }}"}
+    assert found == {"tokenizer_class": "X", "chat_template": "{{ 1 }}", "input_modalities": ["text"]}
     (tmp_path / "chat_template.jinja").write_text("{{ 2 }}")
     (tmp_path / "tokenizer_config.json").write_text("[")
     found = asked(bench, "/tokenizer_info", method="GET").json()
