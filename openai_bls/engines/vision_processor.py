@@ -34,7 +34,7 @@ Sizes = Sequence[tuple[int, int]]
 """Width and height in pixels of each image."""
 _Sizes = tuple[tuple[int, int], ...]
 _Outcome = tuple[Any, Any]
-"""What the image processor returns, and the text that stands for each image."""
+"""Arrays that the image processor returns, and the text that stands for each image."""
 
 
 class ImageError(Exception):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Tokenizer
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, PreTrainedTokenizerFast
 
 from tests.architectures.checkpoint import MAX_LENGTH, spread, tiny_config
@@ -25,7 +25,8 @@ CHAT_TEMPLATE = (
 def write_processor(folder: Path, case: VisionCase, chat_template: str = CHAT_TEMPLATE) -> Any:
     """Files of a tokenizer and of the processor of `case`; returns the tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
-    backend = tiny_tokenizer()
+    # A copy: all tests of a process share the other.
+    backend = Tokenizer.from_str(tiny_tokenizer().to_str())
     backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in TOKENS])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,

@@ -21,7 +21,7 @@ CPU_S = 2.0
 """Most CPU time of a rendering, in seconds. The longest conversation that fits any context takes a quarter of that."""
 _PLAINEST = PromptRequest(messages=[{"role": "user", "content": "Hello"}])
 _PLAINEST_PARTS = PromptRequest(messages=[{"role": "user", "content": [{"type": "text", "text": "Hello"}]}])
-"""The same for templates of models with images that take lists alone."""
+"""Plainest message for templates of models with images that take lists alone."""
 
 _limit = CpuLimit()
 

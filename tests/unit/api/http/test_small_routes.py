@@ -58,4 +58,4 @@ def test_tokenizer_info(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ 2 }}")
     (tmp_path / "tokenizer_config.json").write_text("[")
     found = asked(bench, "/tokenizer_info", method="GET").json()
-    assert found == {"tokenizer_class": None, "chat_template": "{{ 2 }}"}
+    assert found == {"tokenizer_class": None, "chat_template": "{{ 2 }}", "input_modalities": ["text"]}

@@ -113,7 +113,7 @@ def test_answers_with_long_prompts(
 def test_a_cache_in_fp8(start_with: StartPaged, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine passes its self-test against the model without one, and every kernel has met the cache."""
     choice = RunnerChoice("continuous_batching", "paged", "tried", kv_cache_dtype="fp8")
-    monkeypatch.setattr(preparation, "choices", lambda *_: [choice])
+    monkeypatch.setattr(preparation, "choices", lambda *_, **__: [choice])
     monkeypatch.setattr(paged_attention, "_LONG_PROMPT", 8)
     engine, recorder = start_with("paged")
     for layer in range(2):

@@ -159,7 +159,7 @@ def test_models_that_pass(
 
 def test_a_model_that_fp8_ruins(deep: Callable[[float], Path], tmp_path: Path, monkeypatch: Patch) -> None:
     compute_by(monkeypatch)
-    said = refusal(version_of(deep(1.6), tmp_path / "1"))
+    said = refusal(version_of(deep(2.3), tmp_path / "1"))
     assert "FP8 does not hold this model's quality" in said
     assert "at most 33% is served" in said
 
