@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from openai_bls.api.registry import ENDPOINTS
+from openai_bls.api.triton_paths.endpoints import PASSED_ON
 from tests.torture.cases import Case
 from tests.torture.doors import Answer
 
@@ -25,6 +26,10 @@ _TOO_LATE = re.compile(r"timeout of [\d.e+-]+ s(?: has passed|\. Try again)")
 _HELD = "hold some of the prefix cache"
 """Said, as documented, to a reset while sequences run."""
 _BODILESS = frozenset(path for endpoint in ENDPOINTS if endpoint.operation.answer is None for path in endpoint.paths)
+_LISTS = frozenset(("/v1/completions/render", "/v2/repository/index"))
+"""Paths whose answers are arrays."""
+_OF_TRITON = re.compile("/v2/models/(?:" + "|".join(PASSED_ON) + ")/|/v2/repository/index")
+"""Paths whose errors may be Triton's own, a sentence each."""
 _WRONG_GRPC = ("INTERNAL", "UNKNOWN", "DATA_LOSS", "ABORTED", "UNAVAILABLE")
 # gRPC's streams have messages without codes: of Python's exceptions these are what a model did not expect.
 _UNEXPECTED = re.compile(r"\b(?:Type|Value|Key|Index|Attribute|Assertion|Unicode\w*|Recursion|Memory|Runtime)Error\b")
@@ -101,8 +106,10 @@ def _malformed(case: Case, status: str, text: str) -> str | None:
     except ValueError:
         return f"{status} with what is not JSON"
     if status.startswith("2"):
-        return None if isinstance(body, dict) else f"{status} with no object"
+        return None if isinstance(body, dict) or case.path in _LISTS else f"{status} with no object"
     error = body.get("error") if isinstance(body, dict) else None
+    if isinstance(error, str) and _OF_TRITON.match(case.path):
+        error = {"message": error}
     if not isinstance(error, dict) or not isinstance(error.get("message"), str) or not error["message"]:
         return f"{status} without an error's message"
     return None

@@ -91,7 +91,7 @@ def test_unary_calls_and_streams_in_one_server(repository: Path) -> None:
     [
         ("tensorrt_llm_bls.accumulate_tokens=true", "without it"),
         ("tensorrt_llm_bls.bls_instance_count=4", r"tensorrt_llm_bls\.instances"),
-        ("tensorrt_llm_bls.decoupled_mode=maybe", "bool"),
+        ("tensorrt_llm_bls.decoupled_mode=maybe", "true or false"),
         ("ensemble.decoupled_mode=true", r"set tensorrt_llm\.decoupled_mode"),
         ("postprocessing.postprocessing_instance_count=2", r"postprocessing\.instances"),
         ("preprocessing.triton_max_batch_size=8", r"preprocessing\.max_batch_size"),
