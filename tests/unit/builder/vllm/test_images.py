@@ -30,13 +30,15 @@ def test_as_many_as_asked_for_or_the_default(source: Path) -> None:
     assert asked(source, SEES, []) == DEFAULT_MAX_IMAGES
     assert asked(source, SEES, [], max_images=3) == 3
     assert asked(source, SEES, [], max_images=0) == 0
-    assert asked(source, BLIND, said := []) == 0
+    said: list[str] = []
+    assert asked(source, BLIND, said) == 0
     assert not said
 
 
 def test_what_rules_them_out_is_said_or_refused(source: Path, tmp_path: Path) -> None:
     rooms: dict[str, Any] = {"lora": LoraOptions(max_loras=1)}
-    assert asked(source, SEES, said := [], **rooms) == 0
+    said: list[str] = []
+    assert asked(source, SEES, said, **rooms) == 0
     assert said == ["images are refused: not with adapters (--lora-dir, --max-loras)"]
     with pytest.raises(BuildError, match="--max-images 2: not with adapters"):
         asked(source, SEES, [], max_images=2, **rooms)
