@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ import torch
 
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest
 from openai_bls.core.media import MediaPrompt
+from openai_bls.embedded.keyed_futures import KeyedFutures
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.vision_processor import ImageError, VisionProcessor
 
@@ -60,11 +61,9 @@ class ImageInputs:
         self.needs_image = getattr(text, "use_bidirectional_attention", None) is True
         """Prompts without an image are refused: tokens of a prompt see each other (PaliGemma), and what those of text
         alone see is not the same in all of transformers' attentions."""
-        self._on_prepared = on_prepared
+        self._futures = KeyedFutures(on_prepared)
         threads = max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 2))
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="images")
-        self._lock = threading.Lock()
-        self._futures: dict[str, Future[None]] = {}
 
     def refusal(self, request: GenerationRequest, info: EngineInfo) -> str | None:
         """Refusal of what a model with images cannot do with this request; None if there is nothing."""
@@ -80,21 +79,15 @@ class ImageInputs:
 
     def start(self, key: str, request: GenerationRequest) -> None:
         """Prepare the images of `request`; not after `close`."""
-        with self._lock:
-            self._futures[key] = self._pool.submit(self._prepare, key, request)
+        self._futures.start(self._pool, key, partial(self._prepare, key, request))
 
     def cancel(self, key: str) -> None:
         """Forget a request: what has begun ends by itself, unheard. One that is not known is passed over."""
-        with self._lock:
-            future = self._futures.pop(key, None)
-        if future is not None:
-            future.cancel()
+        self._futures.cancel(key)
 
     def close(self) -> None:
         """Start no more; what runs ends by itself, unheard."""
-        with self._lock:
-            self._futures.clear()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._futures.close(self._pool)
 
     def arguments(self, prompt_token_ids: Sequence[int], media: MediaPrompt) -> dict[str, Any]:
         """The model's arguments for the images of a prompt, on its device.
@@ -113,7 +106,7 @@ class ImageInputs:
             return value
         return value.to(self._device, self._dtype) if value.is_floating_point() else value.to(self._device)
 
-    def _prepare(self, key: str, request: GenerationRequest) -> None:
+    def _prepare(self, key: str, request: GenerationRequest) -> PreparedImages:
         began_at = time.monotonic()
         assert request.media is not None
         try:
@@ -125,7 +118,4 @@ class ImageInputs:
             result = PreparedImages(key, error=ENGINE_FAILED)
         elapsed_ms = (time.monotonic() - began_at) * 1e3
         logger.debug("%d images prepared in %.1f ms", len(request.media.images), elapsed_ms)
-        # With the lock, so that nothing is reported once `cancel` or `close` has returned.
-        with self._lock:
-            if self._futures.pop(key, None) is not None:
-                self._on_prepared(result)
+        return result

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import msgspec
 
 from openai_bls.core.engine_types import GenerationRequest
+from openai_bls.embedded.keyed_futures import KeyedFutures
 from openai_bls.embedded.sampling.grammar_matcher import Constraint, ConstraintFactory
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.grammar_errors import GrammarError
@@ -45,12 +46,9 @@ class GrammarCompiler:
                 must not call back.
         """
         self._factory = factory
-        self._on_compiled = on_compiled
+        self._futures = KeyedFutures(on_compiled)
         self._small = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._large = ThreadPoolExecutor(1, thread_name_prefix="large-grammars")
-        self._lock = threading.Lock()
-        self._futures: dict[str, Future[None]] = {}
-        """Futures of the grammars that are awaited, by key."""
 
     def warm_up(self) -> None:
         """Load the library and the vocabulary on a thread of the compiler's."""
@@ -60,22 +58,15 @@ class GrammarCompiler:
         """Compile the grammar of `request`; not after `close`."""
         assert request.grammar is not None
         pool = self._small if len(request.grammar.text) <= _SMALL_CHARACTERS else self._large
-        with self._lock:
-            self._futures[key] = pool.submit(self._compile, key, request)
+        self._futures.start(pool, key, partial(self._compile, key, request))
 
     def cancel(self, key: str) -> None:
         """Forget a request: what has begun ends by itself, unheard. One that is not known is passed over."""
-        with self._lock:
-            future = self._futures.pop(key, None)
-        if future is not None:
-            future.cancel()
+        self._futures.cancel(key)
 
     def close(self) -> None:
         """Start no more; what runs ends by itself, unheard."""
-        with self._lock:
-            self._futures.clear()
-        for pool in (self._small, self._large):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._futures.close(self._small, self._large)
 
     def _warm_up(self) -> None:
         try:
@@ -83,16 +74,12 @@ class GrammarCompiler:
         except Exception:  # the first grammar fails by the same error, and its client is told
             logger.exception("the grammar library does not load")
 
-    def _compile(self, key: str, request: GenerationRequest) -> None:
+    def _compile(self, key: str, request: GenerationRequest) -> CompiledGrammar:
         assert request.grammar is not None
         try:
-            result = CompiledGrammar(key, self._factory.make(request.grammar, request.stop_token_ids))
+            return CompiledGrammar(key, self._factory.make(request.grammar, request.stop_token_ids))
         except GrammarError as error:
-            result = CompiledGrammar(key, error=str(error), invalid=True)
+            return CompiledGrammar(key, error=str(error), invalid=True)
         except Exception:  # of a grammar library
             logger.exception("the grammar library failed")
-            result = CompiledGrammar(key, error=ENGINE_FAILED)
-        # With the lock, so that nothing is reported once `cancel` or `close` has returned.
-        with self._lock:
-            if self._futures.pop(key, None) is not None:
-                self._on_compiled(result)
+            return CompiledGrammar(key, error=ENGINE_FAILED)
