@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from openai_bls.builder.checkpoint.kind import causal_lm, quantized, takes_images
-from openai_bls.builder.options.build import DEFAULT_MAX_IMAGES, BuildOptions
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.options.images import asked_for, granted, problem_of_files, problem_of_options
 from openai_bls.builder.recipe import Report
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import BuildError, EngineLoadError
-from openai_bls.engines.vision_processor import VisionProcessor, has_processor
+from openai_bls.engines.vision_processor import VisionProcessor
 
 TEXT_ALONE = "--max-images 0 serves its text alone"
 
@@ -20,9 +21,7 @@ def max_images(options: BuildOptions, source: Path, facts: CheckpointFacts, repo
     Raises:
         BuildError: images are asked for and cannot be had, or the model cannot be served without them.
     """
-    asked = options.max_images
-    if asked is not None and asked < 0:
-        raise BuildError(f"--max-images {asked}: 0 or more is needed")
+    asked = asked_for(options)
     if options.engine != "transformers" or not takes_images(facts):
         if asked:
             raise BuildError(f"--max-images {asked}: {options.model} is no model that takes images")
@@ -30,10 +29,9 @@ def max_images(options: BuildOptions, source: Path, facts: CheckpointFacts, repo
     if asked == 0:
         return 0
     problem = _problem(options, source)
-    if problem is None:
-        return asked or DEFAULT_MAX_IMAGES
-    if asked:
-        raise BuildError(f"--max-images {asked}: {problem}")
+    if images := granted(options, problem):
+        return images
+    assert problem is not None
     refuse_without_text(source, facts, problem, trust_remote_code=options.trust_remote_code)
     report(f"images are refused: {problem}")
     return 0
@@ -56,14 +54,10 @@ def refuse_without_text(source: Path, facts: CheckpointFacts, problem: str, *, t
 
 def _problem(options: BuildOptions, source: Path) -> str | None:
     """Reason why an engine with these options has no images; None if there is none."""
-    if options.trust_remote_code:
-        return "not with code that comes with the checkpoint (--trust-remote-code)"
-    if options.lora.adapters or options.lora.max_loras:
-        return "not with adapters (--lora-dir, --max-loras)"
+    if problem := problem_of_options(options):
+        return problem
     if options.draft_model:
         return "not with a draft model (--draft-model)"
     if options.quant or quantized(source):
         return "not with quantized weights"
-    if not has_processor(source):
-        return f"{source} has no preprocessor_config.json or processor_config.json"
-    return None
+    return problem_of_files(source)

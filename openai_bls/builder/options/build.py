@@ -13,8 +13,6 @@ from openai_bls.core.manifest import Dtype, EngineKind, Quantization
 
 DEFAULT_MODEL_LEN = 2048
 """Tokens of prompt and output, where the checkpoint does not say."""
-DEFAULT_MAX_IMAGES = 8
-"""Images of a prompt, where a model takes any."""
 
 
 class BuildOptions(msgspec.Struct, frozen=True):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from openai_bls.builder.options.build import DEFAULT_MAX_IMAGES, BuildOptions
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.options.images import asked_for, granted, problem_of_files, problem_of_options
 from openai_bls.builder.recipe import Report
-from openai_bls.core.manifest import BuildError, EngineLoadError
-from openai_bls.engines.vision_processor import VisionProcessor, has_processor
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.engines.vision_processor import VisionProcessor
 from openai_bls.engines.vllm.survey.interpreter import Survey
 
 
@@ -17,12 +18,10 @@ def max_images(options: BuildOptions, source: Path, survey: Survey, report: Repo
     Raises:
         BuildError: images are asked for and cannot be had.
     """
-    asked = options.max_images
-    if asked is not None and asked < 0:
-        raise BuildError(f"--max-images {asked}: 0 or more is needed")
+    asked = asked_for(options)
     if asked == 0 or (asked is None and not survey.takes_images):
         return 0
-    return _granted(asked, _problem(options, source, survey), report)
+    return _granted(options, _problem(options, source, survey), report)
 
 
 def with_processor(images: int, options: BuildOptions, tokenizer: Path, report: Report) -> int:
@@ -36,27 +35,19 @@ def with_processor(images: int, options: BuildOptions, tokenizer: Path, report: 
     try:
         VisionProcessor(tokenizer)
     except EngineLoadError as error:
-        return _granted(options.max_images, str(error), report)
+        return _granted(options, str(error), report)
     return images
 
 
-def _granted(asked: int | None, problem: str | None, report: Report) -> int:
-    if problem is None:
-        return asked or DEFAULT_MAX_IMAGES
-    if asked:
-        raise BuildError(f"--max-images {asked}: {problem}")
-    report(f"images are refused: {problem}")
-    return 0
+def _granted(options: BuildOptions, problem: str | None, report: Report) -> int:
+    images = granted(options, problem)
+    if not images:
+        report(f"images are refused: {problem}")
+    return images
 
 
 def _problem(options: BuildOptions, source: Path, survey: Survey) -> str | None:
     """Reason why an engine with these options has no images; None if there is none."""
     if not survey.takes_images:
         return f"vLLM {survey.version} takes no images for {options.model}"
-    if options.trust_remote_code:
-        return "not with code that comes with the checkpoint (--trust-remote-code)"
-    if options.lora.adapters or options.lora.max_loras:
-        return "not with adapters (--lora-dir, --max-loras)"
-    if not has_processor(source):
-        return f"{source} has no preprocessor_config.json or processor_config.json"
-    return None
+    return problem_of_options(options) or problem_of_files(source)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from openai_bls.builder.options.build import DEFAULT_MAX_IMAGES, BuildOptions
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.options.images import DEFAULT_MAX_IMAGES
 from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.builder.vllm.images import max_images, with_processor
 from openai_bls.core.manifest import BuildError

@@ -1,0 +1,50 @@
+"""Images of a build, whatever its engine: how many are asked for, what rules them out, and how many are granted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.core.manifest import BuildError
+from openai_bls.engines.vision_processor import has_processor
+
+DEFAULT_MAX_IMAGES = 8
+"""Images of a prompt, where a model takes any."""
+
+
+def asked_for(options: BuildOptions) -> int | None:
+    """Value of --max-images; None if it was not given.
+
+    Raises:
+        BuildError: it is below 0.
+    """
+    if options.max_images is not None and options.max_images < 0:
+        raise BuildError(f"--max-images {options.max_images}: 0 or more is needed")
+    return options.max_images
+
+
+def granted(options: BuildOptions, problem: str | None) -> int:
+    """Images that a prompt of a model that takes some may hold; 0 if there is a `problem` and nobody asked for any.
+
+    Raises:
+        BuildError: there is a problem, and images are asked for.
+    """
+    if problem is None:
+        return options.max_images or DEFAULT_MAX_IMAGES
+    if options.max_images:
+        raise BuildError(f"--max-images {options.max_images}: {problem}")
+    return 0
+
+
+def problem_of_options(options: BuildOptions) -> str | None:
+    """Option with which no engine has images; None if there is none."""
+    if options.trust_remote_code:
+        return "not with code that comes with the checkpoint (--trust-remote-code)"
+    if options.lora.adapters or options.lora.max_loras:
+        return "not with adapters (--lora-dir, --max-loras)"
+    return None
+
+
+def problem_of_files(source: Path) -> str | None:
+    """What the checkpoint in `source` lacks; None if it has what images need."""
+    return None if has_processor(source) else f"{source} has no preprocessor_config.json or processor_config.json"
