@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from openai_bls.core.llmapi_ranks import PROXY_VARIABLE
+from openai_bls.engines.tensorrt_llm.ranks.llmapi_launch import PROXY_VARIABLE
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ranks import RankOptions, engine_heads
 from openai_bls.launcher.readiness import expected_models

@@ -28,7 +28,7 @@ from openai_bls.engines.tensorrt_llm.interface import (
 )
 from openai_bls.engines.tensorrt_llm.module import TensorRtLlm, clear_mpi
 from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
-from openai_bls.engines.tensorrt_llm.rank_processes import RankProcesses
+from openai_bls.engines.tensorrt_llm.ranks.processes import RankProcesses
 
 logger = logging.getLogger(__name__)
 

@@ -33,9 +33,9 @@ from openai_bls.engines.tensorrt_llm import limits
 from openai_bls.engines.tensorrt_llm import lora as adapters
 from openai_bls.engines.tensorrt_llm.adapter_numbers import AdapterNumbers
 from openai_bls.engines.tensorrt_llm.api import Api
-from openai_bls.engines.tensorrt_llm.health_watch import HealthWatch
 from openai_bls.engines.tensorrt_llm.interface import Llm, LoraAdapter, Output
 from openai_bls.engines.tensorrt_llm.kv_events import KvEvents
+from openai_bls.engines.tensorrt_llm.ranks.health_watch import HealthWatch
 from openai_bls.engines.tensorrt_llm.request_state import RequestState
 from openai_bls.engines.tensorrt_llm.sampling import end_token, sampling
 

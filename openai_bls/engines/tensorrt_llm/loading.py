@@ -12,7 +12,6 @@ import msgspec
 
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.engine import Engine, StepListener
-from openai_bls.core.llmapi_ranks import ranks_are_started
 from openai_bls.core.manifest import (
     BUILD_HINT,
     ENGINE_FOLDER,
@@ -36,6 +35,7 @@ from openai_bls.engines.tensorrt_llm.engine import TrtLlmEngine
 from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype, LlmOptions, LoraAdapter
 from openai_bls.engines.tensorrt_llm.kv_events import EVENT_BUFFER
 from openai_bls.engines.tensorrt_llm.module import IMAGES
+from openai_bls.engines.tensorrt_llm.ranks.llmapi_launch import ranks_are_started
 from openai_bls.engines.tensorrt_llm.sampling import grammar_end
 
 logger = logging.getLogger(__name__)

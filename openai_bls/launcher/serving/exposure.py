@@ -1,4 +1,4 @@
-"""What a server opens to whom: API keys keep Triton's ports on loopback, and `serve` says what is reachable."""
+"""Reach of a server: API keys keep Triton's ports on loopback, and `serve` says what is open to whom."""
 
 from __future__ import annotations
 

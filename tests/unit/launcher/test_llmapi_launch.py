@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from openai_bls.core.llmapi_ranks import PROXY_VARIABLE
 from openai_bls.core.manifest import EngineLoadError, TensorRtLlmRecord
 from openai_bls.engines.tensorrt_llm.loading import check_gpus
+from openai_bls.engines.tensorrt_llm.ranks.llmapi_launch import PROXY_VARIABLE
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.llmapi_launch import Launch, command
 from openai_bls.launcher.ranks import RankOptions
