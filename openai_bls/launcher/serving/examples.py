@@ -37,23 +37,6 @@ def examples(
     triton = f"http://{local_host(triton_host or host)}:{ports.http}/v2"
     base = f"{ports.openai_root(host)}/v1"
     parts = []
-    if OPENAI_MODEL in names:
-        # An array of objects cannot pass Triton's generate endpoint, so `messages` is JSON text.
-        body = {"messages": json.dumps(_QUESTION), "max_tokens": 32, **key}
-        url = f"{triton}/models/{OPENAI_MODEL}"
-        jq = "jq -r '.response | fromjson | .choices[0].message.content'"
-        parts.append(("Triton, one answer", f"{_curl('-s', f'{url}/generate', body)} \\\n  | {jq}"))
-        # The role chunk has no content, and jq must not wait for the end of its input.
-        delta = (
-            "sed -un 's/^data: //p' | jq --unbuffered -rj '.response | fromjson | .choices[0].delta.content // empty'"
-        )
-        streamed = _curl("-sN", f"{url}/generate_stream", {**body, "stream": True})
-        parts.append(("Triton, streamed", f"{streamed} \\\n  | {delta}"))
-    if "ensemble" in names:
-        body = {"text_input": "What is machine learning?", "max_tokens": 64, **key}
-        jq = "jq -r .text_output"
-        url = f"{triton}/models/ensemble/generate"
-        parts.append(("Triton, the ensemble", f"{_curl('-s', url, body)} \\\n  | {jq}"))
     if serves_openai(names, ports):
         chat = {"model": model, "messages": _QUESTION, "max_tokens": 32}
         title = "OpenAI API"
@@ -63,15 +46,20 @@ def examples(
             title += "; with a certificate of the client: curl --cert FILE --key FILE"
         parts.append((title, _curl("-s", f"{base}/chat/completions", chat, keys=keys)))
         given = f'os.environ["{KEY_VARIABLE}"]' if keys else '"none"'
-        parts.append(
-            (
-                "OpenAI API, Python",
-                ("import os\n" if keys else "") + "from openai import OpenAI\n"
-                f'client = OpenAI(base_url="{base}", api_key={given})\n'
-                f'ask = [{{"role": "user", "content": "{_QUESTION[0]["content"]}"}}]\n'
-                f'print(client.chat.completions.create(model="{model}", messages=ask).choices[0])',
-            )
+        parts.append(("OpenAI API, Python", f'client = openai.OpenAI(base_url="{base}", api_key={given})'))
+    if OPENAI_MODEL in names:
+        # An array of objects cannot pass Triton's generate endpoint, so `messages` is JSON text.
+        body = {"messages": json.dumps(_QUESTION), "max_tokens": 32, "stream": True, **key}
+        # The role chunk has no content, and jq must not wait for the end of its input.
+        delta = (
+            "sed -un 's/^data: //p' | jq --unbuffered -rj '.response | fromjson | .choices[0].delta.content // empty'"
         )
+        streamed = _curl("-sN", f"{triton}/models/{OPENAI_MODEL}/generate_stream", body)
+        parts.append(("Triton", f"{streamed} \\\n  | {delta}"))
+    elif "ensemble" in names:
+        body = {"text_input": "What is machine learning?", "max_tokens": 64, **key}
+        url = f"{triton}/models/ensemble/generate"
+        parts.append(("Triton", f"{_curl('-s', url, body)} \\\n  | jq -r .text_output"))
     return "\n\n".join(f"# {title}\n{text}" for title, text in parts)
 
 

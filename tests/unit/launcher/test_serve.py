@@ -370,14 +370,16 @@ def test_the_names_that_are_served(models_port: int, monkeypatch: pytest.MonkeyP
 
 def test_examples_with_a_key_run_in_a_shell(tmp_path: Path) -> None:
     """Each curl gets the key of the environment, and JSON that is one."""
-    text = examples("127.0.0.1", PORTS, ["openai_bls", "ensemble"], "demo", keys=True)
+    text = "\n\n".join(
+        examples("127.0.0.1", PORTS, names, "demo", keys=True) for names in (["ensemble"], ["openai_bls", "ensemble"])
+    )
     (tmp_path / "curl").write_text('#!/bin/sh\nprintf "%s\\n" "$@" >&2\n')
     (tmp_path / "curl").chmod(0o755)
-    shell = text.partition("# OpenAI API, Python")[0]
+    shell = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("client = "))
     environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "OPENAI_BLS_API_KEY": "k"}
     said = subprocess.run(["sh", "-c", shell], env=environ, capture_output=True, text=True, check=False).stderr
     bodies = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    assert [body.get("api_key") for body in bodies] == ["k", "k", "k", None]
+    assert [body.get("api_key") for body in bodies] == ["k", None, "k"]
     assert "authorization: Bearer k" in said
     assert 'api_key=os.environ["OPENAI_BLS_API_KEY"]' in text
 
@@ -391,7 +393,6 @@ def test_examples_follow_the_repository() -> None:
     assert json.loads(body["messages"])[0]["role"] == "user"
     for part in (
         "http://127.0.0.1:1/v2/models/openai_bls/generate_stream",
-        "http://127.0.0.1:1/v2/models/ensemble/generate",
         "http://127.0.0.1:4/v1/chat/completions",
         'OpenAI(base_url="http://127.0.0.1:4/v1"',
     ):
