@@ -26,8 +26,8 @@ STALL_S = 120.0
 """Seconds without a step after which an executor is lost that has answered one of the running requests. A step that
 reads other requests' prompts ahead of the next token has at most `max_num_tokens` tokens: seconds."""
 FIRST_STALL_S = 1800.0
-"""Seconds without a step while no running request has had a token: nothing tells a long prompt, or kernels that are tuned
-for the first time, from an executor that is lost."""
+"""Seconds without a step while no running request has had a token: nothing tells a long prompt, or kernels that are
+tuned for the first time, from an executor that is lost."""
 
 
 class Progress(NamedTuple):
