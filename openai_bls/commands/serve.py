@@ -13,7 +13,7 @@ from openai_bls.commands.build import within_serve
 from openai_bls.commands.options import add_place, address, count, names, repository
 from openai_bls.core import guide_names
 from openai_bls.core.manifest import EngineKind
-from openai_bls.launcher import checks, llmapi_launch, workspace
+from openai_bls.launcher import checks, llmapi_job, llmapi_launch, workspace
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.llmapi_launch import Launch, Launcher
@@ -173,12 +173,15 @@ def serve_options(options: Namespace) -> ServeOptions:
 
 
 def _launch(options: Namespace, folder: Path) -> int:
-    """Become the job that runs this command again, without --launcher."""
+    """Run the job that runs this command again, without --launcher."""
     launch = Launch(options.launcher, options.gpus_per_node)
     words = llmapi_launch.command(launch, serve_options(options).ranks, folder, options.extra, sys.argv[1:], os.environ)
     if options.dry_run:
         Console().line(shlex.join(words))
         return 0
+    if options.launcher == "mpirun":
+        return llmapi_job.run(words, llmapi_launch.served(sys.argv[1:]))
+    # A stop is SLURM's, which may run rank 0 on another machine.
     os.execvp(words[0], words)
 
 

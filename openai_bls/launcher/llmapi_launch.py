@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from openai_bls.engines.tensorrt_llm.ranks.llmapi_launch import PROXY_VARIABLE
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ranks import RankOptions, engine_heads
+from openai_bls.launcher.ranks import RankOptions, engine_heads, exported, mpirun_options
 from openai_bls.launcher.readiness import expected_models
 from openai_bls.launcher.tritonserver.mpi_job import find_mpirun
 
@@ -79,7 +79,7 @@ def command(
     per_node = launch.gpus_per_node
     if per_node and world_size % per_node:
         raise LaunchError(f"--gpus-per-node {per_node} does not divide the engine's {world_size} ranks")
-    inner = [PROGRAM, sys.executable, "-m", "openai_bls", *_without_launcher(words)]
+    inner = [PROGRAM, *served(words)]
     if launch.launcher == "srun":
         if ranks.hosts or ranks.hostfile or ranks.mpirun_args or ranks.oversubscribe:
             raise LaunchError("--hosts, --hostfile, --mpirun-arg and --oversubscribe are for --launcher mpirun")
@@ -87,12 +87,31 @@ def command(
             raise LaunchError("no srun on PATH: start this on a machine of a SLURM cluster, or give --launcher mpirun")
         nodes = [f"--nodes={world_size // per_node}", f"--ntasks-per-node={per_node}"] if per_node else []
         return ["srun", "--mpi=pmix", f"--ntasks={world_size}", *nodes, *inner]
-    hosts = ["--host", ranks.hosts] if ranks.hosts else []
-    hosts += ["--hostfile", str(ranks.hostfile)] if ranks.hostfile else []
     spread = ["--map-by", f"ppr:{per_node}:node"] if per_node else []
-    over = ["--oversubscribe"] if ranks.oversubscribe else []
-    mpirun = find_mpirun(environment)
-    return [mpirun, "-n", str(world_size), *hosts, *spread, *over, *ranks.mpirun_args, *inner]
+    remote = exported(environment) if ranks.hosts or ranks.hostfile else []
+    exports = [word for name in remote for word in ("-x", name)]
+    mpirun = [find_mpirun(environment), "--allow-run-as-root"]
+    return [*mpirun, "-n", str(world_size), *exports, *spread, *mpirun_options(ranks), *inner]
+
+
+def served(words: Sequence[str]) -> list[str]:
+    """Command of rank 0, which `trtllm-llmapi-launch` runs.
+
+    Args:
+        words: words of the command line after the program, `serve` first.
+
+    Raises:
+        LaunchError: a word would not arrive as it is.
+    """
+    found = [sys.executable, "-m", "openai_bls", *_without_launcher(words)]
+    for word in found:
+        # Its script expands the command unquoted.
+        if not word or any(character.isspace() or character in "*?[" for character in word):
+            raise LaunchError(
+                f"{PROGRAM} splits its command at blanks and expands * ? [, so {word!r} would not arrive: leave it out,"
+                " or give it as a setting in the environment"
+            )
+    return found
 
 
 def _without_launcher(words: Sequence[str]) -> list[str]:

@@ -154,8 +154,8 @@ def plan_job(
         world_size=world_size,
         models=tuple(models),
         mode=options.mode,
-        options=tuple(_mpirun_options(options)),
-        exported=tuple(_exported(environment)) if remote else (),
+        options=tuple(mpirun_options(options)),
+        exported=tuple(exported(environment)) if remote else (),
         notes=tuple(_notes(options, heads, world_size)),
     )
 
@@ -267,7 +267,8 @@ def _check_hosts(options: RankOptions) -> None:
         raise LaunchError(f"--hostfile {options.hostfile}: there is no such file")
 
 
-def _mpirun_options(options: RankOptions) -> list[str]:
+def mpirun_options(options: RankOptions) -> list[str]:
+    """Arguments of mpirun on the machines, the binding and what the user adds."""
     words = []
     if not any(word.lstrip("-").startswith("bind-to") for word in options.mpirun_args):
         words += ["--bind-to", "none"]
@@ -280,7 +281,8 @@ def _mpirun_options(options: RankOptions) -> list[str]:
     return [*words, *options.mpirun_args]
 
 
-def _exported(environment: Mapping[str, str]) -> list[str]:
+def exported(environment: Mapping[str, str]) -> list[str]:
+    """Names of the environment variables that ranks on other machines get."""
     return sorted(
         name
         for name in environment

@@ -27,9 +27,14 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 OPTIONS = ROOT / "openai_bls" / "engines" / "tensorrt_llm" / "llm_args.json"
-RECORDED = ("0.20", "1.0", "1.1", "1.2", "1.3")
+RECORDED = ("0.20", "1.0", "1.1", "1.2", "1.3", "1.4")
 # Of a class, in the order in which they are looked for.
-_LORA_MODULES = ("tensorrt_llm.lora_helper", "tensorrt_llm.lora_manager", "tensorrt_llm.llmapi.llm_args")
+_LORA_MODULES = (
+    "tensorrt_llm._torch.peft.lora.config",
+    "tensorrt_llm.lora_helper",
+    "tensorrt_llm.lora_manager",
+    "tensorrt_llm.llmapi.llm_args",
+)
 _SAME = object()
 
 

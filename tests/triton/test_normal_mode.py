@@ -142,7 +142,10 @@ def test_stop_request(client: grpcclient.InferenceServerClient) -> None:
 def test_tritons_paths_on_the_port_of_v1(server: RunningServer) -> None:
     """The index, which is closed on Triton's own port, loads, which stay closed, and generate of the text models."""
     v1 = server.openai_url.removesuffix("/v1")
-    assert httpx.post(f"{server.http_url}/v2/repository/index", timeout=TIMEOUT).status_code == 403
+    closed = httpx.post(f"{server.http_url}/v2/repository/index", timeout=TIMEOUT)
+    guide = (ROOT / "docs" / "migrate-tensorrtllm-backend.md").read_text(encoding="utf-8")
+    assert closed.status_code == 403
+    assert f'"{closed.json()["error"].partition(",")[0]}"' in guide
     index = httpx.post(f"{v1}/v2/repository/index", timeout=TIMEOUT).json()
     assert {"name": "ensemble", "version": "1", "state": "READY"} in index
     assert httpx.post(f"{v1}/v2/repository/models/ensemble/unload", timeout=TIMEOUT).status_code == 404

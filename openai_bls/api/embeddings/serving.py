@@ -21,7 +21,7 @@ from openai_bls.api.embeddings.schema import (
 from openai_bls.api.embeddings.task_serving import embed_by_task
 from openai_bls.core.engine_types import GenerationRequest, PromptRequest, TokenDelta
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, ModelNotFoundError, engine_failure
-from openai_bls.pipeline.admission.admission import Ticket
+from openai_bls.pipeline.admission.ticket import Ticket
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.models.registry import ServedModel, Target
 from openai_bls.pipeline.preparation.prepare import check_token_ids

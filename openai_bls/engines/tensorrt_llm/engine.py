@@ -35,7 +35,7 @@ from openai_bls.engines.tensorrt_llm.adapter_numbers import AdapterNumbers
 from openai_bls.engines.tensorrt_llm.api import Api
 from openai_bls.engines.tensorrt_llm.interface import Llm, LoraAdapter, Output
 from openai_bls.engines.tensorrt_llm.kv_events import KvEvents
-from openai_bls.engines.tensorrt_llm.ranks.health_watch import HealthWatch
+from openai_bls.engines.tensorrt_llm.ranks.health_watch import EXECUTOR_ENDED, HealthWatch, Progress
 from openai_bls.engines.tensorrt_llm.request_state import RequestState
 from openai_bls.engines.tensorrt_llm.sampling import end_token, sampling
 
@@ -46,7 +46,6 @@ CLOSE_S = 60.0
 
 # Starting a request takes TensorRT-LLM a part of a millisecond: after so many the loop has a turn for the others.
 _STARTS_A_TURN = 16
-
 # Tokens per block of the KV cache, where nothing else is asked for: TensorRT-LLM's default.
 _TOKENS_PER_BLOCK = 32
 
@@ -104,8 +103,7 @@ class TrtLlmEngine:
         self._flush_due = False
         self._failed = False
         self._stopping = False
-        self._steps = 0
-        self._generated = 0
+        self._steps = self._outputs = self._generated = 0
         self._woken = False
         self._loop = asyncio.new_event_loop()
         self._kv_events = kv_events
@@ -114,8 +112,8 @@ class TrtLlmEngine:
             api,
             llm,
             self._loop,
-            busy=lambda: bool(self._live),
-            on_death=self._found_dead,
+            progress=self._progress,
+            on_death=self._fail_all,
             on_kv_events=self._publish_kv_events,
         )
         self._inbox: CommandQueue[GenerationRequest | int] = CommandQueue(self._wake)
@@ -298,7 +296,7 @@ class TrtLlmEngine:
         request = live.request
         if not self._api.healthy(self._llm):
             # 0.20 would wait for the answer of a dead one for ever.
-            self._found_dead()
+            self._fail_all(EXECUTOR_ENDED)
             return
         self._health_watch.used()
         try:
@@ -319,6 +317,7 @@ class TrtLlmEngine:
     async def _follow(self, live: RequestState, output: Output) -> None:
         try:
             async for _ in output:
+                self._outputs += 1
                 if live.request.logprobs is not None:
                     live.cursor.observe(output.outputs[0])
                 self._mark(live)
@@ -377,14 +376,15 @@ class TrtLlmEngine:
             logger.error("TensorRT-LLM failed a request", exc_info=error)
             self._end_with_error(live)
         else:
-            self._fail_all("TensorRT-LLM failed; no request can be served any more", error)
+            self._fail_all("TensorRT-LLM failed", error)
 
-    def _found_dead(self) -> None:
-        if not self._failed:
-            self._fail_all("TensorRT-LLM's executor has ended; no request can be served any more")
+    def _progress(self) -> Progress:
+        return Progress(self._outputs, len(self._live), any(live.cursor.count for live in self._live.values()))
 
     def _fail_all(self, what: str, error: Exception | None = None) -> None:
-        logger.error(what, exc_info=error)
+        if self._failed:
+            return
+        logger.error("%s; no request can be served any more", what, exc_info=error)
         self._failed = True
         for live in list(self._live.values()):
             self._end_with_error(live)

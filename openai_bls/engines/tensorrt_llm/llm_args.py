@@ -1,8 +1,8 @@
 """Arguments of `LLM` from one YAML file, as trtllm-serve has it: recorded classes, check, objects (PyTorch flow).
 
 `llm_args.json` has, by version, what of `TorchLlmArgs` and of the classes below it is passed on, with its types; a `!`
-is required, a `?` may be null. Read from llm_args.py of TensorRT-LLM 1.0, 1.1.0, 1.2.1 and 1.3.0rc as tests/contracts
-names them; none of it was run with the real package.
+is required, a `?` may be null. Read from the sources of TensorRT-LLM 1.0, 1.1.0, 1.2.1, 1.3.0rc and 1.4.0rc1 that
+tests/contracts names; none of it was run with the real package.
 """
 
 from __future__ import annotations
@@ -49,38 +49,79 @@ _OF_THE_REPOSITORY = {
         "the sampler is chosen by what requests may ask for",
     ),
     **dict.fromkeys(
-        ("reasoning_parser", "num_postprocess_workers", "postprocess_tokenizer_dir", "batched_logits_processor"),
+        (
+            "reasoning_parser", "num_postprocess_workers", "postprocess_tokenizer_dir", "batched_logits_processor",
+            "post_processor_hook", "num_serve_frontends",
+        ),
         "text is made of token ids by openai_bls",
     ),
     **dict.fromkeys(
-        ("load_format", "checkpoint_format", "checkpoint_loader"), "the weights are those of the placed checkpoint"
+        ("load_format", "checkpoint_format", "checkpoint_loader", "mx_config", "gms_config", "model_kwargs"),
+        "the weights and the config.json are those of the placed checkpoint",
     ),
     "telemetry_config": "TensorRT-LLM sends nothing unless TRTLLM_NO_USAGE_STATS=0 is in the server's environment",
     "env_overrides": "variables go into the server's own environment",
     "generation_config": "openai_bls reads the checkpoint's own",
     "enable_in_graph_sampling": "the sampler is chosen by what requests may ask for",
     **dict.fromkeys(
-        ("multimodal_config", "disable_mm_encoder", "encoder_max_batch_size"),
+        (
+            "multimodal_config", "disable_mm_encoder", "mm_encoder_only", "encode_only", "encoder_max_batch_size",
+            "encoder_max_num_tokens", "encoder_cuda_graph_config", "enable_encoder_decoder_mixed_cuda_graph",
+        ),
         "this engine serves the text of a model alone",
     ),
     **dict.fromkeys(
-        ("peft_cache_config", "kv_connector_config", "cache_transceiver_config", "context_parallel_size"),
+        (
+            "peft_cache_config", "kv_connector_config", "cache_transceiver_config", "context_parallel_size",
+            "cp_config", "dwdp_config",
+        ),
         "disaggregated serving, connectors, context parallelism and caches of adapters on the host are not supported",
     ),
     **dict.fromkeys(
-        ("sparse_attention_config", "kv_cache_compression_config"), "it changes the text that the model writes"
+        (
+            "sparse_attention_config", "kv_cache_compression_config", "enable_mla_skip_correction",
+            "mla_skip_correction_threshold", "force_dynamic_quantization",
+            "kv_cache_config.mamba_ssm_stochastic_rounding", "kv_cache_config.mamba_ssm_philox_rounds",
+        ),
+        "it changes the text that the model writes",
     ),
     **dict.fromkeys(
-        ("kv_cache_config.block_reuse_config", "kv_cache_config.disk_cache_path", "kv_cache_config.disk_cache_size"),
+        (
+            "return_perf_metrics", "perf_metrics_output_dir", "perf_metrics_max_requests", "otlp_traces_endpoint",
+            "prometheus_metrics_config", "enable_energy_metrics",
+        ),
+        "metrics and traces are those of openai_bls",
+    ),
+    **dict.fromkeys(
+        ("orchestrator_type", "ray_placement_config", "ray_worker_extension_cls", "ray_worker_nsight_options"),
+        "the ranks are started by MPI",
+    ),
+    **dict.fromkeys(
+        ("reorder_policy_config", "scheduler_config.waiting_queue_policy"),
+        "requests are put in order by openai_bls, before the engine",
+    ),
+    "scheduler_config.dynamic_batch_config": "the PyTorch flow takes it and does nothing with it",
+    "sleep_config": "the engine is never put to sleep",
+    **dict.fromkeys(
+        (
+            "kv_cache_config.block_reuse_config", "kv_cache_config.disk_cache_path", "kv_cache_config.disk_cache_size",
+            "kv_cache_config.disk_prefetch_num_reqs",
+        ),
         "it is not known here what it does to other requests' prompts",
     ),
-    "kv_cache_config.kv_events_config": "events of the KV cache are not passed on",
+    **dict.fromkeys(
+        ("kv_cache_config.kv_events_config", "kv_cache_config.kv_cache_event_hash_algo"),
+        "the setting kv_events_endpoint publishes the events",
+    ),
     "fail_fast_on_attention_window_too_large": "it is on, or a small KV cache would shorten what the model sees",
     "speculative_config.use_relaxed_acceptance_for_thinking": "it lets pass tokens that the model would not choose",
     "speculative_config.greedy_sampling": "--flow pytorch accepts what the model itself would choose",
     "speculative_config.posterior_threshold": "it lets pass tokens that the model would not choose",
     "speculative_config.load_format": "the weights are those of the draft model",
-}
+    "speculative_config.allow_advanced_sampling": "it has no effect any more: requests may sample",
+    "speculative_config.use_rejection_sampling": "it is not known here whether outputs keep their distribution",
+    "speculative_config.enable_penalty": "requests with penalties are refused while it drafts",
+}  # fmt: skip
 """Keys that nobody may set → why."""
 
 _OTHER_DRAFTERS = {

@@ -12,6 +12,8 @@ from openai_bls.engines.tensorrt_llm.interface import GuidedDecodingBackend, Ver
 from openai_bls.engines.tensorrt_llm.llm_args import OPTION, SPECULATION, draft_key
 
 _NON_GREEDY_SINCE = Version(1, 2)
+_SAMPLES_SINCE = Version(1, 4)
+"""Drafters that are part of the model sample without `allow_advanced_sampling`, which does nothing any more."""
 _GUIDED_SINCE = {False: Version(1, 1), True: Version(1, 2)}
 """Whether drafter and model are one engine → first version that holds their outputs to a grammar: the matrices
 features/feature-combination-matrix.md of 1.1.0, and `create_py_executor` of 1.0 and 1.2."""
@@ -46,7 +48,7 @@ def speculation(values: Mapping[str, Any], version: Version) -> Speculation | No
     return Speculation(
         decoding_type=kind,
         one_engine=one,
-        greedy=version < _NON_GREEDY_SINCE or (one and not asked),
+        greedy=version < _NON_GREEDY_SINCE or (one and not asked and version < _SAMPLES_SINCE),
         draft_model=Path(draft) if draft else None,
         guided=version >= _GUIDED_SINCE[one],
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import tempfile
 import time
 from dataclasses import replace
@@ -19,17 +17,16 @@ from openai_bls.launcher.recovery.supervisor import WINDOW_SECONDS, Backoff
 from openai_bls.launcher.serving import exposure
 from openai_bls.launcher.serving.foreground import POLL_SECONDS, Foreground
 from openai_bls.launcher.serving.plan import ServeOptions, Start, dry_run, plan
+from openai_bls.launcher.stop_requests import stop_requests
 from openai_bls.launcher.tritonserver.process import ServerProcess
 from openai_bls.launcher.tritonserver.release import exposure_warning
 from openai_bls.launcher.variables import unknown_variables
 from openai_bls.pipeline.metrics.restarts import SERVER, VARIABLE, RestartCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType
+    from collections.abc import Callable
 
 _KEEP_LOG_BYTES = 16 * 1024 * 1024
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def serve(options: ServeOptions, console: Console) -> int:
@@ -74,7 +71,7 @@ def _run(options: ServeOptions, start: Start, console: Console, log_path: Path) 
     # A server that has never been ready would mostly not be the next time.
     served = False
     code = 1
-    with _stop_requests() as stops:
+    with stop_requests() as stops:
         try:
             while True:
                 process = ServerProcess(start.command, environment, log_path, start.job)
@@ -126,20 +123,3 @@ def make_log(options: ServeOptions) -> Path:
     handle, name = tempfile.mkstemp(prefix="openai_bls-", suffix=".log")
     os.close(handle)
     return Path(name)
-
-
-@contextlib.contextmanager
-def _stop_requests() -> Iterator[Callable[[], int]]:
-    """Counter of Ctrl-C and its like while the server runs."""
-    count = 0
-
-    def note(_number: int, _frame: FrameType | None) -> None:
-        nonlocal count
-        count += 1
-
-    previous = {number: signal.signal(number, note) for number in _STOP_SIGNALS}
-    try:
-        yield lambda: count
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -96,6 +96,9 @@ GROUP: Values = {
 }
 """Several nodes, whose engine a Job builds."""
 
+CPP_GROUP: Values = {**GROUP, "multinode": {**GROUP["multinode"], "backend": "cpp"}}
+"""The same with Triton's C++ backend."""
+
 ENGINE_CONTAINER: Values = {
     "process": "sidecar",
     "sidecar": {
@@ -125,6 +128,7 @@ CASES: dict[str, Values] = {
     "least": BUILD,
     "everything": EVERYTHING,
     "group": GROUP,
+    "cpp-group": CPP_GROUP,
     "sidecar": SIDECAR,
     "headless": HEADLESS,
 }

@@ -320,6 +320,7 @@ def test_a_group() -> None:
     assert template["size"] == 3
     leader = template["leaderTemplate"]["spec"]["containers"][0]
     assert environment(leader)["GPUS_PER_NODE"] == "8"
+    assert environment(leader)["BACKEND"] == "python"
     # Workers answer nobody.
     worker = template["workerTemplate"]
     for service in of_kind(manifests, "Service"):

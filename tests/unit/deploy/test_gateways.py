@@ -13,6 +13,7 @@ from helm_python.errors import HelmError
 from tests.unit.deploy.support import (
     BUILD,
     CASES,
+    CPP_GROUP,
     GROUP,
     HEADLESS,
     ROOT,
@@ -91,7 +92,8 @@ def test_the_label_says_which_metrics_there_are(names: str | None, expected: str
 
 
 def test_a_backend_that_shows_its_metrics_elsewhere_has_no_label() -> None:
-    assert ENGINE_TYPE not in pods(render(GROUP))["server"]["metadata"]["labels"]
+    assert ENGINE_TYPE not in pods(render(CPP_GROUP))["server"]["metadata"]["labels"]
+    assert ENGINE_TYPE in pods(render(GROUP))["server"]["metadata"]["labels"]
 
 
 @pytest.mark.parametrize(
@@ -109,9 +111,9 @@ def test_what_cannot_be_is_refused(change: Values, message: str) -> None:
         render({**POOL, **change})
 
 
-def test_a_group_of_tensorrt_llm_is_refused() -> None:
-    with pytest.raises(HelmError, match="several nodes"):
-        render({**GROUP, "inferencePool": POOL["inferencePool"]})
+def test_a_group_of_the_cpp_backend_is_refused() -> None:
+    with pytest.raises(HelmError, match=r"no multinode\.backend cpp"):
+        render({**CPP_GROUP, "inferencePool": POOL["inferencePool"]})
 
 
 def test_llm_ds_values_fit_the_charts() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -45,17 +46,23 @@ def test_scripts_are_posix_shell(path: Path) -> None:
 GROUP_VARIABLES = {
     "LWS_LEADER_ADDRESS": "demo-openai-bls-group-0.demo-openai-bls-group.default",
     "LWS_GROUP_SIZE": "3",
+    "BACKEND": "cpp",
     "GPUS_PER_NODE": "8",
     "WORKER_TIMEOUT": "1",
     "SOURCE_DIR": "/opt/openai_bls",
 }
 
 
-def test_the_leader_starts_all_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "more"), [("cpp", ()), ("python", ("--launcher", "mpirun", "--gpus-per-node", "8"))]
+)
+def test_the_leader_starts_all_ranks(backend: str, more: tuple[str, ...], tmp_path: Path) -> None:
     stand_in(tmp_path, "ssh", f'echo "$@" >> {tmp_path}/asked')
     stand_in(tmp_path, "python3", 'printf "%s\\n" "$OMPI_MCA_plm_rsh_agent" "$PRTE_MCA_plm_ssh_agent" "$@"')
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = run("leader.sh", "--model-repository", "/models/a b", **{**GROUP_VARIABLES, "PATH": path})
+    done = run(
+        "leader.sh", "--model-repository", "/models/a b", **{**GROUP_VARIABLES, "PATH": path, "BACKEND": backend}
+    )
     assert done.stderr == ""
     agent, other_agent, *command = done.stdout.splitlines()
     domain = "demo-openai-bls-group.default"
@@ -64,6 +71,7 @@ def test_the_leader_starts_all_ranks(tmp_path: Path) -> None:
         "/opt/openai_bls/docker/start.py",
         "serve",
         *("--world-size", "24", "--hosts", hosts),
+        *more,
         *("--model-repository", "/models/a b"),
     ]
     assert agent == other_agent == "ssh -F /etc/openai_bls/scripts/ssh_config"
@@ -126,6 +134,23 @@ def test_a_session_has_the_environment_of_the_pod(tmp_path: Path) -> None:
         timeout=WAIT_S,
     )
     assert done.stdout == f"/a:/b|{variables['ODD']}"
+
+
+@pytest.mark.parametrize("backend", ["cpp", "python"])
+def test_a_worker_knows_that_its_ranks_run(backend: str, tmp_path: Path) -> None:
+    worker = (FILES / "worker.sh").read_text(encoding="utf-8")
+    function = re.search(r"^serving\(\) \{.*?^\}", worker, re.MULTILINE | re.DOTALL)
+    assert function is not None
+    program = tmp_path / ("tritonserver" if backend == "cpp" else "python3")
+    program.symlink_to(shutil.which("cat") or "")
+    # The rank reads from a pipe until it is closed.
+    words = [] if backend == "cpp" else ["-", "mgmn_worker_node"]
+    (tmp_path / "mgmn_worker_node").touch()
+    rank = subprocess.Popen([program, *words], stdin=subprocess.PIPE, cwd=tmp_path)
+    try:
+        subprocess.run(["sh", "-c", f"{function[0]}\nserving"], check=True, timeout=WAIT_S)
+    finally:
+        rank.communicate()
 
 
 def test_both_ends_of_ssh_agree() -> None:

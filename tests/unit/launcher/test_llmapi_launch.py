@@ -59,9 +59,18 @@ def test_mpirun(repository: Path, environment: dict[str, str], monkeypatch: pyte
     engine(repository)
     ranks = RankOptions(world_size=16, hosts="a:8,b:8", mpirun_args=("--tag-output",))
     words = ["serve", "--hosts", "a:8,b:8", "--mpirun-arg=--tag-output", "--world-size", "16", "--launcher", "mpirun"]
-    found = command(Launch("mpirun", 8), ranks, repository, [], words, environment)
-    job = ["mpirun", "-n", "16", "--host", "a:8,b:8", "--map-by", "ppr:8:node", "--tag-output"]
-    assert found == [*job, *INNER, "serve"]
+    variables = {**environment, "NCCL_DEBUG": "WARN", "OPENAI_BLS_API_KEY": "stays here"}
+    found = command(Launch("mpirun", 8), ranks, repository, [], words, variables)
+    job = ["mpirun", "--allow-run-as-root", "-n", "16", "-x", "NCCL_DEBUG", "-x", "PATH", "--map-by", "ppr:8:node"]
+    spread = ["--bind-to", "none", "--host", "a:8,b:8", "--tag-output"]
+    assert found == [*job, *spread, *INNER, "serve"]
+
+
+@pytest.mark.parametrize("word", ["/models/a b", "/models/*", ""])
+def test_words_that_the_launcher_would_split(word: str, repository: Path, environment: dict[str, str]) -> None:
+    engine(repository)
+    with pytest.raises(LaunchError, match="trtllm-llmapi-launch splits its command at blanks"):
+        command(Launch("srun"), RankOptions(), repository, [], ["serve", "--log-file", word], environment)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 # LeaderWorkerSet sets LWS_LEADER_ADDRESS (<pod>.<service>.<namespace>) and LWS_GROUP_SIZE; its workers are called
 # <leader's pod>-1, -2 and so on, in the same service.
 #
+# BACKEND          python: the LLM API, or cpp: Triton's C++ backend
 # GPUS_PER_NODE    ranks on each pod
 # WORKER_TIMEOUT   seconds to wait for each worker
 # SOURCE_DIR       where the image has docker/start.py
@@ -33,4 +34,7 @@ done
 # Open MPI 4 reads the first name, 5 the second.
 export OMPI_MCA_plm_rsh_agent="ssh -F $ssh_config"
 export PRTE_MCA_plm_ssh_agent="ssh -F $ssh_config"
+if [ "$BACKEND" = python ]; then
+    set -- --launcher mpirun --gpus-per-node "$GPUS_PER_NODE" "$@"
+fi
 exec python3 "$SOURCE_DIR/docker/start.py" serve --world-size "$((LWS_GROUP_SIZE * GPUS_PER_NODE))" --hosts "$hosts" "$@"

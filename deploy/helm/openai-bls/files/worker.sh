@@ -5,8 +5,9 @@ set -eu
 # of this pod, mpirun's daemon and the ranks would not start. session.sh reads it.
 (umask 077 && export -p > /tmp/openai_bls-environment)
 
+# A rank of the C++ backend, or of the LLM API. In brackets, so that grep does not find its own command line.
 serving() {
-    grep -qsx tritonserver /proc/[0-9]*/comm
+    grep -qsx tritonserver /proc/[0-9]*/comm || grep -qsa '[m]gmn_worker_node' /proc/[0-9]*/cmdline
 }
 
 stop() {

@@ -3,7 +3,7 @@
 {{- if eq .Values.engine.process "sidecar" }}yes{{ end -}}
 {{- end -}}
 
-{{- /* Pods of vLLM on several nodes, or of TensorRT-LLM's C++ backend. */ -}}
+{{- /* TensorRT-LLM on several nodes, by an mpirun between the pods; isHeadless is vLLM on several nodes. */ -}}
 {{- define "openai-bls.isMpi" -}}
 {{- if and (eq .Values.kind "LeaderWorkerSet") (not (include "openai-bls.isSidecar" .)) }}yes{{ end -}}
 {{- end -}}

@@ -42,7 +42,7 @@ app.kubernetes.io/component: server
 {{- /* The type by whose names for metrics an endpoint picker reads those on the port of /v1; empty if it finds none there. */ -}}
 {{- define "openai-bls.engineType" -}}
 {{- $names := default "nvidia" .Values.settings.gateway_metrics -}}
-{{- if or (include "openai-bls.isMpi" .) (eq $names "none") -}}
+{{- if or (and (include "openai-bls.isMpi" .) (eq .Values.multinode.backend "cpp")) (eq $names "none") -}}
 {{- else if eq $names "nvidia" -}}
 triton-tensorrt-llm
 {{- else -}}
@@ -187,7 +187,7 @@ vllm
 {{- fail "inferencePool.existing is where httpRoute leads: set httpRoute.enabled" -}}
 {{- end -}}
 {{- if not (include "openai-bls.engineType" $) -}}
-{{- fail "inferencePool needs metrics that an endpoint picker knows: settings.gateway_metrics other than none, and no TensorRT-LLM on several nodes, whose backend shows them on Triton's port alone" -}}
+{{- fail "inferencePool needs metrics that an endpoint picker knows: settings.gateway_metrics other than none, and no multinode.backend cpp, which shows them on Triton's port alone" -}}
 {{- end -}}
 {{- if $.Values.tls.existingSecret -}}
 {{- fail "inferencePool leads to /v1 by HTTP: leave tls.existingSecret empty, and end HTTPS at the gateway" -}}

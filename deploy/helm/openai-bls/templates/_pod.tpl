@@ -310,6 +310,8 @@ spec:
         {{- if include "openai-bls.isMpi" . }}
         - name: SOURCE_DIR
           value: {{ .Values.image.sourceDir }}
+        - name: BACKEND
+          value: {{ .Values.multinode.backend }}
         - name: GPUS_PER_NODE
           value: {{ .Values.gpus | quote }}
         - name: WORKER_TIMEOUT

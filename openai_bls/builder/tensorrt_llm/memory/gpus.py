@@ -100,8 +100,8 @@ GPUS = (
     Gpu("RTX 5090", 32607, (12, 0)),
     Gpu("RTX 6000 Ada", 49140, (8, 9)),
     Gpu("RTX PRO 6000", 97887, (12, 0)),
-    # Of the memory that it shares with its CPU.
-    Gpu("GB10", 122570, (12, 1)),
+    # What CUDA reports of the memory that it shares with its CPU, the least of several drivers': nvidia-smi gives none.
+    Gpu("GB10", 122500, (12, 1)),
     Gpu("H20-96GB", 97871, (9, 0)),
     Gpu("H20-141GB", 143771, (9, 0)),
     Gpu("H100", 81559, (9, 0)),

@@ -16,7 +16,7 @@ from typing import Any
 from tensorrt_llm import _settings
 
 _CONTRACTS = Path(__file__).resolve().parents[3] / "contracts"
-_NEWEST = "1.3"
+_NEWEST = "1.4"
 _LAST_WITH_ENGINES = "1.2"
 
 
@@ -25,8 +25,10 @@ def table() -> dict[str, Any]:
     """Of the version played; later ones than are recorded get the newest, and 1.3 with engines that of 1.2."""
     release = _settings.release()
     path = _CONTRACTS / f"tensorrt_llm-{release[0]}.{release[1]}.json"
-    if release >= (1, 3):
-        path = _CONTRACTS / f"tensorrt_llm-{_LAST_WITH_ENGINES if _settings.has_tensorrt() else _NEWEST}.json"
+    if release >= (1, 3) and _settings.has_tensorrt():
+        path = _CONTRACTS / f"tensorrt_llm-{_LAST_WITH_ENGINES}.json"
+    elif release > (1, 3) and not path.is_file():
+        path = _CONTRACTS / f"tensorrt_llm-{_NEWEST}.json"
     elif not path.is_file():
         path = _CONTRACTS / "tensorrt_llm-0.20.json"
     found: dict[str, Any] = json.loads(path.read_text())

@@ -51,7 +51,7 @@ RELAXED: dict[str, set[str]] = {
 OFFICIAL_MODELS: tuple[OfficialModel, ...] = ("tensorrt_llm", "preprocessing", "postprocessing", "ensemble")
 
 
-@pytest.mark.parametrize("version", [*VERSIONS, "1.3.0rc20", "1.3.0rc21"])
+@pytest.mark.parametrize("version", [*VERSIONS, "1.3.0rc20", "1.3.0rc21", "1.4.0rc1"])
 def test_the_fake_is_as_recorded(version: str, capsys: pytest.CaptureFixture[str]) -> None:
     with patched(environment(version)):
         assert record.main(["--check", "--no-run"]) == 0
@@ -102,7 +102,9 @@ def test_every_entry_says_where_it_was_read(version: str) -> None:
     assert {entry["source"] for entry in entries} <= set(table["sources"])
     for source in table["sources"].values():
         assert source["repository"]
-        assert re.match(r"(\d\.\d\.\d/_modules/)?tensorrt_llm/|docs/source/|tests/unittest/", source["path"])
+        assert re.match(
+            r"(\d\.\d\.\d/_modules/)?tensorrt_llm/|docs/source/|tests/unittest/|(1\.4\.0rc1/)?llm-api/", source["path"]
+        )
         # A copy without a commit is told by its length.
         assert source["commit"] or source["characters"]
     for model in OFFICIAL_MODELS if version in TABLES else ():

@@ -243,6 +243,49 @@ def test_a_dead_executor_fails_all_and_answers_on(
     assert api.outputs.empty()
 
 
+def test_an_executor_without_progress_fails_all(
+    start: Starter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As with a rank on another machine that is killed: all else looks well."""
+    monkeypatch.setattr(health_watch, "WATCH_S", 0.01)
+    engine, api, recorder = start()
+    engine.submit(request(1))
+    output = api.next()
+    output.push(4)
+    recorder.wait_tokens(1)
+    monkeypatch.setattr(health_watch, "STALL_S", 0.0)
+    recorder.wait_end(1)
+    assert recorder.ends[1].error == ENGINE_FAILED
+    assert engine.stats().failed
+    assert output.aborted.is_set()
+    assert caplog.text.count("brings no step any more") == 1
+
+
+def test_what_counts_as_progress() -> None:
+    now = 0.0
+    watch = health_watch.ProgressWatch(lambda: now)
+
+    def stalled(after_s: float, *progress: Any) -> bool:
+        nonlocal now
+        now += after_s
+        return watch.stalled(health_watch.Progress(*progress))
+
+    limit, first = health_watch.STALL_S, health_watch.FIRST_STALL_S
+    # Idle for any time, and a first step that takes long.
+    assert not stalled(0, 0, 0, False)
+    assert not stalled(first, 0, 1, False)
+    assert not stalled(first - 1, 0, 2, False)
+    assert stalled(1, 0, 2, False)
+    # Each step begins anew, for all requests.
+    assert not stalled(limit, 1, 2, True)
+    assert not stalled(limit - 1, 1, 2, True)
+    assert not stalled(1, 2, 2, True)
+    assert stalled(limit, 2, 2, True)
+    # What has ended says nothing of what comes.
+    assert not stalled(limit, 3, 0, False)
+    assert not stalled(limit, 3, 1, False)
+
+
 def test_an_idle_executor_that_dies_is_found(
     start: Starter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,7 +14,7 @@ from openai_bls.engines.tensorrt_llm.module import TensorRtLlm
 from tests.contracts.tables import signatures
 from tests.unit.engines.tensorrt_llm.fake_support import in_process
 
-VERSIONS = ("1.0", "1.1", "1.2", "1.3")
+VERSIONS = ("1.0", "1.1", "1.2", "1.3", "1.4")
 NGRAM = {"decoding_type": "NGram", "max_draft_len": 4, "max_matching_ngram_size": 3}
 
 
@@ -59,7 +59,7 @@ def test_the_recorded_classes_agree_with_the_signatures(version: str) -> None:
     assert set(table.decoding_types.values()) <= set(table.classes)
 
 
-@pytest.mark.parametrize("version", ["1.0.0", "1.1.0", "1.2.1", "1.3.0rc21"])
+@pytest.mark.parametrize("version", ["1.0.0", "1.1.0", "1.2.1", "1.3.0rc21", "1.4.0rc1"])
 def test_all_of_a_version(version: str, tmp_path: Path) -> None:
     """Every key is taken, stays what it is when read again, and the installed class takes it."""
     number = Version.parse(version)
@@ -73,7 +73,7 @@ def test_all_of_a_version(version: str, tmp_path: Path) -> None:
             drafter = recorded(number).decoding_types[values["speculative_config"]["decoding_type"]]
             assert type(made["speculative_config"]).__name__ == drafter
             assert made["cuda_graph_config"].batch_sizes == [1]
-            assert made["scheduler_config"].dynamic_batch_config.enable_batch_size_tuning is True
+            assert type(made["kv_cache_config"]).__name__ == "KvCacheConfig"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,13 @@ def test_refusals(values: Any, said: str) -> None:
         ({"env_overrides": {}}, "variables go into the server's own environment"),
         ({"sparse_attention_config": {}}, "it changes the text that the model writes"),
         ({"cache_transceiver_config": {}}, "disaggregated serving"),
-        ({"kv_cache_config": {"kv_events_config": {}}}, "events of the KV cache are not passed on"),
+        ({"kv_cache_config": {"kv_events_config": {}}}, "the setting kv_events_endpoint publishes"),
+        ({"scheduler_config": {"dynamic_batch_config": {}}}, "takes it and does nothing with it"),
+        ({"post_processor_hook": "a.b"}, "text is made of token ids by openai_bls"),
+        ({"enable_mla_skip_correction": True}, "it changes the text that the model writes"),
+        ({"perf_metrics_output_dir": "x"}, "metrics and traces are those of openai_bls"),
+        ({"moe_config": {"backend": "WIDEEP"}}, "is 'WIDEEP': one of AUTO, CUTLASS"),
+        ({"speculative_config": NGRAM | {"allow_advanced_sampling": True}}, "it has no effect any more"),
         ({"speculative_config": {"decoding_type": "PARD"}}, "whether the model's own tokens stay"),
     ],
 )

@@ -41,6 +41,8 @@ def world(tmp_path: Path) -> World:
         ("1.2", {"decoding_type": "Eagle", "max_draft_len": 2}, True, True, True),
         ("1.2", {"decoding_type": "Eagle", "max_draft_len": 2, "eagle3_one_model": False}, False, False, True),
         ("1.3", {"decoding_type": "Eagle3", "max_draft_len": 2}, True, True, True),
+        ("1.4", {"decoding_type": "Eagle3", "max_draft_len": 2}, True, False, True),
+        ("1.4", {"decoding_type": "MTP"}, True, False, True),
         ("1.2", {"decoding_type": "DraftTarget", "max_draft_len": 2}, False, False, True),
         ("1.3", {"decoding_type": "DraftTarget", "max_draft_len": 2}, True, True, True),
     ],

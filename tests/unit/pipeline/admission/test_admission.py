@@ -11,7 +11,8 @@ from openai_bls.core.errors import ApiError, EngineError, OverloadedError, RateL
 from openai_bls.core.keys.key_limits import NO_LIMITS, KeyLimits
 from openai_bls.core.request import Deadline
 from openai_bls.core.settings import OpenAiBlsSettings
-from openai_bls.pipeline.admission.admission import Admission, Ticket
+from openai_bls.pipeline.admission.admission import Admission
+from openai_bls.pipeline.admission.ticket import Ticket
 
 
 class Bench:

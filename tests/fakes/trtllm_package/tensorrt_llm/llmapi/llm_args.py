@@ -8,6 +8,8 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     from tensorrt_llm import _options, _settings, _table
 
+    if name == "LoraConfig":
+        return _table.made(name)
     if name == "TorchLlmArgs" or (name == "TrtLlmArgs" and _settings.has_tensorrt()):
         return _table.made(name)
     if name in _options.classes():

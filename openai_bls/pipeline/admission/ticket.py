@@ -1,0 +1,99 @@
+"""A request's place in the admission, and the work that it holds the place for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from openai_bls.core.errors import ApiError
+from openai_bls.core.request import Deadline
+
+if TYPE_CHECKING:
+    from openai_bls.pipeline.admission.admission import Admission
+
+
+class Job(Protocol):
+    """Work that waits for the engine; `pipeline.generation.generation.Generation` is one."""
+
+    def submit(self) -> None:
+        """Submit every sequence to the engine."""
+        ...
+
+    def fail(self, error: ApiError) -> None:
+        """End it with `error`: it will not be submitted."""
+        ...
+
+
+class Ticket:
+    """One request's place in the admission; `Admission.ticket` makes it.
+
+    Args:
+        admission: admission to the engine.
+        key: name of its API key.
+        prompt_tokens: tokens of all prompts of the request.
+        cost_tokens: tokens of the prompts and those expected of the answer.
+        max_tokens: most tokens that each sequence may generate.
+        sequences: number of them.
+        deadline: time by which the request must be answered; None if it has none.
+        priority: the lower, the earlier among the requests of its key.
+    """
+
+    __slots__ = (
+        "_admission",
+        "among",
+        "cost_tokens",
+        "deadline",
+        "job",
+        "key",
+        "max_tokens",
+        "priority",
+        "prompt_tokens",
+        "running",
+        "sequences",
+        "started_at",
+    )
+
+    def __init__(
+        self,
+        admission: Admission,
+        key: str,
+        prompt_tokens: int,
+        cost_tokens: int,
+        max_tokens: int,
+        sequences: int,
+        deadline: Deadline | None,
+        priority: int = 0,
+    ) -> None:
+        self._admission = admission
+        self.key = key
+        self.prompt_tokens = prompt_tokens
+        self.cost_tokens = cost_tokens
+        self.max_tokens = max_tokens
+        self.sequences = sequences
+        self.deadline = deadline
+        self.priority = priority
+        self.job: Job | None = None
+        self.running = 0
+        """Sequences that the engine has."""
+        self.among = 0
+        """Sequences that the engine had when it got it, with these."""
+        self.started_at: float | None = None
+        """`time.monotonic()` when the engine got it; None while it waits."""
+
+    def enter(self, job: Job) -> None:
+        """Submit `job` now if the engine has room, else when it is its turn."""
+        self.job = job
+        self._admission.enter(self)
+
+    def sequence_ended(self) -> None:
+        """The engine has one of its sequences less."""
+        self._admission.sequence_ended(self)
+
+    def leave(self, output_tokens: int, first_token_at: float | None = None, *, done: bool) -> None:
+        """It has ended, wherever it was.
+
+        Args:
+            output_tokens: tokens that the request has generated.
+            first_token_at: `time.monotonic()` of the first of them.
+            done: whether the request was answered in full.
+        """
+        self._admission.leave(self, output_tokens, first_token_at, done=done)

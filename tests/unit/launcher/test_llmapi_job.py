@@ -1,0 +1,91 @@
+"""The process around a job of `trtllm-llmapi-launch`, which goes on without its command: what ends what."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+# Far beyond what any step takes: a test that waits this long has failed.
+PATIENCE_S = 60.0
+
+# Says that it runs, and what it was told.
+SERVED = """
+import os, pathlib, signal
+folder = pathlib.Path(os.environ["JOB_FOLDER"])
+def told(*_):
+    (folder / "told").touch()
+    if not (folder / "stubborn").exists():
+        os._exit(0)
+signal.signal(signal.SIGTERM, told)
+(folder / "pid.new").write_text(str(os.getpid()))
+(folder / "pid.new").rename(folder / "pid")
+while True:
+    signal.pause()
+"""
+# Waits for ever, as the leader node does.
+JOB = 'echo $$ > "$JOB_FOLDER/job"; "$@" & exec tail -f /dev/null'
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail("waited in vain")
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    script = tmp_path / "served.py"
+    script.write_text(SERVED)
+    served = [sys.executable, "-I", "-S", str(script)]
+    words = ["sh", "-c", JOB, "job", *served]
+    run = f"import sys; from openai_bls.launcher.llmapi_job import run; sys.exit(run({words}, {served}, follow_s=0.0))"
+    environment = {**os.environ, "JOB_FOLDER": str(tmp_path)}
+    process = subprocess.Popen([sys.executable, "-c", run], env=environment, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    # Says that it has found the process.
+    assert b"rank 0 runs as process" in process.stdout.readline()
+    wait_until((tmp_path / "pid").exists)
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def has_ended(folder: Path) -> bool:
+    return not Path(f"/proc/{(folder / 'job').read_text().strip()}").exists()
+
+
+def test_a_stop_is_for_what_is_served(job: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(PATIENCE_S) == 0
+    assert (tmp_path / "told").exists()
+    assert has_ended(tmp_path)
+
+
+def test_a_second_stop_is_for_the_job(job: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    (tmp_path / "stubborn").touch()
+    job.send_signal(signal.SIGTERM)
+    wait_until((tmp_path / "told").exists)
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(PATIENCE_S) == 0
+    assert has_ended(tmp_path)
+
+
+def test_the_job_ends_with_what_it_serves(job: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert job.wait(PATIENCE_S) == 1
+    assert has_ended(tmp_path)
+
+
+def test_the_job_ends_with_the_process_around_it(job: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    job.kill()
+    wait_until(lambda: has_ended(tmp_path))
