@@ -267,7 +267,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Set if and only if `engine` is `llama_cpp`."""
     engine_python: str = ""
     """Python interpreter of the engine's own process: a path, or a command on PATH. Empty runs the engine in the
-    process of the Triton model."""
+    process of the Triton model, and llama.cpp in one of the same interpreter."""
     engine_files: dict[str, FileRecord] = {}
     """Files of the folder `engine/`, by name."""
     self_test: SelfTestRecord | None = None

@@ -28,6 +28,8 @@ class EngineEntry(NamedTuple):
     options_name: str = ""
     """`module:Struct` of start-up options, which the environment may set over the manifest. Empty: its settings stand
     in config.pbtxt."""
+    own_process: bool = False
+    """It runs in a process of its own, also where the manifest names no interpreter."""
     needs_manifest: bool = True
     """An engine that was asked for by name is an error without a manifest in its version folder; else `load` gets
     None."""
@@ -41,7 +43,7 @@ class EngineEntry(NamedTuple):
 ENGINES: dict[str, EngineEntry] = {
     "transformers": EngineEntry("openai_bls.embedded.loading", "openai_bls.embedded.options:EngineOptions"),
     "llama_cpp": EngineEntry(
-        "openai_bls.engines.llama_cpp.loading", "openai_bls.engines.llama_cpp.options:LlamaCppOptions"
+        "openai_bls.engines.llama_cpp.loading", "openai_bls.engines.llama_cpp.options:LlamaCppOptions", own_process=True
     ),
     "vllm": EngineEntry("openai_bls.engines.vllm.loading", "openai_bls.engines.vllm.options:VllmOptions"),
     "tensorrt_llm": EngineEntry("openai_bls.engines.tensorrt_llm.loading"),

@@ -354,7 +354,7 @@ def _check_packages(model: Path) -> str:
             return check_start(manifest, python, [gpu.name for gpu in visible_gpus()])
         except EngineLoadError as error:
             raise LaunchError(f"the engine in {model} cannot run: {error}") from None
-    if manifest.engine == "llama_cpp" and python == sys.executable and (problem := library.problem()):
+    if manifest.engine == "llama_cpp" and not python and (problem := library.problem()):
         raise LaunchError(f"the engine in {model} cannot run: {problem}")
     if python:
         return f"run by {python}"

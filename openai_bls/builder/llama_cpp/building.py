@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import msgspec
@@ -55,8 +54,6 @@ class LlamaCppRecipe:
             created=0,
             kv_cache=cache,
             builder={library.PACKAGE: library.RELEASE},
-            # Of its own process: what llama.cpp cannot go on with ends that one, which is started again.
-            engine_python=sys.executable,
             llama_cpp=LlamaCppRecord(version=library.RELEASE),
         )
         self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)

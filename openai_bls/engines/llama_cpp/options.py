@@ -33,7 +33,8 @@ class LlamaCppOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def threads(self) -> int:
         """Threads of a step."""
-        return self.num_threads or max(1, (os.cpu_count() or 1) // 2)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return self.num_threads or max(1, cores // 2)
 
 
 def with_settings(options: LlamaCppOptions, settings: TensorRtLlmSettings) -> LlamaCppOptions:
