@@ -29,7 +29,7 @@ class EngineEntry(NamedTuple):
     """`module:Struct` of start-up options, which the environment may set over the manifest. Empty: its settings stand
     in config.pbtxt."""
     own_process: bool = False
-    """It runs in a process of its own, also where the manifest names no interpreter."""
+    """Separate process, also where the manifest names no interpreter."""
     needs_manifest: bool = True
     """An engine that was asked for by name is an error without a manifest in its version folder; else `load` gets
     None."""

@@ -9,11 +9,13 @@ known, and the defaults that it fills in are compared before any is used.
 from __future__ import annotations
 
 import ctypes
+import ctypes.util
 import functools
 import importlib.metadata
 import importlib.util
 import logging
 import os
+import sys
 from ctypes import c_bool, c_char_p, c_float, c_int32, c_size_t, c_uint32, c_void_p
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ RELEASE = "2026.10.11549"
 """Release whose structures are declared here; the last number is llama.cpp's own build."""
 INSTALL = "run `pip install 'openai_bls[llama-cpp]'`"
 
+_OPENMP = "libgomp.so.1"
 _ERROR_LEVEL = 4
 _LogCallback = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 
@@ -101,12 +104,39 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 def problem() -> str:
     """Reason why the wheel cannot be used here; empty if it can."""
+    if found := _package_problem():
+        return found
+    if sys.platform == "linux" and not _openmp_of_torch() and ctypes.util.find_library("gomp") is None:
+        return f"{PACKAGE} needs the library {_OPENMP}: install the system's package libgomp1"
+    return ""
+
+
+def _package_problem() -> str:
     if importlib.util.find_spec(PACKAGE) is None:
         return f"the package {PACKAGE} is not installed: {INSTALL}"
     found = importlib.metadata.version(PACKAGE)
     if found != RELEASE:
         return f"{PACKAGE} {found} is installed, and {RELEASE} alone is known to this release: {INSTALL}"
     return ""
+
+
+def _openmp_of_torch() -> list[Path]:
+    """libgomp.so.1 as PyTorch's wheel brings it, for systems without; PyTorch is not imported."""
+    return [path for folder in _folders("torch") if (path := folder / "lib" / _OPENMP).is_file()]
+
+
+def _folders(package: str) -> list[Path]:
+    spec = importlib.util.find_spec(package)
+    return [Path(folder) for folder in (spec.submodule_search_locations if spec is not None else None) or ()]
+
+
+def _load_openmp() -> None:
+    """Load the OpenMP library that llama.cpp's names, where the system has none: then it is found by its name."""
+    try:
+        ctypes.CDLL(_OPENMP)
+    except OSError:
+        for path in _openmp_of_torch():
+            ctypes.CDLL(str(path))
 
 
 @functools.cache
@@ -116,14 +146,14 @@ def load() -> Any:
     Raises:
         EngineLoadError: the wheel is missing, is another release, or does not load; one sentence.
     """
-    if found := problem():
+    if found := _package_problem():
         raise EngineLoadError(f"the engine llama_cpp cannot be loaded: {found}")
     # Threads that spin while they wait take the core from the thread that they wait for, wherever cores are shared.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    spec = importlib.util.find_spec(PACKAGE)
-    folders = [Path(folder) for folder in (spec.submodule_search_locations if spec is not None else None) or ()]
-    paths = [path for folder in folders for path in folder.glob(f"{PACKAGE}.*.so")]
+    paths = [path for folder in _folders(PACKAGE) for path in folder.glob(f"{PACKAGE}.*.so")]
     try:
+        if sys.platform == "linux":
+            _load_openmp()
         library = ctypes.CDLL(str(paths[0]))
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(library, name)
