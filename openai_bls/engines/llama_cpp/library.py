@@ -15,6 +15,8 @@ import importlib.metadata
 import importlib.util
 import logging
 import os
+import platform
+import re
 import sys
 from ctypes import c_bool, c_char_p, c_float, c_int32, c_size_t, c_uint32, c_void_p
 from pathlib import Path
@@ -106,9 +108,22 @@ def problem() -> str:
     """Reason why the wheel cannot be used here; empty if it can."""
     if found := _package_problem():
         return found
+    if missing := _missing_instructions():
+        return f"{PACKAGE} is built for processors with {missing}, which this one does not have"
     if sys.platform == "linux" and not _openmp_of_torch() and ctypes.util.find_library("gomp") is None:
         return f"{PACKAGE} needs the library {_OPENMP}: install the system's package libgomp1"
     return ""
+
+
+def _missing_instructions() -> str:
+    """The first set of instructions that the wheel's x86-64 build uses and this processor lacks; empty if none."""
+    try:
+        flags = set(re.findall(r"\S+", Path("/proc/cpuinfo").read_text(encoding="ascii")))
+    except (OSError, UnicodeDecodeError):
+        return ""
+    if platform.machine() != "x86_64":
+        return ""
+    return next((name for name in ("avx2", "fma", "f16c", "bmi2") if name not in flags), "")
 
 
 def _package_problem() -> str:
