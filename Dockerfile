@@ -44,7 +44,7 @@ RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=bind,source=requirements/serve.txt,target=/tmp/serve.txt \
     python3 -m pip install --no-deps --require-hashes --requirement /tmp/serve.txt \
     && for wheel in /wheels/*.whl; do \
-        python3 -m pip install ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} "${wheel}[engine,server,terminal,tracing]"; \
+        python3 -m pip install ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} "${wheel}[engine,llama-cpp,server,terminal,tracing]"; \
     done \
     && python3 -m openai_bls install-server
 # The bill of materials of every Python package that is here; what writes it leaves with the layer. Its form is validated in

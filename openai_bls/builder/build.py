@@ -11,7 +11,7 @@
 
 A named engine gets models of its own. Each model holds its own copy of the tokenizer, since a repository in object
 storage is fetched model by model. All of it is prepared aside and then moved into place; until then the last engine
-stays whole. `targets` has where everything lies; `embedded`, `tensorrt_llm` and `vllm` have a recipe each.
+stays whole. `targets` has where everything lies; `embedded`, `llama_cpp`, `tensorrt_llm` and `vllm` have a recipe each.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from openai_bls.builder.configs import new_configs, report_edited, settings_hash
 from openai_bls.builder.embedded.building import EmbeddedRecipe
 from openai_bls.builder.file_errors import of_files
 from openai_bls.builder.gguf.source import describe
+from openai_bls.builder.llama_cpp.building import LlamaCppRecipe
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.placing.adapters import report_other_bases
 from openai_bls.builder.placing.files import place
@@ -118,7 +119,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
     if source.is_file():
         if options.engine == "tensorrt_llm" or (options.engine == "vllm" and options.model not in NAMED_MODELS):
             raise no_gguf(options.engine, options.model)
-        describe(source, scratch, options.dtype, report)
+        describe(source, scratch, options.dtype, report, as_it_is=options.engine == "llama_cpp")
         source = scratch
     check_small_files(source)
     require_counts(source)
@@ -152,6 +153,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
             max_images=recipe.manifest.max_images,
             self_test=recipe.manifest.self_test,
             vllm=recipe.manifest.vllm,
+            llama_cpp=recipe.manifest.llama_cpp,
             builder=_versions() | recipe.manifest.builder | {SOURCE: source_of(options.model)},
         )
         target.commit(manifest, new_configs(target, recipe, report))
@@ -168,6 +170,8 @@ def _recipe(
         return TensorRtLlmRecipe(options, source, model_name, target, report)
     if options.engine == "vllm":
         return VllmRecipe(options, source, model_name, report)
+    if options.engine == "llama_cpp":
+        return LlamaCppRecipe(options, source, facts, model_name, report)
     return EmbeddedRecipe(options, source, facts, model_name, report)
 
 

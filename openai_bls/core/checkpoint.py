@@ -11,6 +11,9 @@ import msgspec
 from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.manifest import EngineLoadError, first_line
 
+GGUF_NAME = "model.gguf"
+"""Name of a GGUF file in a checkpoint's folder."""
+
 Tensors = dict[str, tuple[str, tuple[int, ...]]]
 """Name of a tensor → its type in safetensors' words (`BF16`) and its shape."""
 

@@ -165,7 +165,7 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Identity, limits and capabilities of an engine; all but `lora_names` are constant while it is loaded."""
 
     engine: str
-    """`transformers`, `vllm`, `tensorrt_llm` or `null`."""
+    """`transformers`, `llama_cpp`, `vllm`, `tensorrt_llm` or `null`."""
     model_name: str
     """The name under which the checkpoint is served, e.g. `Qwen2.5-7B-Instruct`."""
     max_model_len: int

@@ -39,7 +39,7 @@ _SMALL_BYTES = 1 << 20
 _HASH_BLOCK_BYTES = 1 << 20
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-EngineKind = Literal["transformers", "vllm", "tensorrt_llm", "null"]
+EngineKind = Literal["transformers", "llama_cpp", "vllm", "tensorrt_llm", "null"]
 """Engines that can be built."""
 Quantization = Literal["", "fp8"]
 """Quantization that the embedded engine makes; empty is none beyond the checkpoint's own."""
@@ -211,6 +211,15 @@ class VllmRecord(ParallelRecord, frozen=True, forbid_unknown_fields=True):
     """Outcome of the build's self-test; None if the build left it out."""
 
 
+class LlamaCppRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Build record of an engine of the kind `llama_cpp`."""
+
+    version: str
+    """Release of the package with llama.cpp."""
+    answers: AnswerRecord | None = None
+    """Outcome of the build's self-test; None if the build left it out."""
+
+
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Contents of `engine.json`: an engine's files and settings."""
 
@@ -254,9 +263,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Set if and only if `engine` is `tensorrt_llm`."""
     vllm: VllmRecord | None = None
     """Set if and only if `engine` is `vllm`."""
+    llama_cpp: LlamaCppRecord | None = None
+    """Set if and only if `engine` is `llama_cpp`."""
     engine_python: str = ""
     """Python interpreter of the engine's own process: a path, or a command on PATH. Empty runs the engine in the
-    process of the Triton model."""
+    process of the Triton model, and llama.cpp in one of the same interpreter."""
     engine_files: dict[str, FileRecord] = {}
     """Files of the folder `engine/`, by name."""
     self_test: SelfTestRecord | None = None

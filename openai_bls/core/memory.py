@@ -1,15 +1,27 @@
-"""Memory that loading leaves behind: garbage collections, and what malloc keeps, given back to the system."""
+"""Memory: what is free, and what loading leaves behind, given back to the system."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import re
+from pathlib import Path
 
 # Objects more than have been freed, after which the young ones are collected. By Python's default of 700 a request is
 # in the midst of its work when they are.
 _YOUNG_OBJECTS = 10_000
 # Of malloc.h of the GNU C library.
 _M_MMAP_THRESHOLD = -3
+
+
+def available_bytes() -> int:
+    """Memory of this machine that nothing uses, in bytes; all of it where the system does not tell."""
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"), re.MULTILINE)
+    except OSError:
+        found = None
+    return int(found[1]) * 1024 if found else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def trim() -> None:

@@ -284,7 +284,8 @@ class TensorRtLlmSettings(OfficialSettings, frozen=True, forbid_unknown_fields=T
     """Topic of the published events; llm-d's endpoint picker expects `kv@POD@MODEL`."""
     engine_python: str = ""
     """Python interpreter of the engine's own process: an absolute path, or a command on PATH. Empty goes by
-    `engine_python` in engine.json, and without one there runs the engine in the model's process."""
+    `engine_python` in engine.json, and without one there runs the engine in the model's process, llama.cpp in one of
+    the same interpreter."""
     engine_address: str = ""
     """Address of an engine's process that somebody else starts, by `openai-bls engine`: `unix:/path`, or
     `tls://host:port` with `engine_key`. Empty is none."""

@@ -28,6 +28,8 @@ class EngineEntry(NamedTuple):
     options_name: str = ""
     """`module:Struct` of start-up options, which the environment may set over the manifest. Empty: its settings stand
     in config.pbtxt."""
+    own_process: bool = False
+    """Separate process, also where the manifest names no interpreter."""
     needs_manifest: bool = True
     """An engine that was asked for by name is an error without a manifest in its version folder; else `load` gets
     None."""
@@ -40,6 +42,9 @@ class EngineEntry(NamedTuple):
 
 ENGINES: dict[str, EngineEntry] = {
     "transformers": EngineEntry("openai_bls.embedded.loading", "openai_bls.embedded.options:EngineOptions"),
+    "llama_cpp": EngineEntry(
+        "openai_bls.engines.llama_cpp.loading", "openai_bls.engines.llama_cpp.options:LlamaCppOptions", own_process=True
+    ),
     "vllm": EngineEntry("openai_bls.engines.vllm.loading", "openai_bls.engines.vllm.options:VllmOptions"),
     "tensorrt_llm": EngineEntry("openai_bls.engines.tensorrt_llm.loading"),
     "null": EngineEntry(
@@ -47,6 +52,13 @@ ENGINES: dict[str, EngineEntry] = {
     ),
 }
 """`Manifest.engine` → its entry."""
+
+
+_WHERE = {
+    "vllm": "--extra-engine-args of the build",
+    "llama_cpp": "docs/settings-reference.md",
+}
+"""Kind of engine → where its options stand, for a message."""
 
 
 def parse_options(overrides: Mapping[str, str]) -> tuple[str, dict[str, msgspec.Struct]]:
@@ -143,13 +155,13 @@ def _require_own_options(kind: str, entry: EngineEntry, overrides: Mapping[str, 
 
     The embedded engine and the null engine stand in for each other, so options of one are allowed with the other.
     """
-    if kind not in ("vllm", "tensorrt_llm"):
+    if kind not in ("llama_cpp", "vllm", "tensorrt_llm"):
         return
     options = entry.options
     own = () if options is None else options.__struct_fields__
     for name in overrides:
         if name != "engine" and name not in own:
-            where = "--extra-engine-args of the build" if kind == "vllm" else "the model's config.pbtxt"
+            where = _WHERE.get(kind, "the model's config.pbtxt")
             raise EngineLoadError(
                 f"OPENAI_BLS_ENGINE_{name.upper()} is of another engine than {kind}, whose settings stand in {where}"
             )

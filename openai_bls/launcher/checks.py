@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from openai_bls.api.http.tls_files import TlsError, TlsFiles
 from openai_bls.core.manifest import BUILD_HINT, EngineLoadError, load_manifest
 from openai_bls.core.settings import SettingsError, TensorRtLlmSettings
+from openai_bls.engines.llama_cpp import library
 from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
 from openai_bls.engines.vllm.survey.start_check import check_start
 from openai_bls.launcher.errors import LaunchError
@@ -353,6 +354,8 @@ def _check_packages(model: Path) -> str:
             return check_start(manifest, python, [gpu.name for gpu in visible_gpus()])
         except EngineLoadError as error:
             raise LaunchError(f"the engine in {model} cannot run: {error}") from None
+    if manifest.engine == "llama_cpp" and not python and (problem := library.problem()):
+        raise LaunchError(f"the engine in {model} cannot run: {problem}")
     if python:
         return f"run by {python}"
     missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]

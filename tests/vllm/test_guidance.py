@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.engines.grammar_errors import GrammarError
+from openai_bls.engines.grammars.errors import GrammarError
 from openai_bls.engines.vllm.grammars.grammar_progress import marker_token_ids
 from openai_bls.output.detect import REASONINGS, TOOL_FORMATS
 from openai_bls.output.structured import Format, grammar

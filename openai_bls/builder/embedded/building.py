@@ -10,10 +10,10 @@ from openai_bls.builder.checkpoint.kind import quantized
 from openai_bls.builder.embedded import draft
 from openai_bls.builder.embedded.images import TEXT_ALONE, max_images, refuse_without_text, require_processor
 from openai_bls.builder.embedded.self_test import self_test
-from openai_bls.builder.options.build import DEFAULT_MODEL_LEN, BuildOptions
+from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.placing.adapters import fingerprint, lora_settings, place_adapters, read_adapters
 from openai_bls.builder.placing.weights import place_weights
-from openai_bls.builder.recipe import Report
+from openai_bls.builder.recipe import Report, max_model_len
 from openai_bls.builder.source.hub import source_of
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.checkpoint import CheckpointFacts
@@ -29,11 +29,11 @@ class EmbeddedRecipe:
         self, options: BuildOptions, source: Path, facts: CheckpointFacts, model_name: str, report: Report
     ) -> None:
         self._options, self._source, self._facts, self._report = options, source, facts, report
-        max_model_len = _max_model_len(options.max_model_len, facts)
-        if options.max_tokens_in_kv_cache and options.max_tokens_in_kv_cache < max_model_len:
+        longest = max_model_len(options.max_model_len, facts)
+        if options.max_tokens_in_kv_cache and options.max_tokens_in_kv_cache < longest:
             raise BuildError(
                 f"--max-tokens-in-kv-cache {options.max_tokens_in_kv_cache} does not hold one sequence of "
-                f"{max_model_len} tokens: raise it, or give a smaller --max-seq-len"
+                f"{longest} tokens: raise it, or give a smaller --max-seq-len"
             )
         if options.engine == "null" and (options.lora.adapters or options.lora.max_loras):
             raise BuildError("--lora-dir and --max-loras are for engines with a model: the null engine has none")
@@ -43,7 +43,7 @@ class EmbeddedRecipe:
         self.manifest = Manifest(
             engine=options.engine,
             model_name=model_name,
-            max_model_len=max_model_len,
+            max_model_len=longest,
             max_batch_size=options.max_batch_size,
             created=0,
             dtype=options.dtype,
@@ -125,12 +125,3 @@ class EmbeddedRecipe:
                 f"{passed.fp8_noise:.1%} of what sets the likeliest token apart from the mean"
             )
         self.manifest = msgspec.structs.replace(self.manifest, self_test=passed)
-
-
-def _max_model_len(wanted: int | None, facts: CheckpointFacts) -> int:
-    most = facts.max_position_embeddings
-    if wanted is None:
-        return most or DEFAULT_MODEL_LEN
-    if wanted < 1 or (most is not None and wanted > most):
-        raise BuildError(f"--max-seq-len {wanted} is outside what the model was made for (1 to {most})")
-    return wanted

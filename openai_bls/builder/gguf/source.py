@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 
 from openai_bls.builder.gguf.weights import GgufWeights, read_header
+from openai_bls.core.checkpoint import GGUF_NAME
 from openai_bls.core.manifest import BuildError, Dtype, first_line
 
-WEIGHTS_NAME = "model.gguf"
+WEIGHTS_NAME = GGUF_NAME
 """Name of the GGUF file in the folder that describes it."""
 _PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 _ANSWER = "Fine, thanks."
@@ -38,7 +39,7 @@ def sole_gguf(folder: Path) -> Path | None:
     return files[0]
 
 
-def describe(file: Path, folder: Path, dtype: Dtype, report: Callable[[str], None]) -> None:
+def describe(file: Path, folder: Path, dtype: Dtype, report: Callable[[str], None], *, as_it_is: bool = False) -> None:
     """Fill `folder` with a checkpoint's files for the GGUF file `file`.
 
     Args:
@@ -46,6 +47,7 @@ def describe(file: Path, folder: Path, dtype: Dtype, report: Callable[[str], Non
         folder: an empty folder.
         dtype: data type of the weights; auto is the smallest that holds each of their values exactly.
         report: called with one line per stage.
+        as_it_is: the weights are for llama.cpp, which reads them itself.
 
     Raises:
         BuildError: the file is damaged, or is nothing that transformers' reader makes a whole model of.
@@ -62,9 +64,11 @@ def describe(file: Path, folder: Path, dtype: Dtype, report: Callable[[str], Non
         tokenizer.save_pretrained(folder)
     except Exception as error:  # what an unknown architecture or a missing key raises differs
         raise BuildError(f"transformers cannot read {file}: {first_line(error)}") from None
-    weights = GgufWeights(file, config)
-    config.dtype = weights.choose_dtype(dtype)
-    config.architectures = [weights.architecture]
+    if not as_it_is:
+        weights = GgufWeights(file, config)
+        config.dtype = weights.choose_dtype(dtype)
+        config.architectures = [weights.architecture]
+        report(f"{file.name}: {weights.described(config.dtype)}")
     config.save_pretrained(folder)
     ends = _end_tokens(config, tokenizer)
     generation = {"bos_token_id": config.bos_token_id, "eos_token_id": ends, "pad_token_id": config.pad_token_id}
@@ -75,7 +79,6 @@ def describe(file: Path, folder: Path, dtype: Dtype, report: Callable[[str], Non
     written = file.stat().st_mtime_ns
     for path in folder.iterdir():
         os.utime(path, ns=(written, written))
-    report(f"{file.name}: {weights.described(config.dtype)}")
 
 
 def write_weights(folder: Path, target: Path, report: Callable[[str], None]) -> None:

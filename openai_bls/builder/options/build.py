@@ -41,7 +41,7 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Name on the API; None takes the directory's."""
     trust_remote_code: bool = False
     self_test: bool = True
-    """Test an engine of transformers or vLLM before it replaces the previous one."""
+    """Test an engine of transformers, llama.cpp or vLLM before it replaces the previous one."""
     force: bool = False
     """Build even if nothing changed, or if the estimate says that it does not fit."""
     draft_model: str = ""

@@ -113,9 +113,9 @@ def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, b
             raise BuildError(
                 f"--max-images is for --engine transformers and --engine vllm: the engine {engine} takes text alone"
             )
-        if name == "self_test" and engine not in ("transformers", "vllm"):
+        if name == "self_test" and engine not in ("transformers", "llama_cpp", "vllm"):
             raise BuildError(
-                f"--no-self-test is for --engine transformers and --engine vllm: the engine {engine} has none"
+                f"--no-self-test is for --engine transformers, llama_cpp and vllm: the engine {engine} has none"
             )
         if name in _CPP_BACKEND and backend != "cpp":
             raise BuildError(f"{option} is for --backend cpp: requests reach our own model.py past Triton's queue")

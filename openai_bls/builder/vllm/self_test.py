@@ -7,7 +7,7 @@ import os
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.manifest import AnswerRecord, BuildError, EngineLoadError, Manifest, write_manifest
 from openai_bls.core.settings import TensorRtLlmSettings, engine_overrides
-from openai_bls.engines.vllm.answers import Switch, record
+from openai_bls.engines.answers import Switch, record
 from openai_bls.engines.vllm.survey.interpreter import Survey
 from openai_bls.transport.engine_process.loading import load_engine
 

@@ -25,7 +25,8 @@ Put a Hugging Face checkpoint into the model repository.
 
 Where TensorRT-LLM and a GPU are, it places the checkpoint for the PyTorch flow, or converts it and builds a TensorRT
 engine (--flow tensorrt, the default before TensorRT-LLM 1.2); elsewhere the embedded engine of transformers takes the
-checkpoint as it is. With --engine vllm the checkpoint goes to vLLM, in an environment and a process of its own.
+checkpoint as it is. A GGUF file goes to llama.cpp where there is no GPU. With --engine vllm the checkpoint goes to
+vLLM, in an environment and a process of its own.
 
 The engine goes into `tensorrt_llm/1/`, its tokenizer into the models that need it, and serving settings into
 `tensorrt_llm/config.pbtxt` as literal values. All of it is prepared aside and moved into place at the end, so that a
@@ -68,7 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--engine",
         choices=("auto", *get_args(EngineKind)),
-        help="auto is tensorrt_llm or vllm where this Python has it and a GPU is there, else transformers",
+        help="auto is tensorrt_llm or vllm where this Python has it and a GPU is there, llama_cpp for a GGUF file "
+        "where there is none, else transformers",
     )
     what.add_argument("--served-model-name", metavar="NAME", help="name in the API (default: the directory's)")
     what.add_argument("--trust-remote-code", action="store_true", help="run Python code that the checkpoint holds")
@@ -79,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-self-test",
         dest="self_test",
         action="store_false",
-        help="transformers, vllm: build without it, on a machine that cannot hold the model",
+        help="transformers, llama_cpp, vllm: build without it, on a machine that cannot hold the model",
     )
     what.add_argument(
         "--dry-run", action="store_true", help="print plan and estimate for TensorRT-LLM; needs no GPU and no weights"

@@ -36,8 +36,6 @@ from openai_bls.embedded.options import EngineOptions
 from openai_bls.embedded.runners import factory
 from openai_bls.embedded.runners.runner import BatchingConfig, Runner, SequenceOutput
 from openai_bls.embedded.runners.runner_choice import RunnerChoice
-from openai_bls.embedded.sampling import grammar_backend
-from openai_bls.embedded.sampling.grammar_compiler import CompiledGrammar, GrammarCompiler
 from openai_bls.embedded.self_test import self_test
 from openai_bls.embedded.self_test.runner_trials import RunnerTrials
 from openai_bls.embedded.speculation.draft_loading import speculation_config
@@ -45,6 +43,8 @@ from openai_bls.embedded.speculation.drafter import Drafter
 from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED, refusal
 from openai_bls.engines.command_queue import CommandQueue, emit
+from openai_bls.engines.grammars import llguidance_backend
+from openai_bls.engines.grammars.compiler import CompiledGrammar, GrammarCompiler
 from openai_bls.engines.kv_events import publisher
 from openai_bls.engines.kv_events.publisher import KvEventPublisher, KvEventsConfig
 from openai_bls.engines.vision_processor import VisionProcessor
@@ -88,7 +88,7 @@ class TransformersEngine:
         self._discarded = False
         """True if the runner did not pass its trial."""
         device = model_loader.find_device(options.device)
-        grammars = grammar_backend.load(version_dir / "tokenizer", facts.vocab_size, facts.eos_token_ids)
+        grammars = llguidance_backend.load(version_dir / "tokenizer", facts.vocab_size, facts.eos_token_ids)
         self._grammars = grammars
         compiler = None if grammars is None else GrammarCompiler(grammars, self._commands.put)
         if compiler is not None:

@@ -20,8 +20,8 @@ from openai_bls.embedded.engine.request_state import RequestState
 from openai_bls.embedded.model import prompt_forward
 from openai_bls.embedded.model.image_inputs import ImageInputs, PreparedImages
 from openai_bls.embedded.model.lora_layers import applied
-from openai_bls.embedded.sampling.grammar_compiler import CompiledGrammar, GrammarCompiler
 from openai_bls.embedded.sampling.logits_processors import HostLogitsProcessors
+from openai_bls.engines.grammars.compiler import CompiledGrammar, GrammarCompiler
 from openai_bls.engines.not_finite import NotFiniteError
 
 logger = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ from typing import Any
 from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
 from openai_bls.embedded.model.lora import LoadedAdapter
 from openai_bls.embedded.runners.runner import Sampling
-from openai_bls.embedded.sampling.grammar_matcher import Constraint
 from openai_bls.embedded.sampling.logits_processors import HostLogitsProcessors
 from openai_bls.embedded.speculation.drafter import Drafter
 from openai_bls.engines.capabilities import ENGINE_FAILED
-from openai_bls.engines.grammar_errors import GrammarError
+from openai_bls.engines.grammars.errors import GrammarError
+from openai_bls.engines.grammars.matcher import Constraint
 from openai_bls.engines.not_finite import NOT_FINITE, NotFiniteError, not_finite_end
 from openai_bls.engines.stop_words import StopWords
 

@@ -17,9 +17,10 @@ from openai_bls.embedded.model.lora_layers import LoraLayers
 from openai_bls.embedded.runners.runner import Sampling
 from openai_bls.embedded.sampling.logits_processors import LogitsUpdate
 from openai_bls.embedded.sampling.logits_processors_device import StepLogprobs, apply
-from openai_bls.embedded.sampling.sampling import MOST_CANDIDATES, Plan, choose, random_bits
+from openai_bls.embedded.sampling.sampling import MOST_CANDIDATES, Plan, choose
 from openai_bls.embedded.speculation.speculation import Speculator, rows_of
 from openai_bls.engines.not_finite import NOT_FINITE
+from openai_bls.engines.random_bits import random_bits
 
 _ROWS = 5  # temperature, top_p, top_k, min_p, random bits: one int32 row each in the argument storage
 

@@ -1,1 +1,1 @@
-"""Sampling of next tokens: its arithmetic, logits processors, grammars. Imports no other folder of the engine."""
+"""Sampling of next tokens: its arithmetic, and logits processors. Imports no other folder of the engine."""

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openai_bls.core.engine_types import GenerationRequest
-from openai_bls.embedded.sampling.grammar_matcher import Bitmask, Constraint
+from openai_bls.engines.grammars.matcher import Bitmask, Constraint
 
 ANY = -1
 """Stands for every token as the last one."""

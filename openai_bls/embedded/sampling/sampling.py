@@ -12,8 +12,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 # Tokens looked at first when only the likeliest can matter; a sort of a whole vocabulary costs far more.
@@ -21,10 +19,6 @@ _FIRST_CANDIDATES = 64
 MOST_CANDIDATES = 1024
 """Tokens; up to here the likeliest are cheaper to list than a threshold is to find by bisection."""
 _ONE_AS_BITS = 0x3F800000  # float32 1.0
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,23 +37,6 @@ class Plan:
     """Every row that is not greedy has a top_k."""
     static: bool = False
     """Run the same operations for all values, so that the host need not wait for them; thresholds by bisection."""
-
-
-def random_bits(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
-    """32 random bits for each row: a function of its seed and its position alone (SplitMix64, mixed twice).
-
-    Args:
-        seeds: shape [n].
-        positions: shape [n], the index in the sequence of the token to be chosen.
-    """
-    mixed = _mix(_mix(seeds + _GOLDEN) + (positions + np.uint64(1)) * _GOLDEN)
-    return (mixed >> np.uint64(32)).astype(np.uint32).view(np.int32)
-
-
-def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))
 
 
 def choose(

@@ -12,11 +12,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from openai_bls.embedded.sampling.grammar_matcher import Bitmask
 from openai_bls.embedded.sampling.logits_processors import HostLogitsProcessors
 from openai_bls.embedded.speculation.draft_budget import Account, DraftBudget
 from openai_bls.embedded.speculation.draft_model import DraftModel
 from openai_bls.embedded.speculation.ngram_lookup import NgramLookup
+from openai_bls.engines.grammars.matcher import Bitmask
 
 _FIRST_LENGTH = 4
 """Tokens of the first draft."""

@@ -24,9 +24,9 @@ import numpy.typing as npt
 import torch
 from transformers.generation.continuous_batching.requests import RequestStatus
 
-from openai_bls.embedded.sampling.grammar_matcher import Bitmask
 from openai_bls.embedded.speculation.draft_model import Wanted
 from openai_bls.embedded.speculation.drafter import Drafter, SpeculationConfig
+from openai_bls.engines.grammars.matcher import Bitmask
 
 _SUBJECT = "speculative decoding"
 

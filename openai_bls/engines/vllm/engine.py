@@ -23,7 +23,7 @@ from openai_bls.core.manifest import first_line
 from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.command_queue import CommandQueue, emit
-from openai_bls.engines.grammar_errors import GrammarError
+from openai_bls.engines.grammars.errors import GrammarError
 from openai_bls.engines.vllm import lora as adapters
 from openai_bls.engines.vllm.adapter_table import AdapterTable
 from openai_bls.engines.vllm.grammars.grammars import Constrained, Grammars

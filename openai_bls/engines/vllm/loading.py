@@ -17,9 +17,10 @@ from openai_bls.core.manifest import (
     short,
 )
 from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines import answers
 from openai_bls.engines.capabilities import MAX_LOGPROBS
 from openai_bls.engines.engine_info import engine_info
-from openai_bls.engines.vllm import answers, lora
+from openai_bls.engines.vllm import lora
 from openai_bls.engines.vllm.arguments import engine_args
 from openai_bls.engines.vllm.clients import core_client
 from openai_bls.engines.vllm.clients.async_llm import AsyncLlmClient

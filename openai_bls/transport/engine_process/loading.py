@@ -11,8 +11,9 @@ import msgspec
 
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.manifest import EngineLoadError, load_manifest
+from openai_bls.core.processes import interpreter
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.registry import create_engine
+from openai_bls.engines.registry import ENGINES, create_engine
 from openai_bls.transport.engine_process import address, options, tls_relay
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.source import EngineSource, RemoteProcess, StartedProcess
@@ -98,8 +99,11 @@ def _remote(settings: TensorRtLlmSettings, overrides: Mapping[str, str]) -> Remo
 
 
 def _engine_python(version_dir: Path) -> str:
-    """The interpreter in engine.json; empty if there is none, or no engine.json, which only some engines need."""
+    """The interpreter in engine.json, or this one for an engine that has a process of its own anyway; else empty, also
+    without an engine.json, which only some engines need."""
     try:
-        return load_manifest(version_dir).engine_python
+        manifest = load_manifest(version_dir)
     except EngineLoadError:
         return ""
+    entry = ENGINES.get(manifest.engine)
+    return manifest.engine_python or (interpreter() if entry is not None and entry.own_process else "")

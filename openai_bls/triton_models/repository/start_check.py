@@ -8,6 +8,7 @@ from pathlib import Path
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
 from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, TensorRtLlmSettings, load
 from openai_bls.embedded.options import EngineOptions, with_settings
+from openai_bls.engines.llama_cpp import options as llama_cpp
 from openai_bls.engines.vllm.startup.arguments import require_settings
 from openai_bls.output import detect
 from openai_bls.triton_models.repository.cpp_backend import CPP_BACKEND
@@ -71,6 +72,11 @@ def check_engine(name: str, manifest: Manifest, parameters: Mapping[str, str]) -
                 f"{name}: max_tokens_in_paged_kv_cache {tokens} does not hold one sequence of {manifest.max_model_len} "
                 "tokens"
             )
+    elif manifest.engine == "llama_cpp":
+        try:
+            llama_cpp.with_settings(llama_cpp.LlamaCppOptions(), settings)
+        except EngineLoadError as error:
+            raise SettingsError(f"{name}: {error}") from None
     elif manifest.engine == "vllm":
         try:
             require_settings(manifest, settings)

@@ -25,7 +25,7 @@ from openai_bls.builder.targets.selection import sole_build, target_of
 from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError, LoraSettings, load_manifest
-from openai_bls.embedded.sampling import grammar_backend
+from openai_bls.engines.grammars import llguidance_backend
 from openai_bls.engines.registry import create_engine
 from tests.unit.builder.builds import answer, build_main, refusal, run
 from tests.unit.builder.tensorrt_llm.build_support import leftovers
@@ -118,7 +118,7 @@ def test_adapters(source: Path, repository: Path, tmp_path: Path) -> None:
 
 def test_the_engine_has_the_tokenizer_for_grammars(source: Path, repository: Path) -> None:
     run(source, repository)
-    factory = grammar_backend.load(repository / "tensorrt_llm" / "1" / "tokenizer", 1000, [])
+    factory = llguidance_backend.load(repository / "tensorrt_llm" / "1" / "tokenizer", 1000, [])
     assert factory is not None
     assert factory.make(Grammar("regex", "x"), []) is not None
 

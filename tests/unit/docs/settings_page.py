@@ -39,7 +39,7 @@ class Table(NamedTuple):
     """Beginning of the environment variable's name."""
 
 
-_CALLED = {"transformers": "embedded", "vllm": "vLLM"}
+_CALLED = {"transformers": "embedded", "llama_cpp": "llama.cpp", "vllm": "vLLM"}
 """Names of engines in the titles, where they are others than in engine.json."""
 TABLES = {
     "openai_bls": Table(OpenAiBlsSettings, True, ENV_PREFIX),

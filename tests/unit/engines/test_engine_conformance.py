@@ -13,9 +13,11 @@ import pytest
 
 from openai_bls.core.engine import Engine
 from openai_bls.core.engine_types import EngineInfo, Grammar, SamplingParams, TokenDelta
+from openai_bls.engines.llama_cpp import library
 from openai_bls.engines.registry import create_engine
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from tests.unit.engines.engine_support import BEHIND, MAX_MODEL_LEN, Recorder, create_behind, request
+from tests.unit.engines.llama_cpp.llama_cpp_support import write_engine
 from tests.unit.engines.tensorrt_llm.fake_engines import write_fake_engine
 from tests.unit.engines.tensorrt_llm.fake_support import in_process
 
@@ -42,7 +44,8 @@ BEHIND_A_PROCESS = [f"{BEHIND}{name}" for name in ("null", "transformers", "tens
 
 
 @pytest.fixture(
-    scope="module", params=["null", "transformers", "transformers:dynamic_cache", *TENSORRT_LLM, *BEHIND_A_PROCESS]
+    scope="module",
+    params=["null", "transformers", "transformers:dynamic_cache", "llama_cpp", *TENSORRT_LLM, *BEHIND_A_PROCESS],
 )
 def kind(
     request: pytest.FixtureRequest, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
@@ -50,6 +53,11 @@ def kind(
     """A kind of engine; one of TensorRT-LLM with the folder that it is in, and as long as it lasts the fake package is
     installed, which says what the null engine says."""
     name = request.param.removeprefix(BEHIND)
+    if name == "llama_cpp":
+        if problem := library.problem():
+            pytest.skip(problem)
+        yield request.param, write_engine(tmp_path_factory.mktemp(name) / "1", context=MAX_MODEL_LEN)
+        return
     if name not in TENSORRT_LLM:
         yield request.param, None
         return

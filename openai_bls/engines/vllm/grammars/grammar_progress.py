@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_bls.core.engine_types import Grammar
-from openai_bls.engines.grammar_errors import GrammarError, message, require_size
+from openai_bls.engines.grammars.errors import GrammarError, message, require_size
 from openai_bls.engines.vllm.grammars import structured_outputs
 
 _FORBIDDEN = "the engine sampled a token that the grammar forbids"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from openai_bls.core.engine_types import GenerationRequest
-from openai_bls.engines.grammar_errors import GrammarError
+from openai_bls.engines.grammars.errors import GrammarError
 from openai_bls.engines.vllm.grammars import structured_outputs
 from openai_bls.engines.vllm.grammars.grammar_progress import GrammarProgress, Progress, marker_token_ids
 

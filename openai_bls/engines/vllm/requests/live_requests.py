@@ -15,7 +15,7 @@ import msgspec
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
 from openai_bls.engines import capabilities
 from openai_bls.engines.capabilities import ENGINE_FAILED
-from openai_bls.engines.grammar_errors import GrammarError
+from openai_bls.engines.grammars.errors import GrammarError
 from openai_bls.engines.not_finite import NotFiniteError, not_finite_end
 from openai_bls.engines.vllm.grammars.grammars import Constrained
 from openai_bls.engines.vllm.interface import Generation, LoraAdapter

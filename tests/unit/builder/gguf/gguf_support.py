@@ -17,7 +17,14 @@ EXPERTS, EXPERT_WIDTH = 4, 768
 
 
 def write_gguf(
-    path: Path, kind: str = "llama", weights: str = "F16", *, extra: str = "", fields: dict[str, str] | None = None
+    path: Path,
+    kind: str = "llama",
+    weights: str = "F16",
+    *,
+    extra: str = "",
+    fields: dict[str, str] | None = None,
+    context: int = MAX_MODEL_LEN,
+    merged: bool = False,
 ) -> Path:
     """A file of the architecture `kind` whose matrices have the type `weights`; its norms are F32.
 
@@ -27,13 +34,13 @@ def write_gguf(
         weights: name of a `gguf.GGMLQuantizationType`.
         extra: name of a further tensor.
         fields: further metadata.
+        context: longest sequence.
+        merged: with a merge and its token, without which llama.cpp reads no vocabulary.
     """
     random = np.random.default_rng(1)
     kind_of_weights = gguf.GGMLQuantizationType[weights]
-    tokenizer = tiny_tokenizer()
-    size = tokenizer.get_vocab_size()
     writer = gguf.GGUFWriter(path, kind)
-    writer.add_context_length(MAX_MODEL_LEN)
+    writer.add_context_length(context)
     writer.add_block_count(LAYERS)
     writer.add_embedding_length(WIDTH)
     writer.add_feed_forward_length(WIDTH)
@@ -42,21 +49,12 @@ def write_gguf(
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
     writer.add_rope_dimension_count(WIDTH // HEADS)
-    writer.add_vocab_size(size)
     if kind == "qwen3moe":
         writer.add_key_length(WIDTH // HEADS)
         writer.add_expert_count(EXPERTS)
         writer.add_expert_used_count(2)
         writer.add_expert_feed_forward_length(EXPERT_WIDTH)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2")
-    tokens = [str(tokenizer.id_to_token(number)) for number in range(size)]
-    writer.add_token_list(tokens)
-    writer.add_token_types([3 if token.startswith("<|") else 4 if "tool_call>" in token else 1 for token in tokens])
-    writer.add_token_scores([0.0] * size)
-    writer.add_eos_token_id(tokens.index("<|endoftext|>"))
-    writer.add_pad_token_id(tokens.index("<|endoftext|>"))
-    writer.add_chat_template(CHAT_TEMPLATE)
+    size = _add_vocabulary(writer, merged=merged)
     for key, value in (fields or {}).items():
         writer.add_string(key, value)
 
@@ -104,6 +102,25 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _add_vocabulary(writer: gguf.GGUFWriter, *, merged: bool) -> int:
+    """Write tiny_tokenizer; returns the number of its tokens."""
+    tokenizer = tiny_tokenizer()
+    tokens = [str(tokenizer.id_to_token(number)) for number in range(tokenizer.get_vocab_size())]
+    if merged:
+        tokens.append("qz")
+        writer.add_token_merges(["q z"])
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if token.startswith("<|") else 4 if "tool_call>" in token else 1 for token in tokens])
+    writer.add_token_scores([0.0] * len(tokens))
+    writer.add_eos_token_id(tokens.index("<|endoftext|>"))
+    writer.add_pad_token_id(tokens.index("<|endoftext|>"))
+    writer.add_chat_template(CHAT_TEMPLATE)
+    return len(tokens)
 
 
 def transformers_model(path: Path, dtype: Any) -> Any:

@@ -126,7 +126,7 @@ def test_every_option_is_tried_above() -> None:
         ("--engine transformers --tp-size 2 --model m", "`openai-bls build --engine vllm --tp-size 2 --model m`"),
         ("--engine transformers --quant int8_sq", "--quant int8_sq is for --engine tensorrt_llm and --engine vllm"),
         ("--engine null --tp-size 2", "--tp-size is for engines with a model"),
-        ("--engine null --no-self-test", "--no-self-test is for --engine transformers and --engine vllm"),
+        ("--engine null --no-self-test", "--no-self-test is for --engine transformers, llama_cpp and vllm"),
         ("--engine null --quant fp8", "--quant is for --engine tensorrt_llm"),
         ("--flow pytorch --quant fp8", "--quant is for --flow tensorrt"),
         ("--flow pytorch --gather-logits", "--gather-logits is for --flow tensorrt"),
@@ -226,7 +226,8 @@ def test_auto(
     found = asked([])
     assert found.options.engine == engine
     assert found.reason == f"engine {engine}: {said}"
-    assert asked(["--model", "smollm2"]).options.engine == "transformers"  # a GGUF file
+    # A GGUF file, which is not for llama.cpp with this option.
+    assert asked(["--model", "smollm2", "--dtype", "float32"]).options.engine == "transformers"
 
 
 def test_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

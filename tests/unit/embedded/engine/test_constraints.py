@@ -18,10 +18,10 @@ from tokenizers import Tokenizer
 from openai_bls.core.engine_types import Grammar, SamplingParams
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.embedded.engine import prefill_queue
-from openai_bls.embedded.sampling import grammar_backend
-from openai_bls.embedded.sampling.grammar_matcher import Constraint
 from openai_bls.engines.capabilities import ENGINE_FAILED
-from openai_bls.engines.grammar_errors import GrammarError
+from openai_bls.engines.grammars import llguidance_backend
+from openai_bls.engines.grammars.errors import GrammarError
+from openai_bls.engines.grammars.matcher import Constraint
 from openai_bls.engines.registry import create_engine
 from tests.unit.embedded.engine.test_engine import COUNT, PROMPTS, expected, model
 from tests.unit.embedded.overlapping import IN_EVERY_WAY, steps
@@ -143,7 +143,7 @@ def listed(tokens: Sequence[int]) -> Grammar:
 @pytest.fixture
 def factory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Factory]:
     factory = Factory()
-    monkeypatch.setattr(grammar_backend, "load", lambda *args: factory)
+    monkeypatch.setattr(llguidance_backend, "load", lambda *args: factory)
     yield factory
     factory.gate.set()
 

@@ -13,7 +13,7 @@ from openai_bls.embedded.sampling.logits_processors import (
     HostLogitsProcessors,
     LogitsUpdate,
 )
-from openai_bls.engines.grammar_errors import GrammarError
+from openai_bls.engines.grammars.errors import GrammarError
 from tests.unit.embedded.engine.test_request_state import Constraint
 
 PROMPT = [5, 6, 5]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from openai_bls.embedded.sampling.sampling import Plan, choose, random_bits
+from openai_bls.embedded.sampling.sampling import Plan, choose
+from openai_bls.engines.random_bits import random_bits
 
 DRAWS = 40_000
 EVERYTHING = Plan(sampled=True, top_k=1000, top_p=True, min_p=True)

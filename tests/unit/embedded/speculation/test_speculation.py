@@ -19,11 +19,11 @@ import torch
 
 from openai_bls.core.engine_types import GenerationRequest, Grammar, Logprobs, SamplingParams, TokenDelta
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.embedded.sampling.sampling import random_bits
 from openai_bls.embedded.speculation import speculation
 from openai_bls.embedded.speculation.draft_budget import Account, DraftBudget
 from openai_bls.embedded.speculation.drafter import Drafter, ModelPace, SpeculationConfig
 from openai_bls.embedded.speculation.speculation import Speculator
+from openai_bls.engines.random_bits import random_bits
 from tests.unit.embedded.engine.test_constraints import demo_dir
 from tests.unit.embedded.engine.test_engine import PROMPTS
 from tests.unit.embedded.engine.test_engine_features import EVERYTHING

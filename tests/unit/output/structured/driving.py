@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from openai_bls.core.engine_types import EngineInfo, Grammar
-from openai_bls.embedded.sampling import grammar_backend
-from openai_bls.embedded.sampling.grammar_matcher import Constraint, ConstraintFactory
-from openai_bls.engines.grammar_errors import GrammarError
+from openai_bls.engines.grammars import llguidance_backend
+from openai_bls.engines.grammars.errors import GrammarError
+from openai_bls.engines.grammars.matcher import Constraint, ConstraintFactory
 from openai_bls.output.detokenizer.factory import load
 from openai_bls.output.structured import Format, grammar
 from tests.unit import core_support
@@ -40,7 +40,7 @@ class Vocabulary:
     """A tokenizer, its grammars, and what its tokens spell."""
 
     def __init__(self, folder: Path, vocab_size: int, eos: int) -> None:
-        factory = grammar_backend.load(folder, vocab_size, [eos])
+        factory = llguidance_backend.load(folder, vocab_size, [eos])
         assert factory is not None
         self.factory: ConstraintFactory = factory
         self.size = vocab_size

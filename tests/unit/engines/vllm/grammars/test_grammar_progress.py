@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from openai_bls.core.engine_types import Grammar
-from openai_bls.engines.grammar_errors import GrammarError
+from openai_bls.engines.grammars.errors import GrammarError
 from openai_bls.engines.vllm.grammars.grammar_progress import GrammarProgress, marker_token_ids
 from tests.unit.output.structured.driving import DEMO, demo
 

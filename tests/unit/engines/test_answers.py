@@ -10,9 +10,9 @@ import pytest
 
 from openai_bls.core.engine import Engine
 from openai_bls.core.manifest import AnswerRecord, EngineLoadError
+from openai_bls.engines import answers
+from openai_bls.engines.answers import Switch
 from openai_bls.engines.registry import create_engine
-from openai_bls.engines.vllm import answers
-from openai_bls.engines.vllm.answers import Switch
 
 RECORD = AnswerRecord("cpu", "float32", [[1], [2]], [[4, 5, 6], [7]], [[-0.1, -0.2, -0.3], [-1.0]])
 

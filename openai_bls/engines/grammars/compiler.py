@@ -10,10 +10,10 @@ from functools import partial
 import msgspec
 
 from openai_bls.core.engine_types import GenerationRequest
-from openai_bls.embedded.keyed_futures import KeyedFutures
-from openai_bls.embedded.sampling.grammar_matcher import Constraint, ConstraintFactory
 from openai_bls.engines.capabilities import ENGINE_FAILED
-from openai_bls.engines.grammar_errors import GrammarError
+from openai_bls.engines.grammars.errors import GrammarError
+from openai_bls.engines.grammars.matcher import Constraint, ConstraintFactory
+from openai_bls.engines.keyed_futures import KeyedFutures
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Golden answers of a vLLM engine: recorded at the build, compared at each load on the same kind of device."""
+"""Golden answers of an engine: recorded at the build, compared at each load on the same kind of device."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def record(engine: Engine, switch: Switch, *, device: str, dtype: str) -> Answer
     Args:
         engine: engine whose listener is `switch`.
         switch: the engine's listener.
-        device: `cpu`, or the GPU's name and compute capability (`module.Vllm.device`).
+        device: `cpu`, or the GPU's name and compute capability.
         dtype: data type of the loaded weights.
 
     Raises:
@@ -155,8 +155,8 @@ def require_same(engine: Engine, switch: Switch, recorded: AnswerRecord, *, devi
     )  # fmt: skip
     if problem:
         raise EngineLoadError(
-            f"the engine does not answer as it did at its build ({problem}): check the weights and vLLM's version, or "
-            "build again with --force"
+            f"the engine does not answer as it did at its build ({problem}): check the weights and the version of its "
+            "package, or build again with --force"
         )
 
 

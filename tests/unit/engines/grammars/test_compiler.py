@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from openai_bls.core.engine_types import Grammar
-from openai_bls.embedded.sampling.grammar_compiler import CompiledGrammar, GrammarCompiler
-from openai_bls.engines.grammar_errors import GrammarError
+from openai_bls.engines.grammars.compiler import CompiledGrammar, GrammarCompiler
+from openai_bls.engines.grammars.errors import GrammarError
 from tests.unit.engines.engine_support import PATIENCE_S, request
 
 SMALL_GATE = "gate"

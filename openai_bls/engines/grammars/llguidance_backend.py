@@ -27,8 +27,8 @@ import msgspec
 import numpy as np
 
 from openai_bls.core.engine_types import Grammar
-from openai_bls.embedded.sampling.grammar_matcher import Bitmask, Constraint, ConstraintFactory
-from openai_bls.engines.grammar_errors import GrammarError, message, require_size
+from openai_bls.engines.grammars.errors import GrammarError, message, require_size
+from openai_bls.engines.grammars.matcher import Bitmask, Constraint, ConstraintFactory
 from openai_bls.output.detokenizer import factory, tokenizer_json
 from openai_bls.output.detokenizer.base import Vocabulary
 from openai_bls.output.structured.gbnf import slashed

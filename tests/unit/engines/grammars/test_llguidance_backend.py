@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from openai_bls.core.engine_types import Grammar
-from openai_bls.embedded.sampling import grammar_backend
-from openai_bls.engines.grammar_errors import GrammarError
+from openai_bls.engines.grammars import llguidance_backend
+from openai_bls.engines.grammars.errors import GrammarError
 from tests.unit import core_support
 from tests.unit.output.structured.driving import Vocabulary, accepts, demo, tiny
 
@@ -41,13 +41,13 @@ def folder() -> Path:
 
 
 def test_nothing_to_load(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert grammar_backend.load(tmp_path / "missing", 100, []) is None
-    assert grammar_backend.load(tmp_path, 100, []) is None
-    found = grammar_backend.load(folder, 100, [])
+    assert llguidance_backend.load(tmp_path / "missing", 100, []) is None
+    assert llguidance_backend.load(tmp_path, 100, []) is None
+    found = llguidance_backend.load(folder, 100, [])
     assert found is not None
     assert found.backend == "llguidance"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert grammar_backend.load(folder, 100, []) is None
+    assert llguidance_backend.load(folder, 100, []) is None
 
 
 def test_stop_tokens_only_where_the_grammar_may_end() -> None:
@@ -231,7 +231,7 @@ def test_what_fails_in_parallel_is_computed_alone(caplog: pytest.LogCaptureFixtu
 def test_a_grammar_is_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
 
-    class Counting(grammar_backend.LlguidanceFactory):
+    class Counting(llguidance_backend.LlguidanceFactory):
         def _compile(self, grammar: Grammar) -> Any:
             compiled.append(grammar.text)
             return super()._compile(grammar)
@@ -240,10 +240,10 @@ def test_a_grammar_is_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatc
     for _ in range(3):
         factory.make(AB, [])
     assert compiled == ["ab?"]
-    for at in range(grammar_backend._CACHED_GRAMMARS):
+    for at in range(llguidance_backend._CACHED_GRAMMARS):
         factory.make(Grammar("regex", f"a{at}"), [])
     factory.make(AB, [])
-    assert len(compiled) == 1 + grammar_backend._CACHED_GRAMMARS + 1  # it had been dropped meanwhile
+    assert len(compiled) == 1 + llguidance_backend._CACHED_GRAMMARS + 1  # it had been dropped meanwhile
 
 
 def test_a_library_that_does_not_load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""Engine of llama.cpp: a GGUF file as it is."""

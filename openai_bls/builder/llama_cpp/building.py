@@ -1,0 +1,93 @@
+"""Recipe of a llama.cpp engine: the GGUF file as it is, in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from openai_bls.builder.gguf.source import WEIGHTS_NAME
+from openai_bls.builder.llama_cpp.self_test import self_test
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.placing.files import place
+from openai_bls.builder.recipe import Report, max_model_len
+from openai_bls.builder.targets.folders import Prepared
+from openai_bls.core.checkpoint import CheckpointFacts
+from openai_bls.core.manifest import BuildError, FileRecord, KvCacheSettings, LlamaCppRecord, Manifest
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.llama_cpp import library, memory
+from openai_bls.engines.llama_cpp.model import MAX_PLACES
+from openai_bls.triton_models.repository.cpp_backend import render_configs
+
+
+class LlamaCppRecipe:
+    """See `Recipe`.
+
+    Raises:
+        BuildError: the source is no GGUF file, llama.cpp is not installed, or an option means nothing for it.
+    """
+
+    def __init__(
+        self, options: BuildOptions, source: Path, facts: CheckpointFacts, model_name: str, report: Report
+    ) -> None:
+        self._options, self._source, self._report = options, source, report
+        if not (source / WEIGHTS_NAME).is_file():
+            raise BuildError(f"--engine llama_cpp is for GGUF files, and {options.model} is none")
+        if problem := library.problem():
+            raise BuildError(f"--engine llama_cpp: {problem}")
+        if options.max_batch_size > MAX_PLACES:
+            raise BuildError(f"--max-batch-size {options.max_batch_size}: llama.cpp holds up to {MAX_PLACES}")
+        longest = max_model_len(options.max_model_len, facts)
+        if options.max_tokens_in_kv_cache and options.max_tokens_in_kv_cache < longest:
+            raise BuildError(
+                f"--max-tokens-in-kv-cache {options.max_tokens_in_kv_cache} does not hold one sequence of "
+                f"{longest} tokens: raise it, or give a smaller --max-seq-len"
+            )
+        cache = KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache)
+        if options.max_model_len is None and not options.max_tokens_in_kv_cache:
+            longest = self._fitting(longest, facts, cache)
+        self.manifest = Manifest(
+            engine="llama_cpp",
+            model_name=model_name,
+            max_model_len=longest,
+            max_batch_size=options.max_batch_size,
+            created=0,
+            kv_cache=cache,
+            builder={library.PACKAGE: library.RELEASE},
+            llama_cpp=LlamaCppRecord(version=library.RELEASE),
+        )
+        self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)
+        # What fits depends on what else runs, and is no reason to build again.
+        built = msgspec.structs.replace(self.manifest, model_name="", max_model_len=options.max_model_len or 1)
+        self.key = repr((built, options.self_test))
+
+    def _fitting(self, longest: int, facts: CheckpointFacts, cache: KvCacheSettings) -> int:
+        """`longest`, or half of what there is memory for, if that is less."""
+        fits = memory.fitting_tokens(facts, self._source / WEIGHTS_NAME, cache.free_memory_fraction)
+        if fits is None or longest <= fits:
+            return longest
+        found = max(1, fits // 2 // 64 * 64)
+        self._report(
+            f"context of {found:,} tokens instead of {longest:,}, for whose KV cache there is no memory "
+            "(--max-model-len for another)"
+        )
+        return found
+
+    def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
+        """See `Recipe`."""
+        self._report(f"weights: the GGUF file as it is, for llama.cpp {library.PACKAGE} {library.RELEASE}")
+        place(self._source / WEIGHTS_NAME, prepared.checkpoint / WEIGHTS_NAME)
+        if not self._options.self_test:
+            return {}
+        self._report("self-test")
+        record = self_test(prepared, self.manifest)
+        self.manifest = msgspec.structs.replace(self.manifest, llama_cpp=record)
+        assert record.answers is not None
+        self._report(
+            f"self-test: llama.cpp answers {len(record.answers.prompts)} prompts together as it does one by one"
+        )
+        self._report(
+            "llama.cpp rounds what it multiplies with quantized weights: its numbers are its own, and not those of "
+            "transformers (--engine transformers computes the file's own in float32, and is slower)"
+        )
+        return {}

@@ -1,0 +1,59 @@
+"""Start-up options of the llama.cpp engine."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from openai_bls.core.manifest import EngineLoadError, NotNegative
+from openai_bls.core.settings import TensorRtLlmSettings
+
+HONOURED_SETTINGS = {
+    "enable_kv_cache_reuse",
+    "exclude_input_in_output",
+    "max_tokens_in_paged_kv_cache",
+    "verify_weights",
+}
+"""Fields of `TensorRtLlmSettings` that this engine honours, beside those about its process."""
+
+
+class LlamaCppOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the environment that override the manifest's. All values may come as strings."""
+
+    num_threads: NotNegative = 0
+    """CPU threads of a step; 0 is half of the cores."""
+    max_batch_size: NotNegative = 0
+    """Sequences in flight; 0 takes the manifest's."""
+    max_tokens_in_kv_cache: NotNegative = 0
+    """Tokens of all sequences together in the KV cache; 0 takes the manifest's."""
+    prefix_sharing: bool = True
+    """A prompt takes over the KV cache of another one's common beginning."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of a step."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return self.num_threads or max(1, cores // 2)
+
+
+def with_settings(options: LlamaCppOptions, settings: TensorRtLlmSettings) -> LlamaCppOptions:
+    """`options` with what config.pbtxt sets; the environment takes precedence.
+
+    Raises:
+        EngineLoadError: the settings hold one that this engine does not know.
+    """
+    unset = TensorRtLlmSettings()
+    for name in TensorRtLlmSettings.__struct_fields__:
+        known = name in HONOURED_SETTINGS or name.startswith("engine_")
+        if not known and getattr(settings, name) != getattr(unset, name):
+            raise EngineLoadError(
+                f"{name} in config.pbtxt is for other engines than llama_cpp, which knows "
+                f"{', '.join(sorted(HONOURED_SETTINGS))}"
+            )
+    changes: dict[str, object] = {}
+    if settings.max_tokens_in_paged_kv_cache and not options.max_tokens_in_kv_cache:
+        changes["max_tokens_in_kv_cache"] = settings.max_tokens_in_paged_kv_cache
+    if settings.enable_kv_cache_reuse is False:
+        changes["prefix_sharing"] = False
+    return msgspec.structs.replace(options, **changes)

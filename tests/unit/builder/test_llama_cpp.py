@@ -1,0 +1,76 @@
+"""GGUF files built for llama.cpp: which engine `build` chooses, what it refuses, and a build with its self-test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from openai_bls.builder.build import build
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.commands.build import command
+from openai_bls.core.manifest import BuildError, load_manifest
+from openai_bls.engines.llama_cpp import library
+from openai_bls.engines.tensorrt_llm.interface import InstalledGpu
+from openai_bls.launcher.testing import copy_models
+from tests.unit.builder.gguf.gguf_support import write_gguf
+from tests.unit.docs.pages import ROOT
+from tests.unit.engines.llama_cpp.llama_cpp_support import needs_llama_cpp
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", weights="Q8_0", merged=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    copy_models(ROOT / "model_repository", tmp_path / "models")
+    return tmp_path / "models"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "problem", "given", "engine", "named"),
+    [
+        ([], "", [], "llama_cpp", "no GPU"),
+        ([], "it is missing", [], "transformers", "it is missing"),
+        ([], "", ["dtype"], "transformers", "--dtype"),
+        ([InstalledGpu("NVIDIA H200", "9.0", 1)], "", [], "transformers", "NVIDIA H200"),
+    ],
+    ids=str,
+)
+def test_engine_for_a_gguf_file(
+    monkeypatch: pytest.MonkeyPatch, gpus: list[InstalledGpu], problem: str, given: list[str], engine: str, named: str
+) -> None:
+    monkeypatch.setattr(command, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(library, "problem", lambda: problem)
+    chosen, reason = command.choose_for_gguf(given)
+    assert chosen == engine
+    assert named in reason
+
+
+@needs_llama_cpp
+def test_build(file: Path, repository: Path) -> None:
+    told: list[str] = []
+    options = BuildOptions(str(file), repository, engine="llama_cpp", max_batch_size=4)
+    manifest = build(options, told.append)
+    assert manifest == load_manifest(repository / "tensorrt_llm" / "1")
+    assert manifest.llama_cpp is not None
+    assert manifest.llama_cpp.answers is not None
+    assert "model.gguf" in manifest.files
+    assert any("its numbers are its own" in line for line in told)
+    told.clear()
+    assert build(options, told.append) == manifest
+    assert "up to date" in told[-1]
+
+
+@needs_llama_cpp
+def test_a_file_that_llama_cpp_does_not_read(tmp_path: Path, repository: Path) -> None:
+    # transformers reads a vocabulary without merges.
+    strange = write_gguf(tmp_path / "strange.gguf")
+    with pytest.raises(BuildError, match="tokenizer merges"):
+        build(BuildOptions(str(strange), repository, engine="llama_cpp"), lambda _: None)
+    with pytest.raises(BuildError, match="GGUF files"):
+        build(BuildOptions(str(ROOT / "demo" / "checkpoint"), repository, engine="llama_cpp"), lambda _: None)
+    with pytest.raises(BuildError, match="256"):
+        build(BuildOptions(str(strange), repository, engine="llama_cpp", max_batch_size=300), lambda _: None)
