@@ -1,9 +1,13 @@
-"""Memory that loading leaves behind: garbage collections, and what malloc keeps, given back to the system."""
+"""Memory that is free, and what loading leaves behind: garbage collections, and what malloc keeps, given back to the
+system."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
+import os
+from pathlib import Path
 
 # Objects more than have been freed, after which the young ones are collected. By Python's default of 700 a request is
 # in the midst of its work when they are.
@@ -43,3 +47,24 @@ def return_large_blocks() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+
+
+def available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Memory that processes may still take without swapping: of the machine, or less of this container.
+
+    Args:
+        proc: mount point of procfs.
+        cgroup: root of the control groups, version 2, as a container sees it.
+    """
+    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError):
+        lines = (proc / "meminfo").read_text(encoding="ascii").splitlines()
+        free = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), free)
+    with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+        limit = int((cgroup / "memory.max").read_text(encoding="ascii"))
+        used = int((cgroup / "memory.current").read_text(encoding="ascii"))
+        # Pages of files are given back under pressure.
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text(encoding="ascii").splitlines())
+        files = int(stat["inactive_file"]) + int(stat["active_file"])
+        free = min(free, max(0, limit - used + files))
+    return free
