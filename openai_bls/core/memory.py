@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
-import re
 from pathlib import Path
 
 # Objects more than have been freed, after which the young ones are collected. By Python's default of 700 a request is
@@ -13,15 +13,6 @@ from pathlib import Path
 _YOUNG_OBJECTS = 10_000
 # Of malloc.h of the GNU C library.
 _M_MMAP_THRESHOLD = -3
-
-
-def available_bytes() -> int:
-    """Memory of this machine that nothing uses, in bytes; all of it where the system does not tell."""
-    try:
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"), re.MULTILINE)
-    except OSError:
-        found = None
-    return int(found[1]) * 1024 if found else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def trim() -> None:
@@ -55,3 +46,24 @@ def return_large_blocks() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+
+
+def available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Memory that processes may still take without swapping: of the machine, or less of this container.
+
+    Args:
+        proc: mount point of procfs.
+        cgroup: root of the control groups, version 2, as a container sees it.
+    """
+    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError):
+        lines = (proc / "meminfo").read_text(encoding="ascii").splitlines()
+        free = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), free)
+    with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+        limit = int((cgroup / "memory.max").read_text(encoding="ascii"))
+        used = int((cgroup / "memory.current").read_text(encoding="ascii"))
+        # Pages of files are given back under pressure.
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text(encoding="ascii").splitlines())
+        files = int(stat["inactive_file"]) + int(stat["active_file"])
+        free = min(free, max(0, limit - used + files))
+    return free

@@ -277,7 +277,7 @@ class TensorRtLlmSettings(OfficialSettings, frozen=True, forbid_unknown_fields=T
 
     kv_events_endpoint: str = ""
     """ZMQ address where the engine publishes the events of its prefix cache, in vLLM's form: `tcp://*:5557` listens,
-    `tcp://host:5557` connects. Empty is off. With the embedded engine and TensorRT-LLM; vLLM has its own argument."""
+    `tcp://host:5557` connects. Empty is off."""
     kv_events_replay_endpoint: str = ""
     """ZMQ address, `tcp://*:5558` for example, where consumers ask for events that they have missed; empty is none."""
     kv_events_topic: str = ""

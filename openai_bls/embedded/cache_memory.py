@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from openai_bls.core.manifest import EngineLoadError
 
 _CPU_SHARE, _GPU_SHARE = 0.25, 0.9
@@ -39,12 +37,3 @@ def require_context(max_model_len: int, bytes_per_token: int, memory_bytes: int,
     if bytes_per_token and max_model_len * bytes_per_token > memory_bytes:
         fits = memory_bytes * (_GPU_SHARE if on_gpu else _CPU_SHARE) // bytes_per_token
         raise ContextLengthError(max_model_len, max(1, int(fits) // 64 * 64), memory_bytes)
-
-
-def cpu_memory_bytes() -> int:
-    """Memory of this machine that nothing uses, in bytes; all of it where psutil is not installed."""
-    try:
-        import psutil  # type: ignore[import-untyped]
-    except ImportError:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return int(psutil.virtual_memory().available)

@@ -19,6 +19,8 @@ _LOADED = re.compile(r"^successfully loaded '([^']+)'")
 _FAILED = re.compile(r"^failed to load '([^']+)' version \d+: (.*)$")
 _POLL_FAILED = re.compile(r"^Poll failed for model directory '([^']+)': (.*)$")
 _ENGINE = re.compile(r"^engine: (.*)$")
+# Of `transport.engine_process.load_turns`.
+_TURN = re.compile(r"^\S+ waits for \S.* to load: ")
 _FATAL = re.compile(r"^(?:error: |tritonserver: |\S*tritonserver: )(.*)$")
 _STATUS_CODE = re.compile(
     r"^(?:(?:Internal|Invalid argument|Unavailable|Not found|Unknown|TritonModelException)(?:: | - ))+"
@@ -105,16 +107,17 @@ class LoadWatcher:
         text = prefixed.group(2) if prefixed else line
         if match := _LOADING.match(text):
             self.loading.append(match.group(1))
-            return None
-        if (match := _LOADED.match(text)) and match.group(1) not in self.loaded:
+        elif (match := _LOADED.match(text)) and match.group(1) not in self.loaded:
             self.loaded.append(match.group(1))
             return f"loaded {match.group(1)}"
-        if match := _FAILED.match(text) or _POLL_FAILED.match(text):
+        elif match := _FAILED.match(text) or _POLL_FAILED.match(text):
             if match.group(1) not in self.failed:
                 self.failed[match.group(1)] = first_line(match.group(2))
                 return f"{match.group(1)} failed to load"
         elif prefixed and (match := _ENGINE.match(text)):
             return self._engine_line(match.group(1))
+        elif prefixed and _TURN.match(text):
+            return text
         elif not prefixed and (match := _FATAL.match(line)):
             self.fatal = self.fatal or first_line(match.group(1))
         elif _TOO_MANY_FILES in line:

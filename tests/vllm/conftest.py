@@ -32,12 +32,22 @@ LIMIT_S = 600.0
 SILENCE_S = 600.0
 
 
+KV_EVENTS_TOPIC = "kv@pod@demo"
+
+
 class Served:
     """An engine and its listener."""
 
-    def __init__(self, engine: ProcessEngine, asker: Asker, source: StartedProcess | None = None) -> None:
+    def __init__(
+        self,
+        engine: ProcessEngine,
+        asker: Asker,
+        source: StartedProcess | None = None,
+        settings: TensorRtLlmSettings | None = None,
+    ) -> None:
         self.engine = engine
         self.asker = asker
+        self.settings = settings or TensorRtLlmSettings()
         self._source = source
 
     def ask(self, requests: Sequence[GenerationRequest], at_once: int | None = None) -> list[Answer]:
@@ -90,10 +100,15 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     )
     write_manifest(folder, manifest)
     asker = Asker()
-    source = StartedProcess(vllm_python(), arguments(folder, {}, TensorRtLlmSettings()), 0)
+    settings = TensorRtLlmSettings(
+        kv_events_endpoint=f"ipc://{folder.parent}/events",
+        kv_events_replay_endpoint=f"ipc://{folder.parent}/replay",
+        kv_events_topic=KV_EVENTS_TOPIC,
+    )
+    source = StartedProcess(vllm_python(), arguments(folder, {}, settings), 0)
     engine = ProcessEngine(source, asker.on_step, SILENCE_S)
     asker.engine = engine
-    yield Served(engine, asker, source)
+    yield Served(engine, asker, source, settings)
     engine.close()
 
 

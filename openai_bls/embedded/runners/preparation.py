@@ -10,8 +10,9 @@ import transformers
 
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import Manifest, first_line
+from openai_bls.core.memory import available_bytes
 from openai_bls.embedded.attention_spec import head_sizes
-from openai_bls.embedded.cache_memory import cpu_memory_bytes, require_context
+from openai_bls.embedded.cache_memory import require_context
 from openai_bls.embedded.gpu import paged_attention
 from openai_bls.embedded.model import fused_layers
 from openai_bls.embedded.options import EngineOptions
@@ -102,7 +103,7 @@ def batching_config(
     step_tokens = max(max_batch_size, options.max_num_tokens or (_CPU_STEP_TOKENS if on_cpu else gpu_tokens))
     if choice.runner == "continuous_batching" and facts.kv_bytes_per_token:
         # Its cache is allocated at once, and so is a mask of all tokens of a step over all of the cache.
-        memory = cpu_memory_bytes() if on_cpu else _free_gpu_bytes(model.device)
+        memory = available_bytes() if on_cpu else _free_gpu_bytes(model.device)
         itemsize = 1 if choice.kv_cache_dtype == "fp8" else model.dtype.itemsize
         mask_bytes = step_tokens * model.dtype.itemsize if masked else 0
         beside = 0 if on_cpu or masked else _bytes_beside_cache(model, step_tokens, paged_attention.PAGE_SIZE)

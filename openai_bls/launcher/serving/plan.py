@@ -17,6 +17,7 @@ from openai_bls.launcher.recovery.supervisor import DEFAULT_RESTARTS
 from openai_bls.launcher.serving.exposure import without_keys
 from openai_bls.launcher.serving.forwarded_headers import forwarded_headers
 from openai_bls.launcher.tritonserver.command import Server, has_flag, prepare
+from openai_bls.launcher.tritonserver.loading import load_flags
 from openai_bls.launcher.tritonserver.mpi_job import MpiJob
 from openai_bls.launcher.tritonserver.ports import Ports
 from openai_bls.launcher.tritonserver.process import DEFAULT_EXIT_TIMEOUT_SECONDS, full_command
@@ -143,7 +144,14 @@ def plan(options: ServeOptions) -> Start:
     if options.restarts and job is None:
         command = [*command, *model_control(options.extra)]
     models = expected_models(options.repository, options.extra, options.further_repositories)
+    if job is None:
+        command = [*command, *load_flags(_folders(options, models), options.extra)]
     return Start(server, command, environment, job, models, without_keys(options.repository, models))
+
+
+def _folders(options: ServeOptions, models: Sequence[str]) -> list[Path]:
+    repositories = (options.repository, *options.further_repositories)
+    return [path / name for path in repositories for name in models if (path / name).is_dir()]
 
 
 def dry_run(start: Start, base: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,8 +14,9 @@ from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.manifest import EngineLoadError, load_manifest
 from openai_bls.core.processes import interpreter
 from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.load_memory import LoadMemory, load_memory
 from openai_bls.engines.registry import ENGINES, create_engine
-from openai_bls.transport.engine_process import address, options, tls_relay
+from openai_bls.transport.engine_process import address, load_turns, options, tls_relay
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.source import EngineSource, RemoteProcess, StartedProcess
 
@@ -42,9 +44,12 @@ def load_engine(
         EngineLoadError: one sentence that says what is missing and what to do.
     """
     source = _source(version_dir, overrides, settings)
-    if source is None:
-        return LoadedEngine(create_engine(version_dir, on_step, overrides, settings), None)
-    engine = ProcessEngine(source, on_step, settings.engine_silence_timeout_s)
+    # An engine elsewhere has its memory.
+    memory = load_memory(version_dir, overrides) if not isinstance(source, RemoteProcess) else LoadMemory(0)
+    with load_turns.turn(os.getppid(), version_dir.absolute().parent.name, memory):
+        if source is None:
+            return LoadedEngine(create_engine(version_dir, on_step, overrides, settings), None)
+        engine = ProcessEngine(source, on_step, settings.engine_silence_timeout_s)
     return LoadedEngine(engine, engine.adopt)
 
 

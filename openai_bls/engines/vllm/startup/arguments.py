@@ -10,6 +10,7 @@ from openai_bls.core.engine import LoraError
 from openai_bls.core.manifest import EngineLoadError, KvCacheSettings, Manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.capabilities import MAX_LOGPROBS
+from openai_bls.engines.kv_events.publisher import config_of
 from openai_bls.engines.vision_processor import has_processor
 from openai_bls.engines.vllm.arguments.engine_args import OPTION, check
 from openai_bls.engines.vllm.lora import vllm_max_rank
@@ -19,7 +20,6 @@ _INSTEAD = {
     "max_tokens_in_paged_kv_cache": "kv_cache_memory_bytes or num_gpu_blocks_override",
     "kv_cache_host_memory_bytes": "kv_offloading_size",
     "max_attention_window_size": "nothing: vLLM takes the windows of config.json;",
-    **dict.fromkeys(("kv_events_endpoint", "kv_events_replay_endpoint", "kv_events_topic"), "kv_events_config"),
 }
 """Setting without an equal meaning → what to give in `OPTION`."""
 
@@ -77,7 +77,7 @@ def engine_args(
         own["enable_chunked_prefill"] = settings.enable_chunked_context
     if manifest.max_images or has_processor(checkpoint):
         own["limit_mm_per_prompt"] = {"image": manifest.max_images, "video": 0, "audio": 0}
-    own |= _lora(manifest, on_cpu=on_cpu)
+    own |= _lora(manifest, on_cpu=on_cpu) | _kv_events(settings)
     defaults: dict[str, Any] = {}
     if on_cpu:
         # Compiling a model takes minutes there.
@@ -87,6 +87,8 @@ def engine_args(
         raise EngineLoadError(
             f"limit_mm_per_prompt in {OPTION} is not for a model that takes images: give --max-images"
         )
+    if "kv_events_config" in own and "kv_events_config" in extra:
+        raise EngineLoadError(f"kv_events_config in {OPTION} and kv_events_endpoint say the same: leave one out")
     values = {**defaults, **own, **extra}
     missing = sorted(set(own) - set(fields))
     if missing:
@@ -118,6 +120,14 @@ def require_settings(manifest: Manifest, settings: TensorRtLlmSettings) -> None:
         )
     if manifest.quant or manifest.draft_checkpoint:
         raise EngineLoadError("the manifest has options of the embedded engine, which vLLM does not read: build again")
+
+
+def _kv_events(settings: TensorRtLlmSettings) -> dict[str, Any]:
+    config = config_of(settings.kv_events_endpoint, settings.kv_events_replay_endpoint, settings.kv_events_topic)
+    if config is None:
+        return {}
+    values = {"endpoint": config.endpoint, "replay_endpoint": config.replay_endpoint or None, "topic": config.topic}
+    return {"kv_events_config": {"enable_kv_cache_events": True, "publisher": "zmq", **values}}
 
 
 def _lora(manifest: Manifest, *, on_cpu: bool) -> dict[str, Any]:

@@ -6,11 +6,11 @@ import json
 from functools import partial
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
 import pytest
 
 from openai_bls.builder.embedded import building
 from openai_bls.core.manifest import KvCacheSettings
+from openai_bls.core.memory import available_bytes
 from tests.unit.builder.builds import answer, refusal, run
 
 CONTEXT = 10_485_760
@@ -21,7 +21,7 @@ def long_source(source: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkpoint with the context of Llama 4 Scout, on a machine that has 256 MiB for a KV cache."""
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps(config | {"max_position_embeddings": CONTEXT}))
-    fraction = (256 << 20) / psutil.virtual_memory().available
+    fraction = (256 << 20) / available_bytes()
     monkeypatch.setattr(building, "KvCacheSettings", partial(KvCacheSettings, free_memory_fraction=fraction))
     return source
 

@@ -68,12 +68,28 @@ def test_extra_arguments_go_before_defaults() -> None:
         ("max_attention_window_size", "8"),
         ("batch_scheduler_policy", "guaranteed_no_evict"),
         ("guided_decoding_backend", "xgrammar"),
-        ("kv_events_endpoint", "tcp://*:5557"),
     ],
 )
 def test_settings_without_an_equal_meaning_are_refused_by_name(setting: str, value: Any) -> None:
     with pytest.raises(EngineLoadError, match=setting):
         made(settings=TensorRtLlmSettings(**{setting: value}))
+
+
+def test_kv_events_are_an_argument_of_vllm() -> None:
+    settings = TensorRtLlmSettings(kv_events_endpoint="tcp://*:5557", kv_events_topic="kv@pod@demo")
+    assert made(settings=settings)["kv_events_config"] == {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": "tcp://*:5557",
+        "replay_endpoint": None,
+        "topic": "kv@pod@demo",
+    }
+    assert "kv_events_config" not in made()
+    with pytest.raises(EngineLoadError, match="kv_events_topic need kv_events_endpoint"):
+        made(settings=TensorRtLlmSettings(kv_events_topic="kv@pod@demo"))
+    record = VllmRecord(version="0.32.0", extra_engine_args={"kv_events_config": {"endpoint": "tcp://*:1"}})
+    with pytest.raises(EngineLoadError, match="leave one out"):
+        made(manifest(vllm=record), settings)
 
 
 def test_settings_that_vllm_does_anyway_pass() -> None:

@@ -1,0 +1,51 @@
+"""Flags for how a tritonserver loads its models: how many at a time, and whether it asks each for its configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from openai_bls.core import config_pbtxt
+from openai_bls.launcher.tritonserver.command import has_flag
+from openai_bls.triton_models.repository.cpp_backend import CPP_BACKEND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_TRITON_THREADS = 4
+_THREADS_FLAG = "--model-load-thread-count"
+_AUTO_COMPLETE_FLAG = "--disable-auto-complete-config"
+
+
+def load_flags(models: Sequence[Path], extra: Sequence[str]) -> list[str]:
+    """Flags with which all models load side by side.
+
+    Triton loads four at a time, in the order of their names, and first runs each Python model in a process of its own
+    that completes its config.pbtxt, which is a fifth of the start. That is left out where no model needs it.
+
+    Args:
+        models: folders of all models.
+        extra: flags of the user, which count.
+    """
+    flags = []
+    if len(models) > _TRITON_THREADS and not has_flag(extra, _THREADS_FLAG):
+        flags.append(f"{_THREADS_FLAG}={len(models)}")
+    if not has_flag(extra, _AUTO_COMPLETE_FLAG) and all(map(_is_complete, models)):
+        flags.append(_AUTO_COMPLETE_FLAG)
+    return flags
+
+
+def _is_complete(model: Path) -> bool:
+    """True if nothing would be added to the model's config.pbtxt; a class with a base may inherit what adds to it."""
+    try:
+        config = config_pbtxt.read(model / "config.pbtxt")
+        sources = [path.read_bytes() for path in model.glob("*/model.py")]
+    except (OSError, ValueError):
+        return False
+    if not config.keys() >= {"name", "input", "output"}:
+        return False
+    if config_pbtxt.text(config, "platform") == "ensemble" or config_pbtxt.text(config, "backend") == CPP_BACKEND:
+        return True
+    return config_pbtxt.text(config, "backend") == "python" and all(
+        b"\nclass TritonPythonModel:" in source and b"auto_complete_config" not in source for source in sources
+    )
