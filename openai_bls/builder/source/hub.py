@@ -167,8 +167,8 @@ def no_gguf(engine: str, model: str) -> BuildError:
     """The refusal of a GGUF file as the source of an engine other than the embedded one."""
     who = "TensorRT-LLM does not read" if engine == "tensorrt_llm" else "this release does not give to vLLM"
     return BuildError(
-        f"{model} is a GGUF file, which {who}: give the checkpoint that it was made from, or --engine transformers, or "
-        "llama_cpp"
+        f"{model} is a GGUF file, which {who}: give the checkpoint that it was made from, or --engine llama_cpp or "
+        "transformers"
     )
 
 

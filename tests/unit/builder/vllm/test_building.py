@@ -104,7 +104,7 @@ def test_a_gguf_file(repository: Path, tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF")
     said = refusal(repository, file, make_interpreter(tmp_path))
-    assert said.endswith("give the checkpoint that it was made from, or --engine transformers")
+    assert said.endswith("give the checkpoint that it was made from, or --engine llama_cpp or transformers")
     assert "vLLM" in said
 
 
