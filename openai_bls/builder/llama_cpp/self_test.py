@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 import msgspec
 
+from openai_bls.builder.prepared_engine import SKIP, loaded
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.engine import Engine
-from openai_bls.core.manifest import (
-    AnswerRecord,
-    BuildError,
-    EngineLoadError,
-    LlamaCppRecord,
-    Manifest,
-    write_manifest,
-)
-from openai_bls.core.settings import TensorRtLlmSettings, engine_overrides
+from openai_bls.core.manifest import AnswerRecord, BuildError, EngineLoadError, LlamaCppRecord, Manifest
+from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines import answers
 from openai_bls.engines.answers import Switch
-from openai_bls.transport.engine_process.loading import load_engine
 
-_SKIP = "--no-self-test leaves it out"
 DTYPE = "llama.cpp"
 """`AnswerRecord.dtype`: the file's own types, computed with as llama.cpp does."""
 
@@ -36,24 +26,12 @@ def self_test(prepared: Prepared, manifest: Manifest) -> LlamaCppRecord:
     Raises:
         BuildError: it does not load, does not answer, or answers otherwise when it is asked for one thing at a time.
     """
-    folder = prepared.work.resolve()
-    for name, target in ((manifest.checkpoint, prepared.checkpoint), ("tokenizer", prepared.tokenizers[0])):
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(target.resolve())
-    write_manifest(folder, manifest)
-    switch = Switch(lambda _: None)
-    overrides = {name: value for name, value in engine_overrides(os.environ).items() if name != "engine"}
-    try:
-        engine = load_engine(folder, switch, overrides, TensorRtLlmSettings()).engine
-    except EngineLoadError as error:
-        raise BuildError(f"the engine does not pass its self-test: {error} ({_SKIP})") from None
-    try:
-        together = answers.record(engine, switch, device="cpu", dtype=DTYPE)
-        _require_same_alone(engine, switch, together)
-    except EngineLoadError as error:
-        raise BuildError(f"{error} ({_SKIP})") from None
-    finally:
-        engine.close()
+    with loaded(prepared, manifest, TensorRtLlmSettings()) as (engine, switch):
+        try:
+            together = answers.record(engine, switch, device="cpu", dtype=DTYPE)
+            _require_same_alone(engine, switch, together)
+        except EngineLoadError as error:
+            raise BuildError(f"{error} ({SKIP})") from None
     assert manifest.llama_cpp is not None
     return msgspec.structs.replace(manifest.llama_cpp, answers=together)
 

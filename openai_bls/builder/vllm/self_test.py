@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
+from openai_bls.builder.prepared_engine import loaded
 from openai_bls.builder.targets.folders import Prepared
-from openai_bls.core.manifest import AnswerRecord, BuildError, EngineLoadError, Manifest, write_manifest
-from openai_bls.core.settings import TensorRtLlmSettings, engine_overrides
-from openai_bls.engines.answers import Switch, record
+from openai_bls.core.manifest import AnswerRecord, Manifest
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.answers import record
 from openai_bls.engines.vllm.survey.interpreter import Survey
-from openai_bls.transport.engine_process.loading import load_engine
-
-_SKIP = "--no-self-test leaves it out"
 
 
 def self_test(prepared: Prepared, manifest: Manifest, settings: TensorRtLlmSettings, survey: Survey) -> AnswerRecord:
@@ -26,24 +22,8 @@ def self_test(prepared: Prepared, manifest: Manifest, settings: TensorRtLlmSetti
     Raises:
         BuildError: it does not load, or does not answer; one sentence.
     """
-    folder = prepared.work.resolve()
-    for name, target in (
-        (manifest.checkpoint, prepared.checkpoint),
-        ("lora", prepared.lora),
-        ("tokenizer", prepared.tokenizers[0]),
-    ):
-        (folder / name).symlink_to(target.resolve())
-    write_manifest(folder, manifest)
-    switch = Switch(lambda _: None)
-    overrides = {name: value for name, value in engine_overrides(os.environ).items() if name != "engine"}
-    try:
-        engine = load_engine(folder, switch, overrides, settings).engine
-    except EngineLoadError as error:
-        raise BuildError(f"the engine does not pass its self-test: {error} ({_SKIP})") from None
-    try:
+    with loaded(prepared, manifest, settings) as (engine, switch):
         return record(engine, switch, device=device_of(survey), dtype=survey.dtype)
-    finally:
-        engine.close()
 
 
 def device_of(survey: Survey) -> str:
