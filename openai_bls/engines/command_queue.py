@@ -6,9 +6,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from openai_bls.core.engine import StepListener
+from openai_bls.core.engine import PrefixCacheError, StepListener
 from openai_bls.core.engine_types import TokenDelta
 
 logger = logging.getLogger(__name__)
@@ -70,3 +71,22 @@ class CommandQueue(Generic[CommandT]):
             self._closed = True
         self._wake()
         return first
+
+
+def await_reset(put: Callable[[Future[bool]], bool]) -> None:
+    """Have an engine's thread forget the cached prompts, between two steps.
+
+    Args:
+        put: `CommandQueue.put` of the engine, which sets the future: to False if some of the cache is held.
+
+    Raises:
+        PrefixCacheError: the engine is being unloaded, or sequences hold some of the cache.
+    """
+    reset: Future[bool] = Future()
+    if not put(reset):
+        raise PrefixCacheError("the engine is being unloaded", busy=True)
+    if not reset.result():
+        raise PrefixCacheError(
+            "sequences that run hold some of the prefix cache; the rest is reset: ask again when they have ended",
+            busy=True,
+        )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from openai_bls.core.checkpoint import GGUF_NAME, read_checkpoint, read_json
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
-from openai_bls.engines.llama_cpp.memory import cells
+from openai_bls.engines.llama_cpp.memory import bytes_per_token, cells
 from openai_bls.engines.vllm.startup.kv_cache import cpu_kv_cache_bytes
 
 _MIB = 1 << 20
@@ -71,8 +71,7 @@ def _on_cpu(version_dir: Path, manifest: Manifest) -> int:
     )
     if manifest.engine == "llama_cpp":
         tokens = cells(manifest.kv_cache.max_tokens_in_kv_cache, manifest, facts, folder / GGUF_NAME)
-        # Two bytes for each number in the place of the four that the facts count.
-        return weights + tokens * facts.kv_bytes_per_token // 2
+        return weights + tokens * bytes_per_token(facts)
     if manifest.engine == "vllm":
         cache = cpu_kv_cache_bytes(facts.kv_bytes_per_token, manifest.max_batch_size * manifest.max_model_len)
     else:

@@ -23,7 +23,7 @@ import msgspec
 import torch
 
 from openai_bls.core.checkpoint import read_checkpoint
-from openai_bls.core.engine import EngineStats, PrefixCacheError, StepListener
+from openai_bls.core.engine import EngineStats, StepListener
 from openai_bls.core.engine_types import EngineFinishReason, EngineInfo, GenerationRequest, TokenDelta
 from openai_bls.core.manifest import Manifest, checkpoint_dir
 from openai_bls.embedded.engine.info import engine_info
@@ -42,7 +42,7 @@ from openai_bls.embedded.speculation.draft_loading import speculation_config
 from openai_bls.embedded.speculation.drafter import Drafter
 from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED, refusal
-from openai_bls.engines.command_queue import CommandQueue, emit
+from openai_bls.engines.command_queue import CommandQueue, await_reset, emit
 from openai_bls.engines.grammars import llguidance_backend
 from openai_bls.engines.grammars.compiler import CompiledGrammar, GrammarCompiler
 from openai_bls.engines.kv_events import publisher
@@ -219,14 +219,7 @@ class TransformersEngine:
 
     def reset_prefix_cache(self) -> None:
         """Forget the cached prompts, between two steps."""
-        reset: Future[bool] = Future()
-        if not self._commands.put(reset):
-            raise PrefixCacheError("the engine is being unloaded", busy=True)
-        if not reset.result():
-            raise PrefixCacheError(
-                "sequences that run hold some of the prefix cache; the rest is reset: ask again when they have ended",
-                busy=True,
-            )
+        await_reset(self._commands.put)
 
     def close(self) -> None:
         """End every live request with "cancelled", free the model, the KV cache and the thread."""

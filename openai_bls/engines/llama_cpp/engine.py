@@ -13,10 +13,10 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 
-from openai_bls.core.engine import EngineStats, LoraError, PrefixCacheError, StepListener
+from openai_bls.core.engine import EngineStats, LoraError, StepListener
 from openai_bls.core.engine_types import EngineFinishReason, EngineInfo, GenerationRequest, TokenDelta
 from openai_bls.engines.capabilities import ENGINE_FAILED, refusal
-from openai_bls.engines.command_queue import CommandQueue, emit
+from openai_bls.engines.command_queue import CommandQueue, await_reset, emit
 from openai_bls.engines.grammars.compiler import CompiledGrammar, GrammarCompiler
 from openai_bls.engines.grammars.matcher import ConstraintFactory
 from openai_bls.engines.llama_cpp.model import STEP_TOKENS, DecodeError, LlamaModel, Row
@@ -117,14 +117,7 @@ class LlamaCppEngine:
 
     def reset_prefix_cache(self) -> None:
         """Forget the cached prompts, between two steps."""
-        reset: Future[bool] = Future()
-        if not self._commands.put(reset):
-            raise PrefixCacheError("the engine is being unloaded", busy=True)
-        if not reset.result():
-            raise PrefixCacheError(
-                "sequences that run hold some of the prefix cache; the rest is reset: ask again when they have ended",
-                busy=True,
-            )
+        await_reset(self._commands.put)
 
     def close(self) -> None:
         """End every live request with "cancelled", free the memory and the thread."""

@@ -14,6 +14,12 @@ _LONG_SEQUENCES = 8
 """Sequences of the longest length for which there is room at most, where nothing else is said."""
 
 
+def bytes_per_token(facts: CheckpointFacts) -> int:
+    """Bytes of a token's keys and values; 0 if their size is unknown."""
+    # Two bytes for each number in the place of the four that the facts count.
+    return facts.kv_bytes_per_token // 2
+
+
 def fitting_tokens(facts: CheckpointFacts, file: Path, share: float) -> int | None:
     """Tokens whose keys and values fit into the memory beside the weights; None if their size is unknown.
 
@@ -22,8 +28,7 @@ def fitting_tokens(facts: CheckpointFacts, file: Path, share: float) -> int | No
         file: the GGUF file.
         share: largest share of what the weights leave.
     """
-    # Two bytes for each number in the place of the four that the facts count.
-    each = facts.kv_bytes_per_token // 2
+    each = bytes_per_token(facts)
     if not each:
         return None
     return max(0, int((available_bytes() - file.stat().st_size) * share)) // each
