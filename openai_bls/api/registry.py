@@ -14,7 +14,6 @@ FOLDERS = {
     "rerank": "Rerank and score",
     "moderations": "Moderations",
     "tokenize": "Tokenize and detokenize",
-    "render": "Render",
     "lora": "Adapters",
     "models": "Models",
     "batches": "Files and batches",

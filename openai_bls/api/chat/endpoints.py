@@ -12,6 +12,7 @@ from starlette.responses import Response
 from openai_bls.api.chat import model_serving, serving
 from openai_bls.api.chat.chunks import Answer, ChatChoice, ChatChunkChoice, Chunk, TextChoice, TextChunkChoice
 from openai_bls.api.chat.model_serving import ChatModelRequest
+from openai_bls.api.chat.render_endpoints import RENDERING
 from openai_bls.api.chat.schema import UNSUPPORTED, ChatCompletionRequest, CompletionRequest
 from openai_bls.api.chat.validation import Body, parse_json, parse_object
 from openai_bls.api.common.bodies import json_object
@@ -155,4 +156,5 @@ ENDPOINTS = (
             unsupported={CompletionRequest: UNSUPPORTED},
         ),
     ),
+    *RENDERING,
 )

@@ -1,4 +1,4 @@
-"""/v1/messages and /v1/messages/count_tokens: Anthropic's Messages API."""
+"""/v1/messages and below: Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
+from openai_bls.api.chat.generate_request import GenerateRequest
+from openai_bls.api.chat.render_endpoints import check_rendered
+from openai_bls.api.chat.rendering import rendered
 from openai_bls.api.common.one_shot import prompt_token_ids
 from openai_bls.api.endpoint import ApiHandler, Endpoint, Operation, Smoke, expect
 from openai_bls.api.http.handlers import Api, JsonResponse
@@ -63,6 +66,16 @@ async def _count_tokens(api: Api, request: Request, context: RequestContext) -> 
     return await api.answered(request, context, counted())
 
 
+async def _render(api: Api, request: Request, context: RequestContext) -> Response:
+    _, (valid, _) = await _parsed(api, request, context, MessagesRequest)
+
+    async def only() -> GenerateRequest:
+        (prompt,) = await rendered(api.service, context, valid)
+        return prompt
+
+    return await api.answered(request, context, only())
+
+
 def _endpoint(name: str, path: str, handler: ApiHandler, smoke: Smoke, summary: str, **types: Any) -> Endpoint:
     operation = Operation(
         summary=summary,
@@ -113,5 +126,14 @@ ENDPOINTS = (
         "Number of a prompt's tokens",
         body=PromptRequest,
         answer=TokenCount,
+    ),
+    _endpoint(
+        "messages.render",
+        "/v1/messages/render",
+        _render,
+        Smoke(body={"messages": _MESSAGES, "max_tokens": 8}, check=check_rendered),
+        "Token ids and sampling parameters of a message, which is not made",
+        body=MessagesRequest,
+        answer=GenerateRequest,
     ),
 )

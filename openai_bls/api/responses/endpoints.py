@@ -13,7 +13,10 @@ from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
 
+from openai_bls.api.chat.generate_request import GenerateRequest
 from openai_bls.api.chat.logprobs import LogprobRenderer
+from openai_bls.api.chat.render_endpoints import check_rendered
+from openai_bls.api.chat.rendering import rendered
 from openai_bls.api.common.one_shot import prompt_token_ids
 from openai_bls.api.common.queries import NoQuery, page, parse_query
 from openai_bls.api.endpoint import Endpoint, Operation, Smoke, expect
@@ -170,6 +173,18 @@ class ResponsesHandlers:
         tokens = await prompt_token_ids(self._service, context, wanted.chat)
         return {"object": "response.input_tokens", "input_tokens": len(tokens)}
 
+    async def render(self, request: Request, context: RequestContext) -> Response:
+        """POST /v1/responses/render; what is about keeping and running the response changes nothing."""
+        wanted = await self._parsed(request, context, parsing.parse_create)
+        try:
+            return await self._api.answered(request, context, self._rendered(context, wanted))
+        except ApiError as error:
+            raise wanted.translated(error) from None
+
+    async def _rendered(self, context: RequestContext, wanted: parsing.CreateRequest) -> GenerateRequest:
+        (only,) = await rendered(self._service, context, wanted.chat)
+        return only
+
     async def compact(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/responses/compact."""
         wanted = await self._parsed(request, context, functools.partial(parsing.parse_compact, question=QUESTION))
@@ -300,6 +315,19 @@ ENDPOINTS = (
             optional_tags=OPTIONAL_TAGS,
         ),
         smoke=Smoke(body={"input": "Say hello."}, check=_check_count),
+    ),
+    _endpoint(
+        "responses.render",
+        "/v1/responses/render",
+        ResponsesHandlers.render,
+        operation=Operation(
+            summary="Token ids and sampling parameters of a response, which is not made",
+            body=schema.CreateRequest,
+            answer=GenerateRequest,
+            unsupported=_UNSUPPORTED,
+            optional_tags=OPTIONAL_TAGS,
+        ),
+        smoke=Smoke(body={"input": "Say hello.", "max_output_tokens": 8}, check=check_rendered),
     ),
     _endpoint(
         "responses.compact",

@@ -1,17 +1,19 @@
-"""Serving of the render endpoints: a request is checked and prepared as for its generation, which does not begin."""
+"""The render endpoints: a request is checked and prepared as for its generation, which does not begin."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import msgspec
 
-from openai_bls.api.chat.validation import Body, parse_object
+from openai_bls.api.chat.generate_request import (
+    GenerateRequest,
+    SamplingParams,
+    StreamOptions,
+    StructuredOutputsParams,
+)
 from openai_bls.api.common.encoding import encode, new_id
-from openai_bls.api.common.large_bodies import is_large, parsed
 from openai_bls.api.common.one_shot import admitted
-from openai_bls.api.render.schema import GenerateRequest, SamplingParams, StreamOptions, StructuredOutputsParams
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ValidRequest
@@ -24,39 +26,27 @@ from openai_bls.pipeline.service import Service, within
 _DEFAULTS = msgspec.structs.asdict(SamplingParams())
 
 
-async def render_chat(service: Service, context: RequestContext, body: dict[str, Any]) -> GenerateRequest:
-    """The prompt of a chat completion.
+async def rendered(service: Service, context: RequestContext, request: ValidRequest) -> list[GenerateRequest]:
+    """What the engine would get, for each prompt of `request`.
 
     Raises:
-        ApiError: the chat completion would be refused, or preprocessing cannot be reached.
+        ApiError: the generation would be refused, or preprocessing cannot be reached.
     """
-    (only,) = await _render(service, context, "chat.completions", body)
-    return only
-
-
-async def render_completion(service: Service, context: RequestContext, body: dict[str, Any]) -> list[GenerateRequest]:
-    """The prompts of a completion, in their order; raises as `render_chat` does."""
-    return await _render(service, context, "completions", body)
-
-
-async def _render(service: Service, context: RequestContext, name: Body, body: dict[str, Any]) -> list[GenerateRequest]:
-    max_items = service.models.longest_context
-    request = await parsed(lambda: parse_object(name, body, max_items), large=is_large(body))
     await service.models.look_for(request.model)
     target = service.find(context, request.model)
     check(request, target.model, service.settings)
     if request.images:
         raise InvalidRequestError(
-            "Images are not rendered: token ids alone are no prompt with images. Send the chat completion instead.",
+            "Images are not rendered: token ids alone are no prompt with images. Send the request itself instead.",
             param=request.images[0].param,
             code="unsupported_content",
         )
     with admitted(service, context, target.name):
         deadline = context.deadline(request.timeout, time.monotonic())
-        return await within(deadline, _rendered(request, target))
+        return await within(deadline, _prepared(request, target))
 
 
-async def _rendered(request: ValidRequest, target: Target) -> list[GenerateRequest]:
+async def _prepared(request: ValidRequest, target: Target) -> list[GenerateRequest]:
     await target.model.engine.ready()
     prompts = await tokenize(request, target.model)
     constraint = await constrain(request, target.model, prompts.tail)
@@ -66,10 +56,10 @@ async def _rendered(request: ValidRequest, target: Target) -> list[GenerateReque
         tag = encode({"type": "structural_tag", "format": format_of.format}).decode()
         structured = StructuredOutputsParams(tag)
     request_id = new_id("chatcmpl-" if request.chat else "cmpl-")
-    rendered = []
+    requests = []
     for at, prompt in enumerate(prompts.token_ids):
         sequence = generation_request(request, target, 0, prompt, prompts, constraint)
-        rendered.append(
+        requests.append(
             GenerateRequest(
                 request_id=request_id if len(prompts.token_ids) == 1 else f"{request_id}-{at}",
                 token_ids=prompt,
@@ -82,7 +72,7 @@ async def _rendered(request: ValidRequest, target: Target) -> list[GenerateReque
                 priority=request.priority,
             )
         )
-    return rendered
+    return requests
 
 
 def _sampling_params(

@@ -9,6 +9,7 @@ import pytest
 
 from tests.pictures import data_uri, picture
 from tests.unit.api.http_support import asked, refused
+from tests.unit.api.responses.responses_support import Place
 from tests.unit.core_support import Bench, engine_info, token_ids
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
@@ -58,6 +59,32 @@ def test_each_prompt_of_a_completion() -> None:
     assert only["token_ids"] == [7, 8]
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"input": "hi 你好", "max_output_tokens": 5, "temperature": 0.25, "store": False}),
+        ("/v1/messages", {"messages": USER, "max_tokens": 5, "temperature": 0.25, "model": "tiny"}),
+    ],
+)
+def test_responses_and_messages_are_what_the_engine_gets(path: str, body: dict[str, Any]) -> None:
+    bench = Bench()
+    answer = rendered(bench, path, **body)
+    assert bench.engine.requests == []
+    asked(bench, path, body, feed=lambda: bench.engine.deliver(0, "a", "stop"))
+    (given,) = bench.engine.requests
+    assert set(answer) == FIELDS
+    assert answer["token_ids"] == given.prompt_token_ids
+    assert answer["sampling_params"] == {"temperature": 0.25, "max_tokens": 5}
+
+
+def test_a_response_is_rendered_with_the_one_before_it() -> None:
+    place = Place()
+    body = {"input": "d", "previous_response_id": place.whole({"input": "ab"}, ["c"])["id"]}
+    answer = place.ask("POST", "/v1/responses/render", body).json()
+    place.whole(body)
+    assert answer["token_ids"] == place.bench.engine.requests[-1].prompt_token_ids
+
+
 def test_a_format_is_a_structural_tag() -> None:
     answer = rendered(Bench(), CHAT, messages=USER, guided_regex="a+")
     tag = json.loads(answer["sampling_params"]["structured_outputs"]["structural_tag"])
@@ -74,6 +101,8 @@ def test_a_format_is_a_structural_tag() -> None:
         (COMPLETION, {"prompt": "a" * 2000}, "prompt"),
         (COMPLETION, {"prompt": [10**9]}, "prompt"),
         (COMPLETION, {"prompt": "a", "model": "unknown"}, "model"),
+        ("/v1/responses", {"input": "a", "what": 1}, "what"),
+        ("/v1/responses", {"input": "a", "temperature": 9}, "temperature"),
     ],
 )
 def test_what_a_generation_refuses_is_refused(path: str, body: dict[str, Any], param: str) -> None:
