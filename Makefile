@@ -26,7 +26,7 @@ CLIENTS := .venv-clients
 CLIENT_REQUIREMENTS := tests/triton/clients/requirements.txt
 # A third one, for vLLM, which runs in a process of its own.
 VLLM := .venv-vllm
-# A fourth one, for a router of other people's, which `make router` runs in front of two servers.
+# A fourth one, for routers of other people's, which `make router` runs in front of two servers.
 ROUTER := .venv-router
 ROUTER_REQUIREMENTS := tests/triton/router-requirements.txt
 MANIFEST := model_repository/tensorrt_llm/1/engine.json
@@ -79,7 +79,7 @@ architectures: $(VENV)/.installed-test ## compare a tiny model of every architec
 torture: $(VENV)/.installed-test engine ## ten minutes of generated requests, faults and known streams (ARGS="--seconds 60")
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(ARGS)
 
-router: $(VENV)/.installed-test engine $(ROUTER)/.installed ## run vllm-router in front of two servers: prefix hits, and a server that dies
+router: $(VENV)/.installed-test engine $(ROUTER)/.installed ## run two routers in front of two servers: prefix hits, and a server that dies
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s -m router tests/triton/test_router.py $(ARGS)
 
 lint: ruff mypy imports ## ruff, mypy and the rules between packages

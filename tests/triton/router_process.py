@@ -1,4 +1,4 @@
-"""vllm-router as a process in an environment of its own, which `make router` makes."""
+"""Routers of other people's as processes in an environment of their own, which `make router` makes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ import httpx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = ROOT / ".venv-router" / "bin" / "vllm-router"
+BIN = ROOT / ".venv-router" / "bin"
+COMMANDS = {
+    "vllm-router": (str(BIN / "vllm-router"), "--log-level", "debug"),
+    "sglang-router": (str(BIN / "python"), "-m", "sglang_router.launch_router", "--log-level", "debug"),
+}
 WAIT_S = 120.0
 
 
@@ -25,23 +29,24 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def vllm_router(workers: Sequence[str], policy: str, log: Path, *arguments: str) -> Iterator[str]:
+def running_router(name: str, workers: Sequence[str], policy: str, log: Path, *arguments: str) -> Iterator[str]:
     """A router before servers until the block ends: its URL.
 
     Args:
+        name: one of `COMMANDS`.
         workers: URLs of the servers.
         policy: how it chooses one of them.
         log: file for its log.
         arguments: further ones of its command line.
     """
-    if not COMMAND.exists():
+    if not BIN.exists():
         pytest.skip("there is no .venv-router: `make router` makes it")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [
-        *(str(COMMAND), "--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(free_port())),
+        *(*COMMANDS[name], "--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(free_port())),
         *("--worker-urls", *workers, "--policy", policy, "--worker-startup-check-interval", "1"),
-        *("--health-check-interval-secs", "1", "--log-level", "debug"),
+        *("--health-check-interval-secs", "1"),
         *arguments,
     ]
     with log.open("w") as out:

@@ -1,6 +1,6 @@
-"""vllm-router in front of two servers: conversations find their cache, and one server's death is nobody else's.
+"""Routers in front of two servers: conversations find their cache, and one server's death is nobody else's.
 
-`make router` installs the router and runs this; it takes a few minutes.
+`make router` installs the routers and runs this; it takes a few minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 
 from openai_bls.launcher.testing import RunningServer, ServerFailedError, run_server
 from tests.triton.metrics import find, scrape
-from tests.triton.router_process import free_port, vllm_router
+from tests.triton.router_process import COMMANDS, free_port, running_router
 from tests.triton.waiting import until
 
 pytestmark = [pytest.mark.triton, pytest.mark.router, pytest.mark.timeout(3600)]
@@ -124,21 +124,39 @@ async def conversations(url: str) -> Answers:
 
 
 async def test_conversations_find_their_cache(places: list[Place], tmp_path: Path) -> None:
-    async def run(policy: str) -> Answers:
+    async def run(router: str, policy: str) -> Answers:
         for one in places:
             httpx.post(f"{one.url}/reset_prefix_cache", timeout=60).raise_for_status()
         arguments = of_events(places) if policy == "kv_aware" else []
-        with vllm_router([one.url for one in places], policy, tmp_path / f"{policy}.log", *arguments) as url:
+        urls = [one.url for one in places]
+        with running_router(router, urls, policy, tmp_path / f"{router}-{policy}.log", *arguments) as url:
             return await conversations(url)
 
     alone = await conversations(places[0].url)
-    answers = {policy: await run(policy) for policy in ("round_robin", "cache_aware", "kv_aware")}
+    answers = {
+        (router, policy): await run(router, policy)
+        for router, policy in (
+            ("vllm-router", "round_robin"),
+            ("vllm-router", "cache_aware"),
+            ("vllm-router", "kv_aware"),
+            ("sglang-router", "cache_aware"),
+        )
+    }
     figures = {name: f"{found.hits:.3f} of {found.prompt_tokens}" for name, found in answers.items()}
     print(f"one server: {alone.hits:.3f} of {alone.prompt_tokens}; {figures}")  # noqa: T201
     # Whichever server a turn went to.
-    assert {policy for policy, found in answers.items() if found.texts != alone.texts} == set()
-    assert answers["cache_aware"].hits > answers["round_robin"].hits + 0.1, figures
-    assert answers["kv_aware"].hits > answers["round_robin"].hits, figures
+    assert {name for name, found in answers.items() if found.texts != alone.texts} == set()
+    in_turn = answers["vllm-router", "round_robin"].hits
+    assert answers["vllm-router", "cache_aware"].hits > in_turn + 0.1, figures
+    assert answers["sglang-router", "cache_aware"].hits > in_turn + 0.1, figures
+    assert answers["vllm-router", "kv_aware"].hits > in_turn, figures
+
+
+def test_a_router_knows_what_a_server_serves(places: list[Place], tmp_path: Path) -> None:
+    """Before it has another model's server next to it."""
+    with running_router("sglang-router", [places[0].url], "round_robin", tmp_path / "log") as url:
+        models = httpx.get(f"{url}/v1/models", timeout=60).json()
+    assert [model["id"] for model in models["data"]] == ["demo"]
 
 
 class Stream:
@@ -167,14 +185,15 @@ class Stream:
             self.error = repr(error)
 
 
+@pytest.mark.parametrize("router", COMMANDS)
 async def test_a_server_that_is_killed_ends_its_own_streams_alone(
-    places: list[Place], repository: Path, tmp_path: Path
+    router: str, places: list[Place], repository: Path, tmp_path: Path
 ) -> None:
     stays = places[0]
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.suppress(ServerFailedError))
         dies = stack.enter_context(place(repository))
-        url = stack.enter_context(vllm_router([stays.url, dies.url], "round_robin", tmp_path / "log"))
+        url = stack.enter_context(running_router(router, [stays.url, dies.url], "round_robin", tmp_path / "log"))
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=600) as client:
             streams = [Stream(client, number) for number in range(8)]
             await asyncio.gather(*(stream.began.wait() for stream in streams))

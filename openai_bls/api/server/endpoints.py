@@ -1,4 +1,4 @@
-"""/reset_prefix_cache and /tokenizer_info, as vLLM has them."""
+"""/reset_prefix_cache and /tokenizer_info, as vLLM has them; /server_info and /model_info, as SGLang has them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from openai_bls import __version__
 from openai_bls.api.common.queries import parse_query
 from openai_bls.api.endpoint import Endpoint, Operation
 from openai_bls.api.http.handlers import Api, JsonResponse
@@ -20,10 +21,34 @@ from openai_bls.pipeline.lifecycle.context import RequestContext
 
 
 class Query(msgspec.Struct):
-    """Query of both."""
+    """Query of all four."""
 
     model: str | None = None
     """A served name."""
+
+
+class ServerInfo(msgspec.Struct):
+    """A server with one engine, in the fields by which SGLang's router knows it."""
+
+    served_model_name: str
+    """Name that requests give as `model`."""
+    context_length: int
+    """Tokens of a prompt and its answer."""
+    max_running_requests: int
+    """Sequences that the engine runs at once."""
+    version: str
+    """Version of openai_bls."""
+
+
+class ModelInfo(msgspec.Struct):
+    """What a model takes and gives, in SGLang's fields."""
+
+    is_generation: bool
+    """Always true."""
+    has_image_understanding: bool
+    """Prompts may hold images."""
+    has_audio_understanding: bool
+    """Always false."""
 
 
 async def reset_prefix_cache(api: Api, request: Request, context: RequestContext) -> Response:
@@ -48,6 +73,19 @@ async def tokenizer_info(api: Api, request: Request, context: RequestContext) ->
         raise NotFoundError("The tokenizer of this model has no files here.")
     config = await asyncio.to_thread(_tokenizer_config, model.tokenizer_dir)
     return JsonResponse({**config, "input_modalities": model.info.input_modalities})
+
+
+async def server_info(api: Api, request: Request, context: RequestContext) -> Response:
+    """GET /server_info: of the default engine, or of the one that the query parameter `model` names."""
+    target = api.service.find(context, parse_query(request.query_params, Query).model)
+    info = target.model.info
+    return JsonResponse(ServerInfo(target.name, info.max_model_len, info.max_batch_size, __version__))
+
+
+async def model_info(api: Api, request: Request, context: RequestContext) -> Response:
+    """GET /model_info, for the same engine."""
+    info = api.service.find(context, parse_query(request.query_params, Query).model).model.info
+    return JsonResponse(ModelInfo(True, "image" in info.input_modalities, False))
 
 
 def _tokenizer_config(folder: Path) -> dict[str, Any]:
@@ -82,5 +120,19 @@ ENDPOINTS = (
             answer=dict[str, Any],
             query=Query,
         ),
+    ),
+    *(
+        Endpoint(
+            name=name,
+            paths=(f"/{name}",),
+            handler=handler,
+            method="GET",
+            has_guards=False,
+            operation=Operation(summary=summary, answer=answer, query=Query),
+        )
+        for name, handler, answer, summary in (
+            ("server_info", server_info, ServerInfo, "What SGLang's router asks of a server"),
+            ("model_info", model_info, ModelInfo, "What SGLang's router asks of a model"),
+        )
     ),
 )

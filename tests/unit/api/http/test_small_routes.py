@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from openai_bls import __version__
 from openai_bls.core.errors import InvalidRequestError
 from tests.unit.api.http_support import application, asked, until
-from tests.unit.core_support import Bench, ask
+from tests.unit.core_support import Bench, ask, engine_info
 
 
 def test_metrics_need_no_key_and_tell_of_requests_and_refusals() -> None:
@@ -59,3 +60,18 @@ def test_tokenizer_info(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("[")
     found = asked(bench, "/tokenizer_info", method="GET").json()
     assert found == {"tokenizer_class": None, "chat_template": "{{ 2 }}", "input_modalities": ["text"]}
+
+
+def test_what_a_router_asks() -> None:
+    bench = Bench(engine_info(input_modalities=("text", "image"), max_images=3))
+    info = bench.service.models.default.info
+    found = asked(bench, "/server_info", method="GET").json()
+    assert found == {
+        "served_model_name": "tiny",
+        "context_length": info.max_model_len,
+        "max_running_requests": info.max_batch_size,
+        "version": __version__,
+    }
+    found = asked(bench, "/model_info", method="GET").json()
+    assert found == {"is_generation": True, "has_image_understanding": True, "has_audio_understanding": False}
+    assert asked(Bench(api_key="k"), "/server_info", method="GET").status == 401
