@@ -9,10 +9,11 @@ from openai_bls.api.endpoint import Endpoint, TritonEntry
 FOLDERS = {
     "chat": "Chat completions and completions",
     "responses": "Responses",
+    "responses.conversations": "Conversations",
     "messages": "Messages",
-    "embeddings": "Embeddings",
-    "rerank": "Rerank and score",
-    "moderations": "Moderations",
+    "tasks.embeddings": "Embeddings",
+    "tasks.rerank": "Rerank and score",
+    "tasks.moderations": "Moderations",
     "tokenize": "Tokenize and detokenize",
     "lora": "Adapters",
     "models": "Models",
@@ -20,7 +21,7 @@ FOLDERS = {
     "triton_paths": "Triton's paths",
     "server": "Server",
 }
-"""Folders beside this module, each with an `endpoints.py` that has `ENDPOINTS`, and their titles in /openapi.json."""
+"""Packages beside this module, each with an `endpoints.py` that has `ENDPOINTS`, and their titles in /openapi.json."""
 
 
 def _endpoints(folder: str) -> tuple[Endpoint, ...]:

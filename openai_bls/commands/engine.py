@@ -7,9 +7,9 @@ import socket
 import sys
 from argparse import ArgumentParser, Namespace
 
-from openai_bls.core import process_folder
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.core.processes import guarded
+from openai_bls.core.processes import folder as process_folder
+from openai_bls.core.processes.process_tree import guarded
 from openai_bls.core.settings import ENV_PREFIX
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.transport.engine_process import options as worker_options

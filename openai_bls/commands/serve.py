@@ -13,11 +13,12 @@ from openai_bls.commands.build import within_serve
 from openai_bls.commands.options import add_place, address, count, names, repository
 from openai_bls.core import guide_names
 from openai_bls.core.manifest import EngineKind
-from openai_bls.launcher import checks, llmapi_job, llmapi_launch, workspace
+from openai_bls.launcher import checks, workspace
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.llmapi_launch import Launch, Launcher
-from openai_bls.launcher.ranks import RankOptions
+from openai_bls.launcher.ranks import llmapi_job, llmapi_launch
+from openai_bls.launcher.ranks.llmapi_launch import Launch, Launcher
+from openai_bls.launcher.ranks.ranks import RankOptions
 from openai_bls.launcher.recovery.supervisor import DEFAULT_RESTARTS
 from openai_bls.launcher.serving import exposure
 from openai_bls.launcher.serving.plan import ServeOptions

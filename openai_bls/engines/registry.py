@@ -48,7 +48,7 @@ ENGINES: dict[str, EngineEntry] = {
     "vllm": EngineEntry("openai_bls.engines.vllm.loading", "openai_bls.engines.vllm.options:VllmOptions"),
     "tensorrt_llm": EngineEntry("openai_bls.engines.tensorrt_llm.loading"),
     "null": EngineEntry(
-        "openai_bls.engines.null_loading", "openai_bls.engines.null_loading:NullOptions", needs_manifest=False
+        "openai_bls.engines.null.loading", "openai_bls.engines.null.loading:NullOptions", needs_manifest=False
     ),
 }
 """`Manifest.engine` → its entry."""

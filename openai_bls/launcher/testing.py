@@ -15,7 +15,7 @@ from openai_bls.core.manifest import MANIFEST_NAME
 from openai_bls.launcher import checks
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.logs import LoadWatcher, tail
-from openai_bls.launcher.ranks import RankOptions, plan_ranks
+from openai_bls.launcher.ranks.ranks import RankOptions, plan_ranks
 from openai_bls.launcher.readiness import expected_models, not_ready
 from openai_bls.launcher.recovery.abandoned_stubs import AbandonedStubs
 from openai_bls.launcher.recovery.stub_watch import stubs

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 
-from openai_bls.core.process_folder import VARIABLE as PROCESS_FOLDER_VARIABLE
-from openai_bls.core.processes import MARK_VARIABLE, OUTER_LIBRARY_PATH_VARIABLE
+from openai_bls.core.processes.folder import VARIABLE as PROCESS_FOLDER_VARIABLE
+from openai_bls.core.processes.process_tree import MARK_VARIABLE, OUTER_LIBRARY_PATH_VARIABLE
 from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings, PreprocessingSettings, TensorRtLlmSettings
 from openai_bls.engines.registry import ENGINES
 from openai_bls.launcher.checks import PORT_SETTINGS

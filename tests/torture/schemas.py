@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from openai_bls.api.chat.schema import ChatCompletionRequest, CompletionRequest
-from openai_bls.api.embeddings.schema import EmbeddingsBody
 from openai_bls.api.lora.endpoints import LoadBody, UnloadBody
 from openai_bls.api.messages.schema import MessagesRequest, PromptRequest
-from openai_bls.api.moderations.schema import ModerationsBody
-from openai_bls.api.rerank.schema import RerankBody, ScoreBody
 from openai_bls.api.responses.schema import CountRequest, CreateRequest
+from openai_bls.api.tasks.embeddings.schema import EmbeddingsBody
+from openai_bls.api.tasks.moderations.schema import ModerationsBody
+from openai_bls.api.tasks.rerank.schema import RerankBody, ScoreBody
 from openai_bls.api.tokenize.schema import ChatBody, DetokenizeBody, PromptBody
 from tests.pictures import BAD_FILES, data_uri, picture, png_bomb
 

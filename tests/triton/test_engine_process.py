@@ -20,7 +20,7 @@ from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.commands.main import main
-from openai_bls.core.processes import MARK_VARIABLE, marked_processes
+from openai_bls.core.processes.process_tree import MARK_VARIABLE, marked_processes
 from openai_bls.launcher.testing import RunningServer, ServerFailedError, run_server
 from openai_bls.launcher.tritonserver.ports import lease_ports
 from tests.triton import triton_client

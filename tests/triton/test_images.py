@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from openai_bls.core.processes import descendants
+from openai_bls.core.processes.process_tree import descendants
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.fakes.image_host import ImageHost, drips, ok, redirect
 from tests.pictures import BAD_FILES, HTML, data_uri, picture, png, png_bomb

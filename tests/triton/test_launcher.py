@@ -16,7 +16,7 @@ from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from openai_bls.commands.main import main
-from openai_bls.core.processes import MARK_VARIABLE
+from openai_bls.core.processes.process_tree import MARK_VARIABLE
 from openai_bls.launcher.checks import check_repository
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.readiness import get

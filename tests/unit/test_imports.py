@@ -101,6 +101,6 @@ def test_openai_bls(tokenizer_dir: Path) -> None:
 
 
 def test_tensorrt_llm_with_the_null_engine() -> None:
-    code = "import openai_bls.engines.null, openai_bls.triton_models.tensorrt_llm.frontend\n"
+    code = "import openai_bls.engines.null.engine, openai_bls.triton_models.tensorrt_llm.frontend\n"
     modules = loaded(imported_model("tensorrt_llm") + code)
     assert not modules & (_ENGINE | _SERVER | {"jinja2", "tokenizers", "tritonclient"})

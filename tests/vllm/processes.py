@@ -7,7 +7,7 @@ import select
 import time
 from pathlib import Path
 
-from openai_bls.core.processes import descendants
+from openai_bls.core.processes.process_tree import descendants
 
 
 def parent(pid: int) -> int:

@@ -25,8 +25,7 @@ from openai_bls.api.http.handlers import Api, JsonResponse
 from openai_bls.api.responses import answers, parsing, schema
 from openai_bls.api.responses.background import BackgroundStream, Following, Job, Jobs, recording_of
 from openai_bls.api.responses.compaction import QUESTION, CompactedResponse, summary_request
-from openai_bls.api.responses.conversation_endpoints import CONVERSATIONS
-from openai_bls.api.responses.conversation_store import ConversationStore, conversation_store
+from openai_bls.api.responses.conversations.store import ConversationStore, conversation_store
 from openai_bls.api.responses.items import OPTIONAL_TAGS, UNSUPPORTED_IN_ITEMS, FunctionCall, FunctionCallOutput, Item
 from openai_bls.api.responses.queries import (
     check_included,
@@ -374,5 +373,4 @@ ENDPOINTS = (
         ResponsesHandlers.cancel,
         operation=Operation(summary="Cancel a response in the background", answer=answers.Response),
     ),
-    *CONVERSATIONS,
 )

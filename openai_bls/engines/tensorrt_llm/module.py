@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from openai_bls.core.manifest import EngineLoadError, first_line
-from openai_bls.core.processes import names_a_rank
+from openai_bls.core.processes.process_tree import names_a_rank
 from openai_bls.engines.tensorrt_llm.interface import Flow, Version
 from openai_bls.engines.tensorrt_llm.versions import OLDEST
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from openai_bls.core.processes import descendants
+from openai_bls.core.processes.process_tree import descendants
 
 _PREFIX_VARIABLE = "VLLM_PROCESS_NAME_PREFIX"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from openai_bls.core.settings import ENV_PREFIX
 from openai_bls.launcher import checks
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ranks import RankOptions, orchestrator_flags, plan_ranks
+from openai_bls.launcher.ranks.ranks import RankOptions, orchestrator_flags, plan_ranks
 from openai_bls.launcher.readiness import expected_models
 from openai_bls.launcher.recovery.supervisor import DEFAULT_RESTARTS
 from openai_bls.launcher.serving.exposure import without_keys

@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from openai_bls.core.processes import OUTER_LIBRARY_PATH_VARIABLE
+from openai_bls.core.processes.process_tree import OUTER_LIBRARY_PATH_VARIABLE
 from openai_bls.launcher.errors import LaunchError
 
 if TYPE_CHECKING:

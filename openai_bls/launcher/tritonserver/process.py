@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openai_bls.core.processes import MARK_VARIABLE, guarded, marked_processes
+from openai_bls.core.processes.process_tree import MARK_VARIABLE, guarded, marked_processes
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.tritonserver.command import flag_values, has_backend_setting
 

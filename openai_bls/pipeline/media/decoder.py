@@ -16,7 +16,7 @@ from typing import IO, NamedTuple, cast
 
 from openai_bls.core.errors import EngineError, OverloadedError
 from openai_bls.core.media import Image
-from openai_bls.core.processes import interpreter
+from openai_bls.core.processes.process_tree import interpreter
 from openai_bls.pipeline.media import decode_worker
 from openai_bls.pipeline.media.errors import ImageCode, ImageError
 

@@ -12,7 +12,7 @@ import msgspec
 
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.manifest import EngineLoadError, load_manifest
-from openai_bls.core.processes import interpreter
+from openai_bls.core.processes.process_tree import interpreter
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.load_memory import LoadMemory, load_memory
 from openai_bls.engines.registry import ENGINES, create_engine

@@ -15,9 +15,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from openai_bls.core import process_folder
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.core.processes import (
+from openai_bls.core.processes import folder as process_folder
+from openai_bls.core.processes.process_tree import (
     OUTER_LIBRARY_PATH_VARIABLE,
     descendants,
     guarded,

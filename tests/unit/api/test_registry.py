@@ -19,7 +19,8 @@ from tests.unit.core_support import Answered, Bench, ask
 
 def test_every_folder_with_endpoints_is_registered() -> None:
     here = Path(openai_bls.api.__file__).parent
-    assert sorted(FOLDERS) == sorted(path.parent.name for path in here.glob("*/endpoints.py"))
+    found = [".".join(path.parent.relative_to(here).parts) for path in here.rglob("endpoints.py")]
+    assert sorted(FOLDERS) == sorted(found)
 
 
 def test_names_and_paths_are_unique() -> None:

@@ -12,15 +12,15 @@ from typing import Any
 import msgspec.inspect as mi
 
 from openai_bls.api.chat.schema import ChatCompletionRequest, CompletionRequest
-from openai_bls.api.embeddings.schema import EmbeddingsBody
 from openai_bls.api.lora.endpoints import LoadBody, UnloadBody
 from openai_bls.api.messages.schema import MessagesRequest
-from openai_bls.api.moderations.schema import ModerationsBody
 from openai_bls.api.openapi.field_docs import field_docs
 from openai_bls.api.openapi.json_schema import is_passed_on, verdict
 from openai_bls.api.registry import ENDPOINTS
-from openai_bls.api.rerank.schema import RerankBody, ScoreBody
 from openai_bls.api.responses.schema import CreateRequest
+from openai_bls.api.tasks.embeddings.schema import EmbeddingsBody
+from openai_bls.api.tasks.moderations.schema import ModerationsBody
+from openai_bls.api.tasks.rerank.schema import RerankBody, ScoreBody
 from tests.unit.docs.pages import ROOT, code, text
 
 PAGES = [f"docs/{name}.md" for name in ("api", "api-tools", "api-responses", "api-endpoints", "metrics")]

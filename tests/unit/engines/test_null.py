@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from openai_bls.core.engine_types import Grammar, Logprobs, SamplingParams
-from openai_bls.engines.null import next_due
+from openai_bls.engines.null.engine import next_due
 from tests.unit.engines.engine_support import VOCAB_SIZE, request
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from openai_bls.core.manifest import (
 )
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.embedded.options import EngineOptions, with_settings
-from openai_bls.engines.null_loading import NullOptions
+from openai_bls.engines.null.loading import NullOptions
 from openai_bls.engines.registry import ENGINES, create_engine, parse_options
 from tests.unit.engines.engine_support import Recorder, change
 

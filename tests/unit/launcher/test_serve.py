@@ -20,7 +20,7 @@ from openai_bls.launcher.checks import with_tls
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.doctor import doctor, examine
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ranks import RankOptions
+from openai_bls.launcher.ranks.ranks import RankOptions
 from openai_bls.launcher.readiness import expected_models, get, not_ready, served_models
 from openai_bls.launcher.serving import exposure
 from openai_bls.launcher.serving import plan as serve_plan

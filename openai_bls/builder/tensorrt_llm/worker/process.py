@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from openai_bls.core.processes import guarded, names_a_rank
+from openai_bls.core.processes.process_tree import guarded, names_a_rank
 
 _POLL_SECONDS = 0.2
 # From the order to stop to the kill: TensorRT does not listen, but ranks may.

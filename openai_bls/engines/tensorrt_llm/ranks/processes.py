@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from openai_bls.core.processes import descendants
+from openai_bls.core.processes.process_tree import descendants
 
 # Programs of ranks: mpi4py's worker, and that of `trtllm-llmapi-launch`.
 _PROGRAMS = (b"mpi4py.futures.server", b"mgmn_worker_node", b"mgmn_leader_node")

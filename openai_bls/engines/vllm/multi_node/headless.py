@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
 from openai_bls.core.manifest import EngineLoadError, first_line
-from openai_bls.core.process_folder import note_shared_memory
+from openai_bls.core.processes.folder import note_shared_memory
 from openai_bls.engines.vllm.multi_node.nodes import Nodes
 from openai_bls.engines.vllm.multi_node.watch import Link
 

@@ -15,8 +15,9 @@ from starlette.applications import Starlette
 
 from openai_bls.api.http.handlers import Api
 from openai_bls.api.http.write_batcher import WriteBatcher
-from openai_bls.api.responses.conversation_endpoints import ConversationHandlers
-from openai_bls.api.responses.conversation_store import ConversationStore
+from openai_bls.api.responses.conversations import endpoints as conversation_endpoints
+from openai_bls.api.responses.conversations.endpoints import ConversationHandlers
+from openai_bls.api.responses.conversations.store import ConversationStore
 from openai_bls.api.responses.endpoints import ENDPOINTS, ResponsesHandlers
 from openai_bls.api.responses.store import ResponseStore
 from openai_bls.output.detect import detect
@@ -162,7 +163,8 @@ class Place:
         responses, conversations = api.shared(ResponsesHandlers), api.shared(ConversationHandlers)
         responses.store = conversations.responses = self.store
         responses.conversations = conversations.store = self.conversations
-        return Starlette(routes=[route for endpoint in ENDPOINTS for route in endpoint.routes(api)])
+        endpoints = (*ENDPOINTS, *conversation_endpoints.ENDPOINTS)
+        return Starlette(routes=[route for endpoint in endpoints for route in endpoint.routes(api)])
 
     def ask(
         self, method: str, path: str, body: Any = b"", query: str = "", feed: Callable[[], None] | None = None

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.conversations import Conversation, ConversationDeletedResource, ConversationItemList
 
-from openai_bls.api.responses.conversation_store import ConversationStore
+from openai_bls.api.responses.conversations.store import ConversationStore
 from openai_bls.core.errors import InvalidRequestError
 from tests.unit.api.http_support import until
 from tests.unit.api.responses.responses_support import PATH, Client, Place, checked

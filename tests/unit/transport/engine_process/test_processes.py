@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.core.processes import MARK_VARIABLE, marked_processes
+from openai_bls.core.processes.process_tree import MARK_VARIABLE, marked_processes
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.transport.engine_process import loading
 from openai_bls.transport.engine_process import source as sources
@@ -46,7 +46,7 @@ import json, runpy, sys
 sys.argv = [sys.argv[1]]
 before = set(sys.modules)
 runpy.run_path(sys.argv[0])
-import openai_bls.commands.engine, openai_bls.engines.null_loading, openai_bls.transport.engine_process.worker
+import openai_bls.commands.engine, openai_bls.engines.null.loading, openai_bls.transport.engine_process.worker
 packages = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(json.dumps(sorted(packages - set(sys.stdlib_module_names))))
 """

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.common.bodies import convert
-from openai_bls.api.embeddings.schema import parse_embeddings
 from openai_bls.api.lora.endpoints import LoadBody, UnloadBody
-from openai_bls.api.moderations.schema import parse_moderations
 from openai_bls.api.registry import TRITON_ENTRIES
-from openai_bls.api.rerank.schema import parse_rerank, parse_score
+from openai_bls.api.tasks.embeddings.schema import parse_embeddings
+from openai_bls.api.tasks.moderations.schema import parse_moderations
+from openai_bls.api.tasks.rerank.schema import parse_rerank, parse_score
 from openai_bls.api.tokenize.schema import DetokenizeBody, parse_tokenize
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.triton_models.openai_bls.generate_extension import assemble

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openai_bls.core.processes import descendants, guarded
+from openai_bls.core.processes.process_tree import descendants, guarded
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.stop_requests import stop_requests
 from openai_bls.launcher.tritonserver.process import FOLLOW_SECONDS

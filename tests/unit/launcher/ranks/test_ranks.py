@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from openai_bls.launcher import ranks
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ranks import (
+from openai_bls.launcher.ranks import ranks
+from openai_bls.launcher.ranks.ranks import (
     EngineHead,
     RankOptions,
     TensorRtLlmHead,

@@ -11,7 +11,7 @@ import numpy as np
 from openai_bls.api.common.bodies import PromptUsage
 from openai_bls.api.common.encoding import new_id
 from openai_bls.api.common.one_shot import Tally, admitted
-from openai_bls.api.rerank.schema import (
+from openai_bls.api.tasks.rerank.schema import (
     DocumentObject,
     RerankAnswer,
     RerankResult,

@@ -47,7 +47,8 @@ def job(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     script.write_text(SERVED)
     served = [sys.executable, "-I", "-S", str(script)]
     words = ["sh", "-c", JOB, "job", *served]
-    run = f"import sys; from openai_bls.launcher.llmapi_job import run; sys.exit(run({words}, {served}, follow_s=0.0))"
+    imported = "import sys; from openai_bls.launcher.ranks.llmapi_job import run"
+    run = f"{imported}; sys.exit(run({words}, {served}, follow_s=0.0))"
     environment = {**os.environ, "JOB_FOLDER": str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-c", run], env=environment, stdout=subprocess.PIPE)
     assert process.stdout is not None

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 
 from openai_bls.api.common.one_shot import admitted
-from openai_bls.api.embeddings.schema import (
+from openai_bls.api.tasks.embeddings.schema import (
     EmbeddingsAnswer,
     EmbeddingsBody,
     answer_of,
     encode_vector,
     parse_embeddings,
 )
-from openai_bls.api.embeddings.task_serving import embed_by_task
+from openai_bls.api.tasks.embeddings.task_serving import embed_by_task
 from openai_bls.core.engine_types import GenerationRequest, PromptRequest, TokenDelta
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, ModelNotFoundError, engine_failure
 from openai_bls.pipeline.admission.ticket import Ticket

@@ -8,7 +8,7 @@ import numpy as np
 
 from openai_bls.api.common.one_shot import admitted
 from openai_bls.api.common.unsupported import Unsupported, refuse_unsupported
-from openai_bls.api.embeddings.schema import (
+from openai_bls.api.tasks.embeddings.schema import (
     EmbeddingsAnswer,
     EmbeddingsBody,
     answer_of,

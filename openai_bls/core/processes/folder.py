@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.core.processes import marked_processes
+from openai_bls.core.processes.process_tree import marked_processes
 
 VARIABLE = "OPENAI_BLS_PROCESS_FOLDER"
 _NOTES = "shared_memory"  # guardian.py knows the name

@@ -13,7 +13,7 @@ from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.manifest import EngineLoadError, Manifest, Milliseconds, NotNegative, NullSettings, checkpoint_dir
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.capabilities import MAX_LOGPROBS
-from openai_bls.engines.null import SUPPORTED, NullEngine
+from openai_bls.engines.null.engine import SUPPORTED, NullEngine
 
 _PREFIX = "null_"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from openai_bls.api.endpoint import Smoke, expect, one_shot
-from openai_bls.api.rerank.schema import RerankBody, ScoreBody
-from openai_bls.api.rerank.serving import rerank, score
+from openai_bls.api.tasks.rerank.schema import RerankBody, ScoreBody
+from openai_bls.api.tasks.rerank.serving import rerank, score
 from openai_bls.core.errors import ModelAnswerError
 
 _QUERY = "What is the capital of France?"

@@ -1,7 +1,7 @@
 """Guardian process between a program and a server that it starts: nothing outlives either of them.
 
 The server is a tritonserver of the launcher's or an engine's process. This is run as a script
-(`openai_bls.core.processes`), never imported, with the standard library only (it starts in a few
+(`openai_bls.core.processes.process_tree`), never imported, with the standard library only (it starts in a few
 hundredths of a second)::
 
     python -I -S guardian.py <lifeline fd> <grace> <shm prefix> <folder> <ranks> <follow> <session> <command> ...
@@ -23,7 +23,7 @@ machine an engine that is in another group than its reader has half the throughp
 - SIGTERM drains: tritonserver gets a SIGTERM. A second SIGTERM, SIGQUIT, or the grace period's end
   kills.
 - At the end the server's shared-memory regions are removed, and the `<folder>` of an engine's process with the regions
-  that are noted in it (`process_folder.py`); what was killed cannot do that.
+  that are noted in it (`folder.py`); what was killed cannot do that.
 
 An mpirun does not drain: told to end by SIGTERM it kills its ranks within a second (measured with Open MPI 4.1.8 and
 5.0.11). So the orders go to the ranks on this machine, past it:

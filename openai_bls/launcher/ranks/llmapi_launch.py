@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from openai_bls.engines.tensorrt_llm.ranks.llmapi_launch import PROXY_VARIABLE
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ranks import RankOptions, engine_heads, exported, mpirun_options
+from openai_bls.launcher.ranks.ranks import RankOptions, engine_heads, exported, mpirun_options
 from openai_bls.launcher.readiness import expected_models
 from openai_bls.launcher.tritonserver.mpi_job import find_mpirun
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from openai_bls.api.embeddings.schema import EmbeddingsBody
-from openai_bls.api.embeddings.serving import embed
 from openai_bls.api.endpoint import Smoke, expect, one_shot
+from openai_bls.api.tasks.embeddings.schema import EmbeddingsBody
+from openai_bls.api.tasks.embeddings.serving import embed
 from openai_bls.core.errors import ModelAnswerError
 
 

@@ -18,7 +18,7 @@ from openai_bls.api.common.queries import NoQuery, page, parse_query
 from openai_bls.api.endpoint import Endpoint, Operation
 from openai_bls.api.http.handlers import Api, JsonResponse
 from openai_bls.api.responses import answers
-from openai_bls.api.responses.conversation_store import Conversation, ConversationStore, conversation_store
+from openai_bls.api.responses.conversations.store import Conversation, ConversationStore, conversation_store
 from openai_bls.api.responses.items import OPTIONAL_TAGS, InputItem, Item, item_parts, read_input
 from openai_bls.api.responses.queries import included_items, parse_with_include
 from openai_bls.api.responses.schema import ItemQuery, PageQuery
@@ -192,7 +192,7 @@ def _endpoint(
     return Endpoint(name=name, method=method, paths=(path,), handler=handle, operation=operation)
 
 
-CONVERSATIONS = (
+ENDPOINTS = (
     _endpoint(
         "conversations",
         "POST",

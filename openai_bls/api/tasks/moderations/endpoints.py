@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from openai_bls.api.endpoint import Smoke, expect, one_shot
-from openai_bls.api.moderations.schema import ModerationsBody
-from openai_bls.api.moderations.serving import moderate
+from openai_bls.api.tasks.moderations.schema import ModerationsBody
+from openai_bls.api.tasks.moderations.serving import moderate
 from openai_bls.core.errors import ModelAnswerError
 
 

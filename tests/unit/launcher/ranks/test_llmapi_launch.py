@@ -14,8 +14,8 @@ from openai_bls.core.manifest import EngineLoadError, TensorRtLlmRecord
 from openai_bls.engines.tensorrt_llm.loading import check_gpus
 from openai_bls.engines.tensorrt_llm.ranks.llmapi_launch import PROXY_VARIABLE
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.llmapi_launch import Launch, command
-from openai_bls.launcher.ranks import RankOptions
+from openai_bls.launcher.ranks.llmapi_launch import Launch, command
+from openai_bls.launcher.ranks.ranks import RankOptions
 
 WORDS = ["serve", "--model-repository", "models", "--launcher", "srun", "--gpus-per-node=8", "--host", "0.0.0.0", "--"]
 INNER = ["trtllm-llmapi-launch", sys.executable, "-m", "openai_bls"]

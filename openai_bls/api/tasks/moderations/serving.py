@@ -6,7 +6,7 @@ from typing import Any
 
 from openai_bls.api.common.encoding import new_id
 from openai_bls.api.common.one_shot import admitted
-from openai_bls.api.moderations.schema import Moderation, ModerationsAnswer, parse_moderations
+from openai_bls.api.tasks.moderations.schema import Moderation, ModerationsAnswer, parse_moderations
 from openai_bls.core.errors import ModelAnswerError
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from openai_bls.core import config_pbtxt
-from openai_bls.core.processes import names_a_rank
+from openai_bls.core.processes.process_tree import names_a_rank
 from openai_bls.launcher.checks import engine_models
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.tritonserver.command import has_backend_setting, has_flag

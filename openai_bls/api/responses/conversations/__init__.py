@@ -1,0 +1,1 @@
+"""/v1/conversations, and the conversations that responses are made in."""

@@ -1,0 +1,1 @@
+"""APIs that are served by task models, and embeddings: one folder for each."""

@@ -1,0 +1,1 @@
+"""Processes that must not outlive their starter: their guardian, their folder, and the tree that they make."""

@@ -1,0 +1,1 @@
+"""The null engine, which emits given tokens at a given pace, for tests and benchmarks."""
