@@ -21,7 +21,7 @@ from openai_bls.launcher.ranks.llmapi_launch import Launch, Launcher
 from openai_bls.launcher.ranks.ranks import RankOptions
 from openai_bls.launcher.recovery.supervisor import DEFAULT_RESTARTS
 from openai_bls.launcher.serving import exposure
-from openai_bls.launcher.serving.plan import ServeOptions
+from openai_bls.launcher.serving.options import ServeOptions
 from openai_bls.launcher.serving.serve import serve
 from openai_bls.launcher.tritonserver.command import find_server
 from openai_bls.launcher.tritonserver.process import DEFAULT_EXIT_TIMEOUT_SECONDS

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from openai_bls.launcher.serving.plan import ServeOptions
+    from openai_bls.launcher.serving.options import ServeOptions
 
 
 def settings_of(repository: Path, environ: Mapping[str, str]) -> OpenAiBlsSettings | None:

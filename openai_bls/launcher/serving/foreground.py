@@ -13,7 +13,8 @@ from openai_bls.launcher.recovery.abandoned_stubs import AbandonedStubs
 from openai_bls.launcher.recovery.stub_watch import StubWatch, stubs
 from openai_bls.launcher.serving.examples import KEY_VARIABLE, examples
 from openai_bls.launcher.serving.exposure import settings_of
-from openai_bls.launcher.serving.plan import ServeOptions, Start
+from openai_bls.launcher.serving.options import ServeOptions
+from openai_bls.launcher.serving.plan import Start
 from openai_bls.launcher.tritonserver.command import flag_values
 from openai_bls.launcher.tritonserver.process import ServerProcess
 from openai_bls.pipeline.metrics.restarts import RestartCounts

@@ -1,26 +1,25 @@
-"""Options of `serve`, and what they stand for: the server, its command and its environment."""
+"""Plan of a start: the server, its command and its environment, from the options of `serve`."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openai_bls.core.settings import ENV_PREFIX
 from openai_bls.launcher import checks
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ranks.ranks import RankOptions, orchestrator_flags, plan_ranks
+from openai_bls.launcher.ranks.ranks import orchestrator_flags, plan_ranks
 from openai_bls.launcher.readiness import expected_models
-from openai_bls.launcher.recovery.supervisor import DEFAULT_RESTARTS
 from openai_bls.launcher.serving.exposure import without_keys
 from openai_bls.launcher.serving.forwarded_headers import forwarded_headers
+from openai_bls.launcher.serving.options import ServeOptions
 from openai_bls.launcher.tritonserver.command import Server, has_flag, prepare
 from openai_bls.launcher.tritonserver.loading import load_flags
 from openai_bls.launcher.tritonserver.mpi_job import MpiJob
-from openai_bls.launcher.tritonserver.ports import Ports
-from openai_bls.launcher.tritonserver.process import DEFAULT_EXIT_TIMEOUT_SECONDS, full_command
+from openai_bls.launcher.tritonserver.process import full_command
 from openai_bls.launcher.tritonserver.release import closed_shared_memory, model_control
 
 if TYPE_CHECKING:
@@ -39,49 +38,6 @@ _OWN_FLAGS = {
     "--exit-timeout-secs": "--exit-timeout",
     "--log-file": "--log-file",
 }
-
-
-@dataclass(frozen=True)
-class ServeOptions:
-    """Options of `openai-bls serve`."""
-
-    repository: Path = Path("model_repository")
-    ports: Ports = field(default_factory=Ports)
-    host: str = "127.0.0.1"
-    """Address of /v1."""
-    triton_host: str = ""
-    """Address of Triton's own ports; empty is that of /v1."""
-    metrics_host: str = ""
-    """Address of Triton's metrics; empty is that of its other ports."""
-    api_key: str | None = None
-    """Key that requests must have; None is that of the environment."""
-    log_file: Path | None = None
-    exit_timeout: int = DEFAULT_EXIT_TIMEOUT_SECONDS
-    restarts: int = DEFAULT_RESTARTS
-    """Restarts within ten minutes, of the server and of each model; 0 for none."""
-    verbose: bool = False
-    ssl_certfile: Path | None = None
-    ssl_keyfile: Path | None = None
-    ssl_ca_certs: Path | None = None
-    ranks: RankOptions = field(default_factory=RankOptions)
-    dry_run: bool = False
-    further_repositories: Sequence[Path] = ()
-    extra: Sequence[str] = ()
-
-    @property
-    def triton_address(self) -> str:
-        """Address of Triton's own ports."""
-        return self.triton_host or self.host
-
-    @property
-    def own_environment(self) -> dict[str, str]:
-        """Variables of the server that the command line sets."""
-        return {} if self.api_key is None else {f"{ENV_PREFIX}API_KEY": self.api_key}
-
-    @property
-    def metrics_address(self) -> str:
-        """Address of Triton's metrics."""
-        return self.metrics_host or self.triton_address
 
 
 def triton_flags(options: ServeOptions) -> list[str]:

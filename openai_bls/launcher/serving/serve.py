@@ -16,7 +16,8 @@ from openai_bls.launcher.logs import LogFollower
 from openai_bls.launcher.recovery.supervisor import WINDOW_SECONDS, Backoff
 from openai_bls.launcher.serving import exposure
 from openai_bls.launcher.serving.foreground import POLL_SECONDS, Foreground
-from openai_bls.launcher.serving.plan import ServeOptions, Start, dry_run, plan
+from openai_bls.launcher.serving.options import ServeOptions
+from openai_bls.launcher.serving.plan import Start, dry_run, plan
 from openai_bls.launcher.stop_requests import stop_requests
 from openai_bls.launcher.tritonserver.process import ServerProcess
 from openai_bls.launcher.tritonserver.release import exposure_warning

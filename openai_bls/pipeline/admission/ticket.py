@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from openai_bls.core.errors import ApiError
 from openai_bls.core.request import Deadline
-
-if TYPE_CHECKING:
-    from openai_bls.pipeline.admission.admission import Admission
 
 
 class Job(Protocol):
@@ -20,6 +17,22 @@ class Job(Protocol):
 
     def fail(self, error: ApiError) -> None:
         """End it with `error`: it will not be submitted."""
+        ...
+
+
+class Counter(Protocol):
+    """What gives places: `pipeline.admission.admission.Admission`."""
+
+    def enter(self, ticket: Ticket) -> None:
+        """See `Ticket.enter`."""
+        ...
+
+    def sequence_ended(self, ticket: Ticket) -> None:
+        """See `Ticket.sequence_ended`."""
+        ...
+
+    def leave(self, ticket: Ticket, output_tokens: int, first_token_at: float | None, *, done: bool) -> None:
+        """See `Ticket.leave`."""
         ...
 
 
@@ -54,7 +67,7 @@ class Ticket:
 
     def __init__(
         self,
-        admission: Admission,
+        admission: Counter,
         key: str,
         prompt_tokens: int,
         cost_tokens: int,

@@ -25,7 +25,8 @@ from openai_bls.launcher.readiness import expected_models, get, not_ready, serve
 from openai_bls.launcher.serving import exposure
 from openai_bls.launcher.serving import plan as serve_plan
 from openai_bls.launcher.serving.examples import examples
-from openai_bls.launcher.serving.plan import ServeOptions, triton_flags
+from openai_bls.launcher.serving.options import ServeOptions
+from openai_bls.launcher.serving.plan import triton_flags
 from openai_bls.launcher.serving.serve import make_log
 from openai_bls.launcher.tritonserver.ports import Ports
 from openai_bls.triton_models.repository.render_configs import configure
