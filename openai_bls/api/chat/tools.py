@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.api.chat import schema
+from openai_bls.api.chat import messages, schema
 from openai_bls.api.common.large_bodies import check_values
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.media import ImageSource
@@ -31,10 +31,10 @@ def tool_use(request: schema.ChatCompletionRequest) -> ToolUse | None:
     if choice == "none":
         return None
     offered = [msgspec.to_builtins(tool) for tool in request.tools]
-    if isinstance(choice, schema.NamedToolChoice):
+    if isinstance(choice, messages.NamedToolChoice):
         name = choice.function.name
         return ToolUse(offered=offered, callable=_named(offered, [name]), required=True, name=name)
-    if isinstance(choice, schema.AllowedToolsChoice):
+    if isinstance(choice, messages.AllowedToolsChoice):
         allowed = choice.allowed_tools
         named = _named(offered, [tool.function.name for tool in allowed.tools])
         return ToolUse(offered=offered, callable=named, required=allowed.mode == "required", checked=True)
@@ -51,18 +51,18 @@ def _named(tools: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]
 
 
 def _content(
-    content: schema.Content | schema.MediaContent | None, param: str, images: list[ImageSource]
+    content: messages.Content | messages.MediaContent | None, param: str, images: list[ImageSource]
 ) -> str | list[dict[str, Any]]:
     """A message's content for chat templates: a string, or parts if it has images, which are added to `images`."""
     if content is None:
         return ""
     if isinstance(content, str):
         return content
-    if not any(isinstance(part, schema.ImagePart) for part in content):
+    if not any(isinstance(part, messages.ImagePart) for part in content):
         return "\n".join(_text(part) for part in content)
     parts: list[dict[str, Any]] = []
     for at, part in enumerate(content):
-        if isinstance(part, schema.ImagePart):
+        if isinstance(part, messages.ImagePart):
             images.append(_image(part.image_url, f"{param}[{at}].image_url"))
             parts.append({"type": "image"})
         else:
@@ -70,20 +70,20 @@ def _content(
     return parts
 
 
-def _text(part: schema.TextPart | schema.RefusalPart | schema.ImagePart) -> str:
-    if isinstance(part, schema.RefusalPart):
+def _text(part: messages.TextPart | messages.RefusalPart | messages.ImagePart) -> str:
+    if isinstance(part, messages.RefusalPart):
         return part.refusal
-    assert isinstance(part, schema.TextPart)
+    assert isinstance(part, messages.TextPart)
     return part.text
 
 
-def _image(image: schema.ImageUrl, param: str) -> ImageSource:
+def _image(image: messages.ImageUrl, param: str) -> ImageSource:
     if (image.url is None) == (image.file_id is None):
         raise InvalidRequestError(f"'{param}' must have 'url' or 'file_id', one of them.", param=param)
     return ImageSource(image.url or "", param, image.detail or "auto", image.file_id or "")
 
 
-def template_message(message: schema.Message, index: int, images: list[ImageSource]) -> dict[str, Any]:
+def template_message(message: messages.Message, index: int, images: list[ImageSource]) -> dict[str, Any]:
     """Message number `index` for chat templates: content a string or parts, tool arguments an object.
 
     Args:
@@ -96,9 +96,9 @@ def template_message(message: schema.Message, index: int, images: list[ImageSour
     """
     role = message.__struct_config__.tag
     result: dict[str, Any] = {"role": "system" if role == "developer" else role}
-    if isinstance(message, schema.ToolMessage) and message.tool_call_id is not None:
+    if isinstance(message, messages.ToolMessage) and message.tool_call_id is not None:
         result["tool_call_id"] = message.tool_call_id
-    if isinstance(message, schema.AssistantMessage):
+    if isinstance(message, messages.AssistantMessage):
         for name in ("function_call", "audio"):
             if getattr(message, name) is not None:
                 raise InvalidRequestError(
@@ -117,7 +117,7 @@ def template_message(message: schema.Message, index: int, images: list[ImageSour
                 _tool_call(call, f"messages[{index}].tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
             ]
     content = _content(message.content, f"messages[{index}].content", images)
-    if not content and isinstance(message, schema.AssistantMessage):
+    if not content and isinstance(message, messages.AssistantMessage):
         content = message.refusal or ""
     result["content"] = content
     if message.name is not None:
@@ -125,7 +125,7 @@ def template_message(message: schema.Message, index: int, images: list[ImageSour
     return result
 
 
-def _tool_call(call: schema.ToolCall, param: str) -> dict[str, Any]:
+def _tool_call(call: messages.ToolCall, param: str) -> dict[str, Any]:
     if len(call.function.arguments) > _MAX_ARGUMENT_VALUES:
         check_values(call.function.arguments.encode(), _MAX_ARGUMENT_VALUES, f"{param}.function.arguments")
     try:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from openai_bls.api.chat import schema
+from openai_bls.api.chat.messages import AssistantMessage, Message
 from openai_bls.api.chat.tools import template_message, tool_use
 from openai_bls.api.common.bodies import convert, fault, texts_or_token_ids
 from openai_bls.api.common.faults import TOO_DEEP, decoded
@@ -82,8 +83,8 @@ def _checked(request: schema.ChatCompletionRequest | schema.CompletionRequest, m
         raise InvalidRequestError(TOO_DEEP) from None
 
 
-def _parts(message: schema.Message) -> int:
-    calls = message.tool_calls if isinstance(message, schema.AssistantMessage) else None
+def _parts(message: Message) -> int:
+    calls = message.tool_calls if isinstance(message, AssistantMessage) else None
     return max(1, len(calls or ()) + (len(message.content) if isinstance(message.content, list) else 0))
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
-from openai_bls.api.chat.schema import FunctionName
+from openai_bls.api.chat.messages import FunctionName
 from openai_bls.api.common.documented import PER_TOKEN, documented
 from openai_bls.api.common.unsupported import Unsupported
 from openai_bls.core.request import Timeout

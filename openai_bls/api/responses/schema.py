@@ -12,7 +12,8 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from openai_bls.api.chat.formats import FormatName, JsonObjectFormat, TextFormat
-from openai_bls.api.chat.schema import FunctionName, PositiveInt
+from openai_bls.api.chat.messages import FunctionName
+from openai_bls.api.chat.schema import PositiveInt
 from openai_bls.api.common.bodies import Metadata
 from openai_bls.api.common.documented import documented
 from openai_bls.api.common.unsupported import Unsupported

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta
 
-from openai_bls.api.chat.schema import Message, TokenId
+from openai_bls.api.chat.messages import Message
+from openai_bls.api.chat.schema import TokenId
 from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.common.bodies import convert
 from openai_bls.api.common.documented import PER_TOKEN, documented

@@ -1,0 +1,163 @@
+"""Messages of a chat completion, their parts, and its tools, field by field.
+
+Source: the OpenAI API reference for chat completions; vLLM's names for the additions.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from openai_bls.api.common.documented import PER_TOKEN
+from openai_bls.core.media import ImageDetail
+
+# OpenAI allows 64 characters, Anthropic 128.
+FunctionName = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.\-]+\Z")]
+
+
+class TextPart(msgspec.Struct, tag_field="type", tag="text"):
+    """A content part; audio and files are refused."""
+
+    text: str
+
+
+class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal"):
+    """An assistant's refusal, fed back."""
+
+    refusal: str
+
+
+class ImageUrl(msgspec.Struct, forbid_unknown_fields=True):
+    """An image, by one of `url` and `file_id`."""
+
+    url: str | None = None
+    """A `data:` URI with base64 of a PNG, JPEG, WebP or still GIF, or an http or https URL of a host that the setting
+    `image_url_hosts` allows."""
+    detail: ImageDetail | None = None
+    """`low` scales the image down to fit 512 x 512 pixels; `high` and `auto` take it as it is."""
+    # ours
+    file_id: str | None = None
+    """A file of /v1/files with the purpose `vision` or `user_data`."""
+
+
+class ImagePart(msgspec.Struct, tag_field="type", tag="image_url", forbid_unknown_fields=True):
+    """An image, for a model whose card in /v1/models has `image` among its `input_modalities`."""
+
+    image_url: ImageUrl
+
+
+Content = str | Annotated[list[TextPart | RefusalPart], PER_TOKEN]
+MediaContent = str | Annotated[list[TextPart | RefusalPart | ImagePart], PER_TOKEN]
+
+
+class FunctionCall(msgspec.Struct):
+    """The function of a tool call, as an assistant message carries it."""
+
+    name: str
+    arguments: str = "{}"
+    """JSON text."""
+
+
+class ToolCall(msgspec.Struct, tag_field="type", tag="function"):
+    """An earlier tool call, fed back."""
+
+    function: FunctionCall
+    id: str | None = None
+    index: int | None = None
+
+
+class SystemMessage(msgspec.Struct, tag_field="role", tag="system", forbid_unknown_fields=True):
+    """Instructions."""
+
+    content: Content
+    name: str | None = None
+
+
+class DeveloperMessage(msgspec.Struct, tag_field="role", tag="developer", forbid_unknown_fields=True):
+    """Instructions under their newer name; chat templates see a system message."""
+
+    content: Content
+    name: str | None = None
+
+
+class UserMessage(msgspec.Struct, tag_field="role", tag="user", forbid_unknown_fields=True):
+    """The user's words and images."""
+
+    content: MediaContent
+    name: str | None = None
+
+
+class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
+    """An earlier answer. Further fields of OpenAI's own answers (annotations, say) are harmless here."""
+
+    content: Content | None = None
+    name: str | None = None
+    refusal: str | None = None
+    tool_calls: Annotated[list[ToolCall] | None, PER_TOKEN] = None
+    reasoning_content: str | None = None
+    """Earlier reasoning, which some chat templates render again."""
+    reasoning: str | None = None
+    """Text of `reasoning_content` under its newer name."""
+    # unsupported: null only, see `tools`
+    function_call: Any = None
+    audio: Any = None
+
+
+class Prediction(msgspec.Struct, tag_field="type", tag="content", forbid_unknown_fields=True):
+    """OpenAI's predicted output."""
+
+    content: str | list[TextPart]
+
+
+class ToolMessage(msgspec.Struct, tag_field="role", tag="tool", forbid_unknown_fields=True):
+    """A tool's result; it may have images."""
+
+    content: MediaContent
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+Message = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
+
+
+class Function(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A function that the model may call."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """JSON schema."""
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, tag_field="type", tag="function", forbid_unknown_fields=True):
+    """A tool; functions are the only kind."""
+
+    function: Function
+
+
+class NamedFunction(msgspec.Struct):
+    """The function a `tool_choice` names."""
+
+    name: str
+
+
+class NamedToolChoice(msgspec.Struct, tag_field="type", tag="function"):
+    """A `tool_choice` that names a function, or one of those that it allows."""
+
+    function: NamedFunction
+
+
+class AllowedTools(msgspec.Struct, forbid_unknown_fields=True):
+    """Some of the tools, to be called at will or for certain."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedToolChoice], Meta(min_length=1)]
+
+
+class AllowedToolsChoice(msgspec.Struct, tag_field="type", tag="allowed_tools"):
+    """A `tool_choice` that allows some of the tools only."""
+
+    allowed_tools: AllowedTools
