@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Protocol
 
 from openai_bls.core.errors import ApiError
@@ -128,19 +127,16 @@ class RequestContext:
         self.model, self.endpoint, self.key = record.model, record.endpoint, record.key
         self.released()
 
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Time in which the answer, or the beginning of it, is made."""
-        observer = self._observer
-        if observer is None:
-            yield
-            return
-        observer.at_work.add(self)
-        try:
-            yield
-        finally:
-            observer.at_work.discard(self)
-            observer.worked.add(self.endpoint)
+    def begin_work(self) -> None:
+        """The answer, or the beginning of it, is made from now on."""
+        if self._observer is not None:
+            self._observer.at_work.add(self)
+
+    def end_work(self) -> None:
+        """It has been made."""
+        if self._observer is not None:
+            self._observer.at_work.discard(self)
+            self._observer.worked.add(self.endpoint)
 
     def released(self) -> None:
         """End a part."""
