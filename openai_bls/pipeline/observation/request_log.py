@@ -88,8 +88,11 @@ def as_text(fields: dict[str, Any]) -> str:
     """
     words = []
     for name, value in fields.items():
-        kind = type(value)
-        word = _encode(value) if kind is bool or (kind is str and not _is_plain(value)) else value
+        word = value
+        if type(value) is str and not _is_plain(value):
+            word = _encode(value)
+        elif type(value) is bool:
+            word = "true" if value else "false"
         words.append(f"{word}" if name in _UNNAMED else f"{name}={word}")
     return " ".join(words)
 
