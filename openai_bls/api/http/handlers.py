@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openai_bls.api.common.bodies import json_object
-from openai_bls.api.common.encoding import encode
+from openai_bls.api.common.encoding import encode, new_id
 from openai_bls.api.common.envelope import enveloped
 from openai_bls.api.common.event_sink import Cancellable
 from openai_bls.api.common.large_bodies import check_values, is_large, parsed
@@ -158,7 +157,7 @@ class Api:
             head: _Head = dict(reversed(request.scope["headers"]))
             request_id = head.get(b"x-request-id", b"").decode("latin-1")
             if not _REQUEST_ID.fullmatch(request_id):
-                request_id = "req_" + secrets.token_hex(16)
+                request_id = new_id("req_")
             context.request_id = request_id
             context.endpoint = served.name
             context.has_guards = served.has_guards
@@ -282,7 +281,12 @@ class Api:
         limit = self.service.settings.max_request_bytes
         chunks: list[bytes] = []
         size = 0
-        async for chunk in request.stream():
+        more = True
+        while more:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            chunk, more = message.get("body", b""), message.get("more_body", False)
             size += len(chunk)
             if size > limit:
                 raise TooLargeError(limit)
