@@ -69,7 +69,8 @@ class EventStream(Response):
 
     def text(self, index: int, text: str, usage: Usage | None) -> None:
         """A piece of text of choice `index`: one event."""
-        self.write(self._encode_text(index, text, usage))
+        self._pending.append(self._encode_text(index, text, usage))
+        self._wake()
 
     def write(self, chunk: bytes) -> None:
         """One event."""
