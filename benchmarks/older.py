@@ -45,6 +45,8 @@ with tempfile.TemporaryDirectory(prefix="openai_bls-") as scratch:
         print("at", server.openai_url, server.pid, flush=True)
         sys.stdin.read()
 """
+# As `openai-bls serve` and the older tree have it. Our tests' servers look ten times a second, to end sooner.
+_ARGS = ("--metrics-interval-ms=2000",)
 _NOW, _OLDER = "this tree", "older"
 
 Cell = tuple[Literal["chat", "completions"], int, int]
@@ -113,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             made = conditions("")
             os.sched_setaffinity(0, cores[:1])
             older = stack.enter_context(_older(options.folder.resolve()))
-            server = stack.enter_context(run_server(setup.repository, _ENGINE))
+            server = stack.enter_context(run_server(setup.repository, _ENGINE, _ARGS))
             os.sched_setaffinity(0, cores[-1:])
             clients = stack.enter_context(Clients())
             sides = {_NOW: (server.openai_url, server.pid), _OLDER: older}

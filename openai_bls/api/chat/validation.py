@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -90,8 +90,7 @@ def _parts(message: Message) -> int:
 
 def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) -> ValidRequest:
     # Null, like what is left out, changes nothing.
-    values = {name: getattr(request, name, UNSET) for name in schema.UNSUPPORTED}
-    given = {name: value for name, value in values.items() if value is not UNSET and value is not None}
+    given = _given(request, schema.UNSUPPORTED)
     if given:
         refuse_unsupported(given, schema.UNSUPPORTED)
     options = request.stream_options
@@ -99,6 +98,7 @@ def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) 
         raise InvalidRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
     if request.seed is not None and not -(2**63) <= request.seed < 2**64:
         raise InvalidRequestError("'seed' must be an integer of 64 bits.", param="seed")
+    structured = _given(request, schema.STRUCTURED_FIELDS)
     common: dict[str, Any] = {
         "model": request.model,
         "n": request.n or 1,
@@ -120,7 +120,7 @@ def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) 
         "logit_bias": _logit_bias(request.logit_bias),
         # OpenAI's seeds may be negative; the engines' are unsigned.
         "seed": request.seed % 2**64 if request.seed is not None else None,
-        "structured": requested({name: getattr(request, name) for name in schema.STRUCTURED_FIELDS}),
+        "structured": requested(structured) if structured else None,
         "truncate_prompt_tokens": request.truncate_prompt_tokens,
         "timeout": request.timeout,
         "priority": request.priority or 0,
@@ -132,6 +132,12 @@ def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) 
     if isinstance(request, schema.ChatCompletionRequest):
         return _chat(request, common)
     return _completion(request, common)
+
+
+def _given(request: schema.Generation, names: Iterable[str]) -> dict[str, Any]:
+    """Those of the fields that are set, to anything but null."""
+    values = [(name, getattr(request, name, None)) for name in names]
+    return {name: value for name, value in values if value is not None and value is not UNSET}
 
 
 def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any]) -> ValidRequest:

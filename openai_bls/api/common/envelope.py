@@ -25,9 +25,9 @@ async def enveloped(context: RequestContext, work: Awaitable[T], refuse: Callabl
         work: the answer; of an exception that is no `ApiError` the log has the traceback, and the client a sentence.
         refuse: counts the error and answers with it.
     """
+    context.begin_work()
     try:
-        with context.at_work():
-            return await work
+        return await work
     except ApiError as error:
         _forget_frames(error)
         return refuse(error)
@@ -38,6 +38,8 @@ async def enveloped(context: RequestContext, work: Awaitable[T], refuse: Callabl
             return refuse(StorageFullError())
         logger.exception("%s %r failed (request %s)", context.method, context.path, context.request_id)
         return refuse(EngineError("The server had an error; see its log."))
+    finally:
+        context.end_work()
 
 
 def _forget_frames(error: BaseException) -> None:

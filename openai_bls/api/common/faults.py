@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -12,6 +11,9 @@ import msgspec
 from openai_bls.core.errors import InvalidRequestError
 
 T = TypeVar("T")
+
+# Validation errors are decode errors, too.
+_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 TOO_DEEP = "The request is nested too deeply."
 
@@ -72,26 +74,25 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes, tell: Tell, param: st
     Raises:
         InvalidRequestError: it is not JSON, not what it should be, or nested too deeply.
     """
-    with _refusing(tell, param):
+    try:
         return decoder.decode(body)
+    except _FAULTS as error:
+        raise _refusal(error, tell, param) from None
 
 
 def converted(value: Any, kind: type[T], tell: Tell, *, strict: bool = True) -> T:
     """A decoded value as a `kind`, not `strict` numbers and booleans that are text too; raises as `decoded` does."""
-    with _refusing(tell, None):
-        return msgspec.convert(value, kind, strict=strict)
-
-
-@contextmanager
-def _refusing(tell: Tell, param: str | None) -> Iterator[None]:
     try:
-        yield
-    except msgspec.ValidationError as error:
-        raise tell(Fault.of(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        if param is None:
-            raise InvalidRequestError(f"We could not parse the JSON body of your request: {error}") from None
-        raise InvalidRequestError(f"'{param}' is not JSON text: {error}", param=param) from None
-    except RecursionError:
-        message = TOO_DEEP if param is None else f"'{param}' is nested too deeply."
-        raise InvalidRequestError(message, param=param) from None
+        return msgspec.convert(value, kind, strict=strict)
+    except _FAULTS as error:
+        raise _refusal(error, tell, None) from None
+
+
+def _refusal(error: Exception, tell: Tell, param: str | None) -> InvalidRequestError:
+    if isinstance(error, msgspec.ValidationError):
+        return tell(Fault.of(error))
+    if isinstance(error, RecursionError):
+        return InvalidRequestError(TOO_DEEP if param is None else f"'{param}' is nested too deeply.", param=param)
+    if param is None:
+        return InvalidRequestError(f"We could not parse the JSON body of your request: {error}")
+    return InvalidRequestError(f"'{param}' is not JSON text: {error}", param=param)

@@ -27,9 +27,9 @@ _THREADS = ThreadPoolExecutor(2, "parse")
 
 def is_large(body: bytes | Mapping[str, Any]) -> bool:
     """True if parsing takes about a millisecond or more."""
-    if isinstance(body, Mapping):
-        return sum(len(value) for value in body.values() if isinstance(value, (list, dict))) > _MANY_ITEMS
-    return len(body) > _LARGE_BYTES or (len(body) > 16 * _MANY_ITEMS and body.count(b"{") > _MANY_ITEMS)
+    if isinstance(body, bytes):
+        return len(body) > _LARGE_BYTES or (len(body) > 16 * _MANY_ITEMS and body.count(b"{") > _MANY_ITEMS)
+    return sum(len(value) for value in body.values() if isinstance(value, (list, dict))) > _MANY_ITEMS
 
 
 async def parsed(parse: Callable[[], T], *, large: bool) -> T:

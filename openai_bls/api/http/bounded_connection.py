@@ -220,12 +220,8 @@ class BoundedConnection(HttpToolsProtocol):
         if self._deaf:
             return
         self._stop_timer()
-        error: ApiError | None = None
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
-            error = _head_too_large()
-        elif problem := _head_problem(self.headers, self.parser.get_http_version()):
-            error = problem
-        elif len(self.pipeline) >= MAX_PIPELINED:
+        error = _head_problem(self.url, self.headers, self.parser.get_http_version())
+        if error is None and len(self.pipeline) >= MAX_PIPELINED:
             error = OverloadedError(f"More than {MAX_PIPELINED} requests wait on this connection; read their answers.")
         if error is not None:
             # In its turn, after the answers to the requests before it.
@@ -360,11 +356,18 @@ def _head_too_large() -> ApiError:
     return _RefusalError(431, f"The head of the request is larger than {MAX_HEAD_BYTES} bytes.")
 
 
-def _head_problem(headers: list[tuple[bytes, bytes]], http_version: str) -> ApiError | None:
-    """Refusal of a head by RFC 9112, 3.2 (Host) and RFC 9110, 10.1.1 (Expect); None if there is nothing against it."""
-    hosts = sum(name == b"host" for name, _ in headers)
+def _head_problem(url: bytes, headers: list[tuple[bytes, bytes]], http_version: str) -> ApiError | None:
+    """Refusal of a head by its size, RFC 9112, 3.2 (Host) and RFC 9110, 10.1.1 (Expect); None if there is nothing
+    against it."""
+    size, hosts, is_odd = len(url), 0, False
+    for name, value in headers:
+        size += len(name) + len(value)
+        if name == b"host":
+            hosts += 1
+        elif name == b"expect" and value.strip().lower() != b"100-continue":
+            is_odd = True
+    if size > MAX_HEAD_BYTES:
+        return _head_too_large()
     if hosts > 1 or (not hosts and http_version == "1.1"):
         return _RefusalError(400, f"The request has {hosts} Host headers: exactly one is needed.")
-    if any(name == b"expect" and value.strip().lower() != b"100-continue" for name, value in headers):
-        return _RefusalError(417, "The only expectation that is met is 100-continue.")
-    return None
+    return _RefusalError(417, "The only expectation that is met is 100-continue.") if is_odd else None

@@ -19,6 +19,11 @@ from openai_bls.core.usage import Usage
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
+_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
 
 
 class EventStream(Response):
@@ -38,11 +43,9 @@ class EventStream(Response):
     opens_at_once = False
 
     def __init__(self, keep_alive_interval_s: float, write_batcher: WriteBatcher, *, ending: bytes = DONE) -> None:
-        super().__init__(
-            media_type="text/event-stream", headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        )
-        # The length is not known; Starlette has set it to that of the empty body.
-        del self.headers["content-length"]
+        # Not Starlette's, which works the headers out anew for each stream, with the length of an empty body.
+        self.status_code, self.background, self.body = 200, None, b""
+        self.raw_headers = [*_HEADERS]
         self._interval = keep_alive_interval_s
         self._ending = ending
         self._write_batcher = write_batcher
@@ -66,7 +69,8 @@ class EventStream(Response):
 
     def text(self, index: int, text: str, usage: Usage | None) -> None:
         """A piece of text of choice `index`: one event."""
-        self.write(self._encode_text(index, text, usage))
+        self._pending.append(self._encode_text(index, text, usage))
+        self._wake()
 
     def write(self, chunk: bytes) -> None:
         """One event."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
-import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openai_bls.api.common.bodies import json_object
-from openai_bls.api.common.encoding import encode
+from openai_bls.api.common.encoding import encode, new_id
 from openai_bls.api.common.envelope import enveloped
 from openai_bls.api.common.event_sink import Cancellable
 from openai_bls.api.common.large_bodies import check_values, is_large, parsed
@@ -44,6 +43,7 @@ CONTEXT = "openai_bls.context"
 """Name of a request's `RequestContext` in its ASGI scope, where requests are observed."""
 # In the scope of a request that the server makes itself: the name of the key for which.
 _KEY = "openai_bls.key"
+_TIMEOUT = TIMEOUT_HEADER.lower().encode()
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -62,14 +62,19 @@ def error_response(error: ApiError, context: RequestContext | None = None) -> Re
     return JsonResponse(error.body(), status_code=error.status, headers=error.headers)
 
 
+_Head = Mapping[bytes, bytes]
+"""Headers of a request by their names in small letters, of several of one name the first."""
+
+
 class _Endpoint:
     """ASGI application of a route: no function, which starlette would take for a handler and wrap once more."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, respond: Callable[[Request], Awaitable[Response]]) -> None:
+        self._respond = respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
+        response = await self._respond(Request(scope, receive, send))
+        await response(scope, receive, send)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,17 +150,14 @@ class Api:
         """`handler` with authentication, a request id in and out, and every exception as an error body."""
         service = self.service
 
-        async def guard(scope: Scope, receive: Receive, send: Send) -> None:
-            response = await respond(Request(scope, receive, send))
-            await response(scope, receive, send)
-
         async def respond(request: Request) -> Response:
             context: RequestContext | None = request.scope.get(CONTEXT)
             if context is None:
                 context = service.observer.begin(request.method, request.scope["path"])
-            request_id = request.headers.get("x-request-id", "")
+            head: _Head = dict(reversed(request.scope["headers"]))
+            request_id = head.get(b"x-request-id", b"").decode("latin-1")
             if not _REQUEST_ID.fullmatch(request_id):
-                request_id = "req_" + secrets.token_hex(16)
+                request_id = new_id("req_")
             context.request_id = request_id
             context.endpoint = served.name
             context.has_guards = served.has_guards
@@ -164,37 +166,37 @@ class Api:
                 service.refused(context, error)
                 return served.answer_error(error, context)
 
-            response = await enveloped(context, answer(request, context), refuse)
+            response = await enveloped(context, answer(request, head, context), refuse)
             if service.api_keys.required:
                 response.headers.update(service.budgets.headers(context.key))
-            response.headers["x-request-id"] = request_id
             # As OpenAI has it: milliseconds until the answer, or a stream, begins.
-            response.headers["openai-processing-ms"] = str(round((time.monotonic() - context.began_at) * 1e3))
+            processing_ms = b"%d" % round((time.monotonic() - context.began_at) * 1e3)
+            response.raw_headers += ((b"x-request-id", request_id.encode()), (b"openai-processing-ms", processing_ms))
             if served.id_header != "x-request-id":
                 response.headers[served.id_header] = request_id
-            form = request.headers.get(FORMAT_HEADER)
-            if form is not None and (report := load_report(service, context.model, form)) is not None:
+            form = head.get(FORMAT_HEADER)
+            if form is not None and (report := load_report(service, context.model, form.decode("latin-1"))) is not None:
                 response.headers[LOAD_HEADER] = report
-            if response.status_code == 413 or (response.status_code >= 400 and "expect" in request.headers):
+            if response.status_code == 413 or (response.status_code >= 400 and b"expect" in head):
                 # The rest of it is not worth reading, or will never be sent.
                 response.headers["connection"] = "close"
             return response
 
-        async def answer(request: Request, context: RequestContext) -> Response:
+        async def answer(request: Request, head: _Head, context: RequestContext) -> Response:
             # By the head alone: nothing of the body has been asked for.
-            self._check_head(request, context)
+            self._check_head(request, head, context)
             try:
                 if not served.uploads:
-                    self._reserve_body(request, context)
+                    self._reserve_body(head, context)
                 return await handler(request, context)
             except ClientDisconnect:
                 return Response(status_code=499)
             finally:
                 self._bodies.give_back(context.body_bytes)
 
-        return _Endpoint(guard)
+        return _Endpoint(respond)
 
-    def _check_head(self, request: Request, context: RequestContext) -> None:
+    def _check_head(self, request: Request, head: _Head, context: RequestContext) -> None:
         """Take the key and the timeout of a request, as its head says them.
 
         Raises:
@@ -208,12 +210,13 @@ class Api:
                 _require_certificate(request)
             if service.api_keys.required:
                 context.key = _authenticated(request, service.api_keys)
-        _check_origin(request)
-        timeout = request.headers.get(TIMEOUT_HEADER)
+        if b"origin" in head and request.method == "POST":
+            _check_origin(head)
+        timeout = head.get(_TIMEOUT)
         if timeout is not None:
-            context.timeout_s = header_timeout(timeout)
+            context.timeout_s = header_timeout(timeout.decode("latin-1"))
 
-    def _reserve_body(self, request: Request, context: RequestContext) -> None:
+    def _reserve_body(self, head: _Head, context: RequestContext) -> None:
         """Reserve room for the body that the head declares; `body` reserves what it reads beyond that.
 
         Raises:
@@ -221,7 +224,7 @@ class Api:
             OverloadedError: there is no room.
         """
         limit = self.service.settings.max_request_bytes
-        declared = int(request.headers.get("content-length", "0"))
+        declared = int(head.get(b"content-length", b"0"))
         if declared > limit:
             raise TooLargeError(limit)
         self._bodies.take(declared)
@@ -278,7 +281,12 @@ class Api:
         limit = self.service.settings.max_request_bytes
         chunks: list[bytes] = []
         size = 0
-        async for chunk in request.stream():
+        more = True
+        while more:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            chunk, more = message.get("body", b""), message.get("more_body", False)
             size += len(chunk)
             if size > limit:
                 raise TooLargeError(limit)
@@ -329,10 +337,9 @@ def _authenticated(request: Request, api_keys: ApiKeys) -> str:
     return api_keys.check(given, "send it as 'Authorization: Bearer <key>'.")
 
 
-def _check_origin(request: Request) -> None:
+def _check_origin(head: _Head) -> None:
     """Refuse what a browser sends for any web page without asking first: JSON that is not declared as such."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if request.method == "POST" and "origin" in request.headers and kind != "application/json":
+    if head.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
         error = InvalidRequestError("A request of a web page ('Origin') must have the content type 'application/json'.")
         error.status = 415
         raise error

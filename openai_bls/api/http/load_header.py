@@ -12,7 +12,7 @@ import math
 
 from openai_bls.pipeline.service import Service
 
-FORMAT_HEADER = "endpoint-load-metrics-format"
+FORMAT_HEADER = b"endpoint-load-metrics-format"
 LOAD_HEADER = "endpoint-load-metrics"
 
 

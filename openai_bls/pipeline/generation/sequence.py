@@ -216,11 +216,13 @@ class Sequence:
             self._owner.fail(EngineError("The server had an error; see its log."))
 
     def _take(self, owner: SequenceOwner, delta: TokenDelta) -> None:
-        # Cancelled, but not by this request's client, whose cancelling ends the listening: the engine is going away.
-        failure = engine_failure(delta, cancelled="The engine is shutting down.")
-        if failure is not None:
-            owner.fail(failure)
-            return
+        reason = delta.finish_reason
+        if reason is not None:
+            # Cancelled, but not by this request's client, who is listened to no more: the engine is going away.
+            failure = engine_failure(delta, cancelled="The engine is shutting down.")
+            if failure is not None:
+                owner.fail(failure)
+                return
         if self._echo is not None:
             self._write_echo(self._echo, delta)
         count = len(delta.token_ids)
@@ -236,7 +238,6 @@ class Sequence:
             self.reasoning_tokens += count
         # The stop token was sampled like any other, although it is not delivered.
         self.completion_tokens += count + (delta.stop_token_id is not None)
-        reason = delta.finish_reason
         text = self._detokenizer.push(delta.token_ids) if self._track is None else self._push_tracked(delta)
         if reason is None and self._stops is None and self._track is None:
             # Nearly every delta.

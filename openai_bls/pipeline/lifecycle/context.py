@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Protocol
 
 from openai_bls.core.errors import ApiError
 from openai_bls.core.request import Deadline, ValidRequest
 from openai_bls.core.request_record import RequestRecord
-from openai_bls.core.usage import FinishReason, Usage
+from openai_bls.core.usage import Usage
 from openai_bls.pipeline.guards.guards import GuardedRequest
 
 TRITON = "TRITON"
@@ -128,19 +127,16 @@ class RequestContext:
         self.model, self.endpoint, self.key = record.model, record.endpoint, record.key
         self.released()
 
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Time in which the answer, or the beginning of it, is made."""
-        observer = self._observer
-        if observer is None:
-            yield
-            return
-        observer.at_work.add(self)
-        try:
-            yield
-        finally:
-            observer.at_work.discard(self)
-            observer.worked.add(self.endpoint)
+    def begin_work(self) -> None:
+        """The answer, or the beginning of it, is made from now on."""
+        if self._observer is not None:
+            self._observer.at_work.add(self)
+
+    def end_work(self) -> None:
+        """It has been made."""
+        if self._observer is not None:
+            self._observer.at_work.discard(self)
+            self._observer.worked.add(self.endpoint)
 
     def released(self) -> None:
         """End a part."""
@@ -169,44 +165,31 @@ class RequestContext:
         return self.http_status or 200
 
     @property
-    def usage(self) -> Usage | None:
-        """Tokens; None if no model was reached."""
-        if len(self.records) < 2:
-            return self.records[0].usage if self.records else None
-        usages = [record.usage for record in self.records]
+    def total(self) -> RequestRecord | None:
+        """Its records as one, of which times are the first; None if no model was reached."""
+        records = self.records
+        if len(records) < 2:
+            return records[0] if records else None
+
+        def first(name: str) -> float | None:
+            return min((at for record in records if (at := getattr(record, name)) is not None), default=None)
+
+        usages = [record.usage for record in records]
         images = [n for usage in usages if (n := usage.prompt_tokens_details.image_tokens) is not None]
-        return Usage.of(
-            sum(usage.prompt_tokens for usage in usages),
-            sum(usage.completion_tokens for usage in usages),
-            cached=sum(usage.prompt_tokens_details.cached_tokens for usage in usages),
-            reasoning=sum(usage.completion_tokens_details.reasoning_tokens for usage in usages),
-            image=sum(images) if images else None,
+        return records[-1]._replace(
+            finish_reasons=[reason for record in records for reason in record.finish_reasons],
+            usage=Usage.of(
+                sum(usage.prompt_tokens for usage in usages),
+                sum(usage.completion_tokens for usage in usages),
+                cached=sum(usage.prompt_tokens_details.cached_tokens for usage in usages),
+                reasoning=sum(usage.completion_tokens_details.reasoning_tokens for usage in usages),
+                image=sum(images) if images else None,
+            ),
+            first_token_at=first("first_token_at"),
+            queued_at=first("queued_at"),
+            submitted_at=first("submitted_at"),
+            queue_s=next((record.queue_s for record in records if record.queue_s is not None), None),
         )
-
-    @property
-    def finish_reasons(self) -> list[FinishReason]:
-        """One per finished sequence."""
-        return [reason for record in self.records for reason in record.finish_reasons]
-
-    @property
-    def queued_at(self) -> float | None:
-        """Time at which a part of it was first ready for an engine."""
-        return min((record.queued_at for record in self.records if record.queued_at is not None), default=None)
-
-    @property
-    def submitted_at(self) -> float | None:
-        """Time at which the engine was first given a part of it."""
-        return min((record.submitted_at for record in self.records if record.submitted_at is not None), default=None)
-
-    @property
-    def queue_s(self) -> float | None:
-        """Seconds that it waited for a place in the engine's batch."""
-        return next((record.queue_s for record in self.records if record.queue_s is not None), None)
-
-    @property
-    def first_token_at(self) -> float | None:
-        """Time of its first token."""
-        return min((r.first_token_at for r in self.records if r.first_token_at is not None), default=None)
 
 
 class RequestObserver(Protocol):

@@ -1,4 +1,4 @@
-"""Prometheus metrics: counts and times of requests, taken when a request ends and never per token.
+"""Prometheus metrics: counts and times of requests, taken when a request ends, of many together, and never per token.
 
 Names and meanings are near vLLM's, so that its dashboards need little change. Requests are summed over all
 `openai_bls` instances of the server (`metrics_directory`); the engines' load is the same from each. What is declared
@@ -10,16 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import math
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
@@ -27,71 +25,22 @@ from prometheus_client.registry import Collector
 from openai_bls.core.errors import ApiError, RateLimitError, RequestDeadlineError
 from openai_bls.core.request_record import RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
-from openai_bls.pipeline.metrics import adapters, engine_load, gateways
+from openai_bls.pipeline.metrics import adapters, engine_load, gateways, histograms
 from openai_bls.pipeline.metrics.directory import VARIABLE, ended_instances
+from openai_bls.pipeline.metrics.histograms import LABELS, PREFIX, BulkHistogram, HistogramFamily
 from openai_bls.pipeline.models.readiness import Readiness
 from openai_bls.pipeline.models.registry import Models
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_PREFIX = "openai_bls_"
-_WAITING = _PREFIX + "requests_waiting"
-_LABELS = ("model", "endpoint")
+_WAITING = PREFIX + "requests_waiting"
 _KEY_LABEL = "key"
+_COUNT_INTERVAL_S = 0.02
+"""Seconds from a request's end until it is counted, with all others that have ended by then: an update of the files
+costs a tenth of what a short request does."""
 _PAGE_INTERVAL_S = 0.05
-"""Seconds from one page to the next."""
+"""Seconds from a scrape until its page is made: longer than every instance needs to count what had ended before."""
 _OTHER = "other"
-
-
-@dataclass(frozen=True)
-class HistogramFamily:
-    """Declaration of a histogram."""
-
-    name: str
-    documentation: str
-    buckets: tuple[float, ...]
-    """Upper bounds, in seconds."""
-    labels: tuple[str, ...] = _LABELS
-
-    def register(self, registry: CollectorRegistry) -> Histogram:
-        """A histogram of prometheus_client."""
-        return Histogram(self.name, self.documentation, self.labels, buckets=self.buckets, registry=registry)
-
-
-_FIRST_TOKEN = HistogramFamily(
-    _PREFIX + "time_to_first_token_seconds",
-    "From the request's arrival to its first token.",
-    (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60),
-)
-_PER_TOKEN = HistogramFamily(
-    _PREFIX + "time_per_output_token_seconds",
-    "Mean time between the tokens of a request, after the first.",
-    (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5),
-)
-_WHOLE = HistogramFamily(
-    _PREFIX + "e2e_request_latency_seconds",
-    "From the request's arrival to its last token, of requests that were not cancelled and did not fail.",
-    (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0),
-)
-_QUEUE = HistogramFamily(
-    _PREFIX + "request_queue_time_seconds",
-    "Wait for a place in the engine's batch: for its turn, and in the engine as far as that tells it.",
-    (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0),
-)
-_GUARD_CALL = HistogramFamily(
-    _PREFIX + "guard_call_seconds",
-    "Calls of a guard, before requests or after answers. The outcome is passed, changed, refused, timeout, failed, or "
-    "cancelled (the client has gone).",
-    (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
-    ("hook", "outcome"),
-)
-_EVENT_LOOP_STALL = HistogramFamily(
-    _PREFIX + "event_loop_stall_seconds",
-    "Stalls of the event loop of 10 ms or more: nothing of any request moves meanwhile.",
-    (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
-    (),
-)
-_HISTOGRAMS = (_FIRST_TOKEN, _PER_TOKEN, _WHOLE, _QUEUE, _GUARD_CALL, _EVENT_LOOP_STALL)
 
 
 # When a series was created says nothing here.
@@ -117,21 +66,21 @@ class Metrics(Collector):
         registry = self._registry = CollectorRegistry()
         # Keys have names in the file alone.
         self._has_keys = bool(service.settings.api_keys_file)
-        counted = (*_LABELS, _KEY_LABEL) if self._has_keys else _LABELS
+        counted = (*LABELS, _KEY_LABEL) if self._has_keys else LABELS
         self._requests = Counter(
-            _PREFIX + "requests",
+            PREFIX + "requests",
             "Requests that have ended. The outcome is done, cancelled, or the HTTP status of an error.",
             (*counted, "outcome"),
             registry=registry,
         )
         self._finished = Counter(
-            _PREFIX + "finished_sequences",
+            PREFIX + "finished_sequences",
             "Answers (n of a request count as n) that have ended, by finish_reason.",
-            (*_LABELS, "finish_reason"),
+            (*LABELS, "finish_reason"),
             registry=registry,
         )
         self._tokens = {
-            kind: Counter(_PREFIX + kind, documentation, counted, registry=registry)
+            kind: Counter(PREFIX + kind, documentation, counted, registry=registry)
             for kind, documentation in (
                 ("prompt_tokens", "Tokens of prompts."),
                 ("cached_prompt_tokens", "Tokens of prompts that the engine had in its cache."),
@@ -139,29 +88,29 @@ class Metrics(Collector):
                 ("reasoning_tokens", "Tokens generated that were reasoning."),
             )
         }
-        self._histograms = {family: family.register(registry) for family in _HISTOGRAMS}
+        self._histograms = {family: family.register(registry) for family in histograms.HISTOGRAMS}
         gauge = functools.partial(Gauge, registry=registry, multiprocess_mode="livesum")
-        self._in_progress = gauge(_PREFIX + "requests_in_progress", "Requests that are being prepared or generated.")
+        self._in_progress = gauge(PREFIX + "requests_in_progress", "Requests that are being prepared or generated.")
         self._waiting = gauge(
             _WAITING,
             "Requests that wait for an engine: in the queue of openai_bls, and in the engine for a place in its batch.",
             ("model",),
         )
         self._waiting_tokens = gauge(
-            _PREFIX + "prompt_tokens_waiting",
+            PREFIX + "prompt_tokens_waiting",
             "Prompt tokens of the requests in the queue of openai_bls.",
             ("model",),
         )
         by_key = (_KEY_LABEL,) if self._has_keys else ()
         self._refusals = Counter(
-            _PREFIX + "requests_refused",
+            PREFIX + "requests_refused",
             "Requests answered 429. The reason is in_progress, queue_full or too_late (would miss its deadline) for "
             "the server's limits, concurrent_requests, requests_per_minute or tokens_per_minute for the API key's.",
             ("reason", *by_key),
             registry=registry,
         )
         self._deadlines_missed = Counter(
-            _PREFIX + "deadlines_missed",
+            PREFIX + "deadlines_missed",
             "Requests whose timeout has passed: while they waited for the engine, or while they were answered.",
             ("stage", *by_key),
             registry=registry,
@@ -171,18 +120,21 @@ class Metrics(Collector):
         self._adapters = adapters.AdapterGauge(registry) if self._vllm_names else None
         self._series: dict[tuple[Counter, tuple[str, ...]], Counter] = {}
         """Counters by their labels: the library's own look-up costs more than what it finds."""
-        self._observed: dict[tuple[str, tuple[str, ...]], Histogram] = {}
+        self._observed: dict[tuple[str, tuple[str, ...]], BulkHistogram] = {}
         """Histograms by name and labels."""
         self._page: asyncio.Future[bytes] | None = None
         """Page that later scrapes share."""
-        self._page_at = -math.inf
-        """`time.monotonic()` of the newest page."""
+        self._ended: list[RequestRecord] = []
+        """Requests that are still to be counted."""
+        self._requests_now = 0
+        self._flush_scheduled = False
         self._service = service
         self._counted: WeakSet[ApiError] = WeakSet()
 
     def set_in_progress(self, count: int) -> None:
-        """Set the number of requests in progress."""
-        self._in_progress.set(count)
+        """Set the number of requests in progress, with the next `flush`."""
+        self._requests_now = count
+        self._schedule_flush()
 
     def queue_of(self, model: str) -> Callable[[int, int], None]:
         """Function that changes what the queue for an engine has: by a number of requests, and of prompt tokens.
@@ -211,47 +163,64 @@ class Metrics(Collector):
 
     def guard_called(self, hook: str, outcome: str, seconds: float) -> None:
         """Count a call of a guard."""
-        self._observe(_GUARD_CALL, (hook, outcome), seconds)
+        self._observe(histograms.GUARD_CALL, (hook, outcome), seconds)
 
     def event_loop_stalled(self, seconds: float) -> None:
         """Count a stall of the event loop."""
-        self._observe(_EVENT_LOOP_STALL, (), seconds)
+        self._observe(histograms.EVENT_LOOP_STALL, (), seconds)
 
     def ended(self, record: RequestRecord) -> None:
-        """Count an admitted request that has ended, in the next turn of the running event loop: its last chunk goes
-        out first."""
+        """Count an admitted request that has ended, with the next `flush`."""
         if isinstance(record.outcome, ApiError):
             # It comes again as the answer's error.
             self._counted.add(record.outcome)
-        asyncio.get_running_loop().call_soon(self.count, record)
+        self._ended.append(record)
+        self._schedule_flush()
 
-    def count(self, record: RequestRecord) -> None:
-        """Count an admitted request that has ended, now."""
-        labels = (record.model, record.endpoint)
-        outcome = record.outcome
-        if isinstance(outcome, ApiError):
-            self._counted.add(outcome)
-            self._count_overload(outcome, record.key)
-            outcome_label = str(outcome.status)
-        else:
-            outcome_label = outcome
-        counted = self._counted_labels(labels, record.key)
-        self._count(self._requests, (*counted, outcome_label), 1)
-        for reason in record.finish_reasons:
-            self._count(self._finished, (*labels, reason), 1)
-        usage = record.usage
-        tokens = self._tokens
-        self._count(tokens["prompt_tokens"], counted, usage.prompt_tokens)
-        self._count(tokens["cached_prompt_tokens"], counted, usage.prompt_tokens_details.cached_tokens)
-        self._count(tokens["generation_tokens"], counted, usage.completion_tokens)
-        self._count(tokens["reasoning_tokens"], counted, usage.completion_tokens_details.reasoning_tokens)
-        if record.first_token_at is not None:
-            self._observe(_FIRST_TOKEN, labels, record.first_token_at - record.began_at)
-        if record.queue_s is not None:
-            self._observe(_QUEUE, labels, record.queue_s)
+    def flush(self) -> None:
+        """Bring the counts up to date."""
+        self._flush_scheduled = False
+        self._in_progress.set(self._requests_now)
+        ended, self._ended = self._ended, []
+        self.count(*ended)
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_later(_COUNT_INTERVAL_S, self.flush)
+
+    def count(self, *records: RequestRecord) -> None:
+        """Count admitted requests that have ended, now."""
+        alike: dict[tuple[str, str, str, str], list[RequestRecord]] = {}
+        for record in records:
+            outcome = record.outcome
+            if isinstance(outcome, ApiError):
+                self._counted.add(outcome)
+                self._count_overload(outcome, record.key)
+            label = str(outcome.status) if isinstance(outcome, ApiError) else outcome
+            alike.setdefault((record.model, record.endpoint, record.key, label), []).append(record)
+        for (model, endpoint, key, label), group in alike.items():
+            self._count_alike((model, endpoint), key, label, group)
+
+    def _count_alike(self, labels: tuple[str, str], key: str, outcome: str, records: Sequence[RequestRecord]) -> None:
+        """Count requests with the same labels."""
+        counted = self._counted_labels(labels, key)
+        self._count(self._requests, (*counted, outcome), len(records))
+        for reason, count in Tally(reason for record in records for reason in record.finish_reasons).items():
+            self._count(self._finished, (*labels, reason), count)
+        usages, tokens = [record.usage for record in records], self._tokens
+        cached = sum(usage.prompt_tokens_details.cached_tokens for usage in usages)
+        reasoning = sum(usage.completion_tokens_details.reasoning_tokens for usage in usages)
+        self._count(tokens["prompt_tokens"], counted, sum(usage.prompt_tokens for usage in usages))
+        self._count(tokens["cached_prompt_tokens"], counted, cached)
+        self._count(tokens["generation_tokens"], counted, sum(usage.completion_tokens for usage in usages))
+        self._count(tokens["reasoning_tokens"], counted, reasoning)
+        first = [r.first_token_at - r.began_at for r in records if r.first_token_at is not None]
+        self._observe(histograms.FIRST_TOKEN, labels, *first)
+        self._observe(histograms.QUEUE, labels, *(r.queue_s for r in records if r.queue_s is not None))
         if outcome == "done":
-            self._observe(_WHOLE, labels, record.ended_at - record.began_at)
-            self._observe_pace(record)
+            self._observe(histograms.WHOLE, labels, *(record.ended_at - record.began_at for record in records))
+            self._observe(histograms.PER_TOKEN, labels, *(p for p in map(_pace_s, records) if p is not None))
 
     def refused(self, endpoint: str, error: ApiError, key: str = "") -> None:
         """Count a request that was answered with an error.
@@ -278,8 +247,9 @@ class Metrics(Collector):
         return await asyncio.shield(self._page)
 
     async def _next_page(self) -> bytes:
-        await asyncio.sleep(max(0.0, self._page_at + _PAGE_INTERVAL_S - time.monotonic()))
-        self._page, self._page_at = None, time.monotonic()
+        await asyncio.sleep(_PAGE_INTERVAL_S)
+        self._page = None
+        self.flush()
         await self._service.readiness.check()
         # Thousands of series take a while to be read and written; the event loop goes on with tokens.
         return await asyncio.to_thread(generate_latest, self)
@@ -341,15 +311,6 @@ class Metrics(Collector):
             stage = "waiting" if error.waited else "generating"
             self._deadlines_missed.labels(*self._counted_labels((stage,), key)).inc()
 
-    def _observe_pace(self, record: RequestRecord) -> None:
-        sequences = len(record.finish_reasons)
-        tokens = record.usage.completion_tokens
-        if record.first_token_at is not None and tokens > sequences > 0:
-            # They run side by side.
-            gaps = (tokens - sequences) / sequences
-            pace = (record.ended_at - record.first_token_at) / gaps
-            self._observe(_PER_TOKEN, (record.model, record.endpoint), pace)
-
     def _count(self, counter: Counter, labels: tuple[str, ...], amount: int) -> None:
         series = self._series.get((counter, labels))
         if series is None:
@@ -358,9 +319,20 @@ class Metrics(Collector):
         if amount:
             series.inc(amount)
 
-    def _observe(self, family: HistogramFamily, labels: tuple[str, ...], value: float) -> None:
+    def _observe(self, family: HistogramFamily, labels: tuple[str, ...], *values: float) -> None:
+        if not values:
+            return
         series = self._observed.get((family.name, labels))
         if series is None:
             histogram = self._histograms[family]
             series = self._observed[family.name, labels] = histogram.labels(*labels) if labels else histogram
-        series.observe(value)
+        series.observe_all(values)
+
+
+def _pace_s(record: RequestRecord) -> float | None:
+    """Mean seconds between the tokens of a sequence of a request that is done; None if none has two."""
+    sequences, tokens = len(record.finish_reasons), record.usage.completion_tokens
+    if record.first_token_at is None or not tokens > sequences > 0:
+        return None
+    # They run side by side.
+    return (record.ended_at - record.first_token_at) * sequences / (tokens - sequences)

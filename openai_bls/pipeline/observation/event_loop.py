@@ -37,19 +37,35 @@ class EventLoopWatch:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        while True:
-            due, cpu_s = self._clock() + INTERVAL_S, time.process_time()
-            await asyncio.sleep(INTERVAL_S)
-            stall_s = self._clock() - due
-            endpoints = self._observer.take_endpoints()
-            if stall_s < SHORTEST_STALL_S:
-                continue
-            self._on_stall(stall_s)
-            if stall_s >= LOGGED_STALL_S:
-                # Little CPU time says that it was the machine that had none.
-                logger.warning(
-                    "the event loop stood for %.2f s (%.2f s of CPU time) with these endpoints at work: %s",
-                    stall_s,
-                    time.process_time() - cpu_s,
-                    ", ".join(endpoints) or "none",
-                )
+        self._schedule()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self._timer.cancel()
+
+    def _schedule(self) -> None:
+        # A timer, no task that sleeps: each of its looks would take two turns of the loop.
+        loop, due = asyncio.get_running_loop(), self._clock() + INTERVAL_S
+        self._timer = loop.call_later(INTERVAL_S, self._look, due, time.process_time())
+
+    def _look(self, due: float, cpu_s: float) -> None:
+        """Tell of a stall, if this comes late.
+
+        Args:
+            due: time at which it was due.
+            cpu_s: CPU time of the process when it was scheduled.
+        """
+        stall_s = self._clock() - due
+        endpoints = self._observer.take_endpoints()
+        self._schedule()
+        if stall_s < SHORTEST_STALL_S:
+            return
+        self._on_stall(stall_s)
+        if stall_s >= LOGGED_STALL_S:
+            # Little CPU time says that it was the machine that had none.
+            logger.warning(
+                "the event loop stood for %.2f s (%.2f s of CPU time) with these endpoints at work: %s",
+                stall_s,
+                time.process_time() - cpu_s,
+                ", ".join(endpoints) or "none",
+            )

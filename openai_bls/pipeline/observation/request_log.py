@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from functools import lru_cache
-from itertools import islice
 from typing import Any
 
 from openai_bls.pipeline.lifecycle.context import RequestContext
@@ -25,17 +24,19 @@ _MAX_CHARACTERS = 128
 # Bytes of one write: as many as a pipe takes in one piece, so that no other process's output comes in between.
 _MAX_WRITE_BYTES = 4096
 # Seconds for which lines are gathered into one write.
-_GATHER_S = 0.02
+_GATHER_S = 0.1
 # Seconds that closing waits for a reader of standard output.
 _CLOSE_S = 1.0
 
-_PLAIN = re.compile(r"[\x21\x23-\x3c\x3e-\x7e]+")
+_UNNAMED = frozenset({"time", "method", "path", "status"})
+_is_plain = re.compile(r"[\x21\x23-\x3c\x3e-\x7e]+").fullmatch
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 _FIELD_PATH = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 
 
 def fields_of(observed: RequestContext, trace_id: str = "") -> dict[str, Any]:
     """Fields of a log line, of a request that has ended; what is not known is left out."""
-    began, first, usage, failure = observed.began_at, observed.first_token_at, observed.usage, observed.failure
+    began, total, failure = observed.began_at, observed.total, observed.failure
     fields: dict[str, Any] = {
         "time": _time(observed.began_at_ns / 1e9 + observed.ended_at - began),
         "method": observed.method,
@@ -52,19 +53,19 @@ def fields_of(observed: RequestContext, trace_id: str = "") -> dict[str, Any]:
         fields["stream"] = observed.request.stream
     if observed.key:
         fields["key"] = observed.key
-    if usage is not None:
+    if total is not None:
+        usage = total.usage
         fields["prompt_tokens"] = usage.prompt_tokens
         fields["cached_tokens"] = usage.prompt_tokens_details.cached_tokens
         fields["generated_tokens"] = usage.completion_tokens
         fields["reasoning_tokens"] = usage.completion_tokens_details.reasoning_tokens
-    queue_s = observed.queue_s
-    if queue_s is not None:
-        fields["queue_s"] = _rounded(queue_s)
-    if first is not None:
-        fields["time_to_first_token_s"] = _rounded(first - began)
+        if total.queue_s is not None:
+            fields["queue_s"] = _rounded(total.queue_s)
+        if total.first_token_at is not None:
+            fields["time_to_first_token_s"] = _rounded(total.first_token_at - began)
     fields["total_s"] = _rounded(observed.ended_at - began)
-    if observed.finish_reasons:
-        fields["finish_reason"] = ",".join(dict.fromkeys(observed.finish_reasons))
+    if total is not None and total.finish_reasons:
+        fields["finish_reason"] = ",".join(dict.fromkeys(total.finish_reasons))
     if failure is not None:
         fields["error"] = failure.code or failure.type
         # The name of a field, not whatever a client has put in the place of one.
@@ -77,27 +78,23 @@ def fields_of(observed: RequestContext, trace_id: str = "") -> dict[str, Any]:
 
 def as_json(fields: dict[str, Any]) -> str:
     """One line of ASCII."""
-    return json.dumps(fields, separators=(",", ":"))
+    return _encode(fields)
 
 
 def as_text(fields: dict[str, Any]) -> str:
-    """One line of ASCII: time, method, path and status, then `name=value` for all else."""
-    words = [f"{name}={_word(value)}" for name, value in islice(fields.items(), 4, None)]
-    # The first four without their names.
-    return " ".join([*map(_word, islice(fields.values(), 4)), *words])
+    """One line of ASCII: time, method, path and status, then `name=value` for all else.
 
-
-def _word(value: Any) -> str:
-    """A value without spaces, quotes and control characters, or quoted as in JSON; numbers and booleans as there."""
-    kind = type(value)
-    if kind is int or kind is float:
-        return repr(value)
-    return _quoted(value) if kind is str else str(value).lower()
-
-
-@lru_cache(maxsize=1024)
-def _quoted(value: str) -> str:
-    return value if _PLAIN.fullmatch(value) else json.dumps(value)
+    Text with spaces, quotes and control characters is quoted as in JSON.
+    """
+    words = []
+    for name, value in fields.items():
+        word = value
+        if type(value) is str and not _is_plain(value):
+            word = _encode(value)
+        elif type(value) is bool:
+            word = "true" if value else "false"
+        words.append(f"{word}" if name in _UNNAMED else f"{name}={word}")
+    return " ".join(words)
 
 
 def _time(seconds: float) -> str:
@@ -150,9 +147,12 @@ class RequestLog:
 
     def _run(self) -> None:
         while not self._closing.is_set() or self._lines:
-            self._wake.wait()
+            if not self._lines:
+                self._wake.clear()
+                # Whoever wrote or closed before that has woken nobody.
+                if not (self._lines or self._closing.is_set()):
+                    self._wake.wait()
             self._closing.wait(_GATHER_S)
-            self._wake.clear()
             while self._lines:
                 self._write(self._piece())
             if self._dropped:

@@ -119,14 +119,15 @@ class Tracer:
 
     def _add_phases(self, observed: RequestContext, parent: Context) -> None:
         """Spans of what has happened one after the other: prepare, queue, prefill, decode."""
-        ready, first, ended = observed.queued_at, observed.first_token_at, observed.ended_at
-        if ready is None:
+        total = observed.total
+        if total is None or total.queued_at is None:
             return
+        ready, first, ended = total.queued_at, total.first_token_at, observed.ended_at
         begins = [("prepare", observed.began_at)]
-        if observed.queue_s is not None:
+        if total.queue_s is not None:
             begins.append(("queue", ready))
-            ready += observed.queue_s
-        if observed.submitted_at is not None:
+            ready += total.queue_s
+        if total.submitted_at is not None:
             begins.append(("prefill", ready))
         if first is not None:
             begins.append(("decode", max(first, ready)))
@@ -190,19 +191,19 @@ def _first_attributes(observed: RequestContext) -> dict[str, Any]:
 
 
 def _last_attributes(observed: RequestContext) -> dict[str, Any]:
-    request, usage, failure = observed.request, observed.usage, observed.failure
-    first = observed.first_token_at
+    request, total, failure = observed.request, observed.total, observed.failure
     attributes: dict[str, Any] = {
         "http.response.status_code": observed.status,
         "error.type": None if observed.status < 400 else str((failure and failure.code) or observed.status),
-        "gen_ai.response.model": observed.model if usage is not None else None,
-        "gen_ai.response.finish_reasons": observed.finish_reasons or None,
-        # As vLLM has it; the conventions' name is the one below.
-        "gen_ai.latency.time_in_queue": observed.queue_s,
-        "gen_ai.response.time_to_first_chunk": None if first is None else first - observed.began_at,
     }
-    if usage is not None:
+    if total is not None:
+        usage, first = total.usage, total.first_token_at
         attributes |= {
+            "gen_ai.response.model": observed.model,
+            "gen_ai.response.finish_reasons": total.finish_reasons or None,
+            # As vLLM has it; the conventions' name is the one below.
+            "gen_ai.latency.time_in_queue": total.queue_s,
+            "gen_ai.response.time_to_first_chunk": None if first is None else first - observed.began_at,
             "gen_ai.usage.input_tokens": usage.prompt_tokens,
             "gen_ai.usage.cache_read.input_tokens": usage.prompt_tokens_details.cached_tokens,
             "gen_ai.usage.output_tokens": usage.completion_tokens,

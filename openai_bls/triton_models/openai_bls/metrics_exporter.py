@@ -3,8 +3,8 @@
 An update takes 0.05 to 0.1 ms, most of it in the server, so nothing is sent per token, per request or from the event
 loop: a counter is incremented by its difference, and a gauge is set if it has changed. A histogram of Triton's takes
 one value at a time, so ours are shown as what they are made of, counters named `_bucket`, `_sum` and `_count`, which
-PromQL reads alike. Counters come from each instance, and Triton adds them up; what all instances tell alike comes from
-one of them.
+PromQL reads alike; they go out every five seconds, as each value changes all buckets above it. Counters come from each
+instance, and Triton adds them up; what all instances tell alike comes from one of them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from openai_bls.pipeline.metrics.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 _INTERVAL_S = 1.0  # between two exports
+_HISTOGRAMS_EVERY = 5
+"""Exports from one with histograms to the next."""
 
 
 class MetricsPort(Protocol):
@@ -55,6 +57,7 @@ class MetricsExporter:
         self._series: dict[_Key, _Series] = {}
         self._shared: set[_Key] = set()
         """Keys of `_series` that this instance shows for all instances."""
+        self._exports = 0
         self._warned: set[str] = set()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics-exporter", daemon=True)
@@ -75,7 +78,9 @@ class MetricsExporter:
     def export(self) -> None:
         """Carry over what has changed; not from two threads at once."""
         for family in self._metrics.counters():
-            self._carry(family)
+            if family.type != "histogram" or not self._exports % _HISTOGRAMS_EVERY:
+                self._carry(family)
+        self._exports += 1
         if self._leadership.have():
             told = {key for family in self._metrics.shared() for key in self._carry(family, shared=True)}
             # Of a model that has been unloaded.

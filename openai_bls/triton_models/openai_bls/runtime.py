@@ -353,3 +353,5 @@ class Runtime:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         # Requests that wait for preprocessing or for the engine to load end with an error.
         await self._senders.cancel_answers()
+        if self._service.done():
+            self._service.result().metrics.flush()

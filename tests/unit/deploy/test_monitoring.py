@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from openai_bls.core.settings import OpenAiBlsSettings
-from openai_bls.pipeline.metrics.metrics import _HISTOGRAMS, Metrics
+from openai_bls.pipeline.metrics.histograms import HISTOGRAMS
+from openai_bls.pipeline.metrics.metrics import Metrics
 from tests.tools import tool
 from tests.unit.core_support import Bench
 from tests.unit.deploy.support import BUILD, CHART, EVERYTHING, ROOT, of_kind, render
@@ -64,7 +65,7 @@ async def exported() -> dict[str, set[str]]:
         if hasattr(family, "_labelnames"):
             name = f"{family.name}_total" if family.type == "counter" else family.name
             found[name] = _labels(family)
-    for histogram in _HISTOGRAMS:
+    for histogram in HISTOGRAMS:
         for suffix in ("bucket", "count", "sum"):
             found[f"{histogram.name}_{suffix}"] = set(histogram.labels)
     return found

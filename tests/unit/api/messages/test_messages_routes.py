@@ -181,6 +181,7 @@ def test_counting_is_an_endpoint_of_its_own_in_the_metrics() -> None:
     assert asked(bench, COUNT, COUNTED).status == 200
     bench.prompts.result = PromptResult(error="'messages[0]' is bad", param="messages[0]")
     assert asked(bench, COUNT, COUNTED).status == 400
+    metrics.flush()
     counted = {
         (sample.labels["endpoint"], sample.labels["outcome"]): sample.value
         for family in metrics.collect()

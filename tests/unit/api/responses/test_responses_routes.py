@@ -308,6 +308,7 @@ def test_a_failure_has_this_apis_names_and_is_counted_once(path: str, more: dict
     place.bench.prompts.result = RuntimeError("secret path /x")
     broken = place.ask("POST", path, {"input": "x", **more})
     assert (broken.status, "secret" in broken.text) == (500, False)
+    metrics.flush()
     counted = {
         (sample.labels["endpoint"], sample.labels["outcome"]): sample.value
         for family in metrics.collect()

@@ -19,6 +19,7 @@ from openai_bls.pipeline.metrics.metrics import Metrics
 from tests.unit.core_support import Bench, chat, request_context
 
 CHAT = {"model": "tiny", "endpoint": "chat.completions"}
+OUTCOMES: tuple[Outcome, ...] = ("done", "cancelled")
 
 
 def lines(text: bytes) -> dict[str, float]:
@@ -97,6 +98,16 @@ def test_kinds_of_tokens_and_buckets() -> None:
         assert found[line(f"{name}_tokens_total", **CHAT)] == count
     assert found[line("time_to_first_token_seconds_bucket", **CHAT, le="0.04")] == 0
     assert found[line("time_to_first_token_seconds_bucket", **CHAT, le="0.06")] == 1
+
+
+def test_requests_that_are_counted_together_count_as_each_by_itself() -> None:
+    times = [{"first_token_at": 100 + s, "ended_at": 100 + 4 * s, "queue_s": s / 2} for s in (0.001, 0.06, 0.0601, 90)]
+    records = [record(outcome, **time) for outcome in OUTCOMES for time in times]
+    together, one_by_one = new(), new()
+    together.count(*records)
+    for each in records:
+        one_by_one.count(each)
+    assert of(together) == pytest.approx(of(one_by_one))
 
 
 @pytest.mark.parametrize(("outcome", "label"), [("cancelled", "cancelled"), (EngineError("x"), "500")])
@@ -234,13 +245,17 @@ assert metrics_directory.share(int(sys.argv[2])) is not None
 from tests.unit.pipeline.metrics.test_metrics import new, record
 
 metrics = new()
-while command := sys.stdin.readline().split():
+
+async def page(command):
     match command:
         case ["end", outcome]:
-            metrics.count(record(outcome))
+            metrics.ended(record(outcome))
         case ["progress", count]:
             metrics.set_in_progress(int(count))
-    sys.stdout.buffer.write(asyncio.run(metrics.scrape()) + b"\\n\\n")
+    return await metrics.scrape()
+
+while command := sys.stdin.readline().split():
+    sys.stdout.buffer.write(asyncio.run(page(command)) + b"\\n\\n")
     sys.stdout.flush()
 """
 

@@ -7,6 +7,7 @@ import itertools
 
 import pytest
 
+from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.observation.event_loop import (
     INTERVAL_S,
     LOGGED_STALL_S,
@@ -41,6 +42,11 @@ def test_a_timer_that_is_nearly_on_time_is_no_stall(seconds: float) -> None:
     assert asyncio.run(watched(Observer(), seconds)) == []
 
 
+def work(context: RequestContext) -> None:
+    context.begin_work()
+    context.end_work()
+
+
 def test_a_stall_is_counted_and_a_long_one_logged_with_the_endpoints_at_work(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -49,14 +55,13 @@ def test_a_stall_is_counted_and_a_long_one_logged_with_the_endpoints_at_work(
     async def main() -> None:
         request, ended = observer.begin("POST", "/a"), observer.begin("POST", "/b")
         request.endpoint, ended.endpoint = "responses", "embeddings"
-        with ended.at_work():
-            pass
-        with request.at_work():
-            assert await watched(observer, LOGGED_STALL_S / 2) == pytest.approx([LOGGED_STALL_S / 2])
-            assert not caplog.records
-            with ended.at_work():
-                pass
-            assert await watched(observer, 2 * LOGGED_STALL_S) == pytest.approx([2 * LOGGED_STALL_S])
+        work(ended)
+        request.begin_work()
+        assert await watched(observer, LOGGED_STALL_S / 2) == pytest.approx([LOGGED_STALL_S / 2])
+        assert not caplog.records
+        work(ended)
+        assert await watched(observer, 2 * LOGGED_STALL_S) == pytest.approx([2 * LOGGED_STALL_S])
+        request.end_work()
 
     asyncio.run(main())
     (line,) = caplog.messages
