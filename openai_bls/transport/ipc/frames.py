@@ -50,7 +50,7 @@ class SharedMedia(msgspec.Struct, frozen=True, array_like=True):
     """Images of a prompt, once for all requests that share the prompt: the choices of a chat completion, say."""
 
     media: MediaPrompt
-    """Its images have no pixels."""
+    """The prompt, with images that have no pixels."""
     numbers: list[int]
     """Numbers of the images, in their order. They mean nothing afterwards."""
     request_ids: list[int]
