@@ -96,7 +96,7 @@ class VllmRecipe:
 
     def _prove(self, prepared: Prepared) -> None:
         self._report("self-test: starting the engine once, which takes minutes")
-        answers = self_test(prepared, self.manifest, self._options.vllm.settings, self._survey)
+        answers = self_test(prepared, self.manifest, self._options.vllm.settings, self._survey, self._report)
         assert self.manifest.vllm is not None
         record = msgspec.structs.replace(self.manifest.vllm, answers=answers)
         self.manifest = msgspec.structs.replace(self.manifest, vllm=record)
