@@ -135,6 +135,9 @@ class VisionProcessor:
 
     def count(self, token_ids: Sequence[int]) -> int:
         """Tokens among `token_ids` that stand for images."""
+        if self.image_token_ids.isdisjoint(token_ids):
+            # Of a text alone, in a third of the time.
+            return 0
         return sum(map(self.image_token_ids.__contains__, token_ids))
 
     def inputs(self, text: str, images: Sequence[Image], *, add_special_tokens: bool = False) -> Mapping[str, Any]:

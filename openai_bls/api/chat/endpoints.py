@@ -39,12 +39,14 @@ async def generate(api: Api, request: Request, context: RequestContext, name: Bo
     """
     service = api.service
     context.endpoint = name
-    max_items = service.models.longest_context
+    max_items, large = service.models.longest_context, is_large(body)
 
     def parse() -> ValidRequest:
+        if not large:
+            return parse_json(name, body, max_items)
         return lifted_body(body).parse(lambda text, put_back: put_back(parse_json(name, text, max_items)))
 
-    checked = await _checked(service, name, parse, lambda: json_object(body), large=is_large(body))
+    checked = await _checked(service, name, parse, lambda: json_object(body), large=large)
     if not checked.stream:
         return await api.answered(request, context, _answer(service, context, checked))
     stream = api.event_stream()

@@ -289,8 +289,10 @@ class Api:
                 self._bodies.take(size - reserved, reserved)
                 context.body_bytes = size
             chunks.append(chunk)
-        # Without the GIL, if it is long.
-        return await parsed(lambda: b"".join(chunks), large=size > _LONG_JOIN_BYTES)
+        if size <= _LONG_JOIN_BYTES:
+            return b"".join(chunks)
+        # Without the GIL.
+        return await parsed(lambda: b"".join(chunks), large=True)
 
     def event_stream(self, **options: Any) -> EventStream:
         """A new stream of events; `options` are `EventStream`'s."""
