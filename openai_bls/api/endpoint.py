@@ -16,6 +16,8 @@ from starlette.routing import Route
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import Cancellable, ChunkSink
+from openai_bls.api.common.large_bodies import parsed
+from openai_bls.api.common.lifted import Lifted
 from openai_bls.api.common.one_shot import OneShot
 from openai_bls.api.common.unsupported import Unsupported
 from openai_bls.api.http.handlers import Api, Served
@@ -27,7 +29,7 @@ ApiHandler = Callable[[Api, Request, RequestContext], Awaitable[Response]]
 """Maker of the response to a request to an application; raises ApiError."""
 Respond = Callable[[Service, RequestContext, ChunkSink], Awaitable[bytes | Cancellable]]
 """The whole answer as JSON text, or a streamed answer on its way into the sink; raises ApiError."""
-TritonEntry = Callable[[dict[str, Any]], Respond]
+TritonEntry = Callable[[Lifted[dict[str, Any]]], Respond]
 """Triton entry: takes a request body, checks what needs no service; raises InvalidRequestError."""
 
 
@@ -147,8 +149,9 @@ def one_shot(
         body = await api.parsed(request, context, json_object)
         return await api.answered(request, context, in_time(api.service, context, body))
 
-    def triton(body: dict[str, Any]) -> Respond:
+    def triton(given: Lifted[dict[str, Any]]) -> Respond:
         async def respond(service: Service, context: RequestContext, sink: ChunkSink) -> bytes:
+            body = await parsed(given.whole, large=given.large)
             return encode(await in_time(service, context, body))
 
         return respond

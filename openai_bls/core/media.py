@@ -22,6 +22,8 @@ class ImageSource(msgspec.Struct, frozen=True):
     detail: ImageDetail = "auto"
     file_id: str = ""
     """Id of an uploaded file, in the place of `url`."""
+    base64: memoryview | None = None
+    """Base64 of a `data:` URI that `url` is only the head of: a large one is left where it came."""
 
 
 class Image(msgspec.Struct, frozen=True):

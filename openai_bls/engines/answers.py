@@ -104,7 +104,11 @@ def ask(engine: Engine, switch: Switch, asked: Sequence[Sequence[int]]) -> Answe
     Raises:
         EngineLoadError: the engine does not answer.
     """
-    todo = requests(engine.info, asked)
+    return ask_requests(engine, switch, requests(engine.info, asked))
+
+
+def ask_requests(engine: Engine, switch: Switch, todo: Sequence[GenerationRequest]) -> Answers:
+    """Answers to requests; see `ask`."""
     answers = Answers(todo)
     before, switch.target = switch.target, answers
     try:
@@ -132,9 +136,18 @@ def record(engine: Engine, switch: Switch, *, device: str, dtype: str) -> Answer
     found = ask(engine, switch, asked)
     numbers = range(len(asked))
     logprobs = [found.logprobs[i] for i in numbers]
-    if any(math.isnan(value) for row in logprobs for value in row):
-        raise EngineLoadError("the engine failed its self-test: log-probabilities are no numbers (NaN)")
+    require_numbers(found)
     return AnswerRecord(device, dtype, asked, [found.token_ids[i] for i in numbers], logprobs)
+
+
+def require_numbers(answers: Answers) -> None:
+    """Look at log-probabilities.
+
+    Raises:
+        EngineLoadError: one is no number.
+    """
+    if any(math.isnan(value) for row in answers.logprobs.values() for value in row):
+        raise EngineLoadError("the engine failed its self-test: log-probabilities are no numbers (NaN)")
 
 
 def require_same(engine: Engine, switch: Switch, recorded: AnswerRecord, *, device: str) -> None:

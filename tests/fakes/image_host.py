@@ -59,10 +59,10 @@ class ImageHost:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def running(cls, tls: ssl.SSLContext | None = None) -> AsyncIterator[ImageHost]:
-        """A host on a free port of 127.0.0.1."""
+    async def running(cls, tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[ImageHost]:
+        """A host on a port of 127.0.0.1; 0 is a free one."""
         host = cls()
-        server = await asyncio.start_server(host._serve, "127.0.0.1", 0, ssl=tls)
+        server = await asyncio.start_server(host._serve, "127.0.0.1", port, ssl=tls)
         host.port = server.sockets[0].getsockname()[1]
         try:
             yield host

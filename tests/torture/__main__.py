@@ -14,6 +14,7 @@ from pathlib import Path
 from openai_bls.launcher.tritonserver.ports import lease_ports
 from tests.torture.cases import replayed
 from tests.torture.doors import Doors
+from tests.torture.pictures import Host, with_sight
 from tests.torture.record import Record
 from tests.torture.report import page
 from tests.torture.run import Options, Run
@@ -49,7 +50,7 @@ def main() -> int:
     # gRPC and asyncio have words of their own for connections that are cut.
     logging.disable(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="openai_bls-torture-") as folder, lease_ports() as ports:
-        server = Server(arguments.repository.absolute(), ports, Path(folder))
+        server = Server(with_sight(arguments.repository.absolute(), Path(folder)), ports, Path(folder))
         if arguments.replay is not None:
             return _replay(server, arguments.replay)
         print(f"seed {seed}; the console of the server: {server.console_path}", flush=True)
@@ -65,13 +66,14 @@ def main() -> int:
 
 def _replay(server: Server, finding: Path) -> int:
     case = replayed(json.loads(finding.read_text())["case"])
-    try:
-        server.start()
-        doors = Doors(server.ports)
-        answer = doors.ask(case)
-        doors.close()
-    finally:
-        server.kill()
+    with Host():
+        try:
+            server.start()
+            doors = Doors(server.ports)
+            answer = doors.ask(case)
+            doors.close()
+        finally:
+            server.kill()
     print(case.door, case.path, case.body, answer.status, answer.text, sep="\n")
     return 0
 

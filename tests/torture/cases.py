@@ -183,6 +183,18 @@ def _paths(door: str, method: str, template: str) -> st.SearchStrategy[Case]:
     return st.builds(case, schemas.texts, queries, st.booleans())
 
 
+def _seeing() -> dict[str, st.SearchStrategy[Case]]:
+    """Images, bad ones and good ones, for a model that takes them."""
+
+    def body(content: list[dict[str, Any]], stream: bool, n: int) -> dict[str, Any]:
+        messages = [{"role": "user", "content": content}]
+        return {"model": schemas.SEES, "messages": messages, "max_tokens": 4, "stream": stream, "n": n}
+
+    door, path = "POST /v1/chat/completions with images", "/v1/chat/completions"
+    bodies = _encoded(st.builds(body, schemas.pictures, st.booleans(), st.integers(1, 3)), 150)
+    return {door: st.builds(Case, st.just(door), st.just("openai"), st.just(path), bodies)}
+
+
 # --- generate and generate_stream ---
 
 _WORDS = {"text_input": "Hello", "max_tokens": 4, "bad_words": "", "stop_words": ""}
@@ -347,5 +359,5 @@ def _grpc() -> dict[str, st.SearchStrategy[Case]]:
     return doors
 
 
-DOORS: dict[str, st.SearchStrategy[Case]] = {**_v1(), **_generate(), **_grpc()}
+DOORS: dict[str, st.SearchStrategy[Case]] = {**_v1(), **_seeing(), **_generate(), **_grpc()}
 """Door → its cases."""

@@ -23,6 +23,7 @@ _CHAT = {"messages": ANSWERED.messages, "max_tokens": 200, "temperature": 0, "st
 _PIPELINED = 12
 """Below the 16 that a connection may have waiting."""
 _HALF_OPEN = 40
+_TOO_MUCH_MB = 200
 _HALF_OPEN_SECONDS = 30.0
 """Above `head_timeout_s` (10)."""
 
@@ -151,10 +152,30 @@ def half_open(ports: Ports, rng: random.Random) -> None:
                 raise WrongError(f"half a request: {received[:200]!r}")
 
 
+def endless_base64(ports: Ports, rng: random.Random) -> None:
+    """Sends an image of 200 MB in base64, whose length it says or not: it is told so, or hung up on."""
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    begin = b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,'
+    piece, told = b"A" * (1 << 20), rng.random() < 0.5
+    head += f"Content-Length: {len(begin) + _TOO_MUCH_MB * len(piece)}\r\n\r\n" if told else ""
+    head += "" if told else "Transfer-Encoding: chunked\r\n\r\n"
+    received = b""
+    with _connect(ports.openai) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(head.encode())
+            for one in (begin, *[piece] * _TOO_MUCH_MB):
+                connection.sendall(one if told else b"%x\r\n%s\r\n" % (len(one), one))
+        with contextlib.suppress(ConnectionError):
+            received = connection.recv(1000)
+    if received and not received.startswith((b"HTTP/1.1 413", b"HTTP/1.1 503")):
+        raise WrongError(f"200 MB of base64: {received[:200]!r}")
+
+
 ANTICS: dict[str, Callable[[Ports, random.Random], None]] = {
     "slow reader": slow_reader,
     "vanishing client": vanishing,
     "cancelled gRPC stream": cancelling,
     "pipelining": pipelining,
     "half-open connections": half_open,
+    "200 MB of base64": endless_base64,
 }

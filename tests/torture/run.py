@@ -17,8 +17,10 @@ from openai_bls.triton_models.tensors.models import MODELS
 from tests.torture import clients, faults
 from tests.torture.cases import DOORS, Case
 from tests.torture.doors import HOST, Doors
+from tests.torture.pictures import Host
 from tests.torture.record import SLACK_SECONDS, Broken, Record
 from tests.torture.samples import Samples
+from tests.torture.schemas import SEES
 from tests.torture.server import Server
 from tests.torture.streams import (
     WAYS,
@@ -43,7 +45,7 @@ _GRACE_SECONDS = 3.0
 """Time for what a dead model had to end by itself."""
 _SETTLE_SECONDS = 60.0
 _TELL_SECONDS = 60.0
-_MOST_RESIDENT_MB = {"tensorrt_llm": 2000.0}
+_MOST_RESIDENT_MB = {"tensorrt_llm": 2000.0, f"tensorrt_llm_{SEES}": 2000.0}
 _MOST_RESIDENT_MB_OF_OTHERS = 700.0
 _MOST_FURTHER_FILES = 200
 
@@ -93,6 +95,10 @@ class Run:
 
     def run(self) -> None:
         """Start the server, torture it, and stop it."""
+        with Host():
+            self._run()
+
+    def _run(self) -> None:
         server, options = self._server, self._options
         try:
             server.start()

@@ -90,14 +90,29 @@ json_schemas: st.SearchStrategy[Any] = st.recursive(
     ),
     max_leaves=4,
 )
+SEES = "sees"
+"""Model that takes images."""
+HOST_PORT = 18733
+"""Port of a host of images on this machine: fixed, so that a finding can be sent once more."""
+_HOST = f"http://127.0.0.1:{HOST_PORT}"
 # Images: bad files, a bomb and a good one; places that must not be asked.
 _IMAGES: tuple[str, ...] = (
     *(data_uri(data) for data, _ in BAD_FILES.values()),
     *(data_uri(png_bomb(20 << 20)), data_uri(picture()), data_uri(picture(form="JPEG"), "text/html")),
     *("data:image/png;base64,", "data:,x", "data:image/png;base64,%%%", "http://169.254.169.254/latest/meta-data/"),
+    *(f"{_HOST}/good", f"{_HOST}/missing", f"{_HOST}/html", f"{_HOST}/slow", f"{_HOST}/metadata", f"{_HOST}/circle"),
     *("file:///etc/passwd", "https://[::1]/", "http://localhost:8000/v2", "http://a:b@c/", "https://\ud800/"),
 )
 _images = st.sampled_from(_IMAGES)
+pictures = st.lists(
+    st.one_of(
+        st.builds(lambda url: {"type": "image_url", "image_url": {"url": url}}, _images),
+        st.just({"type": "text", "text": "What?"}),
+    ),
+    min_size=1,
+    max_size=4,
+)
+"""Contents of a user's message to a model that takes images."""
 _image_parts = st.one_of(
     _images.map(lambda url: {"type": "image_url", "image_url": {"url": url}}),
     _images.map(lambda url: {"type": "input_image", "image_url": url}),
@@ -116,7 +131,7 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
         st.lists(st.one_of(_image_parts, st.just({"type": "text", "text": "What?"})), min_size=1, max_size=3),
         _image_parts.map(lambda part: [part] * 1000),
     ),
-    "model": st.sampled_from(["demo", "openai_bls", "gpt-4o", ""]),
+    "model": st.sampled_from(["demo", "openai_bls", SEES, "gpt-4o", ""]),
     "response_format": st.one_of(
         st.sampled_from([{"type": "json_object"}, {"type": "text"}, {"type": "xml"}]),
         st.builds(lambda s: {"type": "json_schema", "json_schema": {"name": "x", "schema": s}}, json_schemas),

@@ -17,6 +17,7 @@ from openai_bls.launcher.recovery.stub_watch import stubs
 from openai_bls.launcher.tritonserver.ports import Ports
 from openai_bls.triton_models.server.process import control_headers
 from tests.torture.doors import HOST
+from tests.torture.pictures import ENVIRONMENT
 
 START_SECONDS = 300.0
 STOP_SECONDS = 90.0
@@ -88,7 +89,7 @@ class Server:
         ]
         if self.has_disks:
             command = [*namespace_command(), "sh", "-c", _MOUNTS, "sh", str(self._disk), *command]
-        environment = {**os.environ, _TAG: self._tag, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, **ENVIRONMENT, _TAG: self._tag, "OMP_NUM_THREADS": "1"}
         with self.console_path.open("ab") as console:
             self._process = subprocess.Popen(command, env=environment, stdout=console, stderr=console)
         self.crippled = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -70,6 +71,21 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
             target.parent.mkdir()
             making.rename(target)
     return target
+
+
+def place_guard(repository: Path) -> Path:
+    """Put the guard of examples/guard, as guard_model.py changes it, into a repository; its version folder."""
+    shutil.copytree(ROOT / "examples" / "guard", repository / "guard")
+    folder = repository / "guard" / "1"
+    (folder / "model.py").rename(folder / "example.py")
+    shutil.copy(Path(__file__).parent / "guard_model.py", folder / "model.py")
+    return folder
+
+
+def guard_questions(folder: Path, request_id: str) -> list[dict[str, Any]]:
+    """What that guard was asked about a request."""
+    lines = (folder / "questions.jsonl").read_bytes().splitlines()
+    return [question for question in map(json.loads, lines) if question["request_id"] == request_id]
 
 
 @pytest.fixture

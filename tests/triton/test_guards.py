@@ -16,7 +16,7 @@ import tritonclient.grpc as grpcclient
 
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
-from tests.triton.conftest import ROOT
+from tests.triton.conftest import guard_questions, place_guard
 from tests.triton.metrics import find, scrape
 from tests.triton.waiting import until
 
@@ -65,8 +65,7 @@ class Place:
 
     def questions(self, request_id: str) -> list[dict[str, Any]]:
         """What the guard was asked about a request."""
-        lines = (self.folder / "questions.jsonl").read_bytes().splitlines()
-        return [question for question in map(json.loads, lines) if question["request_id"] == request_id]
+        return guard_questions(self.folder, request_id)
 
     def calls(self, **labels: str) -> float:
         return find(scrape(self.server), "guard_call_seconds_count", **labels)
@@ -76,10 +75,7 @@ class Place:
 def place(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     copy = tmp_path_factory.mktemp("guarded") / "model_repository"
     shutil.copytree(repository, copy)
-    shutil.copytree(ROOT / "examples" / "guard", copy / "guard")
-    folder = copy / "guard" / "1"
-    (folder / "model.py").rename(folder / "example.py")
-    shutil.copy(Path(__file__).parent / "guard_model.py", folder / "model.py")
+    folder = place_guard(copy)
     with (
         run_server(copy, env=GUARDED, args=["--model-control-mode=explicit", "--load-model=*"]) as server,
         openai.OpenAI(base_url=server.openai_url, api_key="none", max_retries=0) as client,

@@ -8,6 +8,7 @@ import pytest
 
 from openai_bls.launcher.tritonserver.ports import lease_ports
 from tests.torture.cases import DOORS
+from tests.torture.pictures import with_sight
 from tests.torture.record import Record
 from tests.torture.report import page
 from tests.torture.run import Options, Run
@@ -24,7 +25,7 @@ def test_torture(repository: Path, tmp_path: Path) -> None:
     # The seed is fixed: another one is for `make torture`, which says what it was.
     options = Options(seconds=25, seed=1)
     with lease_ports() as ports:
-        run = Run(Server(repository, ports, tmp_path), options, Record(tmp_path / "findings"))
+        run = Run(Server(with_sight(repository, tmp_path), ports, tmp_path), options, Record(tmp_path / "findings"))
         run.run()
     report = page(run, options)
     assert run.record.findings == [], report

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import openai
 import pytest
@@ -20,9 +22,12 @@ from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.core.media import Image
 from openai_bls.engines.vision_processor import VisionProcessor
-from openai_bls.launcher.testing import copy_models, run_server
+from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 from tests.architectures.vision_comparison import picture
-from tests.triton.conftest import ROOT
+from tests.pictures import encoded
+from tests.triton import triton_client
+from tests.triton.conftest import ROOT, guard_questions, place_guard
+from tests.triton.test_batches import asked, begun, ended, results
 
 pytestmark = pytest.mark.triton
 
@@ -35,16 +40,34 @@ ASKED = ((FIRST,), (SECOND,), (WIDE, FIRST), (FIRST,))
 SCENES = [scene(random.Random(seed)) for seed in range(16)]
 
 
+class Served(NamedTuple):
+    """A server that sees, takes files and batches, and has a guard before it."""
+
+    server: RunningServer
+    client: openai.OpenAI
+    guard: Path
+    """Folder of the guard."""
+
+
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
-    repository = tmp_path_factory.mktemp("vision") / "model_repository"
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("vision")
+    repository = folder / "model_repository"
     copy_models(ROOT / "model_repository", repository)
     assert build(BuildOptions(str(CHECKPOINT), repository, max_images=4), print).max_images == 4
+    guard = place_guard(repository)
+    (folder / "batches").mkdir()
+    env = {"OPENAI_BLS_BATCHES_DIR": str(folder / "batches"), "OPENAI_BLS_GUARD_BEFORE": "guard"}
     with (
-        run_server(repository) as server,
-        openai.OpenAI(base_url=server.openai_url, api_key="none", max_retries=0) as found,
+        run_server(repository, env) as server,
+        openai.OpenAI(base_url=server.openai_url, api_key="none", max_retries=0) as client,
     ):
-        yield found
+        yield Served(server, client, guard)
+
+
+@pytest.fixture(scope="module")
+def client(served: Served) -> openai.OpenAI:
+    return served.client
 
 
 def body(*images: Image, question: str = QUESTION) -> dict[str, Any]:
@@ -134,3 +157,37 @@ def test_refusals(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="5"):
         create(**body(*[FIRST] * 5))
     assert create(**body(FIRST)).choices[0].message.content
+
+
+def test_images_in_a_batch(client: openai.OpenAI) -> None:
+    """By a data: URI and by the id of an uploaded file; a bad one fails alone."""
+    seen = draw(SCENES[0], 48)
+    file_id = client.files.create(file=("picture.png", encoded(seen)), purpose="vision").id
+    by_uri, by_id, bad = (asking([seen], QUESTION) for _ in range(3))
+    by_id["messages"][0]["content"][0]["image_url"] = {"file_id": file_id}
+    bad["messages"][0]["content"][0]["image_url"] = {"file_id": "file-none"}
+    batch = ended(client, begun(client, asked("/v1/chat/completions", [by_uri, by_id, bad]), "/v1/chat/completions"))
+    assert batch.request_counts.to_dict() == {"total": 3, "completed": 2, "failed": 1}
+    wanted = client.chat.completions.create(**by_uri).choices[0].message.content
+    answers = results(client, batch.output_file_id)
+    for custom_id in ("q0", "q1"):
+        assert answers[custom_id]["body"]["choices"][0]["message"]["content"] == wanted
+    error = results(client, batch.error_file_id)["q2"]["body"]["error"]
+    assert (error["code"], error["param"]) == ("image_file_not_found", "messages[0].content[0].image_url")
+
+
+def test_guards_see_images(served: Served) -> None:
+    """One that is large and one that is small, on /v1 and on Triton's endpoint; a guard that refuses is asked first."""
+    noise = PillowImage.frombytes("RGB", (200, 200), random.Random(1).randbytes(3 * 200 * 200))
+    sent = asking([noise, draw(SCENES[0], 48)], QUESTION)
+    parts = sent["messages"][0]["content"]
+    assert len(parts[0]["image_url"]["url"]) > 100_000
+    on_v1 = served.client.chat.completions.create(**sent, extra_headers={"x-request-id": "seen"})
+    (question,) = guard_questions(served.guard, "seen")
+    assert question["request"]["messages"][0]["content"] == parts
+    on_triton = triton_client.chat(served.server.http_url, {"request": json.dumps(sent)})
+    assert on_triton["choices"][0]["message"]["content"] == on_v1.choices[0].message.content
+    parts[-1]["text"] = "How is napalm made?"
+    with pytest.raises(openai.PermissionDeniedError) as refused:
+        served.client.chat.completions.create(**sent)
+    assert refused.value.code == "blocked_word"

@@ -12,10 +12,12 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from benchmarks.asking import Asker
+from openai_bls.builder.vllm.self_test import ask_with_images
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
-from openai_bls.core.manifest import Manifest, VllmRecord, write_manifest
+from openai_bls.core.manifest import EngineLoadError, Manifest, VllmRecord, write_manifest
 from openai_bls.core.media import Image
 from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.answers import Switch
 from openai_bls.engines.vision_processor import VisionProcessor
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.loading import arguments
@@ -123,3 +125,24 @@ def test_another_expansion_than_was_counted_ends_that_request_alone(
     assert answer.tokens == right.tokens
     # Its images had reached vLLM's cache; they are there for the next.
     assert sees.ask([request])[0].tokens == asked[0][1].tokens
+
+
+def test_the_choices_of_a_request_share_their_images(
+    sees: Served, asked: list[tuple[GenerationRequest, Generated]]
+) -> None:
+    request, right = asked[2]
+    for answer in sees.ask([request] * 4):
+        assert answer.tokens == right.tokens
+
+
+def test_a_build_asks_with_as_many_images_as_a_prompt_may_hold(
+    sees: Served, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch = Switch(lambda _: None)
+    sees.engine._on_step = switch
+    processor = VisionProcessor(checkpoint)
+    assert ask_with_images(sees.engine, switch, processor) == 4
+    expand = processor.expand
+    monkeypatch.setattr(processor, "expand", lambda *given: [*expand(*given), 70])
+    with pytest.raises(EngineLoadError, match="failed its self-test"):
+        ask_with_images(sees.engine, switch, processor)

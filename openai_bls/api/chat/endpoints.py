@@ -19,6 +19,7 @@ from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import Cancellable, ChunkSink
 from openai_bls.api.common.large_bodies import is_large, parsed
+from openai_bls.api.common.lifted import Lifted, lifted_body
 from openai_bls.api.endpoint import Endpoint, Operation, Respond, Smoke, expect
 from openai_bls.api.http.handlers import Api
 from openai_bls.core.errors import InvalidRequestError, ModelAnswerError
@@ -39,10 +40,14 @@ async def generate(api: Api, request: Request, context: RequestContext, name: Bo
     """
     service = api.service
     context.endpoint = name
-    max_items = service.models.longest_context
-    checked = await _checked(
-        service, name, lambda: parse_json(name, body, max_items), lambda: json_object(body), large=is_large(body)
-    )
+    max_items, large = service.models.longest_context, is_large(body)
+
+    def parse() -> ValidRequest:
+        if not large:
+            return parse_json(name, body, max_items)
+        return lifted_body(body).parse(lambda text, put_back: put_back(parse_json(name, text, max_items)))
+
+    checked = await _checked(service, name, parse, lambda: json_object(body), large=large)
     if not checked.stream:
         return await api.answered(request, context, _answer(service, context, checked))
     stream = api.event_stream()
@@ -54,12 +59,16 @@ def _endpoint(name: Body, path: str, prompt: dict[str, Any], operation: Operatio
     async def handle(api: Api, request: Request, context: RequestContext) -> Response:
         return await generate(api, request, context, name, await api.body(request, context))
 
-    def triton(body: dict[str, Any]) -> Respond:
+    def triton(given: Lifted[dict[str, Any]]) -> Respond:
+        body = given.body
+
         async def respond(service: Service, context: RequestContext, sink: ChunkSink) -> bytes | Cancellable:
             max_items = service.models.longest_context
-            checked = await _checked(
-                service, name, lambda: parse_object(name, body, max_items), lambda: body, large=is_large(body)
-            )
+
+            def parse() -> ValidRequest:
+                return given.parse(lambda body, put_back: put_back(parse_object(name, body, max_items)))
+
+            checked = await _checked(service, name, parse, given.whole, large=is_large(body) or given.large)
             if checked.stream:
                 return await _stream(service, context, checked, sink)
             return encode(await _answer(service, context, checked))

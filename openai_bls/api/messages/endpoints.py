@@ -10,6 +10,7 @@ from starlette.responses import Response
 from openai_bls.api.chat.generate_request import GenerateRequest
 from openai_bls.api.chat.render_endpoints import check_rendered
 from openai_bls.api.chat.rendering import rendered
+from openai_bls.api.common.lifted import PutBack, lifted_body
 from openai_bls.api.common.one_shot import prompt_token_ids
 from openai_bls.api.endpoint import ApiHandler, Endpoint, Operation, Smoke, expect
 from openai_bls.api.http.handlers import Api, JsonResponse
@@ -35,12 +36,14 @@ async def _parsed(
 ) -> tuple[RequestT, Converted]:
     """The request's body, and the chat completion that it becomes."""
 
-    def parse(body: bytes) -> tuple[RequestT, Converted]:
+    def parse(body: bytes, put_back: PutBack) -> tuple[RequestT, Converted]:
         given = decode(body, kind)
         model = api.service.find(context, given.model).model
-        return given, convert(given, thinks=model.formats.reasoning is not None, max_items=model.info.max_model_len)
+        thinks = model.formats.reasoning is not None
+        converted = convert(given, thinks=thinks, max_items=model.info.max_model_len)
+        return given, converted._replace(valid=put_back(converted.valid))
 
-    return await api.parsed(request, context, parse)
+    return await api.parsed(request, context, lambda body: lifted_body(body).parse(parse))
 
 
 async def _create(api: Api, request: Request, context: RequestContext) -> Response:

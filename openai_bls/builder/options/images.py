@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from openai_bls.builder.options.build import BuildOptions
-from openai_bls.core.manifest import BuildError
-from openai_bls.engines.vision_processor import has_processor
+from openai_bls.core.manifest import BuildError, EngineLoadError
+from openai_bls.engines.vision_processor import VisionProcessor, has_processor
 
 DEFAULT_MAX_IMAGES = 8
 """Images of a prompt, where a model takes any."""
@@ -34,6 +35,29 @@ def granted(options: BuildOptions, problem: str | None) -> int:
     if options.max_images:
         raise BuildError(f"--max-images {options.max_images}: {problem}")
     return 0
+
+
+def granted_or_said(options: BuildOptions, problem: str | None, report: Callable[[str], None]) -> int:
+    """The same as `granted`; a problem that refuses nothing is said."""
+    images = granted(options, problem)
+    if not images:
+        report(f"images are refused: {problem}")
+    return images
+
+
+def with_processor(images: int, options: BuildOptions, tokenizer: Path, report: Callable[[str], None]) -> int:
+    """`images`, if preprocessing can load the processor in the prepared folder `tokenizer`; else 0.
+
+    Raises:
+        BuildError: it cannot, and images are asked for.
+    """
+    if not images:
+        return 0
+    try:
+        VisionProcessor(tokenizer)
+    except EngineLoadError as error:
+        return granted_or_said(options, str(error), report)
+    return images
 
 
 def problem_of_options(options: BuildOptions) -> str | None:

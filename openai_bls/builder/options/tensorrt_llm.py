@@ -109,9 +109,10 @@ def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, b
         if name == "draft_model" and engine != "transformers":
             instead = " (a speculative_config in --extra-llm-api-options names one)" * (engine == "tensorrt_llm")
             raise BuildError(f"--draft-model is for --engine transformers{instead}")
-        if name == "max_images" and engine not in ("transformers", "vllm"):
+        if name == "max_images" and engine not in ("transformers", "vllm", "tensorrt_llm"):
             raise BuildError(
-                f"--max-images is for --engine transformers and --engine vllm: the engine {engine} takes text alone"
+                f"--max-images is for --engine transformers, vllm and tensorrt_llm: the engine {engine} takes text "
+                "alone"
             )
         if name == "self_test" and engine not in ("transformers", "llama_cpp", "vllm"):
             raise BuildError(

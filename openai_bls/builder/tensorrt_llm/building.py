@@ -18,6 +18,7 @@ import msgspec
 
 from openai_bls.builder.checkpoint.config import read_config
 from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.options.images import with_processor
 from openai_bls.builder.options.quantizations import QUANTIZATIONS
 from openai_bls.builder.placing.adapters import fingerprint, place_adapters
 from openai_bls.builder.placing.weights import find_weights, place_as_it_is
@@ -31,6 +32,7 @@ from openai_bls.builder.tensorrt_llm.worker.failures import TAIL_LINES, classify
 from openai_bls.builder.tensorrt_llm.worker.main import encode
 from openai_bls.builder.tensorrt_llm.worker.process import run_worker
 from openai_bls.builder.tensorrt_llm.worker.progress import LogReader, Progress, Step
+from openai_bls.builder.tokenizer.processor import complete_processor
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.manifest import BuildError, FileRecord, Manifest, TensorRtLlmRecord, record
 from openai_bls.core.settings import OfficialSettings
@@ -75,6 +77,10 @@ class TensorRtLlmRecipe:
         if self._plan.engine.flow == "pytorch":
             trust = self._options.trust_remote_code
             place_as_it_is(self._source, prepared.checkpoint, self._report, trust_remote_code=trust)
+            images = with_processor(self.manifest.max_images, self._options, prepared.tokenizers[0], self._report)
+            self.manifest = msgspec.structs.replace(self.manifest, max_images=images)
+            if images:
+                complete_processor(prepared.tokenizers[0], prepared.checkpoint)
             return {}
         self._require_disk(prepared)
         with self._workspace(prepared) as workspace:
@@ -139,6 +145,7 @@ class TensorRtLlmRecipe:
             created=0,
             dtype=self._options.dtype,
             trust_remote_code=self._options.trust_remote_code,
+            max_images=made.max_images,
             builder={"tensorrt_llm": self._survey.version},
             tensorrt_llm=TensorRtLlmRecord(
                 version=self._survey.version,

@@ -13,6 +13,15 @@ from openai_bls.engines.vision_processor import PROCESSOR_FILES, class_name, has
 _FIELD = "processor_class"
 
 
+def complete_processor(tokenizer: Path, checkpoint: Path) -> None:
+    """Put the tokenizer's files next to the processor's in the prepared `checkpoint`, if it has one: engines of others
+    load the processor, and the tokenizer in it, from the model's own folder."""
+    if has_processor(checkpoint):
+        for path in tokenizer.iterdir():
+            if path.is_file() and not (checkpoint / path.name).exists():
+                place(path, checkpoint / path.name)
+
+
 def place_processor(source: Path, target: Path) -> None:
     """Put the processor's files into `target`, which has the tokenizer's; of a model without a processor nothing.
 

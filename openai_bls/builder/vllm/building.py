@@ -9,16 +9,17 @@ import msgspec
 
 from openai_bls.builder.gguf.source import WEIGHTS_NAME, write_weights
 from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.options.images import with_processor
 from openai_bls.builder.placing.adapters import fingerprint, lora_settings, place_adapters, read_adapters
 from openai_bls.builder.placing.files import place
 from openai_bls.builder.placing.weights import find_weights, place_as_it_is
 from openai_bls.builder.recipe import Report
 from openai_bls.builder.targets.folders import Prepared
-from openai_bls.builder.vllm.images import max_images, with_processor
+from openai_bls.builder.tokenizer.processor import complete_processor
+from openai_bls.builder.vllm.images import max_images
 from openai_bls.builder.vllm.plan import nodes_of, problems, survey_arguments
 from openai_bls.builder.vllm.self_test import self_test
 from openai_bls.core.manifest import BuildError, FileRecord, Manifest, VllmRecord
-from openai_bls.engines.vision_processor import has_processor
 from openai_bls.engines.vllm.arguments.engine_args import check, named
 from openai_bls.engines.vllm.survey.interpreter import Survey, ask, find_interpreter
 from openai_bls.triton_models.repository.cpp_backend import render_configs
@@ -83,11 +84,7 @@ class VllmRecipe:
         self.manifest = msgspec.structs.replace(self.manifest, max_images=images)
         if images:
             self._report(f"takes images, up to {images} in a prompt")
-        if has_processor(prepared.checkpoint):
-            # vLLM loads the processor of images, and the tokenizer in it, from the model's own folder.
-            for path in prepared.tokenizers[0].iterdir():
-                if path.is_file() and not (prepared.checkpoint / path.name).exists():
-                    place(path, prepared.checkpoint / path.name)
+        complete_processor(prepared.tokenizers[0], prepared.checkpoint)
         if self._options.self_test and (nodes := nodes_of(self._options)) > 1:
             self._report(f"no self-test: the engine runs on {nodes} machines, and the build on one")
         elif self._options.self_test:
@@ -96,7 +93,7 @@ class VllmRecipe:
 
     def _prove(self, prepared: Prepared) -> None:
         self._report("self-test: starting the engine once, which takes minutes")
-        answers = self_test(prepared, self.manifest, self._options.vllm.settings, self._survey)
+        answers = self_test(prepared, self.manifest, self._options.vllm.settings, self._survey, self._report)
         assert self.manifest.vllm is not None
         record = msgspec.structs.replace(self.manifest.vllm, answers=answers)
         self.manifest = msgspec.structs.replace(self.manifest, vllm=record)

@@ -26,7 +26,6 @@ from openai_bls.core.manifest import first_line
 from openai_bls.embedded.model import fp8_layers
 from openai_bls.embedded.model.image_inputs import ImageInputs
 from openai_bls.embedded.runners.runner_choice import RunnerChoice
-from openai_bls.embedded.self_test import image_prompts
 from openai_bls.embedded.self_test.plain_pass import (
     EXACT,
     TOP_LOGPROBS,
@@ -37,7 +36,7 @@ from openai_bls.embedded.self_test.plain_pass import (
     noise_of,
     reference,
 )
-from openai_bls.engines import not_finite
+from openai_bls.engines import image_prompts, not_finite
 
 logger = logging.getLogger(__name__)
 

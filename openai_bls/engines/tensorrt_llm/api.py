@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.tensorrt_llm import api_build, api_sampling, llm_args, speculation, versions
+from openai_bls.core.media import MediaPrompt
+from openai_bls.engines.tensorrt_llm import api_build, api_sampling, images, llm_args, speculation, versions
 from openai_bls.engines.tensorrt_llm.interface import (
     BuildSpec,
     Flow,
@@ -107,8 +108,25 @@ class Api:
         """Values of `engine_types.Grammar.kind` that it takes."""
         return versions.grammar_kinds(options.flow, options.guided_decoding_backend, self.version)
 
-    def generate(self, llm: Llm, prompt_token_ids: list[int], sampling: Sampling, lora: LoraAdapter | None) -> Output:
+    def generate(
+        self,
+        llm: Llm,
+        prompt_token_ids: list[int],
+        sampling: Sampling,
+        lora: LoraAdapter | None,
+        media: MediaPrompt | None = None,
+    ) -> Output:
         """Start a streamed request. From the thread of the event loop that will iterate over it.
+
+        With images it takes as long as TensorRT-LLM's processor of the model, tens of milliseconds for each: what it
+        returns can be iterated over on no other loop than that of this thread.
+
+        Args:
+            llm: the loaded model.
+            prompt_token_ids: token ids of the prompt, each image expanded.
+            sampling: sampling parameters of the request.
+            lora: adapter of the request; None is the base model.
+            media: images of the prompt; None if it is text alone.
 
         Raises:
             ValueError: this version cannot honour `sampling`; the message names the field.
@@ -121,9 +139,8 @@ class Api:
                 request, lora_name=lora.name, lora_int_id=lora.number, lora_path=str(lora.path)
             )
         params = api_sampling.sampling_params(self._package, llm.options, sampling)
-        output: Output = llm.llm.generate_async(
-            {"prompt_token_ids": prompt_token_ids}, sampling_params=params, streaming=True, **arguments
-        )
+        inputs = {"prompt_token_ids": prompt_token_ids} if media is None else images.inputs(media)
+        output: Output = llm.llm.generate_async(inputs, sampling_params=params, streaming=True, **arguments)
         return output
 
     def healthy(self, llm: Llm) -> bool:

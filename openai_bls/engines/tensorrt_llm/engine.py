@@ -29,7 +29,7 @@ from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.kv_events.publisher import KvEventPublisher
-from openai_bls.engines.tensorrt_llm import limits
+from openai_bls.engines.tensorrt_llm import images, limits
 from openai_bls.engines.tensorrt_llm import lora as adapters
 from openai_bls.engines.tensorrt_llm.adapter_numbers import AdapterNumbers
 from openai_bls.engines.tensorrt_llm.api import Api
@@ -289,6 +289,9 @@ class TrtLlmEngine:
             live = self._starting.popleft()
             if not live.ended:
                 self._start(live)
+                if live.request.media is not None:
+                    # It took tens of milliseconds.
+                    break
         if self._starting:
             self._loop.call_soon(self._start_some)
 
@@ -305,6 +308,7 @@ class TrtLlmEngine:
                 request.prompt_token_ids,
                 sampling(request, self._info, live.end_id, self._grammar_end_id),
                 live.adapter,
+                request.media,
             )
         except ValueError as error:
             self._end(live)
@@ -312,6 +316,11 @@ class TrtLlmEngine:
         except Exception as error:
             self._fail(live, error)
         else:
+            if request.media is not None and (problem := images.difference(request.prompt_token_ids, live.output)):
+                logger.error("a request failed: %s", problem)
+                live.output.abort()
+                self._end_with_error(live)
+                return
             live.task = self._loop.create_task(self._follow(live, live.output))
 
     async def _follow(self, live: RequestState, output: Output) -> None:

@@ -169,6 +169,8 @@ class Output(Protocol):
 
     outputs: Sequence[Completion]
     finished: bool
+    prompt_token_ids: Sequence[int]
+    """Prompt as TensorRT-LLM reads it, each image expanded, by ids of its own for images in some models."""
 
     def __aiter__(self) -> AsyncIterator[Output]:
         """Yields itself, changed, after every step that brought something."""

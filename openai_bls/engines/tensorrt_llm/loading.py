@@ -29,7 +29,7 @@ from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.capabilities import ALL_FIELDS, MAX_LOGPROBS
 from openai_bls.engines.engine_info import engine_info
 from openai_bls.engines.kv_events.publisher import KvEventPublisher, config_of
-from openai_bls.engines.tensorrt_llm import versions
+from openai_bls.engines.tensorrt_llm import images, versions
 from openai_bls.engines.tensorrt_llm.api import Api
 from openai_bls.engines.tensorrt_llm.engine import TrtLlmEngine
 from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype, LlmOptions, LoraAdapter
@@ -92,6 +92,8 @@ def load(
     options = llm_options(version_dir, manifest, settings)
     api = api or _installed(record)
     check_version(record, api)
+    if manifest.max_images and (problem := images.problem(facts.architecture, record.flow, api.version)):
+        raise EngineLoadError(f"{problem}: {BUILD_HINT}")
     check_gpus(record, api)
     supported = supported_fields(api, options)
     info = engine_info(
@@ -105,6 +107,11 @@ def load(
     )
     kv_events = config_of(settings.kv_events_endpoint, settings.kv_events_replay_endpoint, settings.kv_events_topic)
     if kv_events is not None:
+        if manifest.max_images:
+            raise EngineLoadError(
+                "kv_events_endpoint is not for a model that takes images, which its events do not tell apart: build "
+                "with --max-images 0, or leave it out"
+            )
         _require_plain_blocks(options)
         options = msgspec.structs.replace(options, kv_event_buffer=EVENT_BUFFER)
     llm = _open(api, options)

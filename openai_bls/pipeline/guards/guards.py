@@ -32,7 +32,16 @@ OUTPUT = "response"
 GuardOutcome = Literal["passed", "changed", "refused", "timeout", "failed", "cancelled"]
 T = TypeVar("T")
 
+_LARGE_BYTES = 1024 * 1024
 _encode = msgspec.json.Encoder().encode
+
+
+async def _encoded(question: dict[str, Any]) -> bytes:
+    """JSON text of a question. A large body, of images say, is copied in a thread, and without the GIL."""
+    rest = dict(question)
+    body = rest.pop("request")
+    pieces = (_encode(rest)[:-1], b',"request":', body, b"}")
+    return await asyncio.to_thread(b"".join, pieces) if len(body) > _LARGE_BYTES else b"".join(pieces)
 
 
 class CallObserver(Protocol):
@@ -120,7 +129,7 @@ class Guards:
         began_at = time.monotonic()
         self._service.count(1)
         try:
-            changed, refusal = await self._call(hook, _encode(question))
+            changed, refusal = await self._call(hook, await _encoded(question))
             outcome = "refused" if refusal is not None else "passed" if changed is None else "changed"
         except asyncio.CancelledError:
             outcome = "cancelled"
@@ -210,13 +219,13 @@ class GuardedRequest:
         self._shown = False
 
     def question(self, hook: Hook) -> dict[str, Any]:
-        """Question to a guard, as far as it is of the request itself."""
+        """Question to a guard, as far as it is of the request itself; the body is JSON text."""
         return {
             "hook": hook,
             "endpoint": self._endpoint,
             "request_id": self._request_id,
             "key": self._key or None,
-            "request": msgspec.Raw(self.body),
+            "request": self.body,
         }
 
     @property

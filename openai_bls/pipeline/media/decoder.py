@@ -42,14 +42,19 @@ _ENVIRONMENT = ("LD_LIBRARY_PATH", "PATH")
 class Encoded(NamedTuple):
     """An encoded image."""
 
-    data: bytes | str
-    """Bytes of a file; a text is base64, from `start` on."""
+    data: bytes | str | memoryview
+    """Bytes of a file; a text, and a memoryview, which is of a request's body, is base64, from `start` on."""
     max_pixels: int
     start: int = 0
     side: int = 0
     """Side in pixels of the square to scale the image down to; 0 leaves its size."""
 
-    def slices(self) -> Iterator[bytes]:
+    @property
+    def is_base64(self) -> bool:
+        """True if `data` is base64."""
+        return not isinstance(self.data, bytes)
+
+    def slices(self) -> Iterator[bytes | memoryview]:
         """The bytes to decode, piece by piece."""
         data = self.data
         for at in range(self.start, len(data), _SLICE):
@@ -61,7 +66,7 @@ class Encoded(NamedTuple):
     def head(self) -> bytes:
         """Head of the job."""
         length = len(self.data) - self.start
-        return decode_worker.JOB.pack(length, self.max_pixels, self.side, isinstance(self.data, str))
+        return decode_worker.JOB.pack(length, self.max_pixels, self.side, self.is_base64)
 
 
 Reserve = Callable[[int], None]

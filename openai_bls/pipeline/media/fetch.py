@@ -35,6 +35,7 @@ MAX_FETCHES_PER_HOST = 8
 """Images that are fetched from one host at a time; others wait for theirs."""
 
 _READ_BYTES = 64 * 1024
+_LARGE_BYTES = 1024 * 1024
 _HEAD_BYTES = 32 * 1024
 _MAX_ADDRESSES = 4
 _OK = 200
@@ -110,10 +111,11 @@ class _Answer:
         self.location = ""
         self.ended = False
 
-    @property
-    def body(self) -> bytes:
+    async def body(self) -> bytes:
         """The body; of one that the end of the connection ends, whatever came."""
-        return b"".join(self._pieces)
+        if self._size < _LARGE_BYTES:
+            return b"".join(self._pieces)
+        return await asyncio.to_thread(b"".join, self._pieces)
 
     def feed(self, data: bytes) -> None:
         """Read on.
@@ -259,7 +261,7 @@ class Fetcher:
             async with self._turn(at.host):
                 answer = await self._asked(at, lease)
             if answer.status == _OK:
-                return answer.body
+                return await answer.body()
             if answer.status not in _REDIRECTS or not answer.location:
                 raise ImageError(_DOWNLOAD, f"cannot be fetched: its host answers {answer.status}")
             url = urljoin(url, answer.location)

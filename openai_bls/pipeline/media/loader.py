@@ -80,7 +80,7 @@ class ImageLoader:
                     encoded = await self._encoded(source, key, lease)
                 async with decoding:
                     image = await self.decoder.decode(encoded, lease.take)
-                if isinstance(encoded.data, bytes):
+                if not encoded.is_base64:
                     lease.give_back(len(encoded.data))
                 return image
             except ImageError as error:
@@ -100,15 +100,20 @@ class ImageLoader:
         if source.file_id:
             return Encoded(await self._read(source, key, lease), self._max_pixels, side=side)
         if source.url[: len(_DATA)].lower() == _DATA:
-            return Encoded(source.url, self._max_pixels, self._base64_start(source.url), side)
+            start = self._base64_start(source)
+            if source.base64 is not None:
+                return Encoded(source.base64, self._max_pixels, side=side)
+            return Encoded(source.url, self._max_pixels, start, side)
         return Encoded(await self._fetcher.fetch(source.url, lease), self._max_pixels, side=side)
 
-    def _base64_start(self, url: str) -> int:
+    def _base64_start(self, source: ImageSource) -> int:
         """Place of the base64 in a data: URI."""
+        url = source.url
         comma = url.find(",", 0, _MAX_HEAD)
         if comma < 0 or not url[:comma].lower().endswith(";base64"):
             raise ImageError("invalid_image_url", "is no data: URI with base64 ('data:image/png;base64,...')")
-        if len(url) - comma - 1 > (self._max_bytes + 2) // 3 * 4:
+        length = len(url) - comma - 1 if source.base64 is None else len(source.base64)
+        if length > (self._max_bytes + 2) // 3 * 4:
             raise ImageError("image_file_too_large", f"has more than {self._max_bytes} bytes (max_image_bytes)")
         return comma + 1
 

@@ -11,6 +11,7 @@ from openai_bls.core.engine_types import EngineInfo, GenerationRequest, LoraUpda
 from openai_bls.core.errors import InvalidRequestError, OverloadedError
 from openai_bls.transport.ipc.frames import ClientFrame, ServerFrame
 from openai_bls.transport.ipc.link import SHUTTING_DOWN, Link, PartState
+from openai_bls.transport.ipc.pixels import PixelSender
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class ExchangeClient:
         """The engine's load, about a second old; None if it is not known."""
         self._loop = asyncio.get_running_loop()
         self._link = Link("engine", address, ServerFrame, self._take, self._lost)
+        self._with_images = PixelSender(self._link)
 
     @property
     def live(self) -> int:
@@ -76,12 +78,15 @@ class ExchangeClient:
         if not self._link.open or self._link.closed:
             self._loop.call_soon(self._fail, [request.request_id], self._link.why_closed)
             return
+        if request.media is not None:
+            self._with_images.put(request)
+            return
         self._submissions.append(request)
         self._schedule_flush()
 
     def cancel(self, request_id: int) -> None:
         """Stop a request; its listener hears nothing more."""
-        if self._listeners.pop(request_id, None) is not None:
+        if self._listeners.pop(request_id, None) is not None and not self._with_images.cancel(request_id):
             self._cancels.append(request_id)
             self._schedule_flush()
 
@@ -120,7 +125,7 @@ class ExchangeClient:
     def fail_all(self) -> None:
         """End every live request with a "cancelled" delta, and the engine's work on it."""
         request_ids = list(self._listeners)
-        self._cancels += request_ids
+        self._cancels += [request_id for request_id in request_ids if not self._with_images.cancel(request_id)]
         self._schedule_flush()
         self._fail(request_ids, SHUTTING_DOWN)
 
@@ -159,6 +164,7 @@ class ExchangeClient:
 
     def _lost(self) -> None:
         self.stats = None
+        self._with_images.clear()
         for result in self._updates.values():
             if not result.done():
                 result.set_exception(OverloadedError(self._link.why_closed))

@@ -21,6 +21,7 @@ from openai_bls.core.engine_types import (
     TokenDelta,
     UpdateResult,
 )
+from openai_bls.core.media import Image, MediaPrompt
 
 # A request id's upper bits name the connection, so that the engine's ids need no translation.
 CONNECTION_SHIFT = 32
@@ -37,6 +38,25 @@ GIVEN_UP = msgspec.msgpack.encode("given up")
 """Message to a client that waits for an engine's process that is not started any more."""
 
 
+class PixelPiece(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of an image's pixels; an image's pieces come in order, ahead of the requests that have it."""
+
+    number: int
+    """Number of the image on its connection."""
+    data: bytes
+
+
+class SharedMedia(msgspec.Struct, frozen=True, array_like=True):
+    """Images of a prompt, once for all requests that share the prompt: the choices of a chat completion, say."""
+
+    media: MediaPrompt
+    """The prompt, with images that have no pixels."""
+    numbers: list[int]
+    """Numbers of the images, in their order. They mean nothing afterwards."""
+    request_ids: list[int]
+    """Requests of the same frame, which have no `media`."""
+
+
 class ClientFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """Message of `openai_bls` to `tensorrt_llm`."""
 
@@ -49,6 +69,12 @@ class ClientFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
     """Ids of resets of the prefix cache, likewise."""
     stats_queries: list[int] = []
     """Ids of questions for the engine's load, each answered by `stats` and an `UpdateResult`."""
+    pixels: list[PixelPiece] = []
+    """Pieces of images of later requests."""
+    media: list[SharedMedia] = []
+    """Images of the submissions."""
+    dropped: list[int] = []
+    """Numbers of images whose requests were cancelled before they were sent."""
 
 
 class ServerFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -85,6 +111,7 @@ def _definitions() -> str:
 
 _STRUCTS: tuple[type[msgspec.Struct], ...] = (
     *(ClientFrame, ServerFrame, GenerationRequest, SamplingParams, Grammar, Logprobs),
+    *(PixelPiece, SharedMedia, MediaPrompt, Image),
     *(LoraUpdate, UpdateResult, TokenDelta, EngineInfo, EngineStats),
 )
 

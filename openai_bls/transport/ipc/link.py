@@ -36,6 +36,8 @@ class _Protocol(asyncio.Protocol):
         self._link = link
         self._frames = Frames()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.writable = asyncio.Event()
+        self.writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A stream socket's; uvloop's own class is not a subclass.
@@ -45,7 +47,14 @@ class _Protocol(asyncio.Protocol):
         for message in self._frames.feed(data):
             self._link.received(message, self._transport)
 
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
     def connection_lost(self, error: Exception | None) -> None:
+        self.writable.set()
         if not self.lost.done():
             self.lost.set_result(None)
 
@@ -152,6 +161,12 @@ class Link(Generic[MessageT]):
         """Send a message; nothing happens if the other end is not there."""
         if self._transport is not None:
             self._write(self._encoder.encode(message))
+
+    async def drained(self) -> None:
+        """Wait until the other end has taken most of what was sent; others have a turn of the loop at least."""
+        await asyncio.sleep(0)
+        if self._transport is not None:
+            await cast("_Protocol", self._transport.get_protocol()).writable.wait()
 
     def close(self) -> None:
         """Hang up once what was sent has gone out; `on_lost` is not called."""

@@ -24,6 +24,7 @@ from openai_bls.transport.ipc.frames import (
     pack,
 )
 from openai_bls.transport.ipc.listener import Listener
+from openai_bls.transport.ipc.pixels import PixelReceiver
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class Connection:
         # Bytes of a frame, or of its rest, that the writer has to send before anything else; None if there are none and
         # the writer sleeps.
         self._unsent: bytes | None = pack(self._encoder.encode(ServerFrame(info=engine.info, id_base=self._id_base)))
+        self._images = PixelReceiver()
         self._live: set[int] = set()
         self._stats: EngineStats | None = None
         self._closed = False
@@ -201,9 +203,10 @@ class Connection:
         self._socket.close()
 
     def _take(self, frame: ClientFrame) -> None:
+        submissions = self._images.submissions(frame)
         with self._changed:
-            self._live.update(request.request_id for request in frame.submissions)
-        for request in frame.submissions:
+            self._live.update(request.request_id for request in submissions)
+        for request in submissions:
             self._engine.submit(request)
         for request_id in frame.cancels:
             self._engine.cancel(request_id)

@@ -17,9 +17,9 @@ from typing import Any
 import uvloop
 
 from openai_bls.api.app import create_app
-from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.large_bodies import check_values, is_large, parsed
+from openai_bls.api.common.lifted import Lifted, lifted_object
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.tls_files import TlsFiles
 from openai_bls.api.http.uvicorn_server import HttpServer
@@ -42,7 +42,7 @@ from openai_bls.triton_models.endpoint import request_keys
 from openai_bls.triton_models.endpoint.envelope import answer_on_triton, triton_context
 from openai_bls.triton_models.endpoint.response_sender import Reply, ResponseSender, SenderThreads
 from openai_bls.triton_models.openai_bls.engine_connection import EngineConnection, UnreachableEngineError
-from openai_bls.triton_models.openai_bls.generate_extension import assemble
+from openai_bls.triton_models.openai_bls.generate_extension import assemble_lifted
 from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter, MetricsPort
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
 from openai_bls.triton_models.repository.engines import POSTPROCESSING, TENSORRT_LLM_BLS, Backend
@@ -303,17 +303,20 @@ class Runtime:
         if sum(map(len, texts)) + sum(map(len, items)) > limit:
             raise TooLargeError(limit)
 
-        def assembled() -> tuple[str, dict[str, Any]]:
+        def assembled() -> tuple[str, Lifted[dict[str, Any]]]:
             # Other tensors have text, in which a comma is a comma.
             for name in ("request", *JSON_INPUTS):
                 for item in tensors.get(name, ()):
                     check_values(item, self._settings.max_request_values)
-            return assemble(tensors, parameters)
+            return assemble_lifted(tensors, parameters)
 
-        context.endpoint, body = await parsed(assembled, large=any(map(is_large, items)))
+        large = any(map(is_large, items))
+        context.endpoint, given = await parsed(assembled, large=large)
         if context.endpoint in self._guarded:
-            body = json_object(await (await self._ready_service()).guarded_body(context, encode(body)))
-        respond = TRITON_ENTRIES[context.endpoint](body)
+            text = await parsed(lambda: encode(given.whole()), large=large)
+            passed = await (await self._ready_service()).guarded_body(context, text)
+            given = await parsed(lambda: lifted_object(passed), large=is_large(passed))
+        respond = TRITON_ENTRIES[context.endpoint](given)
         answering = respond(await self._ready_service(), context, sender)
         answer = await (answering if context.guarded is None else context.guarded.whole(answering))
         if isinstance(answer, bytes):

@@ -16,6 +16,7 @@ from openai_bls.builder.checkpoint.config import first_architecture
 from openai_bls.builder.tensorrt_llm.model.states import has_states
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
 from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.tensorrt_llm.images import WHOLE_PROMPTS
 from openai_bls.engines.tensorrt_llm.interface import Flow, Version
 
 LAST_WITHOUT_DEFAULTS = Version(1, 2, 1)
@@ -34,9 +35,17 @@ NO_CHUNKED_PREFILL = ("HCXVisionForCausalLM", "Llama4ForConditionalGeneration", 
 
 
 def with_features(
-    settings: TensorRtLlmSettings, config: dict[str, Any], flow: Flow, version: Version
+    settings: TensorRtLlmSettings, config: dict[str, Any], flow: Flow, version: Version, *, images: bool = False
 ) -> tuple[TensorRtLlmSettings, Findings]:
-    """Serving settings with what the model's kind lacks turned off, where nothing was given, and what to know of it."""
+    """Serving settings with what the model's kind lacks turned off, where nothing was given, and what to know of it.
+
+    Args:
+        settings: the settings as given.
+        config: contents of the checkpoint's config.json.
+        flow: flow of the engine.
+        version: version of TensorRT-LLM.
+        images: prompts may hold images.
+    """
     if flow != "pytorch":
         return settings, Findings()
     name = first_architecture(config)
@@ -47,6 +56,8 @@ def with_features(
         why = f"TensorRT-LLM {version} loads no model that keeps a state per sequence (here {name}) with block reuse on"
     elif name in NO_REUSE:
         why = f"TensorRT-LLM's support matrix has no KV cache reuse for {name}"
+    elif images and name in WHOLE_PROMPTS:
+        why = f"TensorRT-LLM's support matrix has no KV cache reuse for {name} with images"
     if why and settings.enable_kv_cache_reuse:
         problems.append(f"--enable-kv-cache-reuse: {why}; leave it out")
     elif why and settings.enable_kv_cache_reuse is None:
@@ -55,7 +66,7 @@ def with_features(
             f"prompts that begin alike do not share their KV cache: {why}, so the build turns enable_kv_cache_reuse "
             "off in config.pbtxt"
         )
-    if name in NO_CHUNKED_PREFILL:
+    if name in NO_CHUNKED_PREFILL or (images and name in WHOLE_PROMPTS):
         why = f"TensorRT-LLM's support matrix has no chunked prefill for {name}"
         if settings.enable_chunked_context:
             problems.append(f"--enable-chunked-context: {why}; leave it out")

@@ -29,6 +29,7 @@ from openai_bls.builder.tensorrt_llm.plan import chunking, features, lengths, wi
 from openai_bls.builder.tensorrt_llm.plan.calibration import Calibration
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
 from openai_bls.builder.tensorrt_llm.plan.flows import default_flow
+from openai_bls.builder.tensorrt_llm.plan.images import images_of
 from openai_bls.core.checkpoint import context_length
 from openai_bls.core.engine import LoraError
 from openai_bls.core.manifest import EngineSetupError, LoraSettings
@@ -83,6 +84,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     lora: LoraSettings
     extra_llm_api_options: dict[str, Any] = {}
     """Further arguments of `LLM`, as the version has them."""
+    max_images: int = 0
+    """Images that a prompt may hold; 0 if the engine takes text alone."""
 
 
 def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
@@ -107,7 +110,11 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
     end = windows.end(request.config, family, flow)
     max_input_len, max_seq_len = lengths.lengths(options.max_model_len, own, positions, end)
     of_lengths = lengths.findings(own, flow, max_seq_len, positions, end)
-    settings, of_features = features.with_features(own.settings, request.config, flow, version)
+    drafts = speculation.speculation(arguments, version) is not None
+    images = images_of(options, request.config, request.folder, flow, version, drafts=drafts)
+    settings, of_features = features.with_features(
+        own.settings, request.config, flow, version, images=bool(images.most)
+    )
     settings, of_windows = windows.with_windows(settings, request.config, family, flow, max_seq_len)
     own = msgspec.structs.replace(own, settings=settings)
     stored = stored_as(request.config)
@@ -154,6 +161,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         *of_calibration.refusals,
         *of_arguments,
         *of_adapters,
+        *images.refusals,
     )
     of_model = tuple(_of_model(request, flow, version, stored))
     problems = (
@@ -172,6 +180,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         *([remark] if remark else ()),
         *(speculation.notes(arguments, version) if not of_arguments else ()),
         *([f"no estimate: {unknown}"] if unknown else ()),
+        *images.notes,
         *of_lengths.notes,
         *of_features.notes,
         *of_windows.notes,
@@ -191,6 +200,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         notes=notes,
         lora=lora,
         extra_llm_api_options=arguments,
+        max_images=images.most,
     )
 
 

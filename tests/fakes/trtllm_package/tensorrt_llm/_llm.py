@@ -218,7 +218,11 @@ class _LLM:
 
     def _prompt(self, inputs: Any) -> list[int]:
         if isinstance(inputs, dict) and "prompt_token_ids" in inputs:
-            return list(inputs["prompt_token_ids"])
+            images = inputs.get("multi_modal_data", {}).get("image", ())
+            if images:
+                _settings.record_call("images", {"sizes": [image.size for image in images]})
+            # Each image has as many tokens more as rows of pixels.
+            return [*inputs["prompt_token_ids"], *[0 for image in images for _ in range(image.height)]]
         if isinstance(inputs, list) and all(isinstance(token, int) for token in inputs):
             return list(inputs)
         if isinstance(inputs, str):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from openai_bls.api.chat import model_serving
+from openai_bls.api.common.lifted import Lifted
 from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.core.errors import ApiError, InvalidRequestError
 from openai_bls.core.usage import Usage
@@ -229,7 +230,7 @@ async def test_one_large_chunk_is_no_backlog(monkeypatch: pytest.MonkeyPatch) ->
 def triton(bench: Bench, body: dict[str, Any]) -> tuple[Any, FakeSink]:
     async def main() -> tuple[Any, FakeSink]:
         sink = FakeSink(opens_at_once=True)
-        answer = await TRITON_ENTRIES["chat.completions"](body)(bench.service, request_context(), sink)
+        answer = await TRITON_ENTRIES["chat.completions"](Lifted.nothing(body))(bench.service, request_context(), sink)
         if not isinstance(answer, bytes):
             await until(lambda: sink.ended)
         return answer, sink
@@ -255,7 +256,7 @@ def test_bad_requests_on_tritons_endpoints() -> None:
         assert caught.value.param == param
     # Before there is a service.
     with pytest.raises(InvalidRequestError):
-        TRITON_ENTRIES["chat.completions"]({"messages": [USER], "anything": 1})
+        TRITON_ENTRIES["chat.completions"](Lifted.nothing({"messages": [USER], "anything": 1}))
 
 
 async def test_a_draining_server_answers_what_chat_models_ask_for() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from openai_bls.builder.options.build import BuildOptions
-from openai_bls.builder.options.images import DEFAULT_MAX_IMAGES
+from openai_bls.builder.options.images import DEFAULT_MAX_IMAGES, with_processor
 from openai_bls.builder.options.lora import LoraOptions
-from openai_bls.builder.vllm.images import max_images, with_processor
+from openai_bls.builder.vllm.images import max_images
 from openai_bls.core.manifest import BuildError
 from openai_bls.engines.vllm.survey.interpreter import Survey
 

@@ -23,7 +23,7 @@ def answers(folder: Path, null: NullSettings | None = None, python: str = sys.ex
     prepared = Prepared(checkpoint, engine, lora, draft, work, [tokenizer]).make()
     work.mkdir(exist_ok=True)
     manifest = Manifest("null", "m", 64, 4, 1, null=null or NullSettings(), engine_python=python)
-    return self_test(prepared, manifest, TensorRtLlmSettings(), ON_CPU)
+    return self_test(prepared, manifest, TensorRtLlmSettings(), ON_CPU, lambda _: None)
 
 
 def test_answers(tmp_path: Path) -> None:

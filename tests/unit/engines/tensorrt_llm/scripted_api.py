@@ -16,6 +16,7 @@ import msgspec
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.manifest import LoraSettings, Manifest, TensorRtLlmRecord, record, write_manifest
+from openai_bls.core.media import MediaPrompt
 from openai_bls.engines.capabilities import ALL_FIELDS
 from openai_bls.engines.tensorrt_llm.api import Api
 from openai_bls.engines.tensorrt_llm.interface import (
@@ -177,6 +178,10 @@ class ScriptedApi(Api):
         self.discard_error: Exception | None = None
         self.kv_events: list[Any] = []
         """KV events for the next reading."""
+        self.media: list[MediaPrompt] = []
+        """Images of the requests that had some."""
+        self.image_tokens = 0
+        """Tokens that the images of a prompt add to its token ids."""
         self.kinds: tuple[str, ...] = ("json_schema", "regex")
         self.installed = [InstalledGpu("NVIDIA H100 80GB HBM3", "9.0", 80 << 30)]
 
@@ -192,11 +197,16 @@ class ScriptedApi(Api):
     def grammar_kinds(self, options: LlmOptions) -> tuple[str, ...]:
         return self.kinds
 
-    def generate(self, llm: Any, prompt_token_ids: list[int], sampling: Sampling, lora: LoraAdapter | None) -> Any:
+    def generate(
+        self, llm: Any, prompt_token_ids: list[int], sampling: Sampling, lora: LoraAdapter | None, media: Any = None
+    ) -> Any:
         assert llm is self.llm
         if self.generate_error is not None:
             raise self.generate_error
         output = ScriptedOutput(prompt_token_ids, sampling, lora)
+        if media is not None:
+            self.media.append(media)
+            output.prompt_token_ids = [*media.token_ids, *[0] * self.image_tokens]
         self.outputs.put(output)
         return output
 

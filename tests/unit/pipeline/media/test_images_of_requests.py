@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -293,3 +294,33 @@ async def test_a_refused_request_leaves_nothing_behind(place: Place) -> None:
         assert [one for one in after if id(one) not in before] == []
     finally:
         gc.enable()
+
+
+async def test_requests_without_images_cost_the_same_where_a_model_takes_some() -> None:
+    """By the bytecode that is run for one, which no other work of the machine changes."""
+
+    async def instructions(info: EngineInfo) -> int:
+        place = Place(info)
+        await place.answered(CHAT, chat(TEXT))
+        count = 0
+
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            nonlocal count
+            if "/openai_bls/" not in frame.f_code.co_filename:
+                return None
+            frame.f_trace_opcodes = True
+            count += event == "opcode"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            await place.answered(CHAT, chat(TEXT))
+        finally:
+            sys.settrace(before)
+        place.bench.service.close()
+        return count
+
+    blind, sees = await instructions(engine_info()), await instructions(seeing())
+    assert blind > 1000
+    assert sees == pytest.approx(blind, rel=0.01)

@@ -1,8 +1,9 @@
-"""Prompts with images for the self-test: the same ones each time, of pictures that are drawn here."""
+"""Prompts with images for self-tests: the same ones each time, of pictures that are drawn here."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from openai_bls.core.engine_types import EngineInfo
@@ -37,18 +38,26 @@ def make(processor: VisionProcessor, info: EngineInfo, new_tokens: int) -> list[
     found: list[Prompt] = []
     least = 0
     for sizes in _SIZES:
-        text = "".join(f"{number}: {processor.image_token}{_TEXT}" for number, _ in enumerate(sizes, 1))
-        token_ids = processor.expand(text, sizes)
-        least = least or len(token_ids)
-        if len(token_ids) + new_tokens <= info.max_model_len and len(sizes) <= info.max_images:
-            images = tuple(picture(*size, seed) for seed, size in enumerate(sizes))
-            found.append(Prompt(token_ids, MediaPrompt(images, text, (), processor.count(token_ids))))
+        if len(sizes) > info.max_images:
+            break
+        made = prompt(processor, sizes)
+        least = least or len(made.token_ids)
+        if len(made.token_ids) + new_tokens <= info.max_model_len:
+            found.append(made)
     if not found:
         raise EngineLoadError(
             f"the context of {info.max_model_len} tokens has no room for a prompt with an image, which has {least} "
             "tokens: build with a longer --max-model-len, or with --max-images 0"
         )
     return found
+
+
+def prompt(processor: VisionProcessor, sizes: Sequence[tuple[int, int]]) -> Prompt:
+    """A prompt with images of these sizes, each width and height in pixels."""
+    text = "".join(f"{number}: {processor.image_token}{_TEXT}" for number, _ in enumerate(sizes, 1))
+    token_ids = processor.expand(text, sizes)
+    images = tuple(picture(*size, seed) for seed, size in enumerate(sizes))
+    return Prompt(token_ids, MediaPrompt(images, text, tuple(processor.plain(text)), processor.count(token_ids)))
 
 
 def picture(width: int, height: int, seed: int) -> Image:

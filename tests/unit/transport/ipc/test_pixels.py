@@ -1,0 +1,147 @@
+"""Requests with images on the exchange: what travels, in which pieces, and what the engine gets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from openai_bls.core.engine_types import GenerationRequest, TokenDelta
+from openai_bls.core.media import Image, MediaPrompt
+from openai_bls.transport.ipc.client import ExchangeClient
+from openai_bls.transport.ipc.frames import ClientFrame, Frames, ServerFrame, pack
+from openai_bls.transport.ipc.pixels import PIECE_BYTES
+from tests.unit.core_support import engine_info, exchange_address
+from tests.unit.transport.ipc.test_exchange import Listener, running, until
+
+ID_BASE = 1 << 32
+
+
+def image(side: int, uuid: str) -> Image:
+    return Image(side, side, os.urandom(3 * side * side), uuid)
+
+
+def prompt(*images: Image) -> MediaPrompt:
+    return MediaPrompt(images, "text", (5, 6), len(images))
+
+
+LARGE, SMALL = image(600, "large"), image(2, "small")
+
+
+def submit(client: ExchangeClient, media: MediaPrompt | None) -> Listener:
+    listener = Listener(client.new_request_id())
+    client.submit(GenerationRequest(listener.request_id, [1], 5, media=media), listener)
+    return listener
+
+
+class ByHand:
+    """The engine's end by hand, which reads only when it is told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._frames = Frames()
+        self.writer = writer
+        self.messages: list[bytes] = []
+
+    @property
+    def frames(self) -> list[ClientFrame]:
+        return [msgspec.msgpack.decode(message, type=ClientFrame) for message in self.messages]
+
+    async def read(self, enough: Callable[[ClientFrame], object]) -> None:
+        """Read up to a frame."""
+        while not any(map(enough, self.frames)):
+            data = await self._reader.read(4096)
+            assert data
+            self.messages += self._frames.feed(data)
+
+
+@asynccontextmanager
+async def by_hand() -> AsyncIterator[tuple[ExchangeClient, ByHand]]:
+    came: asyncio.Queue[ByHand] = asyncio.Queue()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.put_nowait(ByHand(reader, writer))
+
+    address, connected = exchange_address(), asyncio.Event()
+    server = await asyncio.start_unix_server(accept, address)
+    client = ExchangeClient(address, lambda _: connected.set())
+    engine = await came.get()
+    engine.writer.write(pack(msgspec.msgpack.encode(ServerFrame(info=engine_info(), id_base=ID_BASE))))
+    await connected.wait()
+    yield client, engine
+    await client.close()
+    engine.writer.close()
+    server.close()
+
+
+async def test_pixels_travel_once_for_all_choices_and_in_pieces() -> None:
+    media = prompt(LARGE, SMALL, LARGE)
+    async with by_hand() as (client, engine):
+        ids = [submit(client, media).request_id for _ in range(5)]
+        await engine.read(lambda frame: frame.submissions)
+        pieces = [piece for frame in engine.frames for piece in frame.pixels]
+        assert sum(len(piece.data) for piece in pieces) == len(LARGE.pixels) + len(SMALL.pixels)
+        assert max(map(len, engine.messages)) < PIECE_BYTES + 4096
+        assert [request.request_id for request in engine.frames[-1].submissions] == ids
+
+
+async def test_the_engine_gets_whole_images_that_its_requests_share() -> None:
+    media = prompt(LARGE, SMALL, LARGE)
+    async with running() as world:
+        ids = [submit(world.client, media).request_id for _ in range(3)]
+        other = submit(world.client, prompt(SMALL)).request_id
+        await until(lambda: len(world.engine.live) == 4)
+        first, *others = (world.engine.live[request_id].media for request_id in ids)
+        assert first == media
+        assert all(one is first for one in others)
+        assert first.images[0].pixels is first.images[2].pixels
+        assert world.engine.live[other].media == prompt(SMALL)
+
+
+async def test_requests_without_images_do_not_wait_for_those_with_some() -> None:
+    async with by_hand() as (client, engine):
+        slow = submit(client, prompt(LARGE)).request_id
+        await engine.read(lambda frame: frame.pixels)
+        quick = submit(client, None).request_id
+        await engine.read(lambda frame: slow in [request.request_id for request in frame.submissions])
+        assert [request.request_id for frame in engine.frames for request in frame.submissions] == [quick, slow]
+
+
+async def test_what_is_cancelled_on_its_way_never_arrives() -> None:
+    async with by_hand() as (client, engine):
+        media = prompt(LARGE)
+        gone, kept = submit(client, media).request_id, submit(client, media).request_id
+        also_gone = submit(client, prompt(LARGE)).request_id
+        await engine.read(lambda frame: frame.pixels)
+        client.cancel(gone)
+        client.cancel(also_gone)
+        last = submit(client, prompt(SMALL)).request_id
+        await engine.read(lambda frame: last in [request.request_id for request in frame.submissions])
+        assert [request.request_id for frame in engine.frames for request in frame.submissions] == [kept, last]
+        assert not any(frame.cancels for frame in engine.frames)
+
+
+async def test_pieces_of_a_request_that_is_cancelled_are_dropped() -> None:
+    async with by_hand() as (client, engine):
+        gone = submit(client, prompt(LARGE)).request_id
+        await engine.read(lambda frame: frame.pixels)
+        client.cancel(gone)
+        await engine.read(lambda frame: frame.dropped)
+        assert engine.frames[-1].dropped == [engine.frames[0].pixels[0].number]
+
+
+async def test_a_connection_that_is_lost_meanwhile_ends_the_request_and_not_the_next() -> None:
+    async with running() as world:
+        listener = submit(world.client, prompt(LARGE))
+        await world.hang_up()
+        await until(lambda: listener.reasons == ["cancelled"])
+        world.load()
+        await until(lambda: world.client.connected)
+        again = submit(world.client, prompt(LARGE))
+        await until(lambda: again.request_id in world.engine.live)
+        assert world.engine.live[again.request_id].media == prompt(LARGE)
+        world.engine.step(TokenDelta(again.request_id, [7], "stop"))
+        await until(lambda: again.reasons == ["stop"])
