@@ -20,7 +20,7 @@ from openai_bls.api.http.tls_files import TlsError, TlsFiles
 from openai_bls.core.manifest import BUILD_HINT, EngineLoadError, load_manifest
 from openai_bls.core.settings import SettingsError, TensorRtLlmSettings
 from openai_bls.engines.llama_cpp import library
-from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
+from openai_bls.engines.tensorrt_llm.installed.nvidia_smi import visible_gpus
 from openai_bls.engines.vllm.survey.start_check import check_start
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.tritonserver.command import (

@@ -12,7 +12,7 @@ import msgspec
 
 from openai_bls.builder.checkpoint.config import MODELOPT_FILE
 from openai_bls.core.checkpoint import Tensors, text_config
-from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, KvCacheDtype
 
 
 class StoredAs(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype, Quant
+from openai_bls.engines.tensorrt_llm.installed.interface import KvCacheDtype, Quant
 
 NumberFormat = Literal["bfloat16", "int8", "fp8", "nvfp4"]
 """Number formats of a GPU's tensor cores."""

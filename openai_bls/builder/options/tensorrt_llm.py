@@ -12,7 +12,7 @@ from openai_bls.builder.options.quantizations import BUILT, QUANTIZATIONS
 from openai_bls.builder.options.yaml_file import read_yaml
 from openai_bls.core.manifest import BuildError, Positive
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype, Quant
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, KvCacheDtype, Quant
 from openai_bls.triton_models.tensors.declaration import Queue
 
 TritonBackend = Literal["python", "cpp"]

@@ -36,8 +36,8 @@ from openai_bls.builder.tokenizer.processor import complete_processor
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.manifest import BuildError, FileRecord, Manifest, TensorRtLlmRecord, record
 from openai_bls.core.settings import OfficialSettings
-from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, Version
-from openai_bls.engines.tensorrt_llm.versions import require_flow
+from openai_bls.engines.tensorrt_llm.installed.interface import BuildSpec, Flow, Version
+from openai_bls.engines.tensorrt_llm.installed.versions import require_flow
 from openai_bls.triton_models.repository.cpp_backend import (
     GRAMMAR_VOCABULARY,
     cpp_settings,

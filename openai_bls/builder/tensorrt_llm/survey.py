@@ -19,7 +19,7 @@ from openai_bls.builder.tensorrt_llm.worker.failures import TAIL_LINES, classify
 from openai_bls.builder.tensorrt_llm.worker.main import Survey
 from openai_bls.builder.tensorrt_llm.worker.process import run_worker
 from openai_bls.core.manifest import BuildError, EngineSetupError
-from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, Version
+from openai_bls.engines.tensorrt_llm.installed.interface import BuildSpec, Flow, Version
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from openai_bls.commands.main import REFUSED
 from openai_bls.commands.options import repository
 from openai_bls.core.manifest import BuildError, EngineKind, EngineSetupError, Quantization
 from openai_bls.engines.llama_cpp import library
-from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
+from openai_bls.engines.tensorrt_llm.installed.nvidia_smi import visible_gpus
 from openai_bls.launcher import workspace
 
 STOPPED = 130

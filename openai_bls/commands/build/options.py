@@ -10,7 +10,7 @@ from openai_bls.builder.options.quantizations import BUILT
 from openai_bls.commands.options import REPOSITORY_HELP
 from openai_bls.core import guide_names
 from openai_bls.core.manifest import EngineKind
-from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype
+from openai_bls.engines.tensorrt_llm.installed.interface import KvCacheDtype
 
 GUIDE_NAMES = guide_names.BUILD
 

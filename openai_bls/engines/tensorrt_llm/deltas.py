@@ -21,7 +21,7 @@ from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, 
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.not_finite import require_numbers
 from openai_bls.engines.stop_words import StopWords
-from openai_bls.engines.tensorrt_llm.interface import Completion
+from openai_bls.engines.tensorrt_llm.installed.interface import Completion
 
 TIMED_OUT = "The engine gave the request up: it had taken too long."
 """Message of such a request to the client."""

@@ -29,13 +29,14 @@ from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.kv_events.publisher import KvEventPublisher
-from openai_bls.engines.tensorrt_llm import images, limits
+from openai_bls.engines.tensorrt_llm import limits
 from openai_bls.engines.tensorrt_llm import lora as adapters
 from openai_bls.engines.tensorrt_llm.adapter_numbers import AdapterNumbers
-from openai_bls.engines.tensorrt_llm.api import Api
-from openai_bls.engines.tensorrt_llm.interface import Llm, LoraAdapter, Output
+from openai_bls.engines.tensorrt_llm.health_watch import EXECUTOR_ENDED, HealthWatch, Progress
+from openai_bls.engines.tensorrt_llm.installed import images
+from openai_bls.engines.tensorrt_llm.installed.api import Api
+from openai_bls.engines.tensorrt_llm.installed.interface import Llm, LoraAdapter, Output
 from openai_bls.engines.tensorrt_llm.kv_events import KvEvents
-from openai_bls.engines.tensorrt_llm.ranks.health_watch import EXECUTOR_ENDED, HealthWatch, Progress
 from openai_bls.engines.tensorrt_llm.request_state import RequestState
 from openai_bls.engines.tensorrt_llm.sampling import end_token, sampling
 

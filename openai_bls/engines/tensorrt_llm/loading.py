@@ -29,12 +29,12 @@ from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.capabilities import ALL_FIELDS, MAX_LOGPROBS
 from openai_bls.engines.engine_info import engine_info
 from openai_bls.engines.kv_events.publisher import KvEventPublisher, config_of
-from openai_bls.engines.tensorrt_llm import images, versions
-from openai_bls.engines.tensorrt_llm.api import Api
 from openai_bls.engines.tensorrt_llm.engine import TrtLlmEngine
-from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype, LlmOptions, LoraAdapter
+from openai_bls.engines.tensorrt_llm.installed import images, versions
+from openai_bls.engines.tensorrt_llm.installed.api import Api
+from openai_bls.engines.tensorrt_llm.installed.interface import KvCacheDtype, LlmOptions, LoraAdapter
+from openai_bls.engines.tensorrt_llm.installed.module import IMAGES
 from openai_bls.engines.tensorrt_llm.kv_events import EVENT_BUFFER
-from openai_bls.engines.tensorrt_llm.module import IMAGES
 from openai_bls.engines.tensorrt_llm.ranks.llmapi_launch import ranks_are_started
 from openai_bls.engines.tensorrt_llm.sampling import grammar_end
 
@@ -266,7 +266,7 @@ def _installed(record: TensorRtLlmRecord) -> Api:
             "with `openai-bls build --engine transformers`"
         )
     # Imports TensorRT-LLM, with PyTorch and MPI behind it: half a minute.
-    from openai_bls.engines.tensorrt_llm import api
+    from openai_bls.engines.tensorrt_llm.installed import api
 
     try:
         return api.installed()

@@ -14,7 +14,7 @@ from openai_bls.core.checkpoint import read_json, text_config
 from openai_bls.core.engine import LoraError
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.adapters import Adapter, read_adapter, require_rank, require_shapes
-from openai_bls.engines.tensorrt_llm.interface import Version
+from openai_bls.engines.tensorrt_llm.installed.interface import Version
 
 _MODULES = {
     "q_proj": "attn_q",

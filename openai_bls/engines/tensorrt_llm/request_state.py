@@ -9,7 +9,7 @@ from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.not_finite import NotFiniteError, not_finite_end
 from openai_bls.engines.tensorrt_llm.deltas import Cursor, OutputError
-from openai_bls.engines.tensorrt_llm.interface import LoraAdapter, Output
+from openai_bls.engines.tensorrt_llm.installed.interface import LoraAdapter, Output
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest
-from openai_bls.engines.tensorrt_llm.interface import Sampling
+from openai_bls.engines.tensorrt_llm.installed.interface import Sampling
 
 
 def grammar_end(tokenizer_dir: Path) -> int | None:

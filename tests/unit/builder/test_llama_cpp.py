@@ -11,7 +11,7 @@ from openai_bls.builder.options.build import BuildOptions
 from openai_bls.commands.build import command
 from openai_bls.core.manifest import BuildError, load_manifest
 from openai_bls.engines.llama_cpp import library
-from openai_bls.engines.tensorrt_llm.interface import InstalledGpu
+from openai_bls.engines.tensorrt_llm.installed.interface import InstalledGpu
 from openai_bls.launcher.testing import copy_models
 from tests.unit.builder.gguf.gguf_support import write_gguf
 from tests.unit.docs.pages import ROOT

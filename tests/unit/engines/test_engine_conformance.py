@@ -22,7 +22,7 @@ from tests.unit.engines.tensorrt_llm.fake_engines import write_fake_engine
 from tests.unit.engines.tensorrt_llm.fake_support import in_process
 
 if TYPE_CHECKING:
-    from openai_bls.engines.tensorrt_llm.interface import Flow
+    from openai_bls.engines.tensorrt_llm.installed.interface import Flow
     from tests.unit.engines.conftest import EngineFactory
 
 Started = tuple[Engine, Recorder]

@@ -30,7 +30,7 @@ from openai_bls.builder.options.quantizations import (
 from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, Gpu
 from openai_bls.builder.tensorrt_llm.model.shapes import ModelShape
 from openai_bls.core.manifest import BuildError, Dtype
-from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype, Quant
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, KvCacheDtype, Quant
 
 TOKENS_PER_BLOCK = 32
 """Tokens per block of the KV cache: `KvCacheConfig.tokens_per_block`."""

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from openai_bls.builder.checkpoint.config import first_architecture
-from openai_bls.engines.tensorrt_llm.interface import Flow, Quant
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, Quant
 
 Version = tuple[int, int]
 """Major and minor of a TensorRT-LLM release."""

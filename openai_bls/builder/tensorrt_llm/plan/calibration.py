@@ -21,7 +21,7 @@ import msgspec
 from openai_bls.builder.options.quantizations import BUILT, QUANTIZATIONS
 from openai_bls.builder.tensorrt_llm.model.families import Family
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
-from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype, Quant
+from openai_bls.engines.tensorrt_llm.installed.interface import KvCacheDtype, Quant
 
 Calibrator = Literal["", "ModelOpt", "conversion"]
 

@@ -16,8 +16,8 @@ from openai_bls.builder.checkpoint.config import first_architecture
 from openai_bls.builder.tensorrt_llm.model.states import has_states
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.tensorrt_llm.images import WHOLE_PROMPTS
-from openai_bls.engines.tensorrt_llm.interface import Flow, Version
+from openai_bls.engines.tensorrt_llm.installed.images import WHOLE_PROMPTS
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, Version
 
 LAST_WITHOUT_DEFAULTS = Version(1, 2, 1)
 """Last release that leaves block reuse on for hybrids."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions, engine_only
 from openai_bls.builder.tensorrt_llm.model import families
 from openai_bls.core.manifest import BuildError
-from openai_bls.engines.tensorrt_llm.interface import Flow, Version
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, Version
 
 PYTORCH_DEFAULT_SINCE = Version(1, 2)
 _ABOUT = "--flow pytorch is the default from TensorRT-LLM 1.2 on"

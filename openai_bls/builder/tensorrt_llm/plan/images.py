@@ -9,8 +9,8 @@ from openai_bls.builder.checkpoint.config import first_architecture
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.images import asked_for, granted, problem_of_files, problem_of_options
 from openai_bls.core.manifest import BuildError
-from openai_bls.engines.tensorrt_llm.images import ARCHITECTURES, problem
-from openai_bls.engines.tensorrt_llm.interface import Flow, Version
+from openai_bls.engines.tensorrt_llm.installed.images import ARCHITECTURES, problem
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, Version
 
 
 class Images(NamedTuple):

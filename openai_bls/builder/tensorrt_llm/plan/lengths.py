@@ -10,7 +10,7 @@ from openai_bls.builder.options.build import DEFAULT_MODEL_LEN
 from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
 from openai_bls.core.manifest import BuildError
-from openai_bls.engines.tensorrt_llm.interface import Flow
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow
 
 
 def lengths(

@@ -34,8 +34,8 @@ from openai_bls.core.checkpoint import context_length
 from openai_bls.core.engine import LoraError
 from openai_bls.core.manifest import EngineSetupError, LoraSettings
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.tensorrt_llm import llm_args, speculation, versions
-from openai_bls.engines.tensorrt_llm.interface import Flow, InstalledGpu, KvCacheDtype, Version
+from openai_bls.engines.tensorrt_llm.installed import llm_args, speculation, versions
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, InstalledGpu, KvCacheDtype, Version
 from openai_bls.engines.tensorrt_llm.lora import target_modules
 
 DEFAULT_NUM_TOKENS = 8192

@@ -16,7 +16,7 @@ from openai_bls.builder.tensorrt_llm.model.families import Family, Windows
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
 from openai_bls.core.checkpoint import text_config
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.tensorrt_llm.interface import Flow
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow
 
 _ANY_LENGTH = 1 << 62
 _GEMMA3_PATTERN = 6

@@ -16,7 +16,7 @@ from openai_bls.builder.tensorrt_llm.memory.gpus import GIB
 from openai_bls.builder.tensorrt_llm.worker.main import REFUSAL
 from openai_bls.builder.tensorrt_llm.worker.process import KILLED_BASE
 from openai_bls.core.manifest import BuildError
-from openai_bls.engines.tensorrt_llm.interface import BuildSpec
+from openai_bls.engines.tensorrt_llm.installed.interface import BuildSpec
 
 Kind = Literal[
     "host memory", "GPU memory", "architecture", "package", "disk", "version", "network", "interrupted", "refused",

@@ -17,7 +17,7 @@ from typing import Any, get_args
 import msgspec
 
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, InstalledGpu
+from openai_bls.engines.tensorrt_llm.installed.interface import BuildSpec, Flow, InstalledGpu
 
 REFUSED = 3
 """Exit code of a build that cannot be; the log's last line says why, behind `REFUSAL`."""
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
     what, path = arguments[0], Path(arguments[1])
     try:
         _say(f"{STAGE}import")
-        from openai_bls.engines.tensorrt_llm.api import installed
+        from openai_bls.engines.tensorrt_llm.installed.api import installed
 
         found = installed()
         if what == "survey":

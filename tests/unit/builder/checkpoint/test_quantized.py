@@ -18,7 +18,7 @@ from openai_bls.builder.checkpoint.quantized import (
     quantization_of,
     stored_as,
 )
-from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, KvCacheDtype
 
 
 def modelopt(algorithm: str, **more: Any) -> dict[str, Any]:

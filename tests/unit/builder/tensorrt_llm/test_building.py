@@ -25,7 +25,7 @@ from openai_bls.builder.targets.folders import TOKENIZER_MODELS
 from openai_bls.builder.tensorrt_llm.worker import main as worker_module
 from openai_bls.core.manifest import BuildError, LoraSettings, Manifest, TensorRtLlmRecord, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.tensorrt_llm.interface import Flow
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow
 from openai_bls.triton_models.repository.render_configs import configure
 from openai_bls.triton_models.tensors.declaration import Queue
 from tests.unit.builder.tensorrt_llm.build_support import (

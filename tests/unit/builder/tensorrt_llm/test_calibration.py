@@ -13,7 +13,7 @@ from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.model.families import family_of
 from openai_bls.builder.tensorrt_llm.plan.calibration import Calibration
 from openai_bls.builder.tensorrt_llm.plan.planning import Plan, Request
-from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype, Quant
+from openai_bls.engines.tensorrt_llm.installed.interface import KvCacheDtype, Quant
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.test_planning import asked
 from tests.unit.builder.tensorrt_llm.test_planning import plan_of as plan_of_any

@@ -8,7 +8,7 @@ from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.memory.gpus import find_gpu
 from openai_bls.builder.tensorrt_llm.plan.chunking import prompts, without_paged_context
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, KvCacheDtype
 
 
 def options(

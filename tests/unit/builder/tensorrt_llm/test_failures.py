@@ -11,7 +11,7 @@ from openai_bls.builder.tensorrt_llm.worker.failures import Kind, classify, requ
 from openai_bls.builder.tensorrt_llm.worker.main import REFUSAL, REFUSED
 from openai_bls.builder.tensorrt_llm.worker.process import KILLED_BASE
 from openai_bls.core.manifest import BuildError
-from openai_bls.engines.tensorrt_llm.interface import BuildSpec
+from openai_bls.engines.tensorrt_llm.installed.interface import BuildSpec
 
 SPEC = BuildSpec(
     model=Path("m"),

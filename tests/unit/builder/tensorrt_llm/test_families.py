@@ -28,7 +28,7 @@ from openai_bls.builder.tensorrt_llm.model.families import (
 )
 from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
 from openai_bls.builder.tensorrt_llm.plan.calibration import Calibration
-from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, KvCacheDtype
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.published_models import NAMES
 

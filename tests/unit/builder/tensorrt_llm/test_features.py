@@ -15,7 +15,7 @@ from openai_bls.builder.tensorrt_llm.model.states import has_states
 from openai_bls.builder.tensorrt_llm.plan.features import NO_CHUNKED_PREFILL, NO_REUSE, with_features
 from openai_bls.builder.tensorrt_llm.plan.planning import described, plan
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.tensorrt_llm.interface import Version
+from openai_bls.engines.tensorrt_llm.installed.interface import Version
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.test_planning import asked
 

@@ -16,8 +16,8 @@ from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.plan.features import with_features
 from openai_bls.builder.tensorrt_llm.plan.images import Images, images_of
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.tensorrt_llm.images import ARCHITECTURES, WHOLE_PROMPTS
-from openai_bls.engines.tensorrt_llm.interface import Version
+from openai_bls.engines.tensorrt_llm.installed.images import ARCHITECTURES, WHOLE_PROMPTS
+from openai_bls.engines.tensorrt_llm.installed.interface import Version
 from tests.unit.builder.tensorrt_llm.build_support import ROOT, Machine
 from tests.unit.builder.tensorrt_llm.test_building import refusal, run, version_dir, worker
 

@@ -8,7 +8,7 @@ from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
 from openai_bls.builder.tensorrt_llm.plan.lengths import findings, lengths
 from openai_bls.core.manifest import BuildError
-from openai_bls.engines.tensorrt_llm.interface import Flow
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, find_gpu
 from openai_bls.builder.tensorrt_llm.plan.planning import Plan, Request, as_gpu, described, gpu_for, plan
 from openai_bls.core.manifest import BuildError
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.tensorrt_llm import nvidia_smi
-from openai_bls.engines.tensorrt_llm.interface import Flow, InstalledGpu, Version
+from openai_bls.engines.tensorrt_llm.installed import nvidia_smi
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, InstalledGpu, Version
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.build_support import ROOT
 

@@ -12,7 +12,7 @@ from openai_bls.builder.tensorrt_llm.memory.gpus import find_gpu
 from openai_bls.builder.tensorrt_llm.plan.planning import described, plan
 from openai_bls.builder.tensorrt_llm.plan.windows import windows_of
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.tensorrt_llm.interface import Flow, Version
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, Version
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.test_planning import asked, plan_of
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from openai_bls.core.manifest import Manifest, TensorRtLlmRecord, record, write_manifest
-from openai_bls.engines.tensorrt_llm.api import Api
-from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow
+from openai_bls.engines.tensorrt_llm.installed.api import Api
+from openai_bls.engines.tensorrt_llm.installed.interface import BuildSpec, Flow
 
 GPU = "NVIDIA H100 80GB HBM3"
 COMPUTE_CAPABILITY = "9.0"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
-from openai_bls.engines.tensorrt_llm import api
+from openai_bls.engines.tensorrt_llm.installed import api
 
 ROOT = Path(__file__).resolve().parents[4]
 FAKES = ROOT / "tests" / "fakes"

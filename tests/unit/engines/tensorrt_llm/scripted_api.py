@@ -18,8 +18,8 @@ from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.manifest import LoraSettings, Manifest, TensorRtLlmRecord, record, write_manifest
 from openai_bls.core.media import MediaPrompt
 from openai_bls.engines.capabilities import ALL_FIELDS
-from openai_bls.engines.tensorrt_llm.api import Api
-from openai_bls.engines.tensorrt_llm.interface import (
+from openai_bls.engines.tensorrt_llm.installed.api import Api
+from openai_bls.engines.tensorrt_llm.installed.interface import (
     InstalledGpu,
     LlmOptions,
     LoraAdapter,

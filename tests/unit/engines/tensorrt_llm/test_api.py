@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.tensorrt_llm import api, nvidia_smi
-from openai_bls.engines.tensorrt_llm.api import Api
-from openai_bls.engines.tensorrt_llm.interface import BuildSpec, LlmOptions, LoraAdapter, Sampling
+from openai_bls.engines.tensorrt_llm.installed import api, nvidia_smi
+from openai_bls.engines.tensorrt_llm.installed.api import Api
+from openai_bls.engines.tensorrt_llm.installed.interface import BuildSpec, LlmOptions, LoraAdapter, Sampling
 from tests.unit.engines.tensorrt_llm.fake_support import (
     CHECKPOINT,
     VERSIONS,

@@ -24,10 +24,10 @@ from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.engine_info import engine_info
 from openai_bls.engines.kv_events.publisher import KvEventPublisher, KvEventsConfig
 from openai_bls.engines.tensorrt_llm import engine as engine_module
+from openai_bls.engines.tensorrt_llm import health_watch
 from openai_bls.engines.tensorrt_llm.engine import TrtLlmEngine
-from openai_bls.engines.tensorrt_llm.interface import Flow, LlmOptions, LoraAdapter
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, LlmOptions, LoraAdapter
 from openai_bls.engines.tensorrt_llm.loading import load, supported_fields
-from openai_bls.engines.tensorrt_llm.ranks import health_watch
 from tests.kv_events import Consumer
 from tests.unit.builder.tensorrt_llm.build_support import make_adapter
 from tests.unit.core_support import VOCAB_SIZE as TINY_VOCAB_SIZE

@@ -13,8 +13,8 @@ from openai_bls.core.manifest import EngineLoadError, Manifest, record
 from openai_bls.core.media import Image, MediaPrompt
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.capabilities import ENGINE_FAILED
-from openai_bls.engines.tensorrt_llm import images
-from openai_bls.engines.tensorrt_llm.interface import Flow, Version
+from openai_bls.engines.tensorrt_llm.installed import images
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, Version
 from openai_bls.engines.tensorrt_llm.loading import load
 from tests.unit.engines.engine_support import Recorder
 from tests.unit.engines.tensorrt_llm.fake_support import on_loop

@@ -9,7 +9,7 @@ import pytest
 
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.engines.tensorrt_llm import limits
-from openai_bls.engines.tensorrt_llm.interface import Flow
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow
 from tests.unit.core_support import engine_info
 from tests.unit.engines.tensorrt_llm.scripted_api import manifest
 

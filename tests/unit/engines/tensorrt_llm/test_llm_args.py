@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.tensorrt_llm.interface import Version
-from openai_bls.engines.tensorrt_llm.llm_args import objects, read, recorded
-from openai_bls.engines.tensorrt_llm.module import TensorRtLlm
+from openai_bls.engines.tensorrt_llm.installed.interface import Version
+from openai_bls.engines.tensorrt_llm.installed.llm_args import objects, read, recorded
+from openai_bls.engines.tensorrt_llm.installed.module import TensorRtLlm
 from tests.contracts.tables import signatures
 from tests.unit.engines.tensorrt_llm.fake_support import in_process
 
@@ -181,7 +181,7 @@ def test_null_is_taken_where_it_may_be() -> None:
 
 
 def test_the_installed_class_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openai_bls.engines.tensorrt_llm.llm_args._type", lambda kind: object)
+    monkeypatch.setattr("openai_bls.engines.tensorrt_llm.installed.llm_args._type", lambda kind: object)
     with in_process("1.2.1") as installed:
         said = installed.refusal({"moe_config": {"backend": "FAST"}})
     assert said.startswith("moe_config in --extra-llm-api-options: TensorRT-LLM's MoeConfig refuses it: 1 validation")

@@ -11,9 +11,9 @@ import pytest
 
 from openai_bls.core.manifest import EngineLoadError, KvCacheSettings, LoraSettings, Manifest
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.tensorrt_llm.interface import InstalledGpu, LlmOptions, LoraAdapter, Version
+from openai_bls.engines.tensorrt_llm.installed.interface import InstalledGpu, LlmOptions, LoraAdapter, Version
+from openai_bls.engines.tensorrt_llm.installed.module import IMAGES
 from openai_bls.engines.tensorrt_llm.loading import llm_options, load, max_logprobs
-from openai_bls.engines.tensorrt_llm.module import IMAGES
 from tests.unit.engines.engine_support import Recorder
 from tests.unit.engines.tensorrt_llm.scripted_api import TUNED, ScriptedApi, manifest, write_engine
 

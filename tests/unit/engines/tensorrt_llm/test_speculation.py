@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.manifest import EngineLoadError, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.tensorrt_llm.interface import LoraAdapter, Version
-from openai_bls.engines.tensorrt_llm.llm_args import read
+from openai_bls.engines.tensorrt_llm.installed.interface import LoraAdapter, Version
+from openai_bls.engines.tensorrt_llm.installed.llm_args import read
+from openai_bls.engines.tensorrt_llm.installed.speculation import notes, refusals, speculation
 from openai_bls.engines.tensorrt_llm.loading import load
-from openai_bls.engines.tensorrt_llm.speculation import notes, refusals, speculation
 from tests.unit.engines.engine_support import Recorder
 from tests.unit.engines.tensorrt_llm.fake_engines import write_fake_engine
 from tests.unit.engines.tensorrt_llm.fake_support import in_process, small_checkpoint

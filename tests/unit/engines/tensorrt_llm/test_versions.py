@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from openai_bls.builder.options.quantizations import QUANTIZATIONS
-from openai_bls.engines.tensorrt_llm.interface import Version
-from openai_bls.engines.tensorrt_llm.versions import kv_cache_dtypes, plugin_refusal
+from openai_bls.engines.tensorrt_llm.installed.interface import Version
+from openai_bls.engines.tensorrt_llm.installed.versions import kv_cache_dtypes, plugin_refusal
 from tests.contracts import tables
 
 SAMPLES = [

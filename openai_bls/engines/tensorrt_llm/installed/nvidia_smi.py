@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from openai_bls.engines.tensorrt_llm.interface import InstalledGpu
+from openai_bls.engines.tensorrt_llm.installed.interface import InstalledGpu
 
 _MIB = 1 << 20
 _TIMEOUT_S = 60.0

@@ -9,7 +9,7 @@ import re
 from difflib import get_close_matches
 
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.tensorrt_llm.interface import Flow, GuidedDecodingBackend, KvCacheDtype, Version
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, GuidedDecodingBackend, KvCacheDtype, Version
 
 OLDEST = Version(0, 20)
 _PYTORCH_SINCE = Version(1, 0)

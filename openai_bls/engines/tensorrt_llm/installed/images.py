@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from openai_bls.core.media import MediaPrompt
-from openai_bls.engines.tensorrt_llm.interface import Flow, Output, Version
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, Output, Version
 
 _HASHED = Version(1, 2)
 """First release that tells the images of cached prompts apart, by a hash in the key of a block."""

@@ -13,8 +13,8 @@ from typing import Any
 
 from openai_bls.core.manifest import EngineLoadError, first_line
 from openai_bls.core.processes.process_tree import names_a_rank
-from openai_bls.engines.tensorrt_llm.interface import Flow, Version
-from openai_bls.engines.tensorrt_llm.versions import OLDEST
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, Version
+from openai_bls.engines.tensorrt_llm.installed.versions import OLDEST
 
 IMAGES = {
     "0.10.0": "24.06",

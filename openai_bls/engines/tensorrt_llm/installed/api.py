@@ -15,8 +15,9 @@ import msgspec
 
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.media import MediaPrompt
-from openai_bls.engines.tensorrt_llm import api_build, api_sampling, images, llm_args, speculation, versions
-from openai_bls.engines.tensorrt_llm.interface import (
+from openai_bls.engines.tensorrt_llm.installed import images, llm_args, speculation, versions
+from openai_bls.engines.tensorrt_llm.installed.build import build
+from openai_bls.engines.tensorrt_llm.installed.interface import (
     BuildSpec,
     Flow,
     InstalledGpu,
@@ -27,8 +28,9 @@ from openai_bls.engines.tensorrt_llm.interface import (
     Sampling,
     Version,
 )
-from openai_bls.engines.tensorrt_llm.module import TensorRtLlm, clear_mpi
-from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
+from openai_bls.engines.tensorrt_llm.installed.module import TensorRtLlm, clear_mpi
+from openai_bls.engines.tensorrt_llm.installed.nvidia_smi import visible_gpus
+from openai_bls.engines.tensorrt_llm.installed.sampling_params import sampling_params
 from openai_bls.engines.tensorrt_llm.ranks.processes import RankProcesses
 
 logger = logging.getLogger(__name__)
@@ -138,7 +140,7 @@ class Api:
             arguments["lora_request"] = self._package.make(
                 request, lora_name=lora.name, lora_int_id=lora.number, lora_path=str(lora.path)
             )
-        params = api_sampling.sampling_params(self._package, llm.options, sampling)
+        params = sampling_params(self._package, llm.options, sampling)
         inputs = {"prompt_token_ids": prompt_token_ids} if media is None else images.inputs(media)
         output: Output = llm.llm.generate_async(inputs, sampling_params=params, streaming=True, **arguments)
         return output
@@ -196,7 +198,7 @@ class Api:
         """
         versions.require_flow("tensorrt", self.version, self.version_text)
         clear_mpi()
-        api_build.build(self._package, spec)
+        build(self._package, spec)
 
     def refusal(self, values: dict[str, Any]) -> str:
         """Refusal of further arguments of `LLM` by the installed classes; empty if they take them."""

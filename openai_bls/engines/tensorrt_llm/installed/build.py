@@ -6,8 +6,8 @@ import logging
 from typing import Any
 
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow
-from openai_bls.engines.tensorrt_llm.module import TensorRtLlm, option_names
+from openai_bls.engines.tensorrt_llm.installed.interface import BuildSpec, Flow
+from openai_bls.engines.tensorrt_llm.installed.module import TensorRtLlm, option_names
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ import secrets
 from typing import Any
 
 from openai_bls.core.engine_types import Grammar
-from openai_bls.engines.tensorrt_llm import speculation, versions
-from openai_bls.engines.tensorrt_llm.interface import LlmOptions, Sampling
-from openai_bls.engines.tensorrt_llm.module import TensorRtLlm
+from openai_bls.engines.tensorrt_llm.installed import speculation, versions
+from openai_bls.engines.tensorrt_llm.installed.interface import LlmOptions, Sampling
+from openai_bls.engines.tensorrt_llm.installed.module import TensorRtLlm
 
 _GRAMMAR_FIELDS = {
     "json_schema": "json",

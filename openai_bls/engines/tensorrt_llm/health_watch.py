@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from openai_bls.engines.tensorrt_llm.api import Api
-from openai_bls.engines.tensorrt_llm.interface import Llm
+from openai_bls.engines.tensorrt_llm.installed.api import Api
+from openai_bls.engines.tensorrt_llm.installed.interface import Llm
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.engines.tensorrt_llm.interface import GuidedDecodingBackend, Version
-from openai_bls.engines.tensorrt_llm.llm_args import OPTION, SPECULATION, draft_key
+from openai_bls.engines.tensorrt_llm.installed.interface import GuidedDecodingBackend, Version
+from openai_bls.engines.tensorrt_llm.installed.llm_args import OPTION, SPECULATION, draft_key
 
 _NON_GREEDY_SINCE = Version(1, 2)
 _SAMPLES_SINCE = Version(1, 4)

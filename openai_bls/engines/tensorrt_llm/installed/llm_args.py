@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from openai_bls.core.manifest import EngineLoadError, first_line
-from openai_bls.engines.tensorrt_llm.interface import Version
-from openai_bls.engines.tensorrt_llm.module import TensorRtLlm
+from openai_bls.engines.tensorrt_llm.installed.interface import Version
+from openai_bls.engines.tensorrt_llm.installed.module import TensorRtLlm
 
 OPTION = "--extra-llm-api-options"
 _ROOT = "TorchLlmArgs"
