@@ -12,6 +12,7 @@ from typing import Annotated, Literal, get_args
 import msgspec
 
 from openai_bls.api.common.encoding import encode, new_id
+from openai_bls.api.common.lifted import lifted, put_back
 
 Url = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
 """Endpoint that a batch may be of."""
@@ -88,6 +89,20 @@ def parse(text: bytes, url: str | None = None) -> Line:
     """
     # Editors on Windows write it at the beginning of a file, and files get joined; JSON has none.
     text = text.removeprefix(codecs.BOM_UTF8)
+    light, parts = lifted(text)
+    if parts:
+        try:
+            line = _checked(light, url)
+        except LineError:
+            # In the words of the line as it came.
+            return _checked(text, url)
+        whole = put_back(bytes(line.body), parts)
+        # Base64 in a `custom_id`, say, is none of an image.
+        return _checked(text, url) if whole is None else msgspec.structs.replace(line, body=msgspec.Raw(whole))
+    return _checked(text, url)
+
+
+def _checked(text: bytes, url: str | None) -> Line:
     try:
         # What is not decoded is not looked at otherwise.
         text.decode()

@@ -119,6 +119,17 @@ def lifted(text: bytes) -> tuple[bytes, dict[str, memoryview]]:
     return b"".join([*pieces, text[done:]]), parts
 
 
+def put_back(text: bytes, parts: Mapping[str, memoryview]) -> bytes | None:
+    """A text with its base64 in the places of the marks; None if one of them is not in it."""
+    pieces: list[bytes] = []
+    for mark, part in parts.items():
+        before, found, text = text.partition(mark.encode())
+        if not found:
+            return None
+        pieces += [before, bytes(part)]
+    return b"".join([*pieces, text])
+
+
 def _base64_start(text: bytes, start: int, end: int) -> int:
     """Place of the base64 in a string of JSON; 0 if it is none."""
     found = _HEAD.match(text, start, min(end, start + 512))

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from openai_bls.api.batches import lines
 from openai_bls.api.common.lifted import lifted, lifted_body
 from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.triton_models.openai_bls.generate_extension import assemble_lifted
@@ -137,6 +138,17 @@ async def test_large_images_of_all_apis(place: Place) -> None:
     both = chat(image(URI), TEXT, image(data_uri(noise(3))))
     await place.answered(CHAT, both)
     assert [one.pixels for one in place.media.images] == [NOISE, NOISE[3:] + NOISE[:3]]
+
+
+def test_lines_of_batches() -> None:
+    """The body comes out as it went in, whatever holds base64."""
+    line: dict[str, Any] = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions"}
+    for body in (chat(image(URI), TEXT, image(data_uri(noise(1)))), {"model": "m", "input": LONG}):
+        found = lines.parse(json.dumps({**line, "body": body}).encode())
+        assert json.loads(bytes(found.body)) == body
+    for bad in ({"method": "GET"}, {"custom_id": LONG}, {"url": LONG}):
+        with pytest.raises(lines.LineError):
+            lines.parse(json.dumps({**line, "body": chat(image(URI)), **bad}).encode())
 
 
 async def test_on_tritons_endpoints() -> None:
