@@ -20,11 +20,12 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.checkpoint_shapes import DEMO, SHAPES
 from benchmarks.driver import Clients, exit_on_sigterm
 from benchmarks.engine import ROOT
 from benchmarks.machine import conditions
 from benchmarks.options import levels, positive
-from benchmarks.random_checkpoint import DEMO, SHAPES, checkpoint_in, room_for
+from benchmarks.random_checkpoint import checkpoint_in, room_for
 from benchmarks.report import compact, with_section
 from benchmarks.vllm_serve.loads import loads
 from benchmarks.vllm_serve.report import summary
@@ -88,6 +89,10 @@ def parser() -> argparse.ArgumentParser:
         "--together",
         action="store_true",
         help="start the servers side by side; vLLMs then need kv_cache_memory_bytes among --engine-args",
+    )
+    made.add_argument("--apart", action="store_true", help="one server at a time, each with all its rounds")
+    made.add_argument(
+        "--api", choices=("chat", "completions"), default="chat", help="asked by the client (default %(default)s)"
     )
     made.add_argument("--kill-worker", action="store_true", help="kill the last worker behind /v1 at the end")
     made.add_argument("--like", choices=("demo", *SHAPES), help="the checkpoint: its shape, or the demo itself")
@@ -172,6 +177,7 @@ def run(options: argparse.Namespace, work: Path, command: str) -> Results:
         arguments=engine_arguments(options),
         serve_arguments=options.serve_args,
         limit_s=options.start_limit_s,
+        api=options.api,
     )
     until = begun + options.budget_s
     amounts = Amounts(chosen, _PROMPT_TOKENS, options.tokens, options.rounds, until)
@@ -183,7 +189,8 @@ def run(options: argparse.Namespace, work: Path, command: str) -> Results:
 
     with Clients() as clients:
         session = Session(clients, setup, amounts, results, save, say)
-        session.run(options.servers, together=options.together, kill_worker=options.kill_worker)
+        for names in [[name] for name in options.servers] if options.apart else [options.servers]:
+            session.run(names, together=options.together, kill_worker=options.kill_worker)
     return results
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.checkpoint_shapes import DEMO
 from benchmarks.driver import Clients
 from benchmarks.machine import Conditions
-from benchmarks.random_checkpoint import DEMO
 from benchmarks.stats import Measurement
 from benchmarks.target import Arrivals, Plan, bodies, http_target
 from benchmarks.vllm_serve.__main__ import engine_arguments, main, parse, record
