@@ -38,7 +38,7 @@ _FULL: dict[str, Any] = {
     "concurrency": (1, 16, 64, 256),
     "per_stream": 4,
     "json_at": 64,
-    "rate": 30.0,
+    "rate": (30.0,),
     "seconds": 12.0,
     "rounds": 3,
     "tokens": 128,
@@ -48,7 +48,7 @@ _QUICK: dict[str, Any] = {
     "concurrency": (1, 4),
     "per_stream": 2,
     "json_at": 2,
-    "rate": 1.0,
+    "rate": (1.0,),
     "seconds": 3.0,
     "rounds": 1,
     "tokens": 16,
@@ -100,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--cells", type=cells, default=(), help="further streams, as 32x8192x1024 (tokens in and out)")
     made.add_argument("--per-stream", type=positive, help="requests of each stream (default 4)")
     made.add_argument("--json-at", type=int, help="streams of JSON, 0 for none (default 64)")
-    made.add_argument("--rate", type=float, help="random arrivals, requests/s, 0 for none (default 30)")
+    made.add_argument("--rate", type=rates, help="random arrivals, requests/s, as 10,30; 0 for none (default 30)")
     made.add_argument("--seconds", type=float, help="over which they come (default 12)")
     made.add_argument("--tokens", type=positive, help="of an answer in a closed loop (default 128)")
     made.add_argument("--rounds", type=positive, help="most rounds over all loads (default 3)")
@@ -139,6 +139,11 @@ def cells(text: str) -> tuple[tuple[int, int, int], ...]:
     if not all(len(cell) == 3 and min(cell) > 0 for cell in found):
         raise argparse.ArgumentTypeError(f"{text!r}: cells are STREAMSxINxOUT, with commas between")
     return found  # type: ignore[return-value]
+
+
+def rates(text: str) -> tuple[float, ...]:
+    """Rates from `10,30`."""
+    return tuple(map(float, text.split(",")))
 
 
 def engine_arguments(options: argparse.Namespace) -> dict[str, Any]:
