@@ -31,12 +31,13 @@ from benchmarks.build_report import (
     load_table,
     speed_table,
 )
+from benchmarks.checkpoint_shapes import DEMO, SHAPES
 from benchmarks.children import attempt, in_child
 from benchmarks.copying import grammar_of
 from benchmarks.engine import Variant, Work, run_levels
 from benchmarks.golden import check_golden
 from benchmarks.options import levels
-from benchmarks.random_checkpoint import DEMO, SHAPES, checkpoint_in, room_for
+from benchmarks.random_checkpoint import checkpoint_in, room_for
 from openai_bls.core.checkpoint import read_json
 from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingParams
 from openai_bls.core.manifest import EngineLoadError, Manifest, write_manifest

@@ -5,7 +5,7 @@ the end tokens are the demo checkpoint's, whose vocabulary is smaller than the m
 is too). So that every generated token has a text, the rows of the output layer that belong to no text token are made
 so small that greedy decoding never picks them; they are read and multiplied like all others.
 
-In FP8 all layers have the numbers of one, which is drawn once and written many times.
+In a shape that says so all layers have the numbers of one, which is drawn once and written many times.
 
 What such a model says hangs on near ties. A *continuing* checkpoint is decided: some tokens stand in a cycle, and each
 is followed by the next one, or, with a known probability, by the one after that. Its embeddings are so long that what
@@ -20,91 +20,20 @@ import random
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from benchmarks.checkpoint_shapes import DEMO, FAMILIES, SHAPES, configuration, stored_bytes, tensor_shapes
+
 if TYPE_CHECKING:
     import torch
 
-DEMO = Path(__file__).resolve().parent.parent / "demo" / "checkpoint"
 _INDEX = "model.safetensors.index.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
-
-_QWEN: Final = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "hidden_act": "silu",
-    "attention_dropout": 0.0,
-    "initializer_range": 0.02,
-    "rms_norm_eps": 1e-06,
-    "rope_theta": 1000000.0,
-    "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
-    "sliding_window": None,
-    "use_sliding_window": False,
-    "use_cache": True,
-    "torch_dtype": "bfloat16",
-    "dtype": "bfloat16",
-}
-SHAPES: Final[dict[str, dict[str, Any]]] = {
-    "qwen2.5-7b": {
-        "hidden_size": 3584,
-        "intermediate_size": 18944,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 32768,
-        "vocab_size": 152064,
-        "tie_word_embeddings": False,
-    },
-    # More than one GPU of 80 GB holds with a KV cache. In FP8, a scale for each matrix, as vLLM reads it.
-    "qwen2.5-72b-fp8": {
-        "hidden_size": 8192,
-        "intermediate_size": 29568,
-        "num_hidden_layers": 80,
-        "num_attention_heads": 64,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 32768,
-        "vocab_size": 152064,
-        "tie_word_embeddings": False,
-        "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"},
-    },
-    "qwen2.5-0.5b": {
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 32768,
-        "vocab_size": 151936,
-        "tie_word_embeddings": False,
-    },
-    "tiny-fp8": {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 2048,
-        "vocab_size": 4096,
-        "tie_word_embeddings": False,
-        "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"},
-    },
-    "tiny": {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 2048,
-        "vocab_size": 4096,
-        "tie_word_embeddings": False,
-    },
-}
-
 _LAYER: Final = re.compile(r"model\.layers\.\d+\.")
 _WRITERS = 8
 """Files that are written at the same time."""
@@ -117,36 +46,6 @@ _CYCLE_DEVIATION = 128.0
 _NEXT_LOGIT = 32.0
 _SKIPPING_LOGIT = 29.5
 """At temperature 1 a token of the cycle is left out with a probability of 7.6 %; no other token comes."""
-
-
-def configuration(like: str) -> dict[str, Any]:
-    """config.json of the shape `like`, with the demo's special tokens."""
-    demo = msgspec.json.decode((DEMO / "config.json").read_bytes())
-    tokens = {name: demo.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    layers = ["full_attention"] * SHAPES[like]["num_hidden_layers"]
-    return _QWEN | SHAPES[like] | tokens | {"layer_types": layers}
-
-
-def tensor_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name and shape of every tensor of a Qwen2 checkpoint, in the order of the layers."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    size = hidden // config["num_attention_heads"]
-    keys = size * config["num_key_value_heads"]
-    yield "model.embed_tokens.weight", (config["vocab_size"], hidden)
-    for i in range(config["num_hidden_layers"]):
-        layer = f"model.layers.{i}"
-        for name, rows in (("q_proj", hidden), ("k_proj", keys), ("v_proj", keys)):
-            yield f"{layer}.self_attn.{name}.weight", (rows, hidden)
-            yield f"{layer}.self_attn.{name}.bias", (rows,)
-        yield f"{layer}.self_attn.o_proj.weight", (hidden, hidden)
-        for name in ("gate_proj", "up_proj"):
-            yield f"{layer}.mlp.{name}.weight", (inner, hidden)
-        yield f"{layer}.mlp.down_proj.weight", (hidden, inner)
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            yield f"{layer}.{name}.weight", (hidden,)
-    yield "model.norm.weight", (hidden,)
-    if not config["tie_word_embeddings"]:
-        yield "lm_head.weight", (config["vocab_size"], hidden)
 
 
 def text_ids(tokenizer: Path = DEMO / "tokenizer.json") -> list[int]:
@@ -163,7 +62,7 @@ def text_ids(tokenizer: Path = DEMO / "tokenizer.json") -> list[int]:
 
 def cycle(like: str) -> list[int]:
     """Tokens of a continuing checkpoint's cycle, in their order; the same for all shapes that are large enough."""
-    return random.Random(0).sample(text_ids(), min(_CYCLE_TOKENS, SHAPES[like]["hidden_size"]))
+    return random.Random(0).sample(text_ids(), min(_CYCLE_TOKENS, SHAPES[like].sizes["hidden_size"]))
 
 
 def write(
@@ -184,10 +83,16 @@ def write(
         seed: of the numbers.
         continuing: make the model continue its cycle.
         layers_of: a checkpoint of the same shape, whose layers are linked instead of drawn.
+
+    Raises:
+        ValueError: a continuing checkpoint of a shape whose layers are alike.
     """
     import torch
     from safetensors.torch import save_file
 
+    alike, norm = SHAPES[like].alike, FAMILIES[SHAPES[like].family].norm
+    if alike and continuing:
+        raise ValueError(f"no continuing checkpoint can be written of {like}, whose layers are alike")
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     out.mkdir(parents=True, exist_ok=True)
     config = configuration(like)
@@ -195,10 +100,15 @@ def write(
     for name in _TOKENIZER_FILES:
         shutil.copyfile(DEMO / name, out / name)
     generator = torch.Generator(device).manual_seed(seed)
-    if "quantization_config" in config:
-        return _write_alike(config, out, device, generator)
     output_layer = "model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"
-    written, shards = 0, list(_shards(tensor_shapes(config)))
+
+    def drawn(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        return _random(name, shape, device, generator, norm, name == output_layer)
+
+    shards = list(_shards(tensor_shapes(like)))
+    if alike:
+        return _write_alike(shards, out, drawn, "quantization_config" in config)
+    written = 0
     names: dict[str, str] = {}
     for number, shard in enumerate(shards, 1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
@@ -207,7 +117,7 @@ def write(
         if layers_of is not None and all(name not in _VOCABULARY for name, _ in shard):
             (out / file).symlink_to((layers_of / file).resolve())
             continue
-        tensors = {name: _random(name, shape, device, generator, name == output_layer) for name, shape in shard}
+        tensors = {name: drawn(name, shape) for name, shape in shard}
         if continuing:
             _continue(tensors, cycle(like))
         save_file({name: tensor.cpu() for name, tensor in tensors.items()}, out / file, metadata={"format": "pt"})
@@ -216,8 +126,13 @@ def write(
     return written
 
 
-def _write_alike(config: dict[str, Any], out: Path, device: str, generator: torch.Generator) -> int:
-    """Write a checkpoint in FP8 whose layers are all alike, several files at a time; returns its bytes of weights."""
+def _write_alike(
+    shards: list[list[tuple[str, tuple[int, ...]]]],
+    out: Path,
+    draw: Callable[[str, tuple[int, ...]], torch.Tensor],
+    in_fp8: bool,
+) -> int:
+    """Write a checkpoint whose layers are all alike, several files at a time; returns its bytes of weights."""
     import torch
 
     drawn: dict[str, list[tuple[str, torch.Tensor]]] = {}
@@ -229,15 +144,14 @@ def _write_alike(config: dict[str, Any], out: Path, device: str, generator: torc
         for name, shape in shard:
             kind = name[of_layer.end() :] if of_layer else name
             if kind not in drawn:
-                made = _random(name, shape, device, generator, name == "lm_head.weight")
-                parts = _in_fp8(kind, made) if of_layer and made.dim() == 2 else [(kind, made)]
+                made = draw(name, shape)
+                parts = _in_fp8(kind, made) if in_fp8 and of_layer and made.dim() == 2 else [(kind, made)]
                 drawn[kind] = [(part, tensor.cpu()) for part, tensor in parts]
             tensors += [((of_layer[0] if of_layer else "") + part, tensor) for part, tensor in drawn[kind]]
         names.update((name, file) for name, _ in tensors)
         write_safetensors(out / file, tensors)
         return sum(tensor.nbytes for _, tensor in tensors)
 
-    shards = list(_shards(tensor_shapes(config)))
     written = sum(add(number, shard) for number, shard in enumerate(shards[:2], 1))  # draws what all layers have
     with ThreadPoolExecutor(_WRITERS) as pool, torch.no_grad():
         written += sum(pool.map(add, range(3, len(shards) + 1), shards[2:]))
@@ -274,9 +188,7 @@ def write_safetensors(path: Path, tensors: Sequence[tuple[str, torch.Tensor]]) -
 
 def room_for(like: str) -> Path:
     """A folder for checkpoints `like`, which share their layers: in memory where that has the room, else on disk."""
-    config = configuration(like)
-    each = 1 if "quantization_config" in config else 2
-    needed = 1.3 * each * sum(math.prod(shape) for _, shape in tensor_shapes(config))
+    needed = 1.3 * stored_bytes(like)
     for folder in (Path("/dev/shm"), Path(tempfile.gettempdir())):
         if folder.is_dir() and shutil.disk_usage(folder).free > needed:
             return folder / "openai_bls-bench"
@@ -298,12 +210,12 @@ def _shards(shapes: Iterator[tuple[str, tuple[int, ...]]]) -> Iterator[list[tupl
 
 
 def _random(
-    name: str, shape: tuple[int, ...], device: str, generator: torch.Generator, is_output: bool
+    name: str, shape: tuple[int, ...], device: str, generator: torch.Generator, norm: float, is_output: bool
 ) -> torch.Tensor:
     import torch
 
     if "norm" in name:
-        return torch.ones(shape, dtype=torch.bfloat16, device=device)
+        return torch.full(shape, norm, dtype=torch.bfloat16, device=device)
     tensor = torch.empty(shape, dtype=torch.bfloat16, device=device).normal_(0.0, _DEVIATION, generator=generator)
     if is_output:
         has_text = torch.zeros(shape[0], dtype=torch.bool)

@@ -25,10 +25,11 @@ import msgspec
 
 from benchmarks import copying
 from benchmarks.asking import Answer, Asker
+from benchmarks.checkpoint_shapes import SHAPES
 from benchmarks.copying import Continued, Load, ask
 from benchmarks.engine import show_log
 from benchmarks.options import positive
-from benchmarks.random_checkpoint import SHAPES, checkpoint_in, cycle
+from benchmarks.random_checkpoint import checkpoint_in, cycle
 from benchmarks.report import markdown_table
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.embedded.speculation.draft_model import DraftModel

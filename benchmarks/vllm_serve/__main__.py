@@ -20,11 +20,12 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.checkpoint_shapes import DEMO, SHAPES
 from benchmarks.driver import Clients, exit_on_sigterm
 from benchmarks.engine import ROOT
 from benchmarks.machine import conditions
 from benchmarks.options import levels, positive
-from benchmarks.random_checkpoint import DEMO, SHAPES, checkpoint_in, room_for
+from benchmarks.random_checkpoint import checkpoint_in, room_for
 from benchmarks.report import compact, with_section
 from benchmarks.vllm_serve.loads import loads
 from benchmarks.vllm_serve.report import summary
@@ -37,7 +38,7 @@ _FULL: dict[str, Any] = {
     "concurrency": (1, 16, 64, 256),
     "per_stream": 4,
     "json_at": 64,
-    "rate": 30.0,
+    "rate": (30.0,),
     "seconds": 12.0,
     "rounds": 3,
     "tokens": 128,
@@ -47,7 +48,7 @@ _QUICK: dict[str, Any] = {
     "concurrency": (1, 4),
     "per_stream": 2,
     "json_at": 2,
-    "rate": 1.0,
+    "rate": (1.0,),
     "seconds": 3.0,
     "rounds": 1,
     "tokens": 16,
@@ -89,13 +90,17 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="start the servers side by side; vLLMs then need kv_cache_memory_bytes among --engine-args",
     )
+    made.add_argument("--apart", action="store_true", help="one server at a time, each with all its rounds")
+    made.add_argument(
+        "--api", choices=("chat", "completions"), default="chat", help="asked by the client (default %(default)s)"
+    )
     made.add_argument("--kill-worker", action="store_true", help="kill the last worker behind /v1 at the end")
     made.add_argument("--like", choices=("demo", *SHAPES), help="the checkpoint: its shape, or the demo itself")
     made.add_argument("--concurrency", type=levels, help="streams in a closed loop (default 1,16,64,256)")
     made.add_argument("--cells", type=cells, default=(), help="further streams, as 32x8192x1024 (tokens in and out)")
     made.add_argument("--per-stream", type=positive, help="requests of each stream (default 4)")
     made.add_argument("--json-at", type=int, help="streams of JSON, 0 for none (default 64)")
-    made.add_argument("--rate", type=float, help="random arrivals, requests/s, 0 for none (default 30)")
+    made.add_argument("--rate", type=rates, help="random arrivals, requests/s, as 10,30; 0 for none (default 30)")
     made.add_argument("--seconds", type=float, help="over which they come (default 12)")
     made.add_argument("--tokens", type=positive, help="of an answer in a closed loop (default 128)")
     made.add_argument("--rounds", type=positive, help="most rounds over all loads (default 3)")
@@ -136,6 +141,11 @@ def cells(text: str) -> tuple[tuple[int, int, int], ...]:
     return found  # type: ignore[return-value]
 
 
+def rates(text: str) -> tuple[float, ...]:
+    """Rates from `10,30`."""
+    return tuple(map(float, text.split(",")))
+
+
 def engine_arguments(options: argparse.Namespace) -> dict[str, Any]:
     """Engine arguments of both vLLMs."""
     usual = _CPU_ARGUMENTS if options.quick else _GPU_ARGUMENTS | {"gpu_memory_utilization": options.memory}
@@ -172,6 +182,7 @@ def run(options: argparse.Namespace, work: Path, command: str) -> Results:
         arguments=engine_arguments(options),
         serve_arguments=options.serve_args,
         limit_s=options.start_limit_s,
+        api=options.api,
     )
     until = begun + options.budget_s
     amounts = Amounts(chosen, _PROMPT_TOKENS, options.tokens, options.rounds, until)
@@ -183,7 +194,8 @@ def run(options: argparse.Namespace, work: Path, command: str) -> Results:
 
     with Clients() as clients:
         session = Session(clients, setup, amounts, results, save, say)
-        session.run(options.servers, together=options.together, kill_worker=options.kill_worker)
+        for names in [[name] for name in options.servers] if options.apart else [options.servers]:
+            session.run(names, together=options.together, kill_worker=options.kill_worker)
     return results
 
 

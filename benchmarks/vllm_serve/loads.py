@@ -61,7 +61,7 @@ def loads(
     concurrency: Sequence[int],
     per_stream: int,
     json_at: int,
-    rate: float,
+    rates: Sequence[float],
     seconds: float,
     cells: Sequence[tuple[int, int, int]] = (),
 ) -> list[Load]:
@@ -71,7 +71,7 @@ def loads(
         concurrency: levels of the closed loop.
         per_stream: requests that each stream makes; a single one makes twice as many.
         json_at: streams of JSON; 0 leaves them out.
-        rate: of random arrivals, requests per second; 0 leaves them out.
+        rates: of random arrivals, requests per second; 0 leaves them out.
         seconds: over which these come.
         cells: streams, each with one request of so many tokens in and out.
     """
@@ -84,7 +84,7 @@ def loads(
         found.append(Load(name, "streams", streams, streams, prompt_tokens=prompt, output_tokens=output))
     if json_at:
         found.append(Load(f"JSON, {json_at}", "JSON", json_at, json_at * per_stream))
-    if rate:
+    for rate in filter(None, rates):
         # Room for requests of 8 seconds, so that none waits for a connection on a server that keeps up.
         found.append(Load(f"{rate:g} requests/s", "arrivals", max(16, round(8 * rate)), 1, rate, seconds))
     return found

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -63,6 +63,8 @@ class Setup:
     """Time that a start may take."""
     serve_arguments: Mapping[str, Any] = field(default_factory=dict)
     """Further ones of `vllm serve` alone."""
+    api: Literal["chat", "completions"] = "chat"
+    """API that the client asks."""
 
     @property
     def max_num_seqs(self) -> int:
@@ -110,7 +112,7 @@ def vllm_serve(setup: Setup) -> Iterator[Serving]:
         url = f"http://127.0.0.1:{ports.openai}"
         try:
             _await_ready(process, f"{url}/health", begun + setup.limit_s, log)
-            target = http_target("chat", f"{url}/v1", model=_MODEL)
+            target = http_target(setup.api, f"{url}/v1", model=_MODEL)
             yield Serving(VLLM_SERVE, target, process.pid, log, time.monotonic() - begun)
         finally:
             _stop(process)
@@ -184,7 +186,7 @@ def _ours(setup: Setup, name: str, options: Sequence[str], environment: Mapping[
     begun = time.monotonic()
     given = {key: value for key, value in environment.items() if key not in os.environ}
     with run_server(repository, given, [_QUIET_METRICS], log_path=log, timeout=setup.limit_s) as server:
-        target = http_target("chat", server.openai_url, model="openai_bls")
+        target = http_target(setup.api, server.openai_url, model="openai_bls")
         yield Serving(name, target, server.pid, log, time.monotonic() - begun)
 
 

@@ -116,19 +116,22 @@ class Session:
             pool = stack.enter_context(ThreadPoolExecutor(len(names) if together else 1))
             started = list(pool.map(lambda name: self._start(stack, name), names))
             live = [serving for serving in started if serving is not None and self._warmed_up(serving)]
-            longest = 0.0
-            for number in range(1, self._amounts.rounds + 1):
-                begun = time.monotonic()
-                if number > 1 and begun + longest > self._amounts.until:
-                    self._say(f"no time for round {number}")
-                    break
-                for load in self._amounts.loads:
-                    # The other way round every second time, so that none always comes after the same other.
-                    for serving in live[:: 1 if number % 2 else -1]:
-                        self._measure(serving, load, number)
-                longest = max(longest, time.monotonic() - begun)
+            self._do_rounds(live)
             if kill_worker:
                 self._kill(live)
+
+    def _do_rounds(self, live: Sequence[Serving]) -> None:
+        longest = 0.0
+        for number in range(1, self._amounts.rounds + 1):
+            begun = time.monotonic()
+            if number > 1 and begun + longest > self._amounts.until:
+                self._say(f"no time for round {number}")
+                return
+            for load in self._amounts.loads:
+                # The other way round every second time, so that none always comes after the same other.
+                for serving in live[:: 1 if number % 2 else -1]:
+                    self._measure(serving, load, number)
+            longest = max(longest, time.monotonic() - begun)
 
     def _kill(self, live: Sequence[Serving]) -> None:
         limit_s = self._setup.limit_s

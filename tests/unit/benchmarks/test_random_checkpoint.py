@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from benchmarks.random_checkpoint import checkpoint_in, configuration, cycle, tensor_shapes, write
+from benchmarks.checkpoint_shapes import SHAPES, stored_bytes, tensor_shapes
+from benchmarks.random_checkpoint import checkpoint_in, cycle, write
 
 
 def test_both_kinds_share_their_layers(tmp_path: Path) -> None:
@@ -46,10 +47,28 @@ def test_one_in_fp8_has_a_scale_for_each_matrix(tmp_path: Path) -> None:
         tensor.nbytes for path in tmp_path.glob("*.safetensors") for tensor in load_file(path).values()
     )
     index = msgspec.json.decode((tmp_path / "model.safetensors.index.json").read_bytes())["weight_map"]
-    names = [name for name, _ in tensor_shapes(configuration("tiny-fp8"))]
+    names = [name for name, _ in tensor_shapes("tiny-fp8")]
     scales = {f"{name}_scale" for name in names if name.endswith("_proj.weight")}
     assert {*index} == {*names} | scales
     last = load_file(tmp_path / index["model.layers.3.mlp.up_proj.weight"])
     weight, scale = (last[f"model.layers.3.mlp.up_proj.weight{end}"] for end in ("", "_scale"))
     assert weight.dtype == torch.float8_e4m3fn
     assert (weight.float() * scale).std() == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize("like", [like for like in SHAPES if like.startswith("tiny-") and like != "tiny-fp8"])
+def test_transformers_finds_every_tensor_of_a_family(tmp_path: Path, like: str) -> None:
+    assert write(like, tmp_path, "cpu") == stored_bytes(like)
+    model, found = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(found.values()), found
+    assert model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=3, do_sample=False).shape == (1, 6)
+    with pytest.raises(ValueError, match="alike"):
+        write(like, tmp_path, "cpu", continuing=True)
+
+
+@pytest.mark.parametrize(
+    ("like", "billions"),
+    [("llama-3.1-8b", 8.03), ("qwen3-30b-a3b", 30.5), ("gemma-3-4b", 3.88), ("gpt-oss-20b", 20.9)],
+)
+def test_a_shape_has_as_many_parameters_as_its_model(like: str, billions: float) -> None:
+    assert stored_bytes(like) / 2e9 == pytest.approx(billions, rel=0.005)

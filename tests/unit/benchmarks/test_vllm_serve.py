@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.checkpoint_shapes import DEMO
 from benchmarks.driver import Clients
 from benchmarks.machine import Conditions
-from benchmarks.random_checkpoint import DEMO
 from benchmarks.stats import Measurement
 from benchmarks.target import Arrivals, Plan, bodies, http_target
 from benchmarks.vllm_serve.__main__ import engine_arguments, main, parse, record
@@ -64,13 +64,13 @@ def test_random_arrivals() -> None:
 
 
 def test_a_load_for_each_kind() -> None:
-    found = loads((1, 16), 4, 8, 2, 3)
+    found = loads((1, 16), 4, 8, (2,), 3)
     assert [load.name for load in found] == ["16", "1", "JSON, 8", "2 requests/s"]
     assert [load.requests for load in found[:3]] == [64, 8, 32]
     plans = [load.plan(_TARGET, 30, 0.9, 128, 1) for load in found]
     assert [plan.response_format is not None for plan in plans] == [False, False, True, False]
     assert plans[3].arrivals == Arrivals(2, 3, 0.9)
-    assert len(loads((1,), 4, 0, 0, 3)) == 1
+    assert len(loads((1,), 4, 0, (0,), 3)) == 1
 
 
 def test_settings_of_an_engine(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_servers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(SERVERS, VLLM_SERVE, lambda setup: _small(VLLM_SERVE, setup))
     monkeypatch.setitem(SERVERS, OVER_VLLM, lambda setup: _small(OVER_VLLM, setup))
     monkeypatch.setitem(SERVERS, EMBEDDED, fails)
-    chosen = loads((2,), 2, 0, 20, 0.2)
+    chosen = loads((2,), 2, 0, (20,), 0.2)
     results, saved = Results(_MADE, {}, [load.name for load in chosen]), list[int]()
     amounts = Amounts(chosen, 20, 8, 3, time.monotonic() + 600)
     with Clients() as clients:
