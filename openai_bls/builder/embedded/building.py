@@ -8,6 +8,7 @@ import msgspec
 
 from openai_bls.builder.checkpoint.kind import quantized
 from openai_bls.builder.embedded import draft
+from openai_bls.builder.embedded.advice import vllm_advice
 from openai_bls.builder.embedded.images import TEXT_ALONE, max_images, refuse_without_text, require_processor
 from openai_bls.builder.embedded.self_test import self_test
 from openai_bls.builder.options.build import BuildOptions
@@ -16,7 +17,7 @@ from openai_bls.builder.placing.weights import place_weights
 from openai_bls.builder.recipe import Report, max_model_len
 from openai_bls.builder.source.hub import source_of
 from openai_bls.builder.targets.folders import Prepared
-from openai_bls.core.checkpoint import CheckpointFacts
+from openai_bls.core.checkpoint import CheckpointFacts, read_json, text_config
 from openai_bls.core.manifest import BuildError, EngineSetupError, FileRecord, KvCacheSettings, Manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.triton_models.repository.cpp_backend import render_configs
@@ -113,6 +114,8 @@ class EmbeddedRecipe:
         assert passed is not None
         how = f"{passed.runner} with attention {passed.attention}, in {passed.dtype} on {passed.device}"
         self._report(f"self-test: passed by {how}")
+        if advice := vllm_advice(text_config(read_json(prepared.checkpoint / "config.json")), passed):
+            self._report(advice)
         if (distance := passed.quant_distance) is not None:
             self._report(
                 f"self-test: {self.manifest.quant} changes the log-probabilities of {distance.tokens} tokens of a text "

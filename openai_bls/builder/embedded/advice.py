@@ -1,0 +1,31 @@
+"""Models that vLLM was measured to run faster on a GPU than the embedded engine does (benchmarks/RESULTS.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from openai_bls.core.manifest import SelfTestRecord
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Names that config.json has for the number of experts of a layer."""
+_FAST_ATTENTION = "paged"
+"""The attention whose steps are CUDA graphs."""
+
+
+def vllm_advice(text_config: Mapping[str, Any], record: SelfTestRecord) -> str | None:
+    """A line of the build that names vLLM where the embedded engine made less than 0.9 times its tokens on a GPU.
+
+    Args:
+        text_config: fields of config.json that describe the language model.
+        record: outcome of the build's self-test.
+    """
+    if record.device == "cpu" or record.runner != "continuous_batching":
+        return None
+    if record.attention != _FAST_ATTENTION:
+        measured = f"0.2 times its tokens/s at most: attention {record.attention} has no CUDA graphs"
+    elif any(isinstance(count := text_config.get(name), int) and count > 1 for name in _EXPERTS):
+        measured = "0.75 to 0.87 times its tokens/s with a mixture of experts"
+    else:
+        return None
+    return f"use vLLM for this (--engine vllm): on a GPU the embedded engine made {measured}"

@@ -1,0 +1,49 @@
+"""The build names vLLM for models that it was measured to run faster on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from openai_bls.builder.embedded.advice import vllm_advice
+from openai_bls.core.manifest import SelfTestRecord
+
+_GPU = "NVIDIA H100 80GB HBM3 (9.0)"
+
+
+def _record(**changes: Any) -> SelfTestRecord:
+    fields = {
+        "device": _GPU,
+        "dtype": "bfloat16",
+        "versions": {},
+        "runner": "continuous_batching",
+        "attention": "paged",
+    }
+    return SelfTestRecord(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("config", "changes"),
+    [
+        ({"num_experts": 128}, {}),
+        ({"num_local_experts": 32}, {}),
+        ({"n_routed_experts": 64}, {}),
+        ({}, {"attention": "sdpa"}),
+    ],
+)
+def test_slower_on_a_gpu(config: dict[str, Any], changes: dict[str, Any]) -> None:
+    assert "--engine vllm" in (vllm_advice(config, _record(**changes)) or "")
+
+
+@pytest.mark.parametrize(
+    ("config", "changes"),
+    [
+        ({}, {}),
+        ({"num_experts": None, "num_local_experts": 1}, {}),
+        ({"num_experts": 128}, {"device": "cpu", "attention": "sdpa"}),
+        ({}, {"runner": "dynamic_cache", "attention": "auto"}),
+    ],
+)
+def test_fast_or_not_measured(config: dict[str, Any], changes: dict[str, Any]) -> None:
+    assert vllm_advice(config, _record(**changes)) is None
