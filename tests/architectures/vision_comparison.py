@@ -17,7 +17,7 @@ from openai_bls.core.manifest import BuildError
 from openai_bls.core.media import Image, MediaPrompt
 from openai_bls.engines.registry import create_engine
 from openai_bls.engines.vision_processor import VisionProcessor
-from tests.architectures.comparison import NEW_TOKENS, Generated, Result, difference
+from tests.architectures.comparison import NEW_TOKENS, Generated, Result, RunnerLog, difference
 from tests.unit.engines.engine_support import Recorder, request, run_all
 
 TEXTS = ("What is # here?", "# and # differ")
@@ -102,8 +102,9 @@ def compare(checkpoint: Path, repository: Path, *, text: bool = True) -> Result:
     if not manifest.max_images:
         return Result("text", next(line for line in lines if line.startswith("images are refused")))
     version_dir = repository / "tensorrt_llm" / "1"
-    recorder = Recorder()
-    engine = create_engine(version_dir, recorder, {"num_threads": "1"})
+    recorder, log = Recorder(), RunnerLog()
+    with log:
+        engine = create_engine(version_dir, recorder, {"num_threads": "1"})
     try:
         processor = VisionProcessor(version_dir / "tokenizer")
         asked = requests(processor, text=text)
@@ -122,4 +123,4 @@ def compare(checkpoint: Path, repository: Path, *, text: bool = True) -> Result:
         ("alone", alone[0], wanted[1]),
     ]
     told = [f"{name}: {different}" for name, found, right in pairs if (different := difference(found, right))]
-    return Result("wrong", "; ".join(told)) if told else Result("images")
+    return Result("wrong", "; ".join(told)) if told else log.result()
