@@ -20,7 +20,7 @@ from openai_bls.engines.vision_processor import VisionProcessor
 from tests.architectures.comparison import NEW_TOKENS, Generated, Result, RunnerLog, difference
 from tests.unit.engines.engine_support import Recorder, request, run_all
 
-TEXTS = ("What is # here?", "# and # differ")
+TEXTS = ("What is # here?", "# and # differ", "At the end #")
 """Prompts; # is the place of an image."""
 
 
@@ -33,13 +33,15 @@ def picture(width: int, height: int, seed: int) -> Image:
 
 
 def requests(processor: VisionProcessor, *, text: bool = True) -> list[GenerationRequest]:
-    """Two images with one prompt, one of them twice, two in one prompt, and with `text` a prompt without any."""
+    """Two images with one prompt, one of them twice, two in one prompt, one at a prompt's end, and with `text` a prompt
+    without any."""
     first, second, wide = picture(40, 48, 1), picture(40, 48, 2), picture(100, 33, 3)
     cases: list[tuple[str, Sequence[Image]]] = [
         (TEXTS[0], [first]),
         (TEXTS[0], [second]),
         (TEXTS[1], [wide, first]),
         (TEXTS[0], [first]),
+        (TEXTS[2], [second]),
     ]
     found = []
     for number, (prompt, images) in enumerate(cases):

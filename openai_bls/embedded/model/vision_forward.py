@@ -1,6 +1,6 @@
 """Parts of a vision-language model: its language model, and what that is called with for a prompt with images.
 
-Image features are merged into the embeddings of a prompt by the model's own code.
+Image features are merged into the embeddings of a prompt, and positions made of grids, by the model's own code.
 """
 
 from __future__ import annotations
@@ -9,8 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from transformers import GenerationMixin
 
 from openai_bls.embedded.model.prompt_forward import plain_attention
+
+_AXES = 3
+"""Axes of positions: time, height and width."""
 
 
 def language_modules(model: Any) -> Iterator[Any]:
@@ -20,6 +24,24 @@ def language_modules(model: Any) -> Iterator[Any]:
     head = model.get_output_embeddings()
     if decoder is not model.base_model and head is not None:
         yield head
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def axis_positions(model: Any, token_ids: Sequence[int], images: Mapping[str, Any]) -> torch.Tensor | None:
+    """Positions of a prompt's tokens on several axes, int32 [axes, tokens] on the CPU; None if they have one.
+
+    Args:
+        model: a transformers vision-language model, on its device.
+        token_ids: token ids of the prompt, each image expanded.
+        images: the model's arguments for the images.
+    """
+    plain = GenerationMixin._prepare_position_ids_for_generation
+    if type(model)._prepare_position_ids_for_generation is plain:
+        return None
+    ids = torch.tensor([token_ids], device=model.device)
+    positions = model._prepare_position_ids_for_generation(ids, {"attention_mask": None, **images})
+    found: torch.Tensor = positions[-_AXES:, 0].to("cpu", torch.int32)  # the plain position may come before
+    return found
 
 
 class _ReachedError(Exception):

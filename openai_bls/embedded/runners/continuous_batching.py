@@ -27,10 +27,12 @@ from transformers.generation.continuous_batching import continuous_api
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 
 from openai_bls.core.engine import PrefixCacheError
+from openai_bls.embedded.cache_memory import used_share
 from openai_bls.embedded.fp8_numbers import FP8
 from openai_bls.embedded.model.image_inputs import PromptImages
 from openai_bls.embedded.model.lora_layers import layers_of
 from openai_bls.embedded.runners.cuda_graph_runner import CudaGraphRunner
+from openai_bls.embedded.runners.image_rows import install_positions
 from openai_bls.embedded.runners.prefix_cache import can_share_by_adapter, share
 from openai_bls.embedded.runners.prefix_cache_events import PrefixCacheEvents
 from openai_bls.embedded.runners.prompt_embeddings import ImageNumbers, PromptEmbeddings
@@ -231,6 +233,8 @@ class ContinuousBatcher:
             processor.scheduler.step_budget = StepBudget(times, config.max_step_seconds)
         self._image_numbers = ImageNumbers()
         images_of = processor.scheduler.images_of
+        if config.images:
+            install_positions(processor)
         share(processor.cache, by_adapter=lora is not None, images_of=images_of if config.images else None)
         self._kv_events = PrefixCacheEvents(processor.cache, images_of) if config.kv_events else None
 
@@ -257,7 +261,7 @@ class ContinuousBatcher:
             return 0, 0, 0.0
         scheduler = processor.scheduler
         waiting = len(scheduler.waiting_requests) + self._manager.input_queue.qsize()
-        return len(scheduler.active_requests), waiting, _cache_usage(processor.cache)
+        return len(scheduler.active_requests), waiting, used_share(processor.cache)
 
     @property
     def kv_blocks(self) -> tuple[int, int]:
@@ -284,7 +288,7 @@ class ContinuousBatcher:
             logit_processor_kwargs={"sampling": sampling},
         )
         if images is not None:
-            state.images = PromptEmbeddings(prompt_token_ids, images, self._image_numbers)
+            state.images = PromptEmbeddings(self._manager.model, prompt_token_ids, images, self._image_numbers)
         self._manager.input_queue.put(state)
 
     def _fail(self, state: Any, error: Exception) -> None:
@@ -337,14 +341,3 @@ class ContinuousBatcher:
         """Let go of the KV cache and the model; only after `run` has returned."""
         self._manager.batch_processor = None
         self._manager.model = None
-
-
-def _cache_usage(cache: Any) -> float:
-    """Share of the cache that sequences hold; pages kept in case their prefix comes again are free."""
-    if not hasattr(cache, "compute_free_capacity"):  # 5.17
-        return 1.0 - float(cache.get_num_free_blocks()) / float(cache.num_blocks)
-    kept = sum(
-        len(allocator.ledger.cached_blocks) * allocator.bytes_per_block for allocator in cache.cache_allocators.values()
-    )
-    used = 1.0 - cache.compute_free_capacity() - kept / (cache.num_sectors * cache.bytes_per_sector)
-    return min(1.0, max(0.0, float(used)))

@@ -25,7 +25,7 @@ from transformers.generation.continuous_batching.model_runner import ModelRunner
 from openai_bls.core.manifest import first_line
 from openai_bls.embedded.gpu import paged_attention
 from openai_bls.embedded.model import fused_layers
-from openai_bls.embedded.runners.image_rows import Fail, Pieces, embedded, image_pieces
+from openai_bls.embedded.runners.image_rows import Fail, ImageRows, image_rows, read
 from openai_bls.embedded.runners.sampler import Sampler, likeliest
 from openai_bls.embedded.runners.step_budget import StepTimes
 
@@ -130,19 +130,20 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
         carry_over, previous, output = ios.get_cb_kwargs()
         host = ios.io_pairs[ios.current_pair].host_io if self._asynchronous else ios
         rows = len(host.req_id_to_new_token_position)
-        pieces: Pieces = []
+        images: list[ImageRows] = []
 
         def forward() -> torch.Tensor:
             self._carry_over(batch_data["input_ids"], carry_over, previous)
-            logits = self._wanted_logits(model, embedded(model, batch_data, pieces)).contiguous()
+            with read(model, images):
+                logits = self._wanted_logits(model, batch_data).contiguous()
             self._choose_likeliest(logits, output[0])
             return logits
 
         stream = ios.compute_stream
         with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
             if self._fail is not None:
-                pieces += image_pieces(model, host.requests_in_batch, self._fail)
-            logits = self._forward(host, forward, batch_data, captured=not pieces)
+                images += image_rows(model, host.requests_in_batch, self._fail)
+            logits = self._forward(host, forward, batch_data, captured=not images)
             if rows and not self._sampler.is_greedy:
                 if self._asynchronous and self._sampler.needs_last_tokens:
                     self._update_last_step()
@@ -152,7 +153,7 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
 
     def _wanted_logits(self, model: Any, batch_data: dict[str, Any]) -> torch.Tensor:
         """Logits of the step at its `logits_indices`."""
-        wanted, tokens = batch_data["logits_indices"], batch_data["position_ids"].shape[-1]
+        wanted, tokens = batch_data["logits_indices"], batch_data["input_ids"].shape[-1]
         if not self.supports_logits_to_keep(model):
             return model(**batch_data).logits[0, wanted]
         kept = {"logits_to_keep": wanted}

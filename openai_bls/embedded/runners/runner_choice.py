@@ -11,8 +11,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
-from transformers import GenerationMixin
-
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.embedded.attention_spec import LENGTH_DEPENDENT_ROPE, rope_parameters, rope_types
 from openai_bls.embedded.options import Attention, EngineOptions
@@ -154,14 +152,10 @@ def batching_problem(model_class: Any, config: Any, max_model_len: int) -> str |
 def _image_problem(model_class: Any, config: Any) -> str | None:
     """Reason for which continuous batching would not read images rightly; None if nothing declared speaks against it.
 
-    It has embeddings in the place of an image's tokens, and nothing else: each has the next position, and sees those
-    before it.
+    It has embeddings and positions of an image's tokens, and each sees those before it.
     """
-    own_positions = getattr(model_class, "_prepare_position_ids_for_generation", None)
     reasons = {
         "tokens of an image see each other": hasattr(model_class, "create_masks_for_generate"),
-        "tokens of an image have positions of several axes": own_positions
-        is not GenerationMixin._prepare_position_ids_for_generation,
         "its configuration names no token for images": getattr(config, "image_token_id", None) is None,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

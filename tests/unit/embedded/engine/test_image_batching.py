@@ -25,8 +25,9 @@ from tests.architectures.vision_table import CASES
 from tests.kv_events import Consumer
 from tests.unit.builder.tensorrt_llm.build_support import make_repository
 from tests.unit.embedded.overlapping import IN_EVERY_WAY, steps
+from tests.unit.engines import engine_support
 from tests.unit.engines.conftest import EngineFactory
-from tests.unit.engines.engine_support import counted_restarts, request, run_all
+from tests.unit.engines.engine_support import counted_restarts, run_all
 
 __all__ = ["steps"]
 
@@ -38,10 +39,9 @@ FIRST, SECOND = picture(40, 48, 1), picture(40, 48, 2)
 class Made:
     """A tiny model with its engine."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, **changes: Any) -> None:
         self.checkpoint = folder / "tiny"
-        # All layers of a Llama have full attention, so that prompts share their pages.
-        make_vision_checkpoint(self.checkpoint, name, dataclasses.replace(CASES[name], text="llama"))
+        make_vision_checkpoint(self.checkpoint, name, dataclasses.replace(CASES[name], **changes))
         repository = make_repository(folder / "model_repository")
         build(BuildOptions(str(self.checkpoint), repository), lambda line: None)
         self.version_dir = repository / "tensorrt_llm" / "1"
@@ -51,7 +51,7 @@ class Made:
         """A page of text and more around each image."""
         media = media_prompt(self.processor, "".join(TEXT + "#" for _ in images) + TEXT, images)
         ids = self.processor.expand(media.text, [(image.width, image.height) for image in images])
-        return request(number, ids, media=media, logprobs=0, **{"max_tokens": NEW_TOKENS} | more)
+        return engine_support.request(number, ids, media=media, logprobs=0, **{"max_tokens": NEW_TOKENS} | more)
 
     def require_right(self, engine: Any, recorder: Any, asked: Sequence[GenerationRequest]) -> None:
         """Answers to what is asked together are those of `generate`."""
@@ -62,6 +62,12 @@ class Made:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(tmp_path_factory.mktemp("llava"), "llava")
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Positions of three axes, and images in the first layers too."""
+    return Made(tmp_path_factory.mktemp("qwen3_vl"), "qwen3_vl")
 
 
 @pytest.fixture
@@ -92,13 +98,25 @@ def test_the_build_chooses_continuous_batching(made: Made) -> None:
 @IN_EVERY_WAY
 def test_prompts_with_images_and_without_share_steps(made: Made, start: EngineFactory) -> None:
     """By pieces of 24 tokens, which begin and end within images."""
+    require_in_pieces(made, start)
+
+
+def test_images_with_positions_of_three_axes_share_steps(qwen: Made, start: EngineFactory) -> None:
+    require_in_pieces(qwen, start)
+
+
+def require_in_pieces(made: Made, start: EngineFactory) -> None:
     engine, recorder = start(made.version_dir, max_num_tokens="24", max_batch_size="8")
     made.require_right(engine, recorder, requests(made.processor))
     longer = [made.asking(10, FIRST), made.asking(11, SECOND), made.asking(12, SECOND, FIRST), made.asking(13, FIRST)]
     made.require_right(engine, recorder, longer)
 
 
-def test_an_image_is_found_again_and_no_other(made: Made, start: EngineFactory, towers: list[int]) -> None:
+@pytest.mark.parametrize("name", ["made", "qwen"])
+def test_an_image_is_found_again_and_no_other(
+    name: str, request: pytest.FixtureRequest, start: EngineFactory, towers: list[int]
+) -> None:
+    made: Made = request.getfixturevalue(name)
     engine, recorder = start(made.version_dir)
     towers.clear()
     first, again, other, both = (
@@ -128,7 +146,7 @@ def test_an_image_is_found_again_and_no_other(made: Made, start: EngineFactory, 
 
 def test_an_image_that_is_read_otherwise_among_others_is_not_found(tmp_path: Path, start: EngineFactory) -> None:
     """LLaVA-OneVision cuts an image into tiles only where it is the only one."""
-    made = Made(tmp_path, "llava_onevision")
+    made = Made(tmp_path, "llava_onevision", text="llama")  # whose layers share pages
     engine, recorder = start(made.version_dir)
     for number, images in enumerate([(FIRST,), (FIRST, SECOND), (FIRST, FIRST), (FIRST, SECOND)]):
         made.require_right(engine, recorder, [made.asking(number, *images)])
