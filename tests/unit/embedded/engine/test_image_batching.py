@@ -24,12 +24,13 @@ from tests.architectures.vision_comparison import answers, expected, media_promp
 from tests.architectures.vision_table import CASES
 from tests.kv_events import Consumer
 from tests.unit.builder.tensorrt_llm.build_support import make_repository
-from tests.unit.embedded.overlapping import IN_EVERY_WAY, steps
+from tests.unit.embedded.gpu.test_paged_attention import StartPaged, kernels, start_with
+from tests.unit.embedded.overlapping import IN_EVERY_WAY, overlap, steps
 from tests.unit.engines import engine_support
 from tests.unit.engines.conftest import EngineFactory
 from tests.unit.engines.engine_support import counted_restarts, run_all
 
-__all__ = ["steps"]
+__all__ = ["kernels", "start_with", "steps"]
 
 PAGE = 32
 TEXT = "b" * (PAGE + 8)
@@ -110,6 +111,21 @@ def require_in_pieces(made: Made, start: EngineFactory) -> None:
     made.require_right(engine, recorder, requests(made.processor))
     longer = [made.asking(10, FIRST), made.asking(11, SECOND), made.asking(12, SECOND, FIRST), made.asking(13, FIRST)]
     made.require_right(engine, recorder, longer)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("name", ["made", "qwen"])
+def test_steps_as_on_a_gpu(
+    name: str, request: pytest.FixtureRequest, start_with: StartPaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Overlapping, over paged attention and fused layers, and replayed from graphs but for those that read images."""
+    made: Made = request.getfixturevalue(name)
+    overlap(monkeypatch)
+    engine, recorder = start_with("paged", replayed=True, fused=True, folder=made.version_dir, max_num_tokens="64")
+    made.require_right(engine, recorder, requests(made.processor))
+    made.require_right(engine, recorder, [made.asking(10, FIRST), made.asking(11, SECOND), made.asking(12, FIRST)])
+    made.require_right(engine, recorder, [made.asking(13, FIRST)])
+    assert cached(recorder, 13)
 
 
 @pytest.mark.parametrize("name", ["made", "qwen"])
