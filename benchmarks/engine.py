@@ -98,7 +98,6 @@ def run_level(asker: Asker, work: Work, level: int, count: int) -> Level:
     Raises:
         TimeoutError: they took longer than the work's limit.
     """
-    assert asker.engine is not None
     numbers = random.Random(level)
     requests = [
         GenerationRequest(
@@ -109,16 +108,26 @@ def run_level(asker: Asker, work: Work, level: int, count: int) -> Level:
         )
         for _ in range(count)
     ]
+    return measured(asker, requests, level, work.limit_s)
+
+
+def measured(asker: Asker, requests: Sequence[GenerationRequest], level: int, limit_s: float) -> Level:
+    """Make `requests`, `level` at a time; one that has fewer tokens than it may has failed.
+
+    Raises:
+        TimeoutError: they took longer than `limit_s`.
+    """
+    assert asker.engine is not None
     steps, started = asker.engine.stats().steps, time.perf_counter()
-    answers = asker.ask(requests, work.limit_s, at_once=level)
+    answers = asker.ask(requests, limit_s, at_once=level)
     seconds = max(answer.ended for answer in answers) - started
     first = np.array([answer.times[0] - answer.asked for answer in answers if answer.times])
     gaps = np.concatenate([np.diff(answer.times) for answer in answers])
     tokens = sum(len(answer.tokens) for answer in answers)
     return Level(
         concurrency=level,
-        requests=count,
-        failed=sum(len(answer.tokens) != work.output_tokens for answer in answers),
+        requests=len(requests),
+        failed=sum(len(answer.tokens) != one.max_tokens for answer, one in zip(answers, requests, strict=True)),
         tokens=tokens,
         tokens_per_s=tokens / seconds,
         first_token_p50=percentile_ms(first, 50),

@@ -19,6 +19,7 @@ class Block(NamedTuple):
     parent: Any
     token_ids: tuple[int, ...]
     lora_name: str | None
+    extra_keys: Any = None
 
 
 class Consumer:
@@ -95,9 +96,10 @@ class Consumer:
                 size, parent = event["block_size"], event["parent_block_hash"]
                 assert len(event["token_ids"]) == size * len(event["block_hashes"])
                 assert parent is None or parent in self.blocks
+                extra_keys = event.get("extra_keys") or [None] * len(event["block_hashes"])
                 for at, block_hash in enumerate(event["block_hashes"]):
                     token_ids = tuple(event["token_ids"][at * size : (at + 1) * size])
-                    self.blocks[block_hash] = Block(parent, token_ids, event.get("lora_name"))
+                    self.blocks[block_hash] = Block(parent, token_ids, event.get("lora_name"), extra_keys[at])
                     parent = block_hash
             case "BlockRemoved":
                 for block_hash in event["block_hashes"]:

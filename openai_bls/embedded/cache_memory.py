@@ -1,6 +1,8 @@
-"""Memory that a KV cache takes: the longest sequence that fits, and the error that says so."""
+"""Memory that a KV cache takes: the longest sequence that fits, the error that says so, and the share in use."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from openai_bls.core.manifest import EngineLoadError
 
@@ -37,3 +39,14 @@ def require_context(max_model_len: int, bytes_per_token: int, memory_bytes: int,
     if bytes_per_token and max_model_len * bytes_per_token > memory_bytes:
         fits = memory_bytes * (_GPU_SHARE if on_gpu else _CPU_SHARE) // bytes_per_token
         raise ContextLengthError(max_model_len, max(1, int(fits) // 64 * 64), memory_bytes)
+
+
+def used_share(cache: Any) -> float:
+    """Share of a paged cache that sequences hold; pages kept in case their prefix comes again are free."""
+    if not hasattr(cache, "compute_free_capacity"):  # 5.17
+        return 1.0 - float(cache.get_num_free_blocks()) / float(cache.num_blocks)
+    kept = sum(
+        len(allocator.ledger.cached_blocks) * allocator.bytes_per_block for allocator in cache.cache_allocators.values()
+    )
+    used = 1.0 - cache.compute_free_capacity() - kept / (cache.num_sectors * cache.bytes_per_sector)
+    return min(1.0, max(0.0, float(used)))

@@ -12,16 +12,17 @@ from pathlib import Path
 import torch
 import transformers
 
-from tests.architectures import page
+from tests.architectures import page, vision_comparison, vision_table
 from tests.architectures.checkpoint import make_checkpoint
 from tests.architectures.comparison import Result, compare
 from tests.architectures.table import CASES
+from tests.architectures.vision_checkpoint import make_vision_checkpoint
 from tests.unit.builder.tensorrt_llm.build_support import make_repository
 
 
 def main(arguments: list[str]) -> int:
     """Returns the exit status: 1 if an architecture is neither exact nor refused at the build."""
-    names = [argument for argument in arguments if argument != "--write"] or list(CASES)
+    names = [argument for argument in arguments if argument != "--write"] or [*CASES, *vision_table.CASES]
     warnings.simplefilter("ignore")
     transformers.utils.logging.set_verbosity_error()
     torch.set_num_threads(1)
@@ -29,14 +30,23 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         repository = make_repository(Path(folder) / "model_repository")
         for name in names:
-            case, start = CASES[name], time.monotonic()
-            checkpoint = Path(folder) / name.replace(" ", "-")
-            make_checkpoint(checkpoint, case.model_type, case.changes, case.seed)
-            results[name] = result = compare(checkpoint, repository)
+            start = time.monotonic()
+            results[name] = result = _compared(name, Path(folder) / name.replace(" ", "-"), repository)
             print(f"{name} | {result.outcome} | {result.reason} | {time.monotonic() - start:.1f} s", flush=True)  # noqa: T201
     if "--write" in arguments:
-        page.write(results)
+        for cases, header in ((CASES, page.TEXT), (vision_table.CASES, page.IMAGES)):
+            page.write({name: result for name, result in results.items() if name in cases}, cases, header)
     return any(result.outcome not in page.OUTCOMES for result in results.values())
+
+
+def _compared(name: str, checkpoint: Path, repository: Path) -> Result:
+    if name in CASES:
+        case = CASES[name]
+        make_checkpoint(checkpoint, case.model_type, case.changes, case.seed)
+        return compare(checkpoint, repository)
+    vision = vision_table.CASES[name]
+    make_vision_checkpoint(checkpoint, name, vision)
+    return vision_comparison.compare(checkpoint, repository, text=not vision.needs_image)
 
 
 if __name__ == "__main__":

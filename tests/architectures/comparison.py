@@ -109,7 +109,7 @@ def compare(checkpoint: Path, repository: Path) -> Result:
     except BuildError as error:
         return Result("refused", str(error).partition(": after a prompt")[0])
     recorder = Recorder()
-    log = _Log()
+    log = RunnerLog()
     try:
         with log:
             engine = create_engine(repository / "tensorrt_llm" / "1", recorder, {"num_threads": "1"})
@@ -132,7 +132,7 @@ def compare(checkpoint: Path, repository: Path) -> Result:
     return Result("wrong", "; ".join(told)) if told else log.result()
 
 
-class _Log(logging.Handler):
+class RunnerLog(logging.Handler):
     """What the engine logs about its runner."""
 
     def __init__(self) -> None:
@@ -151,6 +151,7 @@ class _Log(logging.Handler):
         runner_trials.logger.removeHandler(self)
 
     def result(self) -> Result:
+        """The runner that was chosen, and why it is not the fast one."""
         assert self._choice is not None, "the log does not say which runner runs the model"
         outcome = RUNNERS[self._choice.runner]
         return Result(outcome, self._choice.reason if outcome == "slower" else "")

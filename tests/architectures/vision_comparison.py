@@ -17,10 +17,10 @@ from openai_bls.core.manifest import BuildError
 from openai_bls.core.media import Image, MediaPrompt
 from openai_bls.engines.registry import create_engine
 from openai_bls.engines.vision_processor import VisionProcessor
-from tests.architectures.comparison import NEW_TOKENS, Generated, Result, difference
+from tests.architectures.comparison import NEW_TOKENS, Generated, Result, RunnerLog, difference
 from tests.unit.engines.engine_support import Recorder, request, run_all
 
-TEXTS = ("What is # here?", "# and # differ")
+TEXTS = ("What is # here?", "# and # differ", "At the end #")
 """Prompts; # is the place of an image."""
 
 
@@ -33,13 +33,15 @@ def picture(width: int, height: int, seed: int) -> Image:
 
 
 def requests(processor: VisionProcessor, *, text: bool = True) -> list[GenerationRequest]:
-    """Two images with one prompt, one of them twice, two in one prompt, and with `text` a prompt without any."""
+    """Two images with one prompt, one of them twice, two in one prompt, one at a prompt's end, and with `text` a prompt
+    without any."""
     first, second, wide = picture(40, 48, 1), picture(40, 48, 2), picture(100, 33, 3)
     cases: list[tuple[str, Sequence[Image]]] = [
         (TEXTS[0], [first]),
         (TEXTS[0], [second]),
         (TEXTS[1], [wide, first]),
         (TEXTS[0], [first]),
+        (TEXTS[2], [second]),
     ]
     found = []
     for number, (prompt, images) in enumerate(cases):
@@ -102,8 +104,9 @@ def compare(checkpoint: Path, repository: Path, *, text: bool = True) -> Result:
     if not manifest.max_images:
         return Result("text", next(line for line in lines if line.startswith("images are refused")))
     version_dir = repository / "tensorrt_llm" / "1"
-    recorder = Recorder()
-    engine = create_engine(version_dir, recorder, {"num_threads": "1"})
+    recorder, log = Recorder(), RunnerLog()
+    with log:
+        engine = create_engine(version_dir, recorder, {"num_threads": "1"})
     try:
         processor = VisionProcessor(version_dir / "tokenizer")
         asked = requests(processor, text=text)
@@ -122,4 +125,4 @@ def compare(checkpoint: Path, repository: Path, *, text: bool = True) -> Result:
         ("alone", alone[0], wanted[1]),
     ]
     told = [f"{name}: {different}" for name, found, right in pairs if (different := difference(found, right))]
-    return Result("wrong", "; ".join(told)) if told else Result("images")
+    return Result("wrong", "; ".join(told)) if told else log.result()

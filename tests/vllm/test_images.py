@@ -91,7 +91,7 @@ def asked(checkpoint: Path) -> list[tuple[GenerationRequest, Generated]]:
     """Two images with one prompt, one of them twice, two in one prompt, and text alone; with transformers' answers."""
     processor, tokenizer = VisionProcessor(checkpoint), load_tokenizer(checkpoint)
     first, second = (picture(SIZE, SIZE, seed) for seed in (1, 2))
-    one, two = TEXTS
+    one, two, _ = TEXTS
     cases: list[tuple[str, list[Image]]] = [(one, [first]), (one, [second]), (two, [second, first]), (one, [first])]
     found = [GenerationRequest(4, [70, 71, 72, 73, 74], NEW_TOKENS, SamplingParams(temperature=0.0), logprobs=0)]
     for number, (text, images) in enumerate(cases):

@@ -353,7 +353,7 @@ class TransformersEngine:
             )
         try:
             sampling, stops = state.sampling(self._info.vocab_size), request.stop_token_ids
-            self._batcher.add(state.key, request.prompt_token_ids, request.max_tokens, stops, sampling, state.media)
+            self._batcher.add(state.key, request.prompt_token_ids, request.max_tokens, stops, sampling, state.images)
         except Exception as error:
             return state.failed(error)
         return None

@@ -93,9 +93,9 @@ class PrefillQueue:
 
     def prepared(self, state: RequestState, result: PreparedImages) -> list[Prepared]:
         """Go on with a request whose images are prepared, or are refused."""
-        if result.arguments is None:
+        if result.images is None:
             return [(state, state.end("error", error=result.error, invalid=result.invalid))]
-        state.media = result.arguments
+        state.images = result.images
         return [_ready(state)]
 
     def examine(self, is_live: Callable[[RequestState], bool]) -> list[Prepared]:

@@ -6,10 +6,11 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
+from openai_bls.embedded.model.image_inputs import PromptImages
 from openai_bls.embedded.model.lora import LoadedAdapter
 from openai_bls.embedded.runners.runner import Sampling
 from openai_bls.embedded.sampling.logits_processors import HostLogitsProcessors
@@ -43,8 +44,8 @@ class RequestState:
         "batched",
         "cursor",
         "drafter",
+        "images",
         "key",
-        "media",
         "model_name",
         "processors",
         "prompt_logprobs",
@@ -69,8 +70,8 @@ class RequestState:
         self.adapter = adapter
         self.processors: HostLogitsProcessors | None = None
         self.drafter: Drafter | None = None
-        self.media: Mapping[str, Any] | None = None
-        """The model's arguments for its images, once they are prepared."""
+        self.images: PromptImages | None = None
+        """Images of the prompt, once they are prepared."""
         self.prompt_logprobs: Logprobs | None = None
         """Log-probabilities of the prompt, for the first delta."""
         self.received_at = time.monotonic()

@@ -22,6 +22,7 @@ from openai_bls.embedded.attention_spec import LENGTH_DEPENDENT_ROPE
 from openai_bls.embedded.model.fp8_layers import Fp8Linear, joined
 from openai_bls.embedded.model.fused_attention import PROJECTIONS, fuse_attention
 from openai_bls.embedded.model.fusion_trials import close, install, leave, normal
+from openai_bls.embedded.model.vision_forward import language_modules
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ _PRE_NORM = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
 def fuse(model: Any) -> dict[str, int]:
     """Replace what can be replaced in `model`, on a GPU and in half precision; returns how many of which kind."""
     counts = dict.fromkeys(("norms", "angles", "rotations", "gates", "projections", "vectors", "attentions", "adds"), 0)
-    for module in model.modules():
+    for module in language_modules(model):
         try:
             counts["norms"] += _fuse_norm(module)
             counts["gates"] += _fuse_gate(module)
@@ -92,7 +93,7 @@ def _fuse_norm(module: Any) -> int:
 def _norms_after(model: Any) -> list[tuple[Any, Any]]:
     """Decoder layers, each with the norm that its output goes to."""
     found = []
-    for module in model.modules():
+    for module in language_modules(model):
         layers = getattr(module, "layers", None)
         if isinstance(layers, nn.ModuleList) and hasattr(module, "norm"):
             norms = [*(getattr(layer, "input_layernorm", None) for layer in layers[1:]), module.norm]
@@ -109,7 +110,7 @@ def narrows(model: Any) -> bool:
 
 
 def _last_layer(model: Any) -> Any:
-    layers = getattr(model.base_model, "layers", None)
+    layers = getattr(model.get_decoder(), "layers", None)
     return layers[-1] if isinstance(layers, nn.ModuleList) else None
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -24,13 +26,32 @@ logger = logging.getLogger(__name__)
 _MOST_THREADS = 4
 
 
+class ImageTokens(NamedTuple):
+    """Tokens of a prompt whose embeddings are an image's."""
+
+    uuid: str
+    """Hash of the image; of several joined where the processor does not read each of them as it reads it alone."""
+    places: list[int]
+    """Indices in the prompt, ascending."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PromptImages:
+    """Images of a prompt, as its model takes them."""
+
+    arguments: Mapping[str, Any]
+    """The model's arguments for them, such as `pixel_values`, on its device."""
+    tokens: Sequence[ImageTokens] = ()
+    """Tokens of each image; empty for a model whose configuration names no token for images."""
+
+
 class PreparedImages(msgspec.Struct, frozen=True):
     """Result for a request."""
 
     key: str
     """Key of the request, which `ImageInputs.start` was given."""
-    arguments: Mapping[str, Any] | None = None
-    """The model's arguments for the images, on its device; None if there is an error."""
+    images: PromptImages | None = None
+    """Images for the runner; None if there is an error."""
     error: str = ""
     """Message to the client."""
     invalid: bool = False
@@ -57,6 +78,8 @@ class ImageInputs:
         self.processor = processor
         self._device: torch.device = model.device
         self._dtype: torch.dtype = model.dtype
+        token_id = getattr(model.config, "image_token_id", None)
+        self._token_id = -1 if token_id is None else int(token_id)
         text = model.config.get_text_config()
         self.needs_image = getattr(text, "use_bidirectional_attention", None) is True
         """Prompts without an image are refused: tokens of a prompt see each other (PaliGemma), and what those of text
@@ -101,6 +124,21 @@ class ImageInputs:
                 return {name: self._moved(value) for name, value in found.items()}
         raise ImageError("prompt_token_ids are not those that the model's processor makes of the text and its images")
 
+    def _tokens(self, prompt_token_ids: Sequence[int], media: MediaPrompt) -> list[ImageTokens]:
+        """Tokens of each image of a prompt."""
+        places = [place for place, token_id in enumerate(prompt_token_ids) if token_id == self._token_id]
+        if len(media.images) > 1:
+            token = self.processor.image_token
+            alone = [self.processor.expand(token, [(image.width, image.height)]) for image in media.images]
+            ends = list(itertools.accumulate(ids.count(self._token_id) for ids in alone))
+            # LLaVA-OneVision cuts an image into tiles only where it is the only one.
+            if ends[-1] == len(places):
+                return [
+                    ImageTokens(image.uuid, places[start:end])
+                    for image, (start, end) in zip(media.images, itertools.pairwise([0, *ends]), strict=True)
+                ]
+        return [ImageTokens("+".join(image.uuid for image in media.images), places)] if places else []
+
     def _moved(self, value: Any) -> Any:
         if not torch.is_tensor(value):
             return value
@@ -110,7 +148,9 @@ class ImageInputs:
         began_at = time.monotonic()
         assert request.media is not None
         try:
-            result = PreparedImages(key, self.arguments(request.prompt_token_ids, request.media))
+            arguments = self.arguments(request.prompt_token_ids, request.media)
+            tokens = self._tokens(request.prompt_token_ids, request.media)
+            result = PreparedImages(key, PromptImages(arguments, tokens))
         except ImageError as error:
             result = PreparedImages(key, error=str(error), invalid=True)
         except Exception:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,11 +27,15 @@ from transformers.generation.continuous_batching import continuous_api
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 
 from openai_bls.core.engine import PrefixCacheError
+from openai_bls.embedded.cache_memory import used_share
 from openai_bls.embedded.fp8_numbers import FP8
+from openai_bls.embedded.model.image_inputs import PromptImages
 from openai_bls.embedded.model.lora_layers import layers_of
 from openai_bls.embedded.runners.cuda_graph_runner import CudaGraphRunner
-from openai_bls.embedded.runners.prefix_cache import can_share_by_adapter, share_by_adapter, share_finite
+from openai_bls.embedded.runners.image_rows import install_positions
+from openai_bls.embedded.runners.prefix_cache import can_share_by_adapter, share
 from openai_bls.embedded.runners.prefix_cache_events import PrefixCacheEvents
+from openai_bls.embedded.runners.prompt_embeddings import ImageNumbers, PromptEmbeddings
 from openai_bls.embedded.runners.runner import BatchingConfig, BeforeStep, OnOutputs, Sampling, SequenceOutput
 from openai_bls.embedded.runners.sampler import Sampler
 from openai_bls.embedded.runners.scheduler import Scheduler, SequenceState, install_fast_path
@@ -183,7 +187,8 @@ class ContinuousBatcher:
             "max_batch_tokens": config.max_num_tokens,
             "max_requests_per_batch": rows,
             "max_memory_percent": config.free_memory_fraction,
-            "allow_block_sharing": config.prefix_sharing and (lora is None or can_share_by_adapter()),
+            "allow_block_sharing": config.prefix_sharing
+            and (can_share_by_adapter() or not (config.images or lora is not None)),
             "use_cuda_graph": False,
             "use_async_batching": config.async_batching,
             "scheduler_type": _SCHEDULER,
@@ -209,6 +214,7 @@ class ContinuousBatcher:
             self._manager.update_last_step,
             graphs=config.cuda_graphs,
             paged=config.paged,
+            fail=self._fail if config.images else None,
         )
         self._manager.cache_dtype = FP8 if config.kv_cache_dtype == "fp8" else None
         self._manager.output_router = _Router(on_outputs)
@@ -225,10 +231,12 @@ class ContinuousBatcher:
         times = getattr(processor.model_runner, "step_times", None)
         if times is not None and config.max_step_seconds:
             processor.scheduler.step_budget = StepBudget(times, config.max_step_seconds)
-        share_finite(processor.cache)
-        if lora is not None:
-            share_by_adapter(processor.cache)
-        self._kv_events = PrefixCacheEvents(processor.cache) if config.kv_events else None
+        self._image_numbers = ImageNumbers()
+        images_of = processor.scheduler.images_of
+        if config.images:
+            install_positions(processor)
+        share(processor.cache, by_adapter=lora is not None, images_of=images_of if config.images else None)
+        self._kv_events = PrefixCacheEvents(processor.cache, images_of) if config.kv_events else None
 
     @property
     def capacity(self) -> int:
@@ -253,7 +261,7 @@ class ContinuousBatcher:
             return 0, 0, 0.0
         scheduler = processor.scheduler
         waiting = len(scheduler.waiting_requests) + self._manager.input_queue.qsize()
-        return len(scheduler.active_requests), waiting, _cache_usage(processor.cache)
+        return len(scheduler.active_requests), waiting, used_share(processor.cache)
 
     @property
     def kv_blocks(self) -> tuple[int, int]:
@@ -268,11 +276,9 @@ class ContinuousBatcher:
         max_tokens: int,
         stop_token_ids: Sequence[int],
         sampling: Sampling,
-        media: Mapping[str, Any] | None = None,
+        images: PromptImages | None = None,
     ) -> None:
-        """Queue a sequence under a key never used before; it has no images."""
-        if media is not None:
-            raise ValueError("this runner takes no images")
+        """Queue a sequence under a key never used before."""
         state = SequenceState(
             request_id=key,
             initial_tokens=list(prompt_token_ids),
@@ -281,7 +287,14 @@ class ContinuousBatcher:
             streaming=True,
             logit_processor_kwargs={"sampling": sampling},
         )
+        if images is not None:
+            state.images = PromptEmbeddings(self._manager.model, prompt_token_ids, images, self._image_numbers)
         self._manager.input_queue.put(state)
+
+    def _fail(self, state: Any, error: Exception) -> None:
+        """End a sequence that is a part of a step."""
+        self._manager.output_router.fail_and_deliver(state, error)
+        self._manager.batch_processor.scheduler.set_request_cancellation(state.request_id)
 
     def cancel(self, key: str) -> None:
         """Drop a sequence before the next step."""
@@ -328,14 +341,3 @@ class ContinuousBatcher:
         """Let go of the KV cache and the model; only after `run` has returned."""
         self._manager.batch_processor = None
         self._manager.model = None
-
-
-def _cache_usage(cache: Any) -> float:
-    """Share of the cache that sequences hold; pages kept in case their prefix comes again are free."""
-    if not hasattr(cache, "compute_free_capacity"):  # 5.17
-        return 1.0 - float(cache.get_num_free_blocks()) / float(cache.num_blocks)
-    kept = sum(
-        len(allocator.ledger.cached_blocks) * allocator.bytes_per_block for allocator in cache.cache_allocators.values()
-    )
-    used = 1.0 - cache.compute_free_capacity() - kept / (cache.num_sectors * cache.bytes_per_sector)
-    return min(1.0, max(0.0, float(used)))

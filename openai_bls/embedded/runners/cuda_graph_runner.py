@@ -25,6 +25,7 @@ from transformers.generation.continuous_batching.model_runner import ModelRunner
 from openai_bls.core.manifest import first_line
 from openai_bls.embedded.gpu import paged_attention
 from openai_bls.embedded.model import fused_layers
+from openai_bls.embedded.runners.image_rows import Fail, ImageRows, image_rows, read
 from openai_bls.embedded.runners.sampler import Sampler, likeliest
 from openai_bls.embedded.runners.step_budget import StepTimes
 
@@ -77,6 +78,7 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
         *,
         graphs: bool,
         paged: bool,
+        fail: Fail | None,
         **kwargs: Any,
     ) -> None:
         """Take the place of a `ModelRunner`.
@@ -87,11 +89,13 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
             graphs: capture steps that have one new token per sequence and page tables.
             paged: attention is `gpu.paged_attention`'s, which takes lengths from the device alone, so that steps with
                 prompts are captured too, and has a kernel for long prompts, whose place it must be told.
+            fail: ends a sequence whose images cannot be read; None if prompts hold none.
             kwargs: arguments of `ModelRunner`.
         """
         super().__init__(**kwargs)
         self._sampler = sampler
         self._update_last_step = update_last_step
+        self._fail = fail
         self._graphs_allowed = graphs
         self._graphs: dict[_GraphKey, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         """Graphs and the logits that each leaves, until another is replayed: all graphs share one pool of memory."""
@@ -126,16 +130,20 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
         carry_over, previous, output = ios.get_cb_kwargs()
         host = ios.io_pairs[ios.current_pair].host_io if self._asynchronous else ios
         rows = len(host.req_id_to_new_token_position)
+        images: list[ImageRows] = []
 
         def forward() -> torch.Tensor:
             self._carry_over(batch_data["input_ids"], carry_over, previous)
-            logits = self._wanted_logits(model, batch_data).contiguous()
+            with read(model, images):
+                logits = self._wanted_logits(model, batch_data).contiguous()
             self._choose_likeliest(logits, output[0])
             return logits
 
         stream = ios.compute_stream
         with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
-            logits = self._forward(host, forward, batch_data)
+            if self._fail is not None:
+                images += image_rows(model, host.requests_in_batch, self._fail)
+            logits = self._forward(host, forward, batch_data, captured=not images)
             if rows and not self._sampler.is_greedy:
                 if self._asynchronous and self._sampler.needs_last_tokens:
                     self._update_last_step()
@@ -173,15 +181,17 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
 
             fused_kernels.argmax(logits, tokens, self._counters)
 
-    def _forward(self, host: Any, forward: Callable[[], torch.Tensor], batch_data: dict[str, Any]) -> torch.Tensor:
-        """The logits of the step, by a graph where one fits."""
+    def _forward(
+        self, host: Any, forward: Callable[[], torch.Tensor], batch_data: dict[str, Any], *, captured: bool
+    ) -> torch.Tensor:
+        """The logits of the step, by a graph where one fits and `captured` allows one."""
         size = host.num_q_tokens
         steps = self._decode_steps if host.use_block_table else self._prompt_steps
         prompts = self._paged and not host.use_block_table
         if prompts and host.max_kv_read > 0:
             longest = max(host.max_length_k.values()) if self._longest is None else self._longest
             batch_data["split_keys"] = paged_attention.splits_keys(longest)
-        if not self._graphs_allowed or size not in steps:
+        if not (captured and self._graphs_allowed) or size not in steps:
             if prompts:
                 # Graphs alone need as many as there may be.
                 rows = padded(host.num_request_in_batch, self._decode_steps)

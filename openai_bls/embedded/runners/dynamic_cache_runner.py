@@ -12,11 +12,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from openai_bls.embedded.model.image_inputs import PromptImages
 from openai_bls.embedded.runners.runner import BatchingConfig, BeforeStep, OnOutputs, Sampling
 from openai_bls.embedded.runners.sampler import Sampler, likeliest
 from openai_bls.embedded.runners.sequence_batch import SequenceBatch, SequenceState, StepModel
@@ -84,9 +85,10 @@ class DynamicCacheRunner:
         max_tokens: int,
         stop_token_ids: Sequence[int],
         sampling: Sampling,
-        media: Mapping[str, Any] | None = None,
+        images: PromptImages | None = None,
     ) -> None:
         """Queue a sequence under a key never used before; its images are read with its prompt, in one pass."""
+        media = None if images is None else images.arguments
         state = SequenceState(
             key, list(prompt_token_ids), max_tokens, frozenset(stop_token_ids), {"sampling": sampling}, media=media
         )

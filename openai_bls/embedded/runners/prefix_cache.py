@@ -1,7 +1,9 @@
-"""Prefix cache: pages of ended sequences, found by prefix and adapter, evicted least recently used first.
+"""Prefix cache: pages of ended sequences, found by prefix, adapter and images, evicted least recently used first.
 
 Continuous batching finds pages by a hash of the tokens up to their end. The same prompt under another adapter has other
 keys and values: the number of a sequence's adapter, which its key holds, goes into that hash with the first two tokens.
+So has the same prompt with another image: a number of the image's own goes into the hash in the place of each of its
+tokens.
 
 When the cache is full, transformers evicts all of them at once: the step waits for that, and after it every
 conversation is computed anew. A small part of them is enough.
@@ -18,7 +20,11 @@ from typing import Any
 
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
+from openai_bls.embedded.runners.prompt_embeddings import PromptEmbeddings
 from openai_bls.engines.not_finite import NOT_FINITE
+
+ImagesOf = Callable[[str], PromptEmbeddings | None]
+"""Gives the images of the sequence with a key."""
 
 _PACKAGE = "transformers.generation.continuous_batching"
 # Share of the cache's pages that are evicted at a time.
@@ -38,13 +44,28 @@ def can_share_by_adapter() -> bool:
     return hasattr(PagedAttentionCache, "search_prefix_match") and find_spec(f"{_PACKAGE}.cache_allocators") is not None
 
 
-def share_by_adapter(cache: Any) -> None:
-    """Let sequences find the pages of their own adapter alone."""
+def share(cache: Any, *, by_adapter: bool, images_of: ImagesOf | None) -> None:
+    """Let sequences find pages that are what their own would be, and no others.
+
+    Args:
+        cache: transformers' paged cache.
+        by_adapter: sequences may have adapters.
+        images_of: gives the images of the sequence with a key; None if no prompt holds any.
+    """
+    _share_finite(cache)
+    if by_adapter:
+        _change_keys(cache, _with_adapter)
+    if images_of is not None:
+        _change_keys(cache, functools.partial(_with_images, images_of))
+
+
+def _change_keys(cache: Any, change: Callable[..., Any]) -> None:
+    """Let `change` call what looks pages up and notes them, as it likes."""
     if not can_share_by_adapter():
         return
-    cache.search_prefix_match = functools.partial(_with_adapter, cache.search_prefix_match)
+    cache.search_prefix_match = functools.partial(change, cache.search_prefix_match)
     for allocator in cache.cache_allocators.values():
-        allocator.mark_complete_blocks = functools.partial(_with_adapter, allocator.mark_complete_blocks)
+        allocator.mark_complete_blocks = functools.partial(change, allocator.mark_complete_blocks)
 
 
 def _with_adapter(look: Callable[..., Any], request_id: str, token_ids: list[int], *more: Any) -> Any:
@@ -55,8 +76,15 @@ def _with_adapter(look: Callable[..., Any], request_id: str, token_ids: list[int
     return look(request_id, token_ids, *more)
 
 
-def share_finite(cache: Any) -> None:
-    """Let no sequence find pages of one that has ended with `NOT_FINITE`.
+def _with_images(
+    images_of: ImagesOf, look: Callable[..., Any], request_id: str, token_ids: list[int], *more: Any
+) -> Any:
+    images = images_of(request_id)
+    return look(request_id, token_ids if images is None else images.keyed(token_ids), *more)
+
+
+def _share_finite(cache: Any) -> None:
+    """Let no sequence find pages of one that has failed or ended with `NOT_FINITE`.
 
     Attention multiplies what a query does not see by zero, and zero times NaN is NaN: pages before the token that is at
     fault, such as a system prompt's, are spoiled as well.
@@ -66,7 +94,7 @@ def share_finite(cache: Any) -> None:
     mark = cache.mark_complete_blocks
 
     def marked(state: Any, complete: Any) -> None:
-        if state.generated_tokens[-1:] == [NOT_FINITE]:
+        if state.error is not None or state.generated_tokens[-1:] == [NOT_FINITE]:
             _forget(cache, state.request_id)
         else:
             mark(state, complete)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.embedded.runners.prefix_cache import can_share_by_adapter
+from openai_bls.embedded.runners.prefix_cache import ImagesOf, can_share_by_adapter
 from openai_bls.engines.kv_events.events import MEDIUM_GPU, AllBlocksCleared, BlockRemoved, BlockStored, Event
 
 AdapterName = Callable[[int], str]
@@ -52,11 +52,12 @@ class _Hashes(dict[int, int]):
 class PrefixCacheEvents:
     """Events of one paged cache, in order; belongs to the engine's thread."""
 
-    def __init__(self, cache: Any) -> None:
-        """Watch a cache whose allocators may share pages; only after `prefix_cache.share_by_adapter`.
+    def __init__(self, cache: Any, images_of: ImagesOf) -> None:
+        """Watch a cache whose allocators may share pages; only after `prefix_cache.share`.
 
         Args:
             cache: transformers' paged cache.
+            images_of: gives the images of the sequence with a key.
 
         Raises:
             ValueError: the cache is built otherwise, or shares no pages.
@@ -64,6 +65,7 @@ class PrefixCacheEvents:
         if not can_share_by_adapter() or not getattr(cache, "use_prefix_sharing", False):
             raise ValueError("this model's prompts share no KV cache, so that there are no events of it")
         self._events: list[Event] = []
+        self._images_of = images_of
         for allocator in cache.cache_allocators.values():
             removed = functools.partial(self._removed, allocator.index)
             allocator.ledger.hash_to_block = _Hashes(allocator.ledger.hash_to_block, removed)
@@ -90,7 +92,7 @@ class PrefixCacheEvents:
         if not hashes.added:
             return
         added, hashes.added = set(hashes.added), []
-        size, parent = allocator.tokens_per_page, None
+        parent: int | None = None
         run: list[int] = []
         begin = 0
         before: int | None = None
@@ -102,27 +104,39 @@ class PrefixCacheEvents:
                 run.append(block_hash)
                 added.remove(block_hash)
             elif run:
-                self._stored(allocator, request_id, run, parent, token_ids[begin * size : index * size])
+                self._stored(allocator, request_id, run, parent, token_ids, begin)
                 run = []
             if not added or block_hash is None:
                 break
             before = block_hash
         if run:
-            self._stored(allocator, request_id, run, parent, token_ids[begin * size : (begin + len(run)) * size])
+            self._stored(allocator, request_id, run, parent, token_ids, begin)
 
     def _stored(
-        self, allocator: Any, request_id: str, hashes: list[int], parent: int | None, token_ids: list[int]
+        self,
+        allocator: Any,
+        request_id: str,
+        hashes: list[int],
+        parent: int | None,
+        token_ids: list[int],
+        begin: int,
     ) -> None:
+        """Note pages from index `begin` of a sequence on."""
         _, _, adapter = request_id.partition("@")
+        size = allocator.tokens_per_page
+        starts = range(begin * size, (begin + len(hashes)) * size, size)
+        images = self._images_of(request_id)
+        keys = None if images is None else [images.extra_keys(start, start + size) for start in starts]
         self._events.append(
             BlockStored(
                 block_hashes=hashes,
                 parent_block_hash=parent,
-                token_ids=list(token_ids),
-                block_size=allocator.tokens_per_page,
+                token_ids=list(token_ids[starts.start : starts.stop]),
+                block_size=size,
                 lora_id=int(adapter) if adapter else None,
                 medium=MEDIUM_GPU,
                 lora_name=None,
+                extra_keys=keys if keys and any(keys) else None,
                 group_idx=allocator.index,
             )
         )

@@ -47,7 +47,7 @@ def choices(model: Any, max_model_len: int, options: EngineOptions, *, takes_ima
         options,
         on_gpu=model.device.type == "cuda",
         flash_installed=transformers.utils.is_flash_attn_2_available(),
-        takes_images=takes_images,
+        language_class=type(model.get_decoder()) if takes_images else None,
     )
 
 
@@ -145,6 +145,7 @@ def batching_config(
         paged=paged,
         max_step_seconds=options.max_step_ms / 1e3,
         speculation=speculation,
+        images=manifest.max_images > 0,
         kv_events=bool(options.kv_events_endpoint),
         cuda_graphs=not on_cpu and (paged or flash) and options.cuda_graphs is not False,
         async_batching=not on_cpu and (not masked if options.async_batching is None else options.async_batching),

@@ -6,9 +6,10 @@ There are two: `continuous_batching` and `dynamic_cache_runner`; `runner_choice`
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
 
+from openai_bls.embedded.model.image_inputs import PromptImages
 from openai_bls.embedded.sampling.logits_processors import HostLogitsProcessors
 from openai_bls.embedded.speculation.drafter import Drafter, SpeculationConfig
 from openai_bls.engines.kv_events.events import Event
@@ -59,6 +60,8 @@ class BatchingConfig:
     """Prepare a step while the one before it runs; on a GPU only."""
     speculation: SpeculationConfig | None = None
     """Drafts; None is off."""
+    images: bool = False
+    """Prompts may hold images."""
     kv_events: bool = False
     """Keep the events of the prefix cache, for `take_kv_events`."""
 
@@ -118,7 +121,7 @@ class Runner(Protocol):
         max_tokens: int,
         stop_token_ids: Sequence[int],
         sampling: Sampling,
-        media: Mapping[str, Any] | None = None,
+        images: PromptImages | None = None,
     ) -> None:
         """Queue a sequence under a key never used before.
 
@@ -128,8 +131,7 @@ class Runner(Protocol):
             max_tokens: maximum of new tokens.
             stop_token_ids: tokens that end the sequence.
             sampling: sampling parameters.
-            media: the model's arguments for the prompt's images, such as `pixel_values`, on its device; None without
-                images, and always in a runner that takes none.
+            images: images of the prompt; None without any.
         """
 
     def cancel(self, key: str) -> None:

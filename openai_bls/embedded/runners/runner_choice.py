@@ -56,7 +56,7 @@ def candidates(
     *,
     on_gpu: bool,
     flash_installed: bool = False,
-    takes_images: bool = False,
+    language_class: Any = None,
 ) -> list[RunnerChoice]:
     """Choices for a model in order of preference: what works is the first that passes its trial.
 
@@ -67,15 +67,16 @@ def candidates(
         options: `runner` and `attention` leave out all others where they name one.
         on_gpu: the model runs on a GPU.
         flash_installed: transformers finds the package flash-attn.
-        takes_images: prompts may hold images.
+        language_class: class of the language model within one whose prompts may hold images; None without images.
 
     Raises:
         EngineLoadError: the options force what the class declares impossible.
     """
     name = model_class.__name__
     text = config.get_text_config(decoder=True)
-    # Continuous batching has a prompt's tokens and nothing else.
-    problem = "its prompts may hold images" if takes_images else batching_problem(model_class, text, max_model_len)
+    problem = batching_problem(language_class or model_class, text, max_model_len)
+    if problem is None and language_class is not None:
+        problem = _image_problem(model_class, config)
     found: list[RunnerChoice] = []
     if _caps_scores(text) and options.attention in _UNCAPPED:
         raise EngineLoadError(
@@ -87,7 +88,8 @@ def candidates(
             f"runner continuous_batching cannot run {name}: {problem}; dynamic_cache can, and is the default here"
         )
     if options.runner != "dynamic_cache" and problem is None:
-        kinds = _batched_attentions(model_class, text, on_gpu=on_gpu, flash_installed=flash_installed)
+        attending = language_class or model_class
+        kinds = _batched_attentions(attending, text, on_gpu=on_gpu, flash_installed=flash_installed)
         if options.attention != "auto":
             kinds = {options.attention: "asked for"}
         found = [RunnerChoice("continuous_batching", kind, reason) for kind, reason in kinds.items()]
@@ -145,6 +147,18 @@ def batching_problem(model_class: Any, config: Any, max_model_len: int) -> str |
         f"with --max-model-len {unscaled} it would not": unscaled < max_model_len,
     }
     return next((reason for reason, holds in reasons.items() if holds), _UNDECLARED.get(config.model_type))
+
+
+def _image_problem(model_class: Any, config: Any) -> str | None:
+    """Reason for which continuous batching would not read images rightly; None if nothing declared speaks against it.
+
+    It has embeddings and positions of an image's tokens, and each sees those before it.
+    """
+    reasons = {
+        "tokens of an image see each other": hasattr(model_class, "create_masks_for_generate"),
+        "its configuration names no token for images": getattr(config, "image_token_id", None) is None,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def _caps_scores(config: Any) -> bool:

@@ -21,6 +21,7 @@ from transformers.generation.continuous_batching.requests import (
 from transformers.generation.continuous_batching.scheduler import FIFOScheduler
 
 from openai_bls.embedded.runners.prefix_cache import evict, release_last_page_first
+from openai_bls.embedded.runners.prompt_embeddings import PromptEmbeddings
 from openai_bls.embedded.runners.step_budget import StepBudget
 from openai_bls.embedded.runners.step_inputs import StepInputs
 from openai_bls.embedded.speculation.speculation import Speculator
@@ -33,6 +34,14 @@ class SequenceState(RequestState):  # type: ignore[misc]
     """Prompt tokens found in the prefix cache."""
     scheduled_at: float | None = None
     """`time.monotonic()` of its first place in a step."""
+    images: PromptEmbeddings | None = None
+    """Embeddings of its images, if it has any."""
+
+    def create_equivalent_initial_request(self) -> SequenceState:
+        """The sequence that begins again in its place after it was preempted, with its output in the prompt."""
+        again = SequenceState(**vars(super().create_equivalent_initial_request()))
+        again.scheduled_at, again.images = self.scheduled_at, self.images
+        return again
 
     def to_generation_output(self) -> Any:
         """The sequence itself; a copy if it was preempted and restarted with its output as a part of the prompt."""
@@ -64,6 +73,11 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
     speculator: Speculator | None = None
     """Drafts of sequences that decode."""
 
+    def images_of(self, request_id: str) -> PromptEmbeddings | None:
+        """Images of a sequence that has not ended."""
+        state = self.active_requests.get(request_id) or self.waiting_requests.get(request_id)
+        return getattr(state, "images", None)
+
     def clear_cancelled_requests(self) -> Any:
         """Drop cancelled sequences; returns their states."""
         states = super().clear_cancelled_requests()
@@ -92,8 +106,7 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
 
     def _schedule_request(self, state: Any, *args: Any) -> None:
         """Give a sequence a place in the next step."""
-        # One that was preempted begins again as a plain sequence of transformers.
-        if getattr(state, "scheduled_at", 0.0) is None:
+        if state.scheduled_at is None:
             state.scheduled_at = time.monotonic()
         super()._schedule_request(state, *args)
 

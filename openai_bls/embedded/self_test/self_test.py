@@ -192,7 +192,7 @@ def find(
     rounding: Rounding = EXACT,
     images: ImageInputs | None = None,
 ) -> Findings:
-    """The self-test of an engine that serves nobody yet: prompts in one batch, then two of them alone.
+    """The self-test of an engine that serves nobody yet: prompts in one batch, then some of them alone.
 
     Args:
         model: the one that the engine runs.
@@ -211,11 +211,13 @@ def find(
     if images is None or not images.needs_image:
         prompts += make_prompts(model, info, page_size, reserved)
     samples: list[Sample] = []
-    # Alone as most requests are sampled, without log-probabilities; the longest finds a part of itself in the cache.
-    # With weights in FP8 that one has them, since a token alone is not rounded and has a kernel of its own.
+    # Alone as most requests are sampled, without log-probabilities; the longest finds a part of itself in the cache, as
+    # may one with images. With weights in FP8 the longest has them, since a token alone is not rounded and has a kernel
+    # of its own.
     for batch, logprobs in (
         (prompts, True),
         ([prompts[len(prompts) // 2]], False),
+        *([([media[-1].token_ids], False)] if media else []),
         ([prompts[-1]], rounding.activations),
     ):
         with LoggedError() as logged:

@@ -31,16 +31,19 @@ from openai_bls.engines.grammars.matcher import Bitmask
 _SUBJECT = "speculative decoding"
 
 
-def refusal(config: Any, runner: str) -> str | None:
+def refusal(config: Any, runner: str, *, images: bool) -> str | None:
     """Reason why a model cannot be run with drafts.
 
     Args:
         config: configuration of the model.
         runner: `RunnerChoice.runner`.
+        images: prompts may hold images.
 
     Returns:
         None if it can.
     """
+    if images:
+        return f"{_SUBJECT} is not for a model that takes images (--max-images 0 serves its text alone)"
     if runner != "continuous_batching":
         return f"{_SUBJECT} needs the runner continuous_batching"
     if find_spec("transformers.generation.continuous_batching.cache_allocators") is None:

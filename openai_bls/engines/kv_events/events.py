@@ -30,7 +30,8 @@ class BlockStored(msgspec.Struct, frozen=True, omit_defaults=True, tag=True):
     medium: str | None
     lora_name: str | None
     extra_keys: list[tuple[Any, ...] | None] | None = None
-    """Further keys of a block's hash, one entry per block: the name of the adapter."""
+    """Further keys of a block's hash, one entry per block: the name of the adapter, or each image that the block has
+    tokens of, as its hash and the index in the block of its first token, which is negative if that lies before."""
     group_idx: int | None = None
     """Group of layers that share a page table."""
 

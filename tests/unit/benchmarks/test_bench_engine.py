@@ -8,9 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks import image_runners
 from benchmarks.asking import Asker
-from benchmarks.engine import Work, floor, run_levels
+from benchmarks.engine import ROOT, Work, floor, run_levels
 from openai_bls.engines.registry import create_engine
+from openai_bls.engines.vision_processor import VisionProcessor
 
 
 def test_every_request_is_counted(tmp_path: Path) -> None:
@@ -23,6 +25,23 @@ def test_every_request_is_counted(tmp_path: Path) -> None:
     assert (one.requests, one.tokens, one.failed) == (3, 30, 0)
     assert (four.requests, four.tokens, four.failed) == (8, 80, 0)
     assert one.steps >= 30
+
+
+def test_prompts_with_images_and_without_are_of_one_length() -> None:
+    processor = VisionProcessor(ROOT / "demo" / "vision-checkpoint")
+    one, other = image_runners.requests(processor, "an image each", 2, 48, 5)
+    same, again = image_runners.requests(processor, "one image for all", 2, 48, 5)
+    text, _ = image_runners.requests(processor, "text alone", 2, 48, 5)
+    assert one.media is not None
+    assert other.media is not None
+    assert one.media.images != other.media.images
+    assert same.media is not None
+    assert again.media is not None
+    assert same.media.images == again.media.images
+    assert processor.count(one.prompt_token_ids) == one.media.image_tokens == 36
+    assert text.media is None
+    assert processor.count(text.prompt_token_ids) == 0
+    assert len(text.prompt_token_ids) == len(one.prompt_token_ids)
 
 
 @pytest.mark.parametrize(("tied", "step_bytes"), [(False, 30), (True, 110)])

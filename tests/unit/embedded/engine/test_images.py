@@ -54,7 +54,7 @@ def test_the_build_says_and_records_images(made: Made) -> None:
     manifest = load_manifest(made[1])
     assert manifest.max_images == 8
     assert manifest.self_test is not None
-    assert manifest.self_test.runner == "dynamic_cache"
+    assert manifest.self_test.runner == "continuous_batching"
     own = VisionProcessor(made[1] / "tokenizer")
     assert any(own.count(prompt) for prompt in manifest.self_test.prompts), "a load replays a prompt with an image"
 

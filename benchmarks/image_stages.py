@@ -1,4 +1,4 @@
-"""Cost of an image by stages: `python -m benchmarks.images`.
+"""Cost of an image by stages: `python -m benchmarks.image_stages`.
 
 Prints a table in Markdown, in milliseconds of CPU time, the best of all rounds, of each stage by itself: base64 lifted
 out of the body, decoding in a process apart, the hash that is a part of it, the exchange, the model's processor and its
@@ -149,7 +149,7 @@ def stages(rounds: int, checkpoint: Path, width: int, height: int) -> dict[str, 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it, and print the tables."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.images", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.image_stages", description=__doc__)
     parser.add_argument("--checkpoint", type=Path, default=_ROOT / "demo" / "vision-checkpoint", help="one that sees")
     parser.add_argument("--rounds", type=positive, default=9, help="of each figure (9)")
     options = parser.parse_args(arguments)
