@@ -25,7 +25,7 @@ from openai_bls.builder.options.build import BuildOptions
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
 from openai_bls.core.media import Image, MediaPrompt
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.vision_processor import VisionProcessor
+from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.launcher.testing import copy_models
 from openai_bls.transport.engine_process.loading import load_engine
 

@@ -31,7 +31,7 @@ from benchmarks.report import markdown_table
 from openai_bls.api.common.lifted import lifted
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest
 from openai_bls.core.media import Image, MediaPrompt
-from openai_bls.engines.vision_processor import VisionProcessor
+from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.pipeline.media.decoder import Decoder, Encoded
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address

@@ -62,7 +62,7 @@ from openai_bls.core.manifest import (
     record,
     write_manifest,
 )
-from openai_bls.engines.vision_processor import PROCESSOR_FILES
+from openai_bls.engines.images.processor import PROCESSOR_FILES
 from openai_bls.launcher import progress
 from openai_bls.triton_models.repository.engines import served_names
 

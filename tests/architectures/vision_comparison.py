@@ -15,8 +15,8 @@ from openai_bls.builder.options.build import BuildOptions
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.manifest import BuildError
 from openai_bls.core.media import Image, MediaPrompt
+from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.engines.registry import create_engine
-from openai_bls.engines.vision_processor import VisionProcessor
 from tests.architectures.comparison import NEW_TOKENS, Generated, Result, RunnerLog, difference
 from tests.unit.engines.engine_support import Recorder, request, run_all
 

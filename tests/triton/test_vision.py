@@ -21,7 +21,7 @@ from transformers import AutoModelForImageTextToText, AutoTokenizer, GenerationC
 from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.core.media import Image
-from openai_bls.engines.vision_processor import VisionProcessor
+from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 from tests.architectures.vision_comparison import picture
 from tests.pictures import encoded

@@ -18,7 +18,7 @@ from openai_bls.core.manifest import EngineLoadError, Manifest, VllmRecord, writ
 from openai_bls.core.media import Image
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.answers import Switch
-from openai_bls.engines.vision_processor import VisionProcessor
+from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.loading import arguments
 from openai_bls.transport.engine_process.source import StartedProcess

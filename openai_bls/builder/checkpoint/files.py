@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from openai_bls.core.checkpoint import Tensors, read_json, require_content, safetensors_header
 from openai_bls.core.manifest import BuildError, first_line
-from openai_bls.engines.vision_processor import PROCESSOR_FILES
+from openai_bls.engines.images.processor import PROCESSOR_FILES
 
 # The last two say how a checkpoint is quantized, where config.json does not.
 CONFIG_FILES = ("config.json", "generation_config.json", "hf_quant_config.json", "quantize_config.json")

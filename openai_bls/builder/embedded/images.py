@@ -10,7 +10,7 @@ from openai_bls.builder.options.images import asked_for, granted, problem_of_fil
 from openai_bls.builder.recipe import Report
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import BuildError, EngineLoadError
-from openai_bls.engines.vision_processor import VisionProcessor
+from openai_bls.engines.images.processor import VisionProcessor
 
 TEXT_ALONE = "--max-images 0 serves its text alone"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.core.manifest import BuildError, EngineLoadError
-from openai_bls.engines.vision_processor import VisionProcessor, has_processor
+from openai_bls.engines.images.processor import VisionProcessor, has_processor
 
 DEFAULT_MAX_IMAGES = 8
 """Images of a prompt, where a model takes any."""

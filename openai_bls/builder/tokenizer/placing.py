@@ -15,7 +15,7 @@ from openai_bls.builder.tokenizer import python_code
 from openai_bls.builder.tokenizer.processor import place_processor
 from openai_bls.core.checkpoint import read_checkpoint, read_json
 from openai_bls.core.manifest import BuildError, first_line
-from openai_bls.engines.vision_processor import has_processor
+from openai_bls.engines.images.processor import has_processor
 from openai_bls.triton_models.preprocessing import rendering
 from openai_bls.triton_models.preprocessing.prompt import load_tokenizer
 

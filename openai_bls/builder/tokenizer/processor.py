@@ -8,7 +8,7 @@ import msgspec
 
 from openai_bls.builder.placing.files import place
 from openai_bls.core.checkpoint import read_json
-from openai_bls.engines.vision_processor import PROCESSOR_FILES, class_name, has_processor
+from openai_bls.engines.images.processor import PROCESSOR_FILES, class_name, has_processor
 
 _FIELD = "processor_class"
 

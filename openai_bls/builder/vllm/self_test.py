@@ -10,9 +10,9 @@ from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.engine import Engine
 from openai_bls.core.manifest import AnswerRecord, Manifest
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines import image_prompts
 from openai_bls.engines.answers import NEW_TOKENS, Switch, ask_requests, record, requests, require_numbers
-from openai_bls.engines.vision_processor import VisionProcessor
+from openai_bls.engines.images import prompts as image_prompts
+from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.engines.vllm.survey.interpreter import Survey
 
 _SIDE = 64

@@ -45,9 +45,9 @@ from openai_bls.engines.capabilities import ENGINE_FAILED, refusal
 from openai_bls.engines.command_queue import CommandQueue, await_reset, emit
 from openai_bls.engines.grammars import llguidance_backend
 from openai_bls.engines.grammars.compiler import CompiledGrammar, GrammarCompiler
+from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.engines.kv_events import publisher
 from openai_bls.engines.kv_events.publisher import KvEventPublisher, KvEventsConfig
-from openai_bls.engines.vision_processor import VisionProcessor
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ import torch
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest
 from openai_bls.core.media import MediaPrompt
 from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.images.processor import ImageError, VisionProcessor
 from openai_bls.engines.keyed_futures import KeyedFutures
-from openai_bls.engines.vision_processor import ImageError, VisionProcessor
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from openai_bls.embedded.model.image_inputs import ImageInputs
 from openai_bls.embedded.runners.runner_choice import RunnerChoice
 from openai_bls.embedded.self_test.plain_pass import REMEDY, Sample
 from openai_bls.embedded.self_test.self_test import NEW_TOKENS, Findings, Generate, LoggedError, greedy
-from openai_bls.engines import image_prompts
+from openai_bls.engines.images import prompts as image_prompts
 
 # Largest difference of log-probabilities in a replay, where no logits are known.
 _REPLAY_TOLERANCES = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0.5}

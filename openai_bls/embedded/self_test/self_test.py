@@ -36,7 +36,8 @@ from openai_bls.embedded.self_test.plain_pass import (
     noise_of,
     reference,
 )
-from openai_bls.engines import image_prompts, not_finite
+from openai_bls.engines import not_finite
+from openai_bls.engines.images import prompts as image_prompts
 
 logger = logging.getLogger(__name__)
 

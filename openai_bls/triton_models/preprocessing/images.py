@@ -11,7 +11,7 @@ import msgspec
 from openai_bls.core.engine_types import PromptRequest
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.vision_processor import ImageError, VisionProcessor
+from openai_bls.engines.images.processor import ImageError, VisionProcessor
 from openai_bls.triton_models.preprocessing import rendering
 
 Render = Callable[[PromptRequest, float], str]

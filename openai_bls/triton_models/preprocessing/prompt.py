@@ -12,7 +12,7 @@ from openai_bls.core.checkpoint import read_json
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import InvalidRequestError, UnsupportedByModelError
 from openai_bls.core.word_lists import WordList
-from openai_bls.engines.vision_processor import has_processor
+from openai_bls.engines.images.processor import has_processor
 from openai_bls.transport.ipc.prompts import SlowPromptError
 from openai_bls.triton_models.preprocessing import encoding, rendering
 from openai_bls.triton_models.preprocessing.content_forms import ContentForms

@@ -11,8 +11,8 @@ import pytest
 from benchmarks import image_runners
 from benchmarks.asking import Asker
 from benchmarks.engine import ROOT, Work, floor, run_levels
+from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.engines.registry import create_engine
-from openai_bls.engines.vision_processor import VisionProcessor
 
 
 def test_every_request_is_counted(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from openai_bls.core.engine import LoraError
 from openai_bls.core.manifest import EngineLoadError, KvCacheSettings, Manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.capabilities import MAX_LOGPROBS
+from openai_bls.engines.images.processor import has_processor
 from openai_bls.engines.kv_events.publisher import config_of
-from openai_bls.engines.vision_processor import has_processor
 from openai_bls.engines.vllm.arguments.engine_args import OPTION, check
 from openai_bls.engines.vllm.lora import vllm_max_rank
 

@@ -17,7 +17,7 @@ from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.manifest import EngineLoadError, load_manifest
 from openai_bls.core.media import Image
 from openai_bls.embedded.model import vision_forward
-from openai_bls.engines.vision_processor import VisionProcessor
+from openai_bls.engines.images.processor import VisionProcessor
 from tests.architectures.comparison import NEW_TOKENS, difference
 from tests.architectures.vision_checkpoint import make_vision_checkpoint
 from tests.architectures.vision_comparison import answers, expected, media_prompt, picture, requests

@@ -17,7 +17,7 @@ from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.core.engine_types import GenerationRequest, Grammar
 from openai_bls.core.manifest import BuildError, EngineLoadError, load_manifest
 from openai_bls.core.media import MediaPrompt
-from openai_bls.engines.vision_processor import VisionProcessor
+from openai_bls.engines.images.processor import VisionProcessor
 from tests.architectures.comparison import difference
 from tests.architectures.vision_checkpoint import make_vision_checkpoint
 from tests.architectures.vision_comparison import answers, expected, media_prompt, picture, requests

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from openai_bls.core.engine_types import PromptRequest
-from openai_bls.engines.vision_processor import VisionProcessor
+from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
 from tests.architectures.vision_checkpoint import write_processor
 from tests.architectures.vision_table import CASES, IMAGE

@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoProcessor
 
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.vision_processor import ImageError, VisionProcessor
+from openai_bls.engines.images.processor import ImageError, VisionProcessor
 from tests.architectures.vision_checkpoint import write_processor
 from tests.architectures.vision_comparison import picture
 from tests.architectures.vision_table import CASES

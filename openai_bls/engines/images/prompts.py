@@ -9,7 +9,7 @@ from typing import NamedTuple
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.media import Image, MediaPrompt
-from openai_bls.engines.vision_processor import VisionProcessor
+from openai_bls.engines.images.processor import VisionProcessor
 
 _SIZES = (((224, 160),), ((96, 128), (300, 64)))
 """Width and height of the images of each prompt, in pixels."""
