@@ -11,7 +11,7 @@ from openai_bls.core.engine_types import EngineInfo, GenerationRequest, LoraUpda
 from openai_bls.core.errors import InvalidRequestError, OverloadedError
 from openai_bls.transport.ipc.frames import ClientFrame, ServerFrame
 from openai_bls.transport.ipc.link import SHUTTING_DOWN, Link, PartState
-from openai_bls.transport.ipc.pixels import PixelSender
+from openai_bls.transport.ipc.pixel_sender import PixelSender
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 from openai_bls.core.media import Image, MediaPrompt
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import ClientFrame, Frames, ServerFrame, pack
-from openai_bls.transport.ipc.pixels import PIECE_BYTES
+from openai_bls.transport.ipc.pixel_sender import PIECE_BYTES
 from tests.unit.core_support import engine_info, exchange_address
 from tests.unit.transport.ipc.test_exchange import Listener, running, until
 
