@@ -32,7 +32,6 @@ MAX_ENDING = 2
 """Batches that one instance ends at a time, of those whose requests are not being sent, each in a thread."""
 MAX_OPEN = 64
 """Batches whose requests one instance sends by turns. Each has a lock, which is an open file, and lines in memory."""
-_LARGE_BYTES = 1024 * 1024
 ROUND = 64
 """Requests of an open batch after which another one that waits is opened in its place."""
 
@@ -331,8 +330,7 @@ class Runner:
             return
         line, place = found
         request_id = new_id("req_")
-        body = await asyncio.to_thread(bytes, line.body) if place.end - place.start > _LARGE_BYTES else bytes(line.body)
-        answer = await self._api.dispatch(line.url, body, request_id, batch.owner)
+        answer = await self._api.dispatch(line.url, bytes(line.body), request_id, batch.owner)
         # Without the header there is no time at which it would succeed.
         if answer.status_code in (429, 503) and "retry-after" in answer.headers:
             opened.put_back(place)

@@ -29,6 +29,7 @@ from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import ApiError, AuthenticationError, InvalidRequestError, TooLargeError
 from openai_bls.core.keys.api_keys import ApiKeys, bearer
 from openai_bls.core.request import TIMEOUT_HEADER, header_timeout
+from openai_bls.pipeline.joining import joined
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service
 
@@ -44,8 +45,6 @@ CONTEXT = "openai_bls.context"
 # In the scope of a request that the server makes itself: the name of the key for which.
 _KEY = "openai_bls.key"
 _TIMEOUT = TIMEOUT_HEADER.lower().encode()
-# Joined in a thread, since that takes a third of a millisecond.
-_LONG_JOIN_BYTES = 1024 * 1024
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -297,10 +296,7 @@ class Api:
                 self._bodies.take(size - reserved, reserved)
                 context.body_bytes = size
             chunks.append(chunk)
-        if size <= _LONG_JOIN_BYTES:
-            return b"".join(chunks)
-        # Without the GIL.
-        return await parsed(lambda: b"".join(chunks), large=True)
+        return await joined(chunks)
 
     def event_stream(self, **options: Any) -> EventStream:
         """A new stream of events; `options` are `EventStream`'s."""

@@ -20,6 +20,7 @@ from openai_bls.core.request_record import RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.core.usage import Usage
 from openai_bls.pipeline.guards.answers import GuardError, Hook, read_answer
+from openai_bls.pipeline.joining import joined
 from openai_bls.transport.model_calls import ModelCallError, ModelCalls, ModelTimeoutError
 
 logger = logging.getLogger(__name__)
@@ -32,16 +33,14 @@ OUTPUT = "response"
 GuardOutcome = Literal["passed", "changed", "refused", "timeout", "failed", "cancelled"]
 T = TypeVar("T")
 
-_LARGE_BYTES = 1024 * 1024
 _encode = msgspec.json.Encoder().encode
 
 
 async def _encoded(question: dict[str, Any]) -> bytes:
-    """JSON text of a question. A large body, of images say, is copied in a thread, and without the GIL."""
+    """JSON text of a question, whose body, with images say, may be long."""
     rest = dict(question)
     body = rest.pop("request")
-    pieces = (_encode(rest)[:-1], b',"request":', body, b"}")
-    return await asyncio.to_thread(b"".join, pieces) if len(body) > _LARGE_BYTES else b"".join(pieces)
+    return await joined((_encode(rest)[:-1], b',"request":', body, b"}"))
 
 
 class CallObserver(Protocol):

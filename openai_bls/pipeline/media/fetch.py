@@ -19,6 +19,7 @@ from urllib.parse import quote, urljoin, urlsplit
 import httptools
 
 from openai_bls.core.errors import OverloadedError
+from openai_bls.pipeline.joining import joined
 from openai_bls.pipeline.media.addresses import Address, is_internal, is_public
 from openai_bls.pipeline.media.budget import ImageLease
 from openai_bls.pipeline.media.errors import ImageCode, ImageError
@@ -35,7 +36,6 @@ MAX_FETCHES_PER_HOST = 8
 """Images that are fetched from one host at a time; others wait for theirs."""
 
 _READ_BYTES = 64 * 1024
-_LARGE_BYTES = 1024 * 1024
 _HEAD_BYTES = 32 * 1024
 _MAX_ADDRESSES = 4
 _OK = 200
@@ -113,9 +113,7 @@ class _Answer:
 
     async def body(self) -> bytes:
         """The body; of one that the end of the connection ends, whatever came."""
-        if self._size < _LARGE_BYTES:
-            return b"".join(self._pieces)
-        return await asyncio.to_thread(b"".join, self._pieces)
+        return await joined(self._pieces)
 
     def feed(self, data: bytes) -> None:
         """Read on.
