@@ -5,28 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from openai_bls.api.chat.generate_request import GenerateRequest
-from openai_bls.api.chat.rendering import rendered
+from openai_bls.api.chat.rendering import rendered, rendered_one
 from openai_bls.api.chat.schema import UNSUPPORTED, ChatCompletionRequest, CompletionRequest
 from openai_bls.api.chat.validation import Body, parse_object
 from openai_bls.api.common.large_bodies import is_large, parsed
 from openai_bls.api.endpoint import Smoke, expect, one_shot
+from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service
 
 
 async def _render_chat(service: Service, context: RequestContext, body: dict[str, Any]) -> GenerateRequest:
-    (only,) = await _render(service, context, "chat.completions", body)
-    return only
+    return await rendered_one(service, context, await _request(service, "chat.completions", body))
 
 
 async def _render_completion(service: Service, context: RequestContext, body: dict[str, Any]) -> list[GenerateRequest]:
-    return await _render(service, context, "completions", body)
+    return await rendered(service, context, await _request(service, "completions", body))
 
 
-async def _render(service: Service, context: RequestContext, name: Body, body: dict[str, Any]) -> list[GenerateRequest]:
+async def _request(service: Service, name: Body, body: dict[str, Any]) -> ValidRequest:
     max_items = service.models.longest_context
-    request = await parsed(lambda: parse_object(name, body, max_items), large=is_large(body))
-    return await rendered(service, context, request)
+    return await parsed(lambda: parse_object(name, body, max_items), large=is_large(body))
 
 
 def check_rendered(answer: Any) -> str:

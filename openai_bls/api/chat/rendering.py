@@ -46,6 +46,12 @@ async def rendered(service: Service, context: RequestContext, request: ValidRequ
         return await within(deadline, _prepared(request, target))
 
 
+async def rendered_one(service: Service, context: RequestContext, request: ValidRequest) -> GenerateRequest:
+    """The same of a request that has one prompt."""
+    (only,) = await rendered(service, context, request)
+    return only
+
+
 async def _prepared(request: ValidRequest, target: Target) -> list[GenerateRequest]:
     await target.model.engine.ready()
     prompts = await tokenize(request, target.model)

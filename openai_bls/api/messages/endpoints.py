@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from openai_bls.api.chat.generate_request import GenerateRequest
 from openai_bls.api.chat.render_endpoints import check_rendered
-from openai_bls.api.chat.rendering import rendered
+from openai_bls.api.chat.rendering import rendered_one
 from openai_bls.api.common.lifted import PutBack, lifted_body
 from openai_bls.api.common.one_shot import prompt_token_ids
 from openai_bls.api.endpoint import ApiHandler, Endpoint, Operation, Smoke, expect
@@ -71,12 +71,7 @@ async def _count_tokens(api: Api, request: Request, context: RequestContext) -> 
 
 async def _render(api: Api, request: Request, context: RequestContext) -> Response:
     _, (valid, _) = await _parsed(api, request, context, MessagesRequest)
-
-    async def only() -> GenerateRequest:
-        (prompt,) = await rendered(api.service, context, valid)
-        return prompt
-
-    return await api.answered(request, context, only())
+    return await api.answered(request, context, rendered_one(api.service, context, valid))
 
 
 def _endpoint(name: str, path: str, handler: ApiHandler, smoke: Smoke, summary: str, **types: Any) -> Endpoint:

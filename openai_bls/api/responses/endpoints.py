@@ -16,7 +16,7 @@ from starlette.responses import Response
 from openai_bls.api.chat.generate_request import GenerateRequest
 from openai_bls.api.chat.logprobs import LogprobRenderer
 from openai_bls.api.chat.render_endpoints import check_rendered
-from openai_bls.api.chat.rendering import rendered
+from openai_bls.api.chat.rendering import rendered_one
 from openai_bls.api.common.one_shot import prompt_token_ids
 from openai_bls.api.common.queries import NoQuery, page, parse_query
 from openai_bls.api.endpoint import Endpoint, Operation, Smoke, expect
@@ -176,13 +176,9 @@ class ResponsesHandlers:
         """POST /v1/responses/render; what is about keeping and running the response changes nothing."""
         wanted = await self._parsed(request, context, parsing.parse_create)
         try:
-            return await self._api.answered(request, context, self._rendered(context, wanted))
+            return await self._api.answered(request, context, rendered_one(self._service, context, wanted.chat))
         except ApiError as error:
             raise wanted.translated(error) from None
-
-    async def _rendered(self, context: RequestContext, wanted: parsing.CreateRequest) -> GenerateRequest:
-        (only,) = await rendered(self._service, context, wanted.chat)
-        return only
 
     async def compact(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/responses/compact."""
