@@ -43,12 +43,12 @@ class ServerInfo(msgspec.Struct):
 class ModelInfo(msgspec.Struct):
     """What a model takes and gives, in SGLang's fields."""
 
-    is_generation: bool
-    """Always true."""
     has_image_understanding: bool
     """Prompts may hold images."""
-    has_audio_understanding: bool
+    has_audio_understanding: bool = False
     """Always false."""
+    is_generation: bool = True
+    """Always true."""
 
 
 async def reset_prefix_cache(api: Api, request: Request, context: RequestContext) -> Response:
@@ -85,7 +85,7 @@ async def server_info(api: Api, request: Request, context: RequestContext) -> Re
 async def model_info(api: Api, request: Request, context: RequestContext) -> Response:
     """GET /model_info, for the same engine."""
     info = api.service.find(context, parse_query(request.query_params, Query).model).model.info
-    return JsonResponse(ModelInfo(True, "image" in info.input_modalities, False))
+    return JsonResponse(ModelInfo("image" in info.input_modalities))
 
 
 def _tokenizer_config(folder: Path) -> dict[str, Any]:
@@ -121,18 +121,20 @@ ENDPOINTS = (
             query=Query,
         ),
     ),
-    *(
-        Endpoint(
-            name=name,
-            paths=(f"/{name}",),
-            handler=handler,
-            method="GET",
-            has_guards=False,
-            operation=Operation(summary=summary, answer=answer, query=Query),
-        )
-        for name, handler, answer, summary in (
-            ("server_info", server_info, ServerInfo, "What SGLang's router asks of a server"),
-            ("model_info", model_info, ModelInfo, "What SGLang's router asks of a model"),
-        )
+    Endpoint(
+        name="server_info",
+        paths=("/server_info",),
+        handler=server_info,
+        method="GET",
+        has_guards=False,
+        operation=Operation(summary="What SGLang's router asks of a server", answer=ServerInfo, query=Query),
+    ),
+    Endpoint(
+        name="model_info",
+        paths=("/model_info",),
+        handler=model_info,
+        method="GET",
+        has_guards=False,
+        operation=Operation(summary="What SGLang's router asks of a model", answer=ModelInfo, query=Query),
     ),
 )

@@ -20,7 +20,7 @@ class Job(Protocol):
         ...
 
 
-class Counter(Protocol):
+class Places(Protocol):
     """What gives places: `pipeline.admission.admission.Admission`."""
 
     def enter(self, ticket: Ticket) -> None:
@@ -67,7 +67,7 @@ class Ticket:
 
     def __init__(
         self,
-        admission: Counter,
+        admission: Places,
         key: str,
         prompt_tokens: int,
         cost_tokens: int,
