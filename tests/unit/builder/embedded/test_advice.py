@@ -43,6 +43,7 @@ def test_slower_on_a_gpu(config: dict[str, Any], changes: dict[str, Any]) -> Non
         ({"num_experts": None, "num_local_experts": 1}, {}),
         ({"num_experts": 128}, {"device": "cpu", "attention": "sdpa"}),
         ({}, {"runner": "dynamic_cache", "attention": "auto"}),
+        ({}, {"attention": "flash_attention_2"}),
     ],
 )
 def test_fast_or_not_measured(config: dict[str, Any], changes: dict[str, Any]) -> None:
