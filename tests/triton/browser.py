@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.tools import tool
 
-__all__ = ["Browser", "Page", "Playground", "opened", "started_browser"]
+__all__ = ["Browser", "Page", "Playground", "opened", "started_browser", "wait_for_texts"]
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # No test needs that long; a machine that is busy may.
@@ -42,6 +42,14 @@ def started_browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS + sandbox)
         yield browser
         browser.close()
+
+
+def wait_for_texts(page: Page, selector: str, *texts: str) -> None:
+    """Wait until these are the texts of what the selector finds."""
+    found = "[...document.querySelectorAll(selector)].map((node) => node.innerText)"
+    page.wait_for_function(
+        f"([selector, texts]) => JSON.stringify({found}) === JSON.stringify(texts)", arg=[selector, list(texts)]
+    )
 
 
 class Playground:
@@ -74,6 +82,13 @@ class Playground:
     @property
     def questions(self) -> list[str]:
         return self.page.locator(".message.user .message-body").all_inner_texts()
+
+    def wait_for_questions(self, *texts: str) -> None:
+        """A conversation is read from the browser's database, not at once."""
+        wait_for_texts(self.page, ".message.user .message-body", *texts)
+
+    def wait_for_answers(self, *texts: str) -> None:
+        wait_for_texts(self.page, ".message.assistant .message-body", *texts)
 
     @property
     def problem(self) -> str:

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import FilePayload
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.browser import Browser, Page, Playground, opened
+from tests.triton.browser import Browser, Page, Playground, opened, wait_for_texts
 
 pytestmark = pytest.mark.triton
 
@@ -31,18 +31,9 @@ def titles(page: Page) -> list[str]:
     return page.locator("#conversation-list .title").all_inner_texts()
 
 
-def until(page: Page, script: str, argument: Any = None) -> None:
-    page.wait_for_function(script, arg=argument)
-
-
 def listed(page: Page, *wanted: str) -> None:
     """Wait until these titles are the list."""
-    until(
-        page,
-        "wanted => JSON.stringify([...document.querySelectorAll('#conversation-list .title')].map(n => n.innerText))"
-        " === JSON.stringify(wanted)",
-        list(wanted),
-    )
+    wait_for_texts(page, "#conversation-list .title", *wanted)
 
 
 def choose(page: Page, title: str, action: str) -> None:
@@ -84,8 +75,7 @@ def test_a_list_that_new_chat_adds_to_and_delete_gives_back(playground: Playgrou
     playground.ask(JOKE)
     listed(page, JOKE, SHORT)
     page.click(f"text={SHORT}")
-    until(page, "() => document.querySelectorAll('.message.user').length === 1")
-    page.wait_for_function("text => document.querySelector('.message.user').innerText.includes(text)", arg=SHORT)
+    playground.wait_for_questions(SHORT)
     assert playground.answers == told
     # Case and accents do not matter, and the text of messages is searched as well.
     page.fill("#search", "JÓKE tell")
@@ -109,10 +99,10 @@ def test_a_list_that_new_chat_adds_to_and_delete_gives_back(playground: Playgrou
     page.wait_for_selector("#welcome:visible")
     page.click("#toast button")
     listed(page, "<b>Mine</b>", JOKE)
-    page.wait_for_selector(".message.assistant")
+    playground.wait_for_questions(SHORT, JOKE)
     page.reload()
     listed(page, "<b>Mine</b>", JOKE)
-    assert playground.questions == [SHORT, JOKE]
+    playground.wait_for_questions(SHORT, JOKE)
     page.click("#delete-all")
     listed(page)
     page.click("#toast button")
@@ -130,8 +120,8 @@ def test_tabs_share_and_never_overwrite(playground: Playground) -> None:
     tab.wait_for_selector("#model option", state="attached")
     # What one says the other shows.
     other.ask(JOKE)
-    until(page, "() => document.querySelectorAll('.message.assistant .stats').length === 2")
-    assert playground.answers == other.answers
+    page.wait_for_function("() => document.querySelectorAll('.message.assistant .stats').length === 2")
+    playground.wait_for_answers(*other.answers)
     # Both go on at the same time: as if the second had not heard of the first yet.
     tab.evaluate("BroadcastChannel.prototype.postMessage = () => {}")
     other.ask("What is 2+2?")
@@ -140,10 +130,9 @@ def test_tabs_share_and_never_overwrite(playground: Playground) -> None:
     assert sorted(titles(page)) == [SHORT, f"{SHORT} (of another tab)"]
     assert [playground.questions[-1], other.questions[-1]] == ["What is the capital of France?", "What is 2+2?"]
     page.reload()
-    page.wait_for_selector(".message.assistant")
-    assert playground.questions[-1] == "What is the capital of France?"
+    playground.wait_for_questions(SHORT, JOKE, "What is the capital of France?")
     page.get_by_role("link", name=SHORT, exact=True).click()
-    page.wait_for_function("() => [...document.querySelectorAll('.message.user')].at(-1).innerText.includes('2+2')")
+    playground.wait_for_questions(SHORT, JOKE, "What is 2+2?")
     tab.close()
 
 
@@ -166,7 +155,7 @@ def test_an_answer_goes_on_while_another_chat_is_looked_at(playground: Playgroun
     assert playground.questions == []
     page.click(f"text={SHORT}")
     page.wait_for_selector(".message.assistant .stats")
-    assert playground.questions == [SHORT]
+    playground.wait_for_questions(SHORT)
 
 
 def test_files_hold_all_of_a_conversation(playground: Playground) -> None:
@@ -180,7 +169,7 @@ def test_files_hold_all_of_a_conversation(playground: Playground) -> None:
     listed(page, "a")
     page.click("#conversation-list a")
     page.wait_for_selector(".message.user img")
-    until(page, "() => document.querySelector('.message.user img').naturalWidth === 1")
+    page.wait_for_function("() => document.querySelector('.message.user img').naturalWidth === 1")
     whole = json.loads(saved(page, "a", "Save as JSON").read_text())["conversations"][0]["messages"]
     assert whole == [question, answer | {"json": False}]
     markdown = saved(page, "a", "Save as Markdown").read_text()
@@ -219,8 +208,8 @@ def test_bad_files_are_told_and_malformed_messages_left_out(playground: Playgrou
     page.reload()
     listed(page, "of old", "hello")
     page.click("text=hello")
-    page.wait_for_selector(".message.assistant")
-    assert (playground.questions, playground.answers) == (["hello"], ["fine"])
+    playground.wait_for_questions("hello")
+    assert playground.answers == ["fine"]
     assert page.locator(".message img").count() == 0
 
 
@@ -235,5 +224,4 @@ def test_a_browser_that_keeps_nothing(browser: Browser, server: RunningServer) -
         page.keyboard.press("Alt+n")
         listed(page, SHORT)
         page.click(f"text={SHORT}")
-        page.wait_for_selector(".message.assistant")
-        assert playground.questions == [SHORT]
+        playground.wait_for_questions(SHORT)
