@@ -18,8 +18,8 @@ _PROCESS_BYTES = {"transformers": 512 * _MIB, "llama_cpp": 256 * _MIB, "vllm": 3
 """Libraries and buffers of an engine's processes."""
 _CUDA_BYTES = 2048 * _MIB
 """Memory of the machine that a process with a GPU takes, whose weights are mapped from their files."""
-_CPU_CACHE_BYTES = 256 * _MIB
-"""KV cache on a CPU, if a sequence of the longest length does not need more."""
+EMBEDDED_CPU_CACHE_BYTES = 256 * _MIB
+"""KV cache of the embedded engine on a CPU, if a sequence of the longest length does not need more."""
 _NO_GPU = ("", "-1", "NoDevFiles")
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
@@ -75,7 +75,7 @@ def _on_cpu(version_dir: Path, manifest: Manifest) -> int:
     if manifest.engine == "vllm":
         cache = cpu_kv_cache_bytes(facts.kv_bytes_per_token, manifest.max_batch_size * manifest.max_model_len)
     else:
-        cache = max(facts.kv_bytes_per_token * manifest.max_model_len, _CPU_CACHE_BYTES)
+        cache = max(facts.kv_bytes_per_token * manifest.max_model_len, EMBEDDED_CPU_CACHE_BYTES)
     # Kept in 16 bits, and computed with in 32.
     return weights * (2 if manifest.dtype in ("auto", "float32") and not _is_float32(folder) else 1) + cache
 

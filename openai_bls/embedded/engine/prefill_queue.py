@@ -93,9 +93,8 @@ class PrefillQueue:
 
     def prepared(self, state: RequestState, result: PreparedImages) -> list[Prepared]:
         """Go on with a request whose images are prepared, or are refused."""
-        if result.images is None:
+        if result.error:
             return [(state, state.end("error", error=result.error, invalid=result.invalid))]
-        state.images = result.images
         return [_ready(state)]
 
     def examine(self, is_live: Callable[[RequestState], bool]) -> list[Prepared]:
@@ -152,7 +151,7 @@ class PrefillQueue:
 
     def _pass_or_go_on(self, state: RequestState) -> list[Prepared]:
         if state.request.media is not None and self._images is not None:
-            self._images.start(state.key, state.request)
+            state.images = self._images.start(state.key, state.request)
             return []
         if not prompt_forward.needed(state.request):
             return [_ready(state)]

@@ -71,7 +71,7 @@ class RequestState:
         self.processors: HostLogitsProcessors | None = None
         self.drafter: Drafter | None = None
         self.images: PromptImages | None = None
-        """Images of the prompt, once they are prepared."""
+        """Images of the prompt, which the batcher gets once they are prepared."""
         self.prompt_logprobs: Logprobs | None = None
         """Log-probabilities of the prompt, for the first delta."""
         self.received_at = time.monotonic()

@@ -6,7 +6,9 @@ import dataclasses
 import itertools
 import logging
 import os
+import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -35,14 +37,23 @@ class ImageTokens(NamedTuple):
     """Indices in the prompt, ascending."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(eq=False)
 class PromptImages:
-    """Images of a prompt, as its model takes them."""
+    """Images of a prompt, as its model takes them: the same object for all choices of a request."""
 
-    arguments: Mapping[str, Any]
-    """The model's arguments for them, such as `pixel_values`, on its device."""
+    prompt_token_ids: Sequence[int]
+    """Token ids of the prompt, each image expanded."""
+    media: MediaPrompt
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The model's arguments for them, such as `pixel_values`, on its device; empty until they are prepared."""
     tokens: Sequence[ImageTokens] = ()
     """Tokens of each image; empty for a model whose configuration names no token for images."""
+    error: str = ""
+    """Message to the client if they cannot be prepared."""
+    invalid: bool = False
+    """The error is the request's fault."""
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    """Held while they are prepared."""
 
 
 class PreparedImages(msgspec.Struct, frozen=True):
@@ -50,10 +61,8 @@ class PreparedImages(msgspec.Struct, frozen=True):
 
     key: str
     """Key of the request, which `ImageInputs.start` was given."""
-    images: PromptImages | None = None
-    """Images for the runner; None if there is an error."""
     error: str = ""
-    """Message to the client."""
+    """Message to the client if they cannot be prepared; else empty."""
     invalid: bool = False
     """The error is the request's fault."""
 
@@ -84,6 +93,8 @@ class ImageInputs:
         self.needs_image = getattr(text, "use_bidirectional_attention", None) is True
         """Prompts without an image are refused: tokens of a prompt see each other (PaliGemma), and what those of text
         alone see is not the same in all of transformers' attentions."""
+        self._shared: weakref.WeakValueDictionary[int, PromptImages] = weakref.WeakValueDictionary()
+        """Images of live requests by the identity of their `media`, which the choices of a request have in common."""
         self._futures = KeyedFutures(on_prepared)
         threads = max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 2))
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="images")
@@ -100,9 +111,19 @@ class ImageInputs:
                 return f"{field} is not supported by the engine {info.engine} for a prompt with images"
         return None
 
-    def start(self, key: str, request: GenerationRequest) -> None:
-        """Prepare the images of `request`; not after `close`."""
-        self._futures.start(self._pool, key, partial(self._prepare, key, request))
+    def start(self, key: str, request: GenerationRequest) -> PromptImages:
+        """Prepare the images of `request`, unless another choice has had them prepared; not after `close`.
+
+        Returns:
+            The images, to be kept while the request lives, so that its other choices find them.
+        """
+        media = request.media
+        assert media is not None
+        images = self._shared.get(id(media))
+        if images is None or images.prompt_token_ids != request.prompt_token_ids:
+            images = self._shared[id(media)] = PromptImages(request.prompt_token_ids, media)
+        self._futures.start(self._pool, key, partial(self._prepared, key, images))
+        return images
 
     def cancel(self, key: str) -> None:
         """Forget a request: what has begun ends by itself, unheard. One that is not known is passed over."""
@@ -144,18 +165,21 @@ class ImageInputs:
             return value
         return value.to(self._device, self._dtype) if value.is_floating_point() else value.to(self._device)
 
-    def _prepare(self, key: str, request: GenerationRequest) -> PreparedImages:
+    def _prepared(self, key: str, images: PromptImages) -> PreparedImages:
+        with images.lock:
+            if not images.arguments and not images.error:
+                self._prepare(images)
+        return PreparedImages(key, images.error, images.invalid)
+
+    def _prepare(self, images: PromptImages) -> None:
         began_at = time.monotonic()
-        assert request.media is not None
         try:
-            arguments = self.arguments(request.prompt_token_ids, request.media)
-            tokens = self._tokens(request.prompt_token_ids, request.media)
-            result = PreparedImages(key, PromptImages(arguments, tokens))
+            images.arguments = self.arguments(images.prompt_token_ids, images.media)
+            images.tokens = self._tokens(images.prompt_token_ids, images.media)
         except ImageError as error:
-            result = PreparedImages(key, error=str(error), invalid=True)
+            images.error, images.invalid = str(error), True
         except Exception:
             logger.exception("the images of a request cannot be prepared")
-            result = PreparedImages(key, error=ENGINE_FAILED)
+            images.error = ENGINE_FAILED
         elapsed_ms = (time.monotonic() - began_at) * 1e3
-        logger.debug("%d images prepared in %.1f ms", len(request.media.images), elapsed_ms)
-        return result
+        logger.debug("%d images prepared in %.1f ms", len(images.media.images), elapsed_ms)

@@ -33,7 +33,7 @@ from openai_bls.embedded.model.image_inputs import PromptImages
 from openai_bls.embedded.model.lora_layers import layers_of
 from openai_bls.embedded.runners.cuda_graph_runner import CudaGraphRunner
 from openai_bls.embedded.runners.image_rows import install_positions
-from openai_bls.embedded.runners.prefix_cache import can_share_by_adapter, share
+from openai_bls.embedded.runners.prefix_cache import can_share_by_adapter, note_pieces, share
 from openai_bls.embedded.runners.prefix_cache_events import PrefixCacheEvents
 from openai_bls.embedded.runners.prompt_embeddings import ImageNumbers, PromptEmbeddings
 from openai_bls.embedded.runners.runner import BatchingConfig, BeforeStep, OnOutputs, Sampling, SequenceOutput
@@ -236,6 +236,8 @@ class ContinuousBatcher:
         if config.images:
             install_positions(processor)
         share(processor.cache, by_adapter=lora is not None, images_of=images_of if config.images else None)
+        if processor.use_async_batching:
+            note_pieces(processor.inputs_and_outputs, processor.cache)
         self._kv_events = PrefixCacheEvents(processor.cache, images_of) if config.kv_events else None
 
     @property

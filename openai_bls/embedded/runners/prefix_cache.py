@@ -19,6 +19,7 @@ from itertools import islice
 from typing import Any
 
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
+from transformers.generation.continuous_batching.requests import RequestStatus
 
 from openai_bls.embedded.runners.prompt_embeddings import PromptEmbeddings
 from openai_bls.engines.not_finite import NOT_FINITE
@@ -100,6 +101,31 @@ def _share_finite(cache: Any) -> None:
             mark(state, complete)
 
     cache.mark_complete_blocks = marked
+
+
+def note_pieces(ios: Any, cache: Any) -> None:
+    """Let the pages of a prompt's next-to-last piece be noted when steps overlap.
+
+    Its results are looked at when the last piece is launched already: the sequence counts as decoding then, and
+    transformers notes no pages of a decoding sequence without a new token. The pages of later steps would be noted in
+    their place, and never all.
+
+    Args:
+        ios: transformers' inputs and outputs of steps.
+        cache: its paged cache; only after `share`.
+    """
+    if not can_share_by_adapter():
+        return
+    look = ios.prepare_batch_update
+
+    def looked_at() -> Any:
+        results = look()
+        for item in results[0]:
+            if not item.has_new_token and item.state._status is RequestStatus.DECODING:
+                cache.mark_complete_blocks(item.state, item.complete_blocks)
+        return results
+
+    ios.prepare_batch_update = looked_at
 
 
 def _forget(cache: Any, request_id: str) -> None:

@@ -19,11 +19,11 @@ from openai_bls.embedded.options import EngineOptions
 from openai_bls.embedded.runners.runner import BatchingConfig
 from openai_bls.embedded.runners.runner_choice import RunnerChoice, candidates
 from openai_bls.embedded.speculation.drafter import SpeculationConfig
+from openai_bls.engines.load_memory import EMBEDDED_CPU_CACHE_BYTES
 
 logger = logging.getLogger(__name__)
 
-# KV cache on a CPU, in bytes and in tokens, where nothing else is asked for.
-_CPU_CACHE_BYTES = 256 << 20
+# KV cache on a CPU where nothing else is asked for.
 _CPU_CACHE_TOKENS = 32768
 # Tokens of one forward pass.
 _CPU_STEP_TOKENS = 512
@@ -116,7 +116,7 @@ def batching_config(
     wanted = max_batch_size * manifest.max_model_len
     if on_cpu and not cache_tokens:
         # The cache is allocated at once, and a CPU's memory is everybody's.
-        affordable = _CPU_CACHE_BYTES // (facts.kv_bytes_per_token or 1 << 20)
+        affordable = EMBEDDED_CPU_CACHE_BYTES // (facts.kv_bytes_per_token or 1 << 20)
         cache_tokens = max(min(wanted, affordable, _CPU_CACHE_TOKENS), manifest.max_model_len)
     elif not cache_tokens and facts.kv_bytes_per_token:
         # More than a full batch can use would only make index tensors and attention masks larger.

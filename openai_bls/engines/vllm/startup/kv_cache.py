@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from openai_bls.core.memory import available_bytes
 
 GIB = 1 << 30
 LEAST = GIB
@@ -19,10 +19,10 @@ def cpu_kv_cache_bytes(kv_bytes_per_token: int, tokens: int, available: int | No
     Args:
         kv_bytes_per_token: bytes per token at float32; 0 if unknown.
         tokens: number of tokens of all sequences together at their longest.
-        available: free memory in bytes; None asks the system.
+        available: free memory in bytes; None asks the system and this container's control group.
     """
     if available is None:
-        available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        available = available_bytes()
     wanted = int(kv_bytes_per_token * tokens * _SLACK) if kv_bytes_per_token else MOST
     size = max(LEAST, min(wanted, MOST, int(available * _SHARE)))
     return -(-size // GIB) * GIB

@@ -264,6 +264,23 @@ def test_cached_tokens(start: EngineFactory, sharing: str) -> None:
     assert all(delta.cached_tokens == 0 for i in range(5) for delta in recorder.deltas(i)[1:])
 
 
+@pytest.mark.parametrize("overlapping", [False, True])
+@pytest.mark.parametrize("pieces", ["33", "40", "96"])
+def test_a_prompt_of_several_pieces_is_found_again_up_to_its_last_page(
+    start: EngineFactory, monkeypatch: pytest.MonkeyPatch, model: Any, pieces: str, overlapping: bool
+) -> None:
+    if overlapping:
+        overlap(monkeypatch)
+    engine, recorder = start(max_num_tokens=pieces, max_batch_size="2")
+    # Whole pages of 32, a token less, a token more, and the last piece a single token.
+    for n, length in enumerate([192, 191, 193, 97, 150]):
+        prompt = [n + 1, *PROMPTS[-1], *PROMPTS[-2]][:length]
+        found = [run_all(engine, recorder, [request(i, prompt=prompt, max_tokens=4)]) for i in (2 * n, 2 * n + 1)]
+        assert found == [[generate(model, prompt, 4)]] * 2
+        assert first(recorder, 2 * n).cached_tokens == 0
+        assert first(recorder, 2 * n + 1).cached_tokens == (length - 1) // 32 * 32, length
+
+
 @pytest.mark.skipif(
     not hasattr(FIFOScheduler, "_try_to_meet_safety_margin"),
     reason="older releases of transformers give single pages back",

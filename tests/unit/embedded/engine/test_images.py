@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,17 @@ from tests.architectures.vision_checkpoint import make_vision_checkpoint
 from tests.architectures.vision_comparison import answers, expected, media_prompt, picture, requests
 from tests.architectures.vision_table import CASES
 from tests.unit.builder.tensorrt_llm.build_support import make_repository
+from tests.unit.embedded.overlapping import IN_EVERY_WAY, steps
 from tests.unit.engines.conftest import EngineFactory
 from tests.unit.engines.engine_support import change, counted_restarts, request, run_all
 
+__all__ = ["steps"]
+
 Made = tuple[Path, Path]
 """Checkpoint, and the folder of its engine."""
+
+_LARGE_SIDE = 112
+"""Pixels; what the processor makes of smaller images it keeps."""
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +53,9 @@ def processor(made: Made) -> VisionProcessor:
     return VisionProcessor(made[1] / "tokenizer")
 
 
-def with_image(processor: VisionProcessor, number: int, **more: Any) -> GenerationRequest:
-    media = media_prompt(processor, "see #", [picture(32, 32, 5)])
-    return request(number, prompt=processor.expand(media.text, [(32, 32)]), media=media, **more)
+def with_image(processor: VisionProcessor, number: int, side: int = 32, **more: Any) -> GenerationRequest:
+    media = media_prompt(processor, "see #", [picture(side, side, 5)])
+    return request(number, prompt=processor.expand(media.text, [(side, side)]), media=media, **more)
 
 
 def test_the_build_says_and_records_images(made: Made) -> None:
@@ -149,6 +157,37 @@ def test_a_request_is_cancelled_while_its_image_is_prepared(
     assert recorder.reason(0) == "cancelled"
     monkeypatch.undo()
     assert len(run_all(engine, recorder, [with_image(processor, 1)])[0]) == 8
+
+
+@IN_EVERY_WAY
+def test_choices_of_a_request_share_what_the_processor_makes(
+    made: Made, processor: VisionProcessor, start: EngineFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, recorder = start(made[1])
+    first, other = (with_image(processor, number, _LARGE_SIDE, max_tokens=12) for number in (0, 4))
+    right = expected(made[0], first, processor).tokens
+    original, pixels = VisionProcessor.inputs, []
+
+    def inputs(*args: Any, **more: Any) -> Any:
+        found = original(*args, **more)
+        pixels.append(weakref.ref(found["pixel_values"]))
+        return found
+
+    monkeypatch.setattr(VisionProcessor, "inputs", inputs)
+    choices = [msgspec.structs.replace(first, request_id=number) for number in range(3)]
+    # Of another prompt than its media says.
+    wrong = msgspec.structs.replace(first, request_id=3, prompt_token_ids=first.prompt_token_ids[:-1])
+    tokens = run_all(engine, recorder, [*choices, wrong, other])
+    assert recorder.ends[3].invalid
+    assert tokens[0] == tokens[1] == tokens[2] == tokens[4] == right
+    assert len(pixels) == 1 + 2 + 1, "one request, one that is refused, and another with an equal image"
+    late = msgspec.structs.replace(first, request_id=5)
+    del first, choices, wrong, other
+    run_all(engine, recorder, [request(6)])  # the engine is past the steps of the others
+    gc.collect()
+    assert [ref() is None for ref in pixels] == [True] * 4
+    assert run_all(engine, recorder, [late])[0] == tokens[0]
+    assert len(pixels) == 5, "nothing is kept for a request to come"
 
 
 def test_options_that_leave_images_out(made: Made, tmp_path: Path) -> None:

@@ -94,3 +94,9 @@ def test_the_operators_environment_stays_but_for_reports() -> None:
 )
 def test_the_kv_cache_of_a_cpu(per_token: int, tokens: int, available: int, size: int) -> None:
     assert kv_cache.cpu_kv_cache_bytes(per_token, tokens, available) == size
+
+
+def test_the_kv_cache_of_a_container_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its share is of what the container may still take, not of the machine's memory."""
+    monkeypatch.setattr(kv_cache, "available_bytes", lambda: 5 * GIB)
+    assert kv_cache.cpu_kv_cache_bytes(1 << 20, 1 << 20) == 2 * GIB
