@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,6 +15,7 @@ from tests.torture import faults
 from tests.torture.load import Load, end_of
 from tests.torture.pictures import Host
 from tests.torture.record import SLACK_SECONDS, Broken, Record
+from tests.torture.rests import Rest, held, leaks, rest
 from tests.torture.samples import Samples
 from tests.torture.schemas import SEES
 from tests.torture.server import Server
@@ -25,6 +27,8 @@ _QUIET_SECONDS = 3.0
 """Between the consequences of one fault and the next, so that answers with nothing broken are seen too."""
 _PROBE_SECONDS = 15.0
 _SETTLE_SECONDS = 60.0
+_REST_SECONDS = 5
+"""Looks at the processes in a rest, one a second."""
 _TELL_SECONDS = 60.0
 _MOST_RESIDENT_MB = {"tensorrt_llm": 2000.0, f"tensorrt_llm_{SEES}": 2000.0}
 _MOST_RESIDENT_MB_OF_OTHERS = 700.0
@@ -46,6 +50,8 @@ class Options:
     """Words in the names of those that are wanted."""
     every_fault: bool = False
     """Goes on until each has come up, too."""
+    leg_seconds: float = math.inf
+    """Between two rests, in which nobody asks and all that the processes hold is counted by kind."""
 
 
 class Run:
@@ -66,12 +72,13 @@ class Run:
         self._options = options
         self.record = record
         self.samples = Samples()
+        self.rests: list[Rest] = []
         self.seconds = 0.0
         self.has_disks = server.has_disks
         self._token_ids: dict[str, tuple[list[int], list[int]]] = {}
         self._ended = threading.Event()
         self._interrupted = threading.Event()
-        self._load = Load(server.ports, record, str(options.seed), self._token_ids)
+        self._load: Load
 
     def run(self) -> None:
         """Start the server, torture it, and stop it."""
@@ -85,17 +92,38 @@ class Run:
             self._learn()
             watch = self.record.thread("watch", self._watch)
             begun = time.monotonic()
-            self._load.start(options.fuzzers, options.askers)
+            sequence = faults.order(random.Random(f"{options.seed}/faults"), options.faults)
             try:
-                self._break_things(begun)
+                while not self._over(begun):
+                    self._leg(begun, sequence)
+                    self._rest(begun)
             finally:
-                self._load.stop()
                 self._ended.set()
                 watch.join()
                 self.seconds = time.monotonic() - begun
             self._look_at_the_end()
         finally:
             server.kill()
+
+    def _leg(self, begun: float, sequence: Iterator[faults.Fault]) -> None:
+        """Ask and break things, to the end of the run or to the next rest; then no client has a connection."""
+        # Each leg asks something else.
+        self._load = Load(self._server.ports, self.record, f"{self._options.seed}/{len(self.rests)}", self._token_ids)
+        self._load.start(self._options.fuzzers, self._options.askers)
+        try:
+            self._break_things(begun, sequence)
+        finally:
+            self._load.stop()
+
+    def _rest(self, begun: float) -> None:
+        """Count what the processes hold once nothing is in progress; without legs there are no rests."""
+        if self._options.leg_seconds == math.inf or not self._server.running() or self._left_behind():
+            return
+        looks = []
+        for _ in range(_REST_SECONDS):
+            time.sleep(1.0)
+            looks.append(held(self._server.family()))
+        self.rests.append(rest(time.monotonic() - begun, looks))
 
     def interrupt(self) -> None:
         """End it as if its time were over."""
@@ -123,10 +151,11 @@ class Run:
 
     # --- what is broken ---
 
-    def _break_things(self, begun: float) -> None:
-        sequence = faults.order(random.Random(f"{self._options.seed}/faults"), self._options.faults)
-        told = begun
-        while not self._over(begun):
+    def _break_things(self, begun: float, sequence: Iterator[faults.Fault]) -> None:
+        """Break one thing after another, until the run or the leg is over."""
+        told = time.monotonic()
+        end = told + self._options.leg_seconds
+        while not self._over(begun) and time.monotonic() < end:
             if time.monotonic() - told > _TELL_SECONDS:
                 told = time.monotonic()
                 self._tell(
@@ -221,7 +250,11 @@ class Run:
         server, record = self._server, self.record
         if not server.running():
             return
-        self._left_behind()
+        # A rest has said so.
+        if not self.rests:
+            self._left_behind()
+        for leak in leaks(self.rests):
+            record.found(leak)
         self.samples.take(server.family())
         for history in self.samples.histories.values():
             peak, most = max(history.resident_mb), _MOST_RESIDENT_MB.get(history.name, _MOST_RESIDENT_MB_OF_OTHERS)
