@@ -6,11 +6,10 @@ For `openai_bls` they take and answer what /v1 does, since Triton's own front en
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from openai_bls.api.chat.chunks import Answer, ChatChoice, ChatChunkChoice, Chunk
 from openai_bls.api.chat.endpoints import generate
@@ -85,7 +84,7 @@ async def _pass_on(api: Api, request: Request, context: RequestContext) -> Respo
         # Triton's front end hands no header to models.
         fields = {**fields, "authorization": key}
     work = _front_end(api).post(request.url.path, msgspec.json.encode(fields))
-    return _response(await unless_disconnected(request, work))
+    return _PassedOn(await unless_disconnected(request, work))
 
 
 async def _index(api: Api, request: Request, context: RequestContext) -> Response:
@@ -93,7 +92,7 @@ async def _index(api: Api, request: Request, context: RequestContext) -> Respons
     body = await api.body(request, context)
     if body:
         json_object(body)
-    return _response(await unless_disconnected(request, _front_end(api).index(body or b"{}")))
+    return _PassedOn(await unless_disconnected(request, _front_end(api).index(body or b"{}")))
 
 
 def _front_end(api: Api) -> TritonHttp:
@@ -103,12 +102,18 @@ def _front_end(api: Api) -> TritonHttp:
     return front_end
 
 
-def _response(answer: FrontEndAnswer) -> StreamingResponse:
-    async def pieces() -> AsyncIterator[bytes]:
-        async for piece in answer.body:
-            yield piece
+class _PassedOn(StreamingResponse):
+    """An answer of Triton's, whose connection is closed with it, also if its client leaves before it begins."""
 
-    return StreamingResponse(pieces(), answer.status, media_type=answer.content_type)
+    def __init__(self, answer: FrontEndAnswer) -> None:
+        super().__init__(answer.body, answer.status, media_type=answer.content_type)
+        self._close = answer.close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()
 
 
 ENDPOINTS = (
