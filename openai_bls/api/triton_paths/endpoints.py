@@ -6,6 +6,9 @@ For `openai_bls` they take and answer what /v1 does, since Triton's own front en
 
 from __future__ import annotations
 
+import re
+from collections.abc import Awaitable
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -27,6 +30,9 @@ from openai_bls.transport.triton_http import FrontEndAnswer, TritonHttp
 _PATHS = ("generate", "generate_stream")
 PASSED_ON = ("ensemble", "tensorrt_llm_bls")
 """Models whose requests go on to Triton's HTTP port."""
+_FAILED = 500
+# What Triton's HTTP front end says, with a 500, of a body or a value that it cannot read.
+_WRONG_VALUE = re.compile(rb'\{"error":"(?:Unable to parse|attempt to get|parameter key|[^"]*JSON)')
 
 
 class TextBody(msgspec.Struct):
@@ -83,8 +89,19 @@ async def _pass_on(api: Api, request: Request, context: RequestContext) -> Respo
     if key and "api_key" not in fields:
         # Triton's front end hands no header to models.
         fields = {**fields, "authorization": key}
-    work = _front_end(api).post(request.url.path, msgspec.json.encode(fields))
-    return _PassedOn(await unless_disconnected(request, work))
+    work = _passed_on(_front_end(api).post(request.url.path, msgspec.json.encode(fields)))
+    return await unless_disconnected(request, work)
+
+
+async def _passed_on(asking: Awaitable[FrontEndAnswer]) -> Response:
+    answer = await asking
+    if answer.status != _FAILED:
+        return _PassedOn(answer)
+    try:
+        body = b"".join([piece async for piece in answer.body])
+    finally:
+        answer.close()
+    return Response(body, 400 if _WRONG_VALUE.match(body) else _FAILED, media_type=answer.content_type)
 
 
 async def _index(api: Api, request: Request, context: RequestContext) -> Response:

@@ -117,6 +117,25 @@ async def test_a_client_that_leaves_before_the_answer_begins_leaves_no_connectio
     assert len(kept) == 1
 
 
+@pytest.mark.parametrize(
+    ("sentence", "status"),
+    [
+        ("Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer", 400),
+        ("attempt to access JSON non-string as string", 400),
+        ("failed to parse the request JSON buffer: Number too big to be stored in double. at 17", 400),
+        ("the model has failed", 500),
+    ],
+)
+async def test_a_value_that_tritons_port_cannot_read_is_a_400(sentence: str, status: int) -> None:
+    bench = Bench()
+    said = msgspec.json.encode({"error": sentence})
+    answer = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: %d\r\n\r\n%s" % (len(said), said)
+    async with front_end(answer) as (bench.service.front_end, _):
+        body = {"text_input": "x", "max_tokens": "x"}
+        answered = await ask(application(bench), "POST", "/v2/models/ensemble/generate", body)
+    assert (answered.status, answered.body) == (status, said)
+
+
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 ?\r\n\r\n"])
 async def test_a_front_end_that_does_not_answer_is_a_503(answer: bytes) -> None:
     bench = Bench()
