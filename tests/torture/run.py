@@ -79,6 +79,7 @@ class Run:
         self._ended = threading.Event()
         self._interrupted = threading.Event()
         self._load: Load
+        self._told = 0.0
 
     def run(self) -> None:
         """Start the server, torture it, and stop it."""
@@ -153,13 +154,13 @@ class Run:
 
     def _break_things(self, begun: float, sequence: Iterator[faults.Fault]) -> None:
         """Break one thing after another, until the run or the leg is over."""
-        told = time.monotonic()
-        end = told + self._options.leg_seconds
+        end = time.monotonic() + self._options.leg_seconds
         while not self._over(begun) and time.monotonic() < end:
-            if time.monotonic() - told > _TELL_SECONDS:
-                told = time.monotonic()
+            now = time.monotonic()
+            if now - max(self._told, begun) > _TELL_SECONDS:
+                self._told = now
                 self._tell(
-                    f"{told - begun:.0f} s: {self.record.cases:,} cases, {len(self.record.faults)} faults, "
+                    f"{now - begun:.0f} s: {self.record.cases:,} cases, {len(self.record.faults)} faults, "
                     f"{len(self.record.findings)} findings"
                 )
             time.sleep(SLACK_SECONDS + _QUIET_SECONDS)
