@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import NamedTuple
 
 from openai_bls.core.errors import OverloadedError
@@ -20,7 +20,9 @@ class FrontEndAnswer(NamedTuple):
     status: int
     content_type: str
     body: AsyncIterator[bytes]
-    """Pieces of the body as they come; its connection is closed with it."""
+    """Pieces of the body as they come."""
+    close: Callable[[], None]
+    """Closes the connection, whether the body has been read or not."""
 
 
 class TritonHttp:
@@ -68,7 +70,8 @@ class TritonHttp:
             if writer is not None:
                 writer.close()
             raise
-        return FrontEndAnswer(status, fields.get("content-type", "application/json"), _body(reader, writer, fields))
+        kind = fields.get("content-type", "application/json")
+        return FrontEndAnswer(status, kind, _body(reader, fields), writer.close)
 
 
 def _head(head: bytes) -> tuple[int, dict[str, str]]:
@@ -77,21 +80,16 @@ def _head(head: bytes) -> tuple[int, dict[str, str]]:
     return int(first.split(" ")[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-async def _body(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fields: Mapping[str, str]
-) -> AsyncIterator[bytes]:
-    try:
-        if fields.get("transfer-encoding", "").lower() == "chunked":
-            while size := int((await reader.readline()).split(b";")[0], 16):
-                yield await reader.readexactly(size)
-                await reader.readline()
-        else:
-            left = int(fields.get("content-length", "0"))
-            while left:
-                piece = await reader.read(min(left, _READ_BYTES))
-                if not piece:
-                    return
-                left -= len(piece)
-                yield piece
-    finally:
-        writer.close()
+async def _body(reader: asyncio.StreamReader, fields: Mapping[str, str]) -> AsyncIterator[bytes]:
+    if fields.get("transfer-encoding", "").lower() == "chunked":
+        while size := int((await reader.readline()).split(b";")[0], 16):
+            yield await reader.readexactly(size)
+            await reader.readline()
+    else:
+        left = int(fields.get("content-length", "0"))
+        while left:
+            piece = await reader.read(min(left, _READ_BYTES))
+            if not piece:
+                return
+            left -= len(piece)
+            yield piece

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import random
 import signal
 import sys
@@ -21,6 +22,10 @@ from tests.torture.run import Options, Run
 from tests.torture.server import Server
 
 ROOT = Path(__file__).parents[2]
+_SECONDS = 600.0
+_SOAK_SECONDS = 1800.0
+_LEGS = 6
+"""Parts of a soak, after each of which nobody asks for a while."""
 
 
 def main() -> int:
@@ -32,6 +37,12 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=0, help="go on until there were so many, too")
     parser.add_argument("--seed", type=int, default=None, help="of a run that is to be repeated")
     parser.add_argument("--without-faults", action="store_true", help="break nothing")
+    parser.add_argument(
+        "--soak",
+        action="store_true",
+        help="break nothing, for half an hour; six times nobody asks for a moment, in which the memory, threads and "
+        "open files of each process are counted",
+    )
     parser.add_argument("--faults", default="", help="those whose names have these words, such as 'kill -9'")
     parser.add_argument("--repository", type=Path, default=ROOT / "model_repository", help="with the demo engine")
     parser.add_argument("--report", type=Path, default=Path("torture.md"), help="file of the report (torture.md)")
@@ -39,13 +50,15 @@ def main() -> int:
     parser.add_argument("--replay", type=Path, help="send the case of a finding once more, and print the answer")
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().getrandbits(31)
+    seconds = arguments.seconds if arguments.seconds is not None else _SOAK_SECONDS if arguments.soak else _SECONDS
     options = Options(
-        600 if arguments.seconds is None else arguments.seconds,
+        seconds,
         arguments.cases,
         seed,
-        with_faults=not arguments.without_faults,
+        with_faults=not (arguments.without_faults or arguments.soak),
         faults=arguments.faults,
         every_fault=arguments.seconds is None,
+        leg_seconds=seconds / _LEGS if arguments.soak else math.inf,
     )
     # gRPC and asyncio have words of their own for connections that are cut.
     logging.disable(logging.CRITICAL)

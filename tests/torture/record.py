@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,20 @@ class Record:
     def cases(self) -> int:
         """Number of cases that were answered."""
         return sum(sum(counts.values()) for counts in list(self.statuses.values()))
+
+    def thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
+        """Start a thread of the torture, whose own mistakes are findings."""
+
+        def guarded() -> None:
+            try:
+                work()
+            except Exception as error:
+                self.found(f"the torture itself: {error!r}")
+                raise
+
+        thread = threading.Thread(target=guarded, name=name)
+        thread.start()
+        return thread
 
     @contextlib.contextmanager
     def fault(self, name: str) -> Iterator[Broken]:

@@ -6,6 +6,7 @@ import statistics
 from collections import Counter, defaultdict
 
 from tests.torture.record import Broken
+from tests.torture.rests import Growth, growths
 from tests.torture.run import Options, Run
 from tests.torture.samples import History
 
@@ -60,7 +61,23 @@ def page(run: Run, options: Options) -> str:
         ["process", "lived", "MB first", "MB last", "MB peak of all", "MB/min", "files", "files/min"],
         [_process(history, run.samples.peak_mb(history.name)) for history in run.samples.longest()],
     )
+    lines += _table(
+        f"At rest, first and last of {len(run.rests)}",
+        ["process", "MB", "MB/h", "threads", "threads/h", "files", "files/h", "kinds that grew or shrank"],
+        [_growth(growth) for growth in growths(run.rests)],
+    )
     return "\n".join(lines)
+
+
+def _growth(growth: Growth) -> list[str]:
+    first, last = growth.first, growth.last
+    # Not -0.0.
+    memory, threads, files = (f"{round(slope, 1) + 0.0:+.1f}" for slope in growth.per_hour)
+    kinds = ", ".join(f"{kind} {more:+d}" for kind, more in growth.kinds.items())
+    return [
+        *(first.name, f"{first.resident_mb:.0f} → {last.resident_mb:.0f}", memory),
+        *(f"{first.threads} → {last.threads}", threads, f"{first.files.total()} → {last.files.total()}", files, kinds),
+    ]
 
 
 def _process(history: History, peak_mb: float) -> list[str]:

@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import httpx
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from prometheus_client.parser import text_string_to_metric_families
-
 from openai_bls.triton_models.tensors.models import MODELS
-from tests.torture import clients, faults
-from tests.torture.cases import DOORS, Case
-from tests.torture.doors import HOST, Doors
+from tests.torture import faults
+from tests.torture.load import Load, end_of
 from tests.torture.pictures import Host
 from tests.torture.record import SLACK_SECONDS, Broken, Record
+from tests.torture.rests import Rest, held, leaks, rest
 from tests.torture.samples import Samples
 from tests.torture.schemas import SEES
 from tests.torture.server import Server
-from tests.torture.streams import (
-    WAYS,
-    BrokenOffError,
-    GivenUpError,
-    KnownStreams,
-    LateError,
-    SaidError,
-    WrongError,
-)
-from tests.torture.verdicts import fault_of, stalls, status_of
+from tests.torture.streams import WAYS, KnownStreams
+from tests.torture.verdicts import stalls
 
-_ROUND = 40
-"""Cases of one door in a row."""
 _RECOVERY_SECONDS = 300.0
 _QUIET_SECONDS = 3.0
 """Between the consequences of one fault and the next, so that answers with nothing broken are seen too."""
 _PROBE_SECONDS = 15.0
-_RETRY_SECONDS = 0.5
-"""Pause of a client that got nothing."""
-_GRACE_SECONDS = 3.0
-"""Time for what a dead model had to end by itself."""
 _SETTLE_SECONDS = 60.0
+_REST_SECONDS = 5
+"""Looks at the processes in a rest, one a second."""
 _TELL_SECONDS = 60.0
 _MOST_RESIDENT_MB = {"tensorrt_llm": 2000.0, f"tensorrt_llm_{SEES}": 2000.0}
 _MOST_RESIDENT_MB_OF_OTHERS = 700.0
@@ -65,6 +50,8 @@ class Options:
     """Words in the names of those that are wanted."""
     every_fault: bool = False
     """Goes on until each has come up, too."""
+    leg_seconds: float = math.inf
+    """Between two rests, in which nobody asks and all that the processes hold is counted by kind."""
 
 
 class Run:
@@ -85,13 +72,14 @@ class Run:
         self._options = options
         self.record = record
         self.samples = Samples()
+        self.rests: list[Rest] = []
         self.seconds = 0.0
         self.has_disks = server.has_disks
         self._token_ids: dict[str, tuple[list[int], list[int]]] = {}
-        self._stopping = threading.Event()
+        self._ended = threading.Event()
         self._interrupted = threading.Event()
-        self._askers: list[KnownStreams] = []
-        self._fuzzers: list[Doors] = []
+        self._load: Load
+        self._told = 0.0
 
     def run(self) -> None:
         """Start the server, torture it, and stop it."""
@@ -103,35 +91,40 @@ class Run:
         try:
             server.start()
             self._learn()
-            threads = [
-                *(self._thread(f"fuzzer-{at}", self._fuzz, at) for at in range(options.fuzzers)),
-                *(self._thread(f"asker-{at}", self._ask, at) for at in range(options.askers)),
-                self._thread("clients", self._antics, 0),
-                self._thread("watch", self._watch, 0),
-            ]
+            watch = self.record.thread("watch", self._watch)
             begun = time.monotonic()
+            sequence = faults.order(random.Random(f"{options.seed}/faults"), options.faults)
             try:
-                self._break_things(begun)
+                while not self._over(begun):
+                    self._leg(begun, sequence)
+                    self._rest(begun)
             finally:
-                self._stopping.set()
-                for thread in threads:
-                    thread.join()
+                self._ended.set()
+                watch.join()
                 self.seconds = time.monotonic() - begun
             self._look_at_the_end()
         finally:
             server.kill()
 
-    def _thread(self, name: str, work: Callable[[int], None], number: int) -> threading.Thread:
-        def guarded() -> None:
-            try:
-                work(number)
-            except Exception as error:
-                self.record.found(f"the torture itself: {error!r}")
-                raise
+    def _leg(self, begun: float, sequence: Iterator[faults.Fault]) -> None:
+        """Ask and break things, to the end of the run or to the next rest; then no client has a connection."""
+        # Each leg asks something else.
+        self._load = Load(self._server.ports, self.record, f"{self._options.seed}/{len(self.rests)}", self._token_ids)
+        self._load.start(self._options.fuzzers, self._options.askers)
+        try:
+            self._break_things(begun, sequence)
+        finally:
+            self._load.stop()
 
-        thread = threading.Thread(target=guarded, name=name)
-        thread.start()
-        return thread
+    def _rest(self, begun: float) -> None:
+        """Count what the processes hold once nothing is in progress; without legs there are no rests."""
+        if self._options.leg_seconds == math.inf or not self._server.running() or self._left_behind():
+            return
+        looks = []
+        for _ in range(_REST_SECONDS):
+            time.sleep(1.0)
+            looks.append(held(self._server.family()))
+        self.rests.append(rest(time.monotonic() - begun, looks))
 
     def interrupt(self) -> None:
         """End it as if its time were over."""
@@ -152,104 +145,22 @@ class Run:
     def _can(self, fault: faults.Fault) -> bool:
         return self.has_disks or not fault.disk
 
-    # --- what is asked ---
-
     def _learn(self) -> None:
         streams = KnownStreams(self._server.ports, self._token_ids)
         streams.learn()
         streams.close()
 
-    def _fuzz(self, number: int) -> None:
-        doors = Doors(self._server.ports)
-        self._fuzzers.append(doors)
-        rng = random.Random(f"{self._options.seed}/fuzzer/{number}")
-        names = sorted(DOORS)
-
-        def ask(case: Case) -> None:
-            if not self._stopping.is_set():
-                self._judge(doors, case)
-
-        while not self._stopping.is_set():
-            rng.shuffle(names)
-            for name in names:
-                tested = given(DOORS[name])(ask)
-                tested = seed(rng.getrandbits(64))(tested)
-                settings(
-                    max_examples=_ROUND,
-                    database=None,
-                    deadline=None,
-                    phases=[Phase.generate],
-                    suppress_health_check=list(HealthCheck),
-                )(tested)()
-        doors.close()
-
-    def _judge(self, doors: Doors, case: Case) -> None:
-        while True:
-            answer = doors.ask(case)
-            disturbed = bool(self.record.met(answer.begun, answer.ended))
-            if (
-                answer.status not in ("no connection", "UNAVAILABLE")
-                or not disturbed
-                or self._stopping.wait(_RETRY_SECONDS)
-            ):
-                break
-        wrong = fault_of(case, answer, disturbed=disturbed)
-        with self.record.lock:
-            self.record.statuses[case.door][status_of(case, answer)] += 1
-            if not disturbed:
-                slowest = self.record.slowest.get(case.door, 0.0)
-                self.record.slowest[case.door] = max(slowest, answer.ended - answer.begun)
-        if wrong is not None:
-            self.record.found(f"{case.door}: {wrong}", status=answer.status, text=answer.text, case=case.saved())
-
-    def _ask(self, number: int) -> None:
-        streams = KnownStreams(self._server.ports, self._token_ids)
-        self._askers.append(streams)
-        rng = random.Random(f"{self._options.seed}/asker/{number}")
-        while not self._stopping.is_set():
-            door = rng.choice(sorted(WAYS))
-            golden = rng.choice(WAYS[door][2])
-            begun = time.monotonic()
-            end, detail = _end_of(partial(streams.check, door, golden))
-            self._note(self.record.streams[door].update, door, end, detail, begun)
-            if end != "exact":
-                self._stopping.wait(_RETRY_SECONDS)
-        streams.close()
-
-    def _antics(self, number: int) -> None:
-        rng = random.Random(f"{self._options.seed}/clients/{number}")
-        names = sorted(clients.ANTICS)
-        while not self._stopping.is_set():
-            # Most take a moment; this one takes all the time that the server gives it.
-            name = rng.choice(names if rng.random() < 0.1 else [n for n in names if n != "half-open connections"])
-            begun = time.monotonic()
-            end, detail = _end_of(partial(clients.ANTICS[name], self._server.ports, rng))
-            self._note(self.record.antics[name].update, name, end, detail, begun)
-            if end != "exact":
-                self._stopping.wait(_RETRY_SECONDS)
-
-    def _note(self, count: Callable[[list[str]], None], name: str, end: str, detail: str, begun: float) -> None:
-        met = self.record.met(begun, time.monotonic())
-        if end == "late":
-            end = "never ended" if met and not name.startswith("/v1") else "wrong"
-        with self.record.lock:
-            count([end])
-            for fault in met:
-                fault.streams[end] += 1
-        if end == "wrong" or (end != "exact" and not met):
-            # What was given up is told of the fault that caused it.
-            self.record.found(f"{name}: {end}", detail=detail, during=[fault.name for fault in met])
-
     # --- what is broken ---
 
-    def _break_things(self, begun: float) -> None:
-        sequence = faults.order(random.Random(f"{self._options.seed}/faults"), self._options.faults)
-        told = begun
-        while not self._over(begun):
-            if time.monotonic() - told > _TELL_SECONDS:
-                told = time.monotonic()
+    def _break_things(self, begun: float, sequence: Iterator[faults.Fault]) -> None:
+        """Break one thing after another, until the run or the leg is over."""
+        end = time.monotonic() + self._options.leg_seconds
+        while not self._over(begun) and time.monotonic() < end:
+            now = time.monotonic()
+            if now - max(self._told, begun) > _TELL_SECONDS:
+                self._told = now
                 self._tell(
-                    f"{told - begun:.0f} s: {self.record.cases:,} cases, {len(self.record.faults)} faults, "
+                    f"{now - begun:.0f} s: {self.record.cases:,} cases, {len(self.record.faults)} faults, "
                     f"{len(self.record.findings)} findings"
                 )
             time.sleep(SLACK_SECONDS + _QUIET_SECONDS)
@@ -277,7 +188,8 @@ class Run:
         since = time.monotonic() if fault.lasting else broken.begun
         recovered = self._recovered()
         now = time.monotonic()
-        self._give_up_lost(now)
+        if self._server.crippled:
+            self._load.give_up_lost(now)
         if recovered:
             broken.recovery = now - since
         else:
@@ -293,7 +205,7 @@ class Run:
             while time.monotonic() < deadline and self._server.running():
                 if stubs <= self._server.stubs().keys() and self._server.healthy():
                     doors = ("/v1/chat/completions", "generate tensorrt_llm_bls", "generate ensemble")
-                    ends = [_end_of(partial(probe.check, door, WAYS[door][2][0]))[0] for door in doors]
+                    ends = [end_of(partial(probe.check, door, WAYS[door][2][0]))[0] for door in doors]
                     if ends == ["exact"] * len(doors):
                         return True
                 time.sleep(0.1)
@@ -301,22 +213,12 @@ class Run:
             probe.close()
         return False
 
-    def _give_up_lost(self, before: float) -> None:
-        """End requests on Triton's ports that began before the recovery and do not end by themselves."""
-        if not self._server.crippled:
-            return
-        self._stopping.wait(_GRACE_SECONDS)
-        for pending in [client.pending for client in self._askers] + [client.pending for client in self._fuzzers]:
-            if pending is not None and pending.port != "openai" and pending.begun < before:
-                pending.given_up = True
-                pending.give_up()
-
     # --- what is seen ---
 
-    def _watch(self, _number: int) -> None:
+    def _watch(self) -> None:
         begin = 0
         server = 0
-        while not self._stopping.wait(1.0):
+        while not self._ended.wait(1.0):
             family = self._server.family()
             self.samples.take(family)
             now = self._server.tritonserver()
@@ -335,16 +237,25 @@ class Run:
                 at = text.index("Traceback")
                 self.record.found("a traceback in the log", log=text[max(0, at - 500) : at + 3000])
 
+    def _left_behind(self) -> bool:
+        """Wait until the server has no request in progress; True, and a finding, if it keeps some."""
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while (busy := self._server.busy()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        if busy:
+            self.record.found(f"left behind in the server: {busy}")
+        return bool(busy)
+
     def _look_at_the_end(self) -> None:
         """Nothing is left behind: no request, no memory, no file, no process."""
         server, record = self._server, self.record
         if not server.running():
             return
-        deadline = time.monotonic() + _SETTLE_SECONDS
-        while (busy := _busy(server)) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        if busy:
-            record.found(f"left behind in the server: {busy}")
+        # A rest has said so.
+        if not self.rests:
+            self._left_behind()
+        for leak in leaks(self.rests):
+            record.found(leak)
         self.samples.take(server.family())
         for history in self.samples.histories.values():
             peak, most = max(history.resident_mb), _MOST_RESIDENT_MB.get(history.name, _MOST_RESIDENT_MB_OF_OTHERS)
@@ -358,34 +269,3 @@ class Run:
             record.found(f"the last stop: exit code {code}", log=server.last_words[-5000:])
         if left := server.family():
             record.found(f"processes left behind: {left}")
-
-
-_ENDS: dict[type[Exception], str] = {
-    SaidError: "said error",
-    BrokenOffError: "broken off",
-    OSError: "broken off",
-    GivenUpError: "never ended",
-    LateError: "late",
-    WrongError: "wrong",
-}
-
-
-def _end_of(work: Callable[[], None]) -> tuple[str, str]:
-    """How something with a known answer ended, and the sentence about it."""
-    try:
-        work()
-    except tuple(_ENDS) as error:
-        return next(end for kind, end in _ENDS.items() if isinstance(error, kind)), str(error) or repr(error)
-    return "exact", ""
-
-
-def _busy(server: Server) -> dict[str, float]:
-    """Gauges of requests and sequences that are above zero."""
-    page = httpx.get(f"http://{HOST}:{server.ports.openai}/metrics", timeout=60).text
-    wanted = ("requests_in_progress", "engine_sequences_running", "engine_sequences_waiting")
-    return {
-        sample.name: sample.value
-        for family in text_string_to_metric_families(page)
-        for sample in family.samples
-        if sample.name.removeprefix("openai_bls_") in wanted and sample.value
-    }

@@ -12,6 +12,9 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
 from openai_bls.launcher.readiness import ask, expected_models, not_ready
 from openai_bls.launcher.recovery.stub_watch import stubs
 from openai_bls.launcher.tritonserver.ports import Ports
@@ -144,6 +147,17 @@ class Server:
         """Whether /health says so."""
         return ask(HOST, self.ports.openai, "GET", "/health")[0] == 200
 
+    def busy(self) -> dict[str, float]:
+        """Gauges of requests and sequences that are above zero."""
+        page = httpx.get(f"http://{HOST}:{self.ports.openai}/metrics", timeout=60).text
+        wanted = ("requests_in_progress", "engine_sequences_running", "engine_sequences_waiting")
+        return {
+            sample.name: sample.value
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+            if sample.name.removeprefix("openai_bls_") in wanted and sample.value
+        }
+
     def console(self) -> str:
         """What the launcher has said."""
         return self.console_path.read_text(errors="replace")
@@ -181,10 +195,13 @@ class Server:
         """Its processes: id → name, which is a model's for its stub."""
         wanted = f"{_TAG}={self._tag}".encode()
         found = {}
-        for entry in Path("/proc").glob("[0-9]*"):
+        # A child comes after its parent, but for numbers that begin again.
+        for pid in sorted(int(entry.name) for entry in Path("/proc").glob("[0-9]*")):
+            entry = Path(f"/proc/{pid}")
             with contextlib.suppress(OSError):
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found[int(entry.name)] = _name(entry)
+                # The decoders of images have nothing of the server's environment.
+                if _parent(pid) in found or wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found[pid] = _name(entry)
         return found
 
     def tritonserver(self) -> int:
@@ -214,6 +231,7 @@ def _name(entry: Path) -> str:
     words = (entry / "cmdline").read_bytes().split(b"\0")
     if words[0].endswith(b"triton_python_backend_stub"):
         return Path(os.fsdecode(words[1])).parent.parent.name
-    if any(word.endswith(b"guardian.py") for word in words):
-        return "guardian"
+    scripts = [word for word in words if word.endswith(b".py")]
+    if scripts:
+        return Path(os.fsdecode(scripts[0])).stem
     return "launcher" if b"serve" in words else Path(os.fsdecode(words[0])).name

@@ -6,11 +6,13 @@ For `openai_bls` they take and answer what /v1 does, since Triton's own front en
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import Awaitable
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from openai_bls.api.chat.chunks import Answer, ChatChoice, ChatChunkChoice, Chunk
 from openai_bls.api.chat.endpoints import generate
@@ -28,6 +30,9 @@ from openai_bls.transport.triton_http import FrontEndAnswer, TritonHttp
 _PATHS = ("generate", "generate_stream")
 PASSED_ON = ("ensemble", "tensorrt_llm_bls")
 """Models whose requests go on to Triton's HTTP port."""
+_FAILED = 500
+# What Triton's HTTP front end says, with a 500, of a body or a value that it cannot read.
+_WRONG_VALUE = re.compile(rb'\{"error":"(?:Unable to parse|attempt to get|parameter key|[^"]*JSON)')
 
 
 class TextBody(msgspec.Struct):
@@ -84,8 +89,19 @@ async def _pass_on(api: Api, request: Request, context: RequestContext) -> Respo
     if key and "api_key" not in fields:
         # Triton's front end hands no header to models.
         fields = {**fields, "authorization": key}
-    work = _front_end(api).post(request.url.path, msgspec.json.encode(fields))
-    return _response(await unless_disconnected(request, work))
+    work = _passed_on(_front_end(api).post(request.url.path, msgspec.json.encode(fields)))
+    return await unless_disconnected(request, work)
+
+
+async def _passed_on(asking: Awaitable[FrontEndAnswer]) -> Response:
+    answer = await asking
+    if answer.status != _FAILED:
+        return _PassedOn(answer)
+    try:
+        body = b"".join([piece async for piece in answer.body])
+    finally:
+        answer.close()
+    return Response(body, 400 if _WRONG_VALUE.match(body) else _FAILED, media_type=answer.content_type)
 
 
 async def _index(api: Api, request: Request, context: RequestContext) -> Response:
@@ -93,7 +109,7 @@ async def _index(api: Api, request: Request, context: RequestContext) -> Respons
     body = await api.body(request, context)
     if body:
         json_object(body)
-    return _response(await unless_disconnected(request, _front_end(api).index(body or b"{}")))
+    return _PassedOn(await unless_disconnected(request, _front_end(api).index(body or b"{}")))
 
 
 def _front_end(api: Api) -> TritonHttp:
@@ -103,12 +119,18 @@ def _front_end(api: Api) -> TritonHttp:
     return front_end
 
 
-def _response(answer: FrontEndAnswer) -> StreamingResponse:
-    async def pieces() -> AsyncIterator[bytes]:
-        async for piece in answer.body:
-            yield piece
+class _PassedOn(StreamingResponse):
+    """An answer of Triton's, whose connection is closed with it, also if its client leaves before it begins."""
 
-    return StreamingResponse(pieces(), answer.status, media_type=answer.content_type)
+    def __init__(self, answer: FrontEndAnswer) -> None:
+        super().__init__(answer.body, answer.status, media_type=answer.content_type)
+        self._close = answer.close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()
 
 
 ENDPOINTS = (

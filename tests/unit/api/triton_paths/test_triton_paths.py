@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import pytest
 
-from openai_bls.transport.triton_http import TritonHttp
+from openai_bls.transport.triton_http import FrontEndAnswer, TritonHttp
 from tests.unit.api.http_support import application, asked
-from tests.unit.core_support import Bench, ask
+from tests.unit.core_support import WAIT_S, Bench, ask
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "x"}]}
 
@@ -78,6 +79,61 @@ async def test_the_index_is_asked_for_with_the_servers_own_key() -> None:
         answered = await ask(application(bench), "POST", "/v2/repository/index")
     assert answered.json() == [{"name": "ensemble", "version": "1", "state": "READY"}]
     assert b"control: secret\r\n" in got[0]
+
+
+async def test_a_client_that_leaves_before_the_answer_begins_leaves_no_connection_behind() -> None:
+    """However long what it would have read is kept: Python 3.10 does not close the connection of a lost writer."""
+    bench = Bench()
+    hung_up = asyncio.Event()
+    kept: list[FrontEndAnswer] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED)
+        await reader.read(-1)
+        hung_up.set()
+        writer.close()
+
+    class Keeping(TritonHttp):
+        async def index(self, body: bytes) -> FrontEndAnswer:
+            kept.append(await super().index(body))
+            return kept[-1]
+
+    async def send(message: Any) -> None:
+        raise OSError
+
+    messages = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive() -> Any:
+        return messages.pop() if messages else await asyncio.get_running_loop().create_future()
+
+    scope = {"type": "http", "method": "POST", "path": "/v2/repository/index", "root_path": "", "query_string": b""}
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server:
+        bench.service.front_end = Keeping(host, port, {})
+        with pytest.raises(OSError):  # noqa: PT011
+            await application(bench)({**scope, "headers": []}, receive, send)
+        await asyncio.wait_for(hung_up.wait(), WAIT_S)
+    assert len(kept) == 1
+
+
+@pytest.mark.parametrize(
+    ("sentence", "status"),
+    [
+        ("Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer", 400),
+        ("attempt to access JSON non-string as string", 400),
+        ("failed to parse the request JSON buffer: Number too big to be stored in double. at 17", 400),
+        ("the model has failed", 500),
+    ],
+)
+async def test_a_value_that_tritons_port_cannot_read_is_a_400(sentence: str, status: int) -> None:
+    bench = Bench()
+    said = msgspec.json.encode({"error": sentence})
+    answer = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: %d\r\n\r\n%s" % (len(said), said)
+    async with front_end(answer) as (bench.service.front_end, _):
+        body = {"text_input": "x", "max_tokens": "x"}
+        answered = await ask(application(bench), "POST", "/v2/models/ensemble/generate", body)
+    assert (answered.status, answered.body) == (status, said)
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 ?\r\n\r\n"])
