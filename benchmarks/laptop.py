@@ -1,10 +1,14 @@
-"""A GGUF file on a CPU, side by side: /v1 over llama.cpp and over the embedded engine, llama.cpp in a plain loop, and
-transformers' `generate`: `python -m benchmarks.laptop [FILE.gguf]`, by default SmolLM2 from the package index.
+"""A GGUF file on a CPU, side by side: /v1 over llama.cpp and over the embedded engine, llama.cpp's own server, a plain
+loop over llama.cpp, and transformers' `generate`: `python -m benchmarks.laptop [FILE.gguf]`, by default SmolLM2 from
+the package index.
 
 All are loaded at the same time and asked in turn, round after round, each for the same number of greedy tokens after
-prompts that are new each time. /v1 is streamed. The plain loop decodes a batch and takes the likeliest tokens, in one
-Python process with the threads that the engine has; `generate` has the dequantized weights in float32. Prints a table
-in Markdown: medians of tokens/s, prompts included, and medians of the ratios within a round.
+prompts of token ids that are new each time. /v1 and llama.cpp's server are streamed, by the same client. llama.cpp's
+server has its defaults, with eight slots. The plain loop decodes a batch and takes the likeliest tokens, in one Python
+process, with llama.cpp's default parameters. Both have the engine's threads, which sleep while they wait, and 8,192
+tokens of KV cache. `generate` has the dequantized weights in float32. Prints tables in Markdown: medians of tokens/s,
+prompts included, medians of the ratios within a round, and CPU time per token of all processes of a contender, the
+client left out.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ import msgspec
 
 from benchmarks.machine import conditions
 from benchmarks.options import levels, positive
+from benchmarks.processes import cpu_used, sample_cpu
 from benchmarks.report import markdown_table
 from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
@@ -37,10 +42,30 @@ from openai_bls.launcher.testing import copy_models, run_server
 ROOT = Path(__file__).resolve().parent.parent
 _PROMPT_TOKENS = 16
 _MODEL = "laptop"
-_SERVED, _EMBEDDED, _LOOP, _GENERATE = "/v1, llama.cpp", "/v1, transformers", "llama.cpp alone", "generate"
+_SLOTS = 8
+_CELLS = 8192
+_SERVED, _RIVAL, _LOOP = "/v1, llama.cpp", "llama.cpp's server", "llama.cpp alone"
+_EMBEDDED, _GENERATE = "/v1, transformers", "generate"
 
 Ask = Callable[[list[list[int]], int], None]
 """Generate a number of tokens after each of the prompts, at the same time."""
+
+
+class Contender(NamedTuple):
+    """What is measured."""
+
+    ask: Ask
+    pid: int
+    """Process that it is, with all below it."""
+
+
+class Round(NamedTuple):
+    """One measurement of a contender."""
+
+    speed: float
+    """Tokens/s."""
+    cpu_ms: float
+    """CPU time per token."""
 
 
 class Cell(NamedTuple):
@@ -56,21 +81,26 @@ def prompts(count: int) -> list[list[int]]:
 
 
 @contextlib.contextmanager
-def server(repository: Path, threads: int) -> Iterator[Ask]:
-    """/v1 over the engine in `repository`."""
-    environment = {"OPENAI_BLS_ENGINE_NUM_THREADS": str(threads)}
-    with run_server(repository, environment) as running, ThreadPoolExecutor(64) as pool:
-        place = urlsplit(running.openai_url)
+def asking(url: str, lengths: Sequence[str], fields: dict[str, object]) -> Iterator[Ask]:
+    """Clients of a server of streamed completions.
 
-        def one(prompt: list[int], tokens: int) -> None:
-            connection = http.client.HTTPConnection(str(place.hostname), place.port)
-            body = {"model": _MODEL, "prompt": prompt, "max_tokens": tokens, "min_tokens": tokens, "temperature": 0}
-            text = msgspec.json.encode(body | {"stream": True})
-            connection.request("POST", "/v1/completions", text, {"content-type": "application/json"})
-            answer = connection.getresponse().read()
-            connection.close()
-            if not answer.endswith(b"data: [DONE]\n\n"):
-                raise RuntimeError(answer.decode(errors="replace")[-300:])
+    Args:
+        url: the server's address.
+        lengths: names of the fields that hold the number of tokens.
+        fields: further fields of a request.
+    """
+    place = urlsplit(url)
+
+    def one(prompt: list[int], tokens: int) -> None:
+        connection = http.client.HTTPConnection(str(place.hostname), place.port)
+        body = {"prompt": prompt, "temperature": 0, "stream": True, **fields, **dict.fromkeys(lengths, tokens)}
+        connection.request("POST", "/v1/completions", msgspec.json.encode(body), {"content-type": "application/json"})
+        answer = connection.getresponse().read()
+        connection.close()
+        if not answer.endswith(b"data: [DONE]\n\n"):
+            raise RuntimeError(answer.decode(errors="replace")[-300:])
+
+    with ThreadPoolExecutor(64) as pool:
 
         def ask(asked: list[list[int]], tokens: int) -> None:
             for _ in pool.map(one, asked, [tokens] * len(asked)):
@@ -80,10 +110,21 @@ def server(repository: Path, threads: int) -> Iterator[Ask]:
 
 
 @contextlib.contextmanager
-def child(kind: str, path: Path, threads: int) -> Iterator[Ask]:
+def server(repository: Path, threads: int) -> Iterator[Contender]:
+    """/v1 over the engine in `repository`."""
+    environment = {"OPENAI_BLS_ENGINE_NUM_THREADS": str(threads)}
+    with (
+        run_server(repository, environment) as running,
+        asking(running.openai_url, ("max_tokens", "min_tokens"), {"model": _MODEL}) as ask,
+    ):
+        yield Contender(ask, running.process.pid)
+
+
+@contextlib.contextmanager
+def child(kind: str, path: Path, threads: int) -> Iterator[Contender]:
     """A process of its own, which `serve_child` is."""
     command = [sys.executable, "-m", "benchmarks.laptop", "--child", kind, str(path), str(threads)]
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -95,12 +136,20 @@ def child(kind: str, path: Path, threads: int) -> Iterator[Ask]:
             if received.readline() != b"done\n":
                 raise RuntimeError(f"{kind} ended")
 
-        yield ask
+        if kind == _RIVAL:
+            url = received.readline().decode().strip()
+            with asking(url, ("max_tokens",), {"ignore_eos": True}) as ask_server:
+                yield Contender(ask_server, process.pid)
+        else:
+            yield Contender(ask, process.pid)
         sent.close()
 
 
 def serve_child(kind: str, path: Path, threads: int) -> None:
     """Answer lines of standard input, prompts and the number of tokens, one after the other."""
+    if kind == _RIVAL:
+        _serve_rival(path, threads)
+        return
     generate = _loop(path, threads) if kind == _LOOP else _transformers(path, threads)
     for line in sys.stdin.buffer:
         generate(*msgspec.json.decode(line))
@@ -108,20 +157,45 @@ def serve_child(kind: str, path: Path, threads: int) -> None:
         sys.stdout.flush()
 
 
+def _serve_rival(file: Path, threads: int) -> None:
+    """llama.cpp's own server, until standard input ends; its address is the first line of standard output."""
+    import xllamacpp  # type: ignore[import-untyped]
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(file)
+    params.hostnames = ["127.0.0.1"]
+    params.n_parallel, params.n_ctx = _SLOTS, _CELLS
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    running = xllamacpp.Server(params)
+    sys.stdout.write(f"{running.listening_address}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
 def _loop(file: Path, threads: int) -> Ask:
+    from openai_bls.engines.llama_cpp.library import ContextParams
     from openai_bls.engines.llama_cpp.model import LlamaModel, Row
 
-    model = LlamaModel(file, 8, 8192, threads)
+    class DefaultModel(LlamaModel):
+        """The model in a context with llama.cpp's defaults."""
+
+        def _context_params(self, places: int, cells: int, threads: int) -> ContextParams:
+            params: ContextParams = self._lib.llama_context_default_params()
+            params.n_ctx, params.n_seq_max = cells, places
+            params.n_threads = params.n_threads_batch = threads
+            return params
+
+    model = DefaultModel(file, _SLOTS, _CELLS, threads)
 
     def generate(asked: list[list[int]], tokens: int) -> None:
-        for place, prompt in enumerate(asked):
+        for place in range(len(asked)):
             model.cut(place, 0)
-            model.decode([Row(place, 0, prompt[:-1], has_logits=False)])
+        model.decode([Row(place, 0, prompt[:-1], has_logits=False) for place, prompt in enumerate(asked)])
         last = [prompt[-1] for prompt in asked]
         for step in range(tokens):
             position = _PROMPT_TOKENS - 1 + step
             model.decode([Row(place, position, [token], has_logits=True) for place, token in enumerate(last)])
-            last = model.logits().argmax(axis=1).tolist()
+            last = [int(row.argmax()) for row in model.logits()]
 
     return generate
 
@@ -145,29 +219,37 @@ def _transformers(checkpoint: Path, threads: int) -> Ask:
 def built(file: str, folder: Path, engine: Any) -> Path:
     """A repository with the engine of that kind."""
     copy_models(ROOT / "model_repository", folder)
-    build(BuildOptions(file, folder, engine=engine, served_model_name=_MODEL, max_batch_size=8), _tell)
+    build(BuildOptions(file, folder, engine=engine, served_model_name=_MODEL, max_batch_size=_SLOTS), _tell)
     return folder
 
 
-def measure(contenders: dict[str, Ask], streams: int, tokens: int, rounds: int) -> dict[str, list[float]]:
-    """Tokens/s of each contender in each round."""
-    found: dict[str, list[float]] = {name: [] for name in contenders}
-    for ask in contenders.values():
-        ask(prompts(streams), 8)
+def measure(contenders: dict[str, Contender], streams: int, tokens: int, rounds: int) -> dict[str, list[Round]]:
+    """Each contender in each round."""
+    found: dict[str, list[Round]] = {name: [] for name in contenders}
+    for contender in contenders.values():
+        contender.ask(prompts(streams), 8)
     names = [*contenders]
     for number in range(rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:
+            ask, pid = contenders[name]
             asked = prompts(streams)
-            started = time.perf_counter()
-            contenders[name](asked, tokens)
-            found[name].append(streams * tokens / (time.perf_counter() - started))
+            before, started = sample_cpu(pid), time.perf_counter()
+            ask(asked, tokens)
+            seconds = time.perf_counter() - started
+            used = sum(cpu_used(before, sample_cpu(pid)).values())
+            found[name].append(Round(streams * tokens / seconds, 1e3 * used / (streams * tokens)))
     return found
 
 
-def table(results: dict[Cell, dict[str, list[float]]]) -> str:
-    """Medians, and the medians of the ratios to /v1 over llama.cpp in the same round."""
+def tables(results: dict[Cell, dict[str, list[Round]]]) -> str:
+    """Speed and CPU time, each with the medians and the medians of the ratios to /v1 over llama.cpp within a round."""
+    return "\n\n".join((_table(results, "tokens/s", 0), _table(results, "CPU ms per token", 1)))
+
+
+def _table(results: dict[Cell, dict[str, list[Round]]], title: str, field: int) -> str:
     body = []
-    for cell, found in results.items():
+    for cell, rounds in results.items():
+        found = {name: [one[field] for one in measured] for name, measured in rounds.items()}
         medians = [f"{statistics.median(values):,.1f}" for values in found.values()]
         ratios = [
             f"{statistics.median(a / b for a, b in zip(found[_SERVED], found[name], strict=True)):.2f}"
@@ -176,8 +258,7 @@ def table(results: dict[Cell, dict[str, list[float]]]) -> str:
         ]
         body.append([f"{cell.threads} threads, {cell.streams} streams", *medians, *ratios])
     names = [*next(iter(results.values()))]
-    headers = ["tokens/s", *names, *(f"{_SERVED} to {name}" for name in names if name != _SERVED)]
-    return markdown_table(headers, body)
+    return markdown_table([title, *names, *(f"{_SERVED} to {name}" for name in names if name != _SERVED)], body)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -194,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         serve_child(given.child[0], Path(given.child[1]), int(given.child[2]))
         return 0
     before = conditions("python -m benchmarks.laptop " + " ".join(sys.argv[1:]))
-    results: dict[Cell, dict[str, list[float]]] = {}
+    results: dict[Cell, dict[str, list[Round]]] = {}
     with tempfile.TemporaryDirectory() as work:
         llama_cpp = built(given.file, Path(work) / "llama_cpp", "llama_cpp")
         embedded = built(given.file, Path(work) / "transformers", "transformers")
@@ -203,6 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with contextlib.ExitStack() as stack:
                 contenders = {
                     _SERVED: stack.enter_context(server(llama_cpp, threads)),
+                    _RIVAL: stack.enter_context(child(_RIVAL, gguf / "model.gguf", threads)),
                     _LOOP: stack.enter_context(child(_LOOP, gguf / "model.gguf", threads)),
                     _EMBEDDED: stack.enter_context(server(embedded, threads)),
                     _GENERATE: stack.enter_context(child(_GENERATE, checkpoint, threads)),
@@ -211,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     cell = Cell(threads, streams)
                     results[cell] = measure(contenders, streams, given.tokens, given.rounds)
                     _tell(f"{cell}: {results[cell]}")
-    print(f"{before.date}, {before.cores} cores, load {before.load_before:.1f} before\n\n{table(results)}")
+    print(f"{before.date}, {before.cores} cores, load {before.load_before:.1f} before\n\n{tables(results)}")
     return 0
 
 

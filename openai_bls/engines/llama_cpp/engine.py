@@ -284,7 +284,7 @@ class LlamaCppEngine:
         self._waiting.appendleft(youngest)
 
     def _sample(self, sequences: list[Sequence]) -> list[TokenDelta]:
-        logits = self._model.logits()[:, : self._info.vocab_size]
+        logits = [row[: self._info.vocab_size] for row in self._model.logits()]
         constraints = [sequence.constraint for sequence in sequences if sequence.constraint is not None]
         if self._grammars is not None and len(constraints) > 1:
             self._grammars.fill_bitmasks(constraints)

@@ -127,14 +127,17 @@ class LlamaModel:
             raise DecodeError(f"llama_decode returned {status} ({_reason()})")
         return bool(status == 0)
 
-    def logits(self) -> npt.NDArray[np.float32]:
-        """Logits of the rows of the last step that want them, in their order; shape [rows, vocabulary], a copy."""
-        found = np.empty((len(self._outputs), self.vocab_size), np.float32)
-        for row, output in zip(found, self._outputs, strict=True):
+    def logits(self) -> list[npt.NDArray[np.float32]]:
+        """Logits of the rows of the last step that want them, in their order.
+
+        Each has shape [vocabulary] and lies in llama.cpp's memory: it may be changed, and holds until the next step.
+        """
+        found = []
+        for output in self._outputs:
             address = self._lib.llama_get_logits_ith(self._context, output)
             if not address:
                 raise DecodeError(f"there are no logits ({_reason()})")
-            ctypes.memmove(row.ctypes.data, address, row.nbytes)
+            found.append(np.ctypeslib.as_array((ctypes.c_float * self.vocab_size).from_address(address)))
         return found
 
     def cut(self, place: int, length: int) -> bool:
