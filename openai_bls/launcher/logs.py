@@ -193,7 +193,7 @@ class RankWatcher:
         if self._end is not None:
             return f"rank {self._rank} {self._of}{self._node} {self._end}, and the others were stopped"
         if self._left is not None:
-            return f"rank {self._left} {self._of} ended by itself, and the others were stopped"
+            return f"rank {self._left} {self._of} ended, and the others were stopped"
         if self._slots:
             return "mpirun has fewer slots than ranks: give --oversubscribe, or --hosts with a slot for each GPU"
         return None

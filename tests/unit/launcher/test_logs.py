@@ -188,7 +188,7 @@ LEFT = "openai_bls: rank 2 has left the others"
         (BY_CODE_5, CODE),
         # The first one counts, but mpirun knows better than the guardian.
         (f"{BY_CODE_4}\n{BY_SIGNAL_4}", CODE),
-        (LEFT, "rank 2 of 4 ended by itself, and the others were stopped"),
+        (LEFT, "rank 2 of 4 ended, and the others were stopped"),
         (f"{LEFT}\n{BY_SIGNAL_5}", SIGNAL),
         ("All nodes which are allocated for this job are already filled.", "--oversubscribe"),
         ("There are not enough slots available in the system to satisfy the 8", "--oversubscribe"),

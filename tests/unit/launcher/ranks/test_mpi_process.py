@@ -151,7 +151,7 @@ def test_a_rank_that_leaves_with_0_ends_the_whole(start: Callable[..., Job]) -> 
     job = start()
     job.signal(1, signal.SIGTERM)
     assert job.finish() == 1
-    assert job.reason() == "rank 1 of 2 ended by itself, and the others were stopped"
+    assert job.reason() == "rank 1 of 2 ended, and the others were stopped"
     assert job.events == ["1 told", "1 leaves", "0 told", "0 leaves"]
 
 
