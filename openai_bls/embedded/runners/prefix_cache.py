@@ -112,7 +112,7 @@ def note_pieces(ios: Any, cache: Any) -> None:
 
     Args:
         ios: transformers' inputs and outputs of steps.
-        cache: its paged cache; only after `share`.
+        cache: transformers' paged cache, which `share` has prepared.
     """
     if not can_share_by_adapter():
         return
