@@ -308,7 +308,7 @@ class TransformersEngine:
         elif isinstance(command, PreparedImages):
             state = self._live.of_sequence(command.key)
             if state is not None:
-                self._settle(self._prefill_queue.prepared(state, command), deltas)
+                self._settle(self._prefill_queue.prepared(state), deltas)
         else:
             self._start(command, deltas)
 

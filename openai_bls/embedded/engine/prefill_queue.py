@@ -18,7 +18,7 @@ from openai_bls.core.engine_types import TokenDelta
 from openai_bls.embedded.attention_spec import LENGTH_DEPENDENT_ROPE, rope_types
 from openai_bls.embedded.engine.request_state import RequestState
 from openai_bls.embedded.model import prompt_forward
-from openai_bls.embedded.model.image_inputs import ImageInputs, PreparedImages
+from openai_bls.embedded.model.image_inputs import ImageInputs
 from openai_bls.embedded.model.lora_layers import applied
 from openai_bls.embedded.sampling.logits_processors import HostLogitsProcessors
 from openai_bls.engines.grammars.compiler import CompiledGrammar, GrammarCompiler
@@ -91,10 +91,10 @@ class PrefillQueue:
         except Exception as error:
             return [(state, state.failed(error))]
 
-    def prepared(self, state: RequestState, result: PreparedImages) -> list[Prepared]:
+    def prepared(self, state: RequestState) -> list[Prepared]:
         """Go on with a request whose images are prepared, or are refused."""
-        if result.error:
-            return [(state, state.end("error", error=result.error, invalid=result.invalid))]
+        if state.images is not None and state.images.error:
+            return [(state, state.end("error", error=state.images.error, invalid=state.images.invalid))]
         return [_ready(state)]
 
     def examine(self, is_live: Callable[[RequestState], bool]) -> list[Prepared]:

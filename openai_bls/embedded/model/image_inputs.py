@@ -49,7 +49,7 @@ class PromptImages:
     tokens: Sequence[ImageTokens] = ()
     """Tokens of each image; empty for a model whose configuration names no token for images."""
     error: str = ""
-    """Message to the client if they cannot be prepared."""
+    """Message to the client if they cannot be prepared; else empty."""
     invalid: bool = False
     """The error is the request's fault."""
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
@@ -57,14 +57,10 @@ class PromptImages:
 
 
 class PreparedImages(msgspec.Struct, frozen=True):
-    """Result for a request."""
+    """The images of a request are prepared, or cannot be."""
 
     key: str
     """Key of the request, which `ImageInputs.start` was given."""
-    error: str = ""
-    """Message to the client if they cannot be prepared; else empty."""
-    invalid: bool = False
-    """The error is the request's fault."""
 
 
 class ImageInputs:
@@ -169,7 +165,7 @@ class ImageInputs:
         with images.lock:
             if not images.arguments and not images.error:
                 self._prepare(images)
-        return PreparedImages(key, images.error, images.invalid)
+        return PreparedImages(key)
 
     def _prepare(self, images: PromptImages) -> None:
         began_at = time.monotonic()
