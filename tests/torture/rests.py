@@ -12,6 +12,7 @@ from functools import reduce
 from pathlib import Path
 
 import numpy as np
+import psutil  # type: ignore[import-untyped]
 
 _FEWEST_RESTS = 3
 """Rests after the first from which something that grows in each is a leak."""
@@ -59,12 +60,12 @@ def held(family: Mapping[int, str]) -> dict[int, Held]:
     """What each process of a family holds now; those that have ended are left out."""
     found = {}
     for pid, name in family.items():
-        with contextlib.suppress(OSError):
-            status = Path(f"/proc/{pid}/status").read_text()
-            resident, threads = (re.search(rf"^{key}:\s+(\d+)", status, re.MULTILINE) for key in ("VmRSS", "Threads"))
+        with contextlib.suppress(OSError, psutil.Error):
+            process = psutil.Process(pid)
+            resident = process.memory_info().rss
             # A zombie has no memory.
-            if resident is not None and threads is not None:
-                found[pid] = Held(name, int(resident[1]) / 1024, int(threads[1]), open_files(pid))
+            if resident:
+                found[pid] = Held(name, resident / 2**20, process.num_threads(), open_files(pid))
     return found
 
 

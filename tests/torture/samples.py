@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
+import psutil  # type: ignore[import-untyped]
 
 _WARM_UP_SECONDS = 60.0
 """Left out of slopes: what a process takes at its first requests."""
@@ -53,17 +52,17 @@ class Samples:
         """Look at the processes once."""
         now = time.monotonic()
         for pid, name in family.items():
-            with contextlib.suppress(OSError):
-                found = re.search(r"^VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-                files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-                if found is None:
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                resident, files = process.memory_info().rss, process.num_fds()
+                if not resident:
                     # A zombie.
                     continue
                 history = self.histories.setdefault(pid, History(name, pid))
                 # A stub is a shell for a moment.
                 history.name = name
                 history.seconds.append(now)
-                history.resident_mb.append(int(found[1]) / 1024)
+                history.resident_mb.append(resident / 2**20)
                 history.files.append(files)
 
     def longest(self) -> list[History]:
