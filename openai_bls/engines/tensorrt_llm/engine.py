@@ -15,28 +15,23 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from openai_bls.core.engine import EngineStats, PrefixCacheError, StepListener
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
 from openai_bls.core.manifest import Manifest, first_line
 from openai_bls.engines import capabilities
-from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.kv_events.publisher import KvEventPublisher
 from openai_bls.engines.tensorrt_llm import limits
-from openai_bls.engines.tensorrt_llm import lora as adapters
-from openai_bls.engines.tensorrt_llm.adapter_numbers import AdapterNumbers
 from openai_bls.engines.tensorrt_llm.health_watch import EXECUTOR_ENDED, HealthWatch, Progress
 from openai_bls.engines.tensorrt_llm.installed import images
 from openai_bls.engines.tensorrt_llm.installed.api import Api
-from openai_bls.engines.tensorrt_llm.installed.interface import Llm, LoraAdapter, Output
+from openai_bls.engines.tensorrt_llm.installed.interface import Llm, Output
 from openai_bls.engines.tensorrt_llm.kv_events import KvEvents
+from openai_bls.engines.tensorrt_llm.loaded_adapters import LoadedAdapters
 from openai_bls.engines.tensorrt_llm.request_state import RequestState
 from openai_bls.engines.tensorrt_llm.sampling import end_token, sampling
 
@@ -59,11 +54,9 @@ class TrtLlmEngine:
         api: Api,
         llm: Llm,
         manifest: Manifest,
-        info: EngineInfo,
+        adapters: LoadedAdapters,
         on_step: StepListener,
         *,
-        lora: Sequence[LoraAdapter] = (),
-        checkpoint: Path = Path(),
         max_tokens_in_kv_cache: int = 0,
         grammar_end_id: int | None = None,
         chunked_context: bool = True,
@@ -75,10 +68,8 @@ class TrtLlmEngine:
             api: the installed TensorRT-LLM.
             llm: model that `api` has loaded; it belongs to the engine from now on.
             manifest: manifest of the engine.
-            info: capabilities and limits.
+            adapters: adapters that requests may name, with the engine's capabilities and limits.
             on_step: the listener.
-            lora: adapters that are there from the beginning.
-            checkpoint: folder of the model's config.json, to which adapters that come later must fit.
             max_tokens_in_kv_cache: tokens of all sequences together, as far as known; 0 if not.
             grammar_end_id: the token that ends a grammar, if known.
             chunked_context: whether a prompt may be longer than one step.
@@ -87,12 +78,8 @@ class TrtLlmEngine:
         self._api = api
         self._llm = llm
         self._manifest = manifest
-        self._info = info
+        self._adapters = adapters
         self._on_step = on_step
-        self._lora = {adapter.name: adapter for adapter in lora}
-        self._lora_lock = threading.Lock()
-        self._lora_numbers = AdapterNumbers(adapter.path for adapter in lora)
-        self._checkpoint = checkpoint
         self._cache_tokens = max_tokens_in_kv_cache
         self._grammar_end_id = grammar_end_id
         self._chunked_context = chunked_context
@@ -124,7 +111,7 @@ class TrtLlmEngine:
     @property
     def info(self) -> EngineInfo:
         """Capabilities and limits of this engine."""
-        return self._info
+        return self._adapters.info
 
     def submit(self, request: GenerationRequest) -> None:
         """Take a request; an id that is already live is ignored, so that one id has one end."""
@@ -142,7 +129,7 @@ class TrtLlmEngine:
         long as the batch has room for it, and the cache's use, where its size is known, is that of live sequences.
         """
         lives = list(self._live.values())
-        running = min(len(lives), self._info.max_batch_size)
+        running = min(len(lives), self.info.max_batch_size)
         used = (
             sum(len(live.request.prompt_token_ids) + live.cursor.count for live in lives) if self._cache_tokens else 0
         )
@@ -159,28 +146,15 @@ class TrtLlmEngine:
 
     def load_lora(self, name: str, path: str) -> None:
         """Let requests name the adapter in the folder `path`; TensorRT-LLM reads its weights with the first."""
-        with self._lora_lock:
-            require_room(self._info, name)
-            settings = self._manifest.lora
-            adapter = adapters.read(
-                Path(path), self._checkpoint, settings.target_modules, settings.max_lora_rank, self._api.version
-            )
-            number = self._lora_numbers.of(Path(path), adapters.gpu_bytes(adapter))
-            self._use_lora({**self._lora, name: LoraAdapter(name, Path(path), number)})
+        self._adapters.load(name, Path(path))
 
     def unload_lora(self, name: str) -> None:
         """Take no more requests for an adapter; TensorRT-LLM drops its weights when others need the room."""
-        with self._lora_lock:
-            require_loaded(self._info, name)
-            self._use_lora({other: adapter for other, adapter in self._lora.items() if other != name})
+        self._adapters.unload(name)
 
     def reset_prefix_cache(self) -> None:
         """Refuse: TensorRT-LLM's LLM API has no such call."""
         raise PrefixCacheError("TensorRT-LLM cannot reset its prefix cache while it runs: reload the model")
-
-    def _use_lora(self, found: dict[str, LoraAdapter]) -> None:
-        self._lora = found
-        self._info = msgspec.structs.replace(self._info, lora_names=tuple(found))
 
     def close(self) -> None:
         """End every live request with "cancelled", shut TensorRT-LLM down and end the thread.
@@ -266,9 +240,9 @@ class TrtLlmEngine:
         if request_id in self._live:
             logger.warning("request id %d is already live: ignored", request_id)
             return
-        adapter = None if request.lora_name is None else self._lora.get(request.lora_name)
-        problem = capabilities.refusal(request, self._info) or limits.refusal(
-            request, self._manifest, self._info, chunked_context=self._chunked_context
+        adapter, info = self._adapters.get(request.lora_name), self.info
+        problem = capabilities.refusal(request, info) or limits.refusal(
+            request, self._manifest, info, chunked_context=self._chunked_context
         )
         if not problem and request.lora_name is not None and adapter is None:
             problem = f"lora_name: the adapter {request.lora_name!r} was unloaded"
@@ -279,9 +253,7 @@ class TrtLlmEngine:
         elif not request.max_tokens:
             self._answer(TokenDelta(request_id, [], "length"))
         else:
-            live = RequestState(
-                request, end_token(request, self._info, self._grammar_end_id), adapter, self._info.model_name
-            )
+            live = RequestState(request, end_token(request, info, self._grammar_end_id), adapter, info.model_name)
             self._live[request_id] = live
             self._starting.append(live)
 
@@ -307,7 +279,7 @@ class TrtLlmEngine:
             live.output = self._api.generate(
                 self._llm,
                 request.prompt_token_ids,
-                sampling(request, self._info, live.end_id, self._grammar_end_id),
+                sampling(request, self.info, live.end_id, self._grammar_end_id),
                 live.adapter,
                 request.media,
             )

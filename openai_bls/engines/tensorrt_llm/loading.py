@@ -35,6 +35,7 @@ from openai_bls.engines.tensorrt_llm.installed.api import Api
 from openai_bls.engines.tensorrt_llm.installed.interface import KvCacheDtype, LlmOptions, LoraAdapter
 from openai_bls.engines.tensorrt_llm.installed.module import IMAGES
 from openai_bls.engines.tensorrt_llm.kv_events import EVENT_BUFFER
+from openai_bls.engines.tensorrt_llm.loaded_adapters import LoadedAdapters
 from openai_bls.engines.tensorrt_llm.ranks.llmapi_launch import ranks_are_started
 from openai_bls.engines.tensorrt_llm.sampling import grammar_end
 
@@ -124,10 +125,8 @@ def load(
         api,
         llm,
         manifest,
-        info,
+        LoadedAdapters(options.lora, info, manifest.lora, checkpoint, api.version),
         on_step,
-        lora=options.lora,
-        checkpoint=checkpoint,
         max_tokens_in_kv_cache=options.max_tokens_in_paged_kv_cache,
         grammar_end_id=None if options.tokenizer is None else grammar_end(options.tokenizer),
         chunked_context=bool(options.enable_chunked_context),

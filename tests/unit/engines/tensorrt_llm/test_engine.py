@@ -27,6 +27,7 @@ from openai_bls.engines.tensorrt_llm import engine as engine_module
 from openai_bls.engines.tensorrt_llm import health_watch
 from openai_bls.engines.tensorrt_llm.engine import TrtLlmEngine
 from openai_bls.engines.tensorrt_llm.installed.interface import Flow, LlmOptions, LoraAdapter
+from openai_bls.engines.tensorrt_llm.loaded_adapters import LoadedAdapters
 from openai_bls.engines.tensorrt_llm.loading import load, supported_fields
 from tests.kv_events import Consumer
 from tests.unit.builder.tensorrt_llm.build_support import make_adapter
@@ -81,7 +82,8 @@ def start() -> Iterator[Starter]:
             grammar_backend="xgrammar",
             grammar_kinds=api.grammar_kinds(options),
         )
-        engine = TrtLlmEngine(api, api.open(options), built, info, recorder, lora=[ADAPTER], **more)
+        adapters = LoadedAdapters([ADAPTER], info, built.lora, Path(), api.version)
+        engine = TrtLlmEngine(api, api.open(options), built, adapters, recorder, **more)
         started.append((engine, api, recorder))
         return started[-1]
 

@@ -11,8 +11,8 @@ import pytest
 from openai_bls.core.engine import LoraError
 from openai_bls.engines.adapters import read_adapter
 from openai_bls.engines.tensorrt_llm import lora
-from openai_bls.engines.tensorrt_llm.adapter_numbers import AdapterNumbers
 from openai_bls.engines.tensorrt_llm.installed.interface import Version
+from openai_bls.engines.tensorrt_llm.loaded_adapters import AdapterNumbers
 from tests.unit.builder.tensorrt_llm.build_support import make_adapter
 
 MODULES = ("attn_q", "mlp_4h_to_h")
