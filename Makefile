@@ -23,12 +23,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 # A second environment, for the clients that the tests run: they pin other versions of what .venv has.
 CLIENTS := .venv-clients
-CLIENT_REQUIREMENTS := tests/triton/clients/requirements.txt
+CLIENT_REQUIREMENTS := tests/triton/operation/clients/requirements.txt
 # A third one, for vLLM, which runs in a process of its own.
 VLLM := .venv-vllm
 # A fourth one, for routers of other people's, which `make router` runs in front of two servers.
 ROUTER := .venv-router
-ROUTER_REQUIREMENTS := tests/triton/router-requirements.txt
+ROUTER_REQUIREMENTS := tests/triton/operation/router-requirements.txt
 MANIFEST := model_repository/tensorrt_llm/1/engine.json
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export V ?=
@@ -80,7 +80,7 @@ torture: $(VENV)/.installed-test engine ## ten minutes of generated requests, fa
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(ARGS)
 
 router: $(VENV)/.installed-test engine $(ROUTER)/.installed ## run two routers in front of two servers: prefix hits, and a server that dies
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s -m router tests/triton/test_router.py $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s -m router tests/triton/operation/test_router.py $(ARGS)
 
 lint: ruff mypy imports ## ruff, mypy and the rules between packages
 

@@ -29,6 +29,9 @@ TRITON = Path(__file__).parent / "triton"
 # Files of tests/vllm that share no engine with the others.
 OWN_VLLM = tuple(f"tests/vllm/test_{name}.py" for name in ("guidance", "two_machines", "two_workers"))
 
+# Files of tests/triton that start servers without the function of that name.
+OTHER_OWN_SERVER = ("test_contenders.py", "test_ranks.py", "test_torture.py")
+
 
 class Scheduling(LoadFileScheduling):  # type: ignore[misc]
     """Work units of parallel runs: a file each, but those that talk to the session's server are one.
@@ -39,9 +42,9 @@ class Scheduling(LoadFileScheduling):  # type: ignore[misc]
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
         super().__init__(config, log)
-        files = {path: path.read_text(encoding="utf-8") for path in TRITON.glob("test_*.py")}
-        own = {f"tests/triton/{path.name}" for path, text in files.items() if "run_server" in text}
-        self._own = own | {f"tests/triton/test_{name}.py" for name in ("contenders", "ranks", "torture")}
+        files = {path: path.read_text(encoding="utf-8") for path in TRITON.rglob("test_*.py")}
+        starts = {path for path, text in files.items() if "run_server" in text or path.name in OTHER_OWN_SERVER}
+        self._own = {f"tests/triton/{path.relative_to(TRITON).as_posix()}" for path in starts}
 
     def _split_scope(self, nodeid: str) -> str:
         path = super()._split_scope(nodeid)

@@ -19,8 +19,8 @@ from openai_bls.builder.options.build import BuildOptions
 from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 from openai_bls.triton_models.repository.render_configs import configure
 from tests.triton import reference as transformers_model
-from tests.triton.browser import Browser, started_browser
 from tests.triton.conversations import QUESTION
+from tests.triton.playground.browser import Browser, started_browser
 from tests.triton.reference import Reference, load_reference
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +78,7 @@ def place_guard(repository: Path) -> Path:
     shutil.copytree(ROOT / "examples" / "guard", repository / "guard")
     folder = repository / "guard" / "1"
     (folder / "model.py").rename(folder / "example.py")
-    shutil.copy(Path(__file__).parent / "guard_model.py", folder / "model.py")
+    shutil.copy(Path(__file__).parent / "models" / "guard_model.py", folder / "model.py")
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Every code block of the pages runs in tests/triton/test_docs.py, or is marked with what it needs."""
+"""Every code block of the pages runs in tests/triton/operation/test_docs.py, or is marked with what it needs."""
 
 from __future__ import annotations
 

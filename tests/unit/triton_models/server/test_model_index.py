@@ -1,4 +1,4 @@
-"""What the index makes of answers; tests/triton/test_examples.py asks a real server."""
+"""What the index makes of answers; tests/triton/models/test_examples.py asks a real server."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import FilePayload
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.browser import Browser, Page, Playground, opened, wait_for_texts
+from tests.triton.playground.browser import Browser, Page, Playground, opened, wait_for_texts
 
 pytestmark = pytest.mark.triton
 

@@ -19,7 +19,7 @@ import pytest
 
 from openai_bls.launcher.testing import RunningServer, ServerFailedError, run_server
 from tests.triton.metrics import find, scrape
-from tests.triton.router_process import COMMANDS, free_port, running_router
+from tests.triton.operation.router_process import COMMANDS, free_port, running_router
 from tests.triton.waiting import until
 
 pytestmark = [pytest.mark.triton, pytest.mark.router, pytest.mark.timeout(3600)]
@@ -28,7 +28,7 @@ CONVERSATIONS, TURNS, AT_ONCE = 40, 10, 16
 # Half of the conversations fit, and not all of them.
 CACHE_TOKENS = 8192
 PAGE_TOKENS = 32
-DEMO = Path(__file__).resolve().parents[2] / "demo" / "checkpoint"
+DEMO = Path(__file__).resolve().parents[3] / "demo" / "checkpoint"
 QUESTIONS = (
     "What is machine learning?",
     "Tell me a story about a fox.",

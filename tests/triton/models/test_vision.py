@@ -26,8 +26,8 @@ from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 from tests.architectures.vision_comparison import picture
 from tests.pictures import encoded
 from tests.triton import triton_client
+from tests.triton.api.test_batches import asked, begun, ended, results
 from tests.triton.conftest import ROOT, guard_questions, place_guard
-from tests.triton.test_batches import asked, begun, ended, results
 
 pytestmark = pytest.mark.triton
 

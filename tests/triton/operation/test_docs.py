@@ -16,7 +16,7 @@ from tritonclient.utils import deserialize_bytes_tensor
 
 from openai_bls.launcher.testing import RunningServer
 from tests.triton.conftest import ROOT
-from tests.triton.page_shell import Shell
+from tests.triton.playground.page_shell import Shell
 from tests.unit.docs.blocks import Block, all_blocks, client_files, matches, may_run
 
 pytestmark = pytest.mark.triton

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.browser import Browser, Playground, opened
+from tests.triton.playground.browser import Browser, Playground, opened
 
 pytestmark = pytest.mark.triton
 

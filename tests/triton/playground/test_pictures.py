@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import FilePayload
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.browser import Browser, Playground, opened
+from tests.triton.playground.browser import Browser, Playground, opened
 
 pytestmark = pytest.mark.triton
 

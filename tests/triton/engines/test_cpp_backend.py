@@ -1,8 +1,9 @@
 """An engine for TensorRT-LLM's C++ backend: made by build/engine.py, loaded by Triton by the backend's name, served.
 
 Triton takes a folder of backends in which a `model.py` stands for a backend (a "Python-based backend"). So a folder
-`tensorrtllm` with the stand-in of tests/triton/cpp_backend takes the place of NVIDIA's C++ backend under its own name:
-the config.pbtxt files, the ensembles and the choice of openai_bls between its two ways to the engine are the real ones.
+`tensorrtllm` with the stand-in of tests/triton/engines/cpp_backend takes the place of NVIDIA's C++ backend under its
+own name: the config.pbtxt files, the ensembles and the choice of openai_bls between its two ways to the engine are the
+real ones.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from openai_bls.launcher.tritonserver.command import backends_folder, find_serve
 from openai_bls.launcher.tritonserver.ports import lease_ports
 from openai_bls.triton_models.repository.render_configs import configure
 from tests.triton import triton_client
+from tests.triton.api.test_tool_choice import PAINT, check_calls_that_must_come
 from tests.triton.conftest import ANSWERED, CHECKPOINT, RAW, ROOT, SHORT_CHATS, Golden
 from tests.triton.conversations import HELLO, QUESTION
-from tests.triton.test_ranks import Ranks, end
-from tests.triton.test_tool_choice import PAINT, check_calls_that_must_come
+from tests.triton.engines.test_ranks import Ranks, end
 from tests.triton.waiting import Streams, until
 from tests.unit.engines.tensorrt_llm.fake_support import environment
 
@@ -50,7 +51,7 @@ SLOW_NULL = {"OPENAI_BLS_ENGINE": "null", "OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS"
 
 
 SERVED = {"cpp": "tensorrt_llm", "beside": "tensorrt_llm_beside"}
-# As tests/triton/cpp_backend/model.py has it.
+# As tests/triton/engines/cpp_backend/model.py has it.
 STAND_IN = "stand_in"
 
 

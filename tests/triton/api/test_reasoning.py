@@ -11,7 +11,7 @@ import pytest
 
 from openai_bls.launcher.testing import RunningServer
 from tests.triton import triton_client
-from tests.triton.browser import Browser, opened
+from tests.triton.playground.browser import Browser, opened
 from tests.triton.reference import load_reference
 
 pytestmark = pytest.mark.triton

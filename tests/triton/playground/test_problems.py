@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from openai_bls.launcher.testing import RunningServer, run_server
-from tests.triton.browser import Browser, Playground, opened
-from tests.triton.test_playground import ATTACKS
+from tests.triton.playground.browser import Browser, Playground, opened
+from tests.triton.playground.test_page import ATTACKS
 
 pytestmark = pytest.mark.triton
 

@@ -22,7 +22,7 @@ from openai import OpenAI
 from openai_bls.core.manifest import load_manifest
 from openai_bls.launcher.tritonserver.ports import Ports, lease_ports
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = [path for path in sys.path if Path(path).name == "site-packages"] or [sysconfig.get_path("purelib")]
 
 

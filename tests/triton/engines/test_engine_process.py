@@ -27,8 +27,8 @@ from tests.triton import triton_client
 from tests.triton.conftest import ANSWERED, CHECKPOINT, SHORT_CHATS
 from tests.triton.conversations import HELLO
 from tests.triton.metrics import find, scrape
-from tests.triton.test_launcher import Launcher, regions
-from tests.triton.test_lifecycle import SLOW_NULL, stub, wait_for_health
+from tests.triton.operation.test_launcher import Launcher, regions
+from tests.triton.operation.test_lifecycle import SLOW_NULL, stub, wait_for_health
 from tests.triton.waiting import Streams, until
 from tests.unit.embedded.adapters import make_adapter
 

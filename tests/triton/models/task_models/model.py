@@ -1,4 +1,4 @@
-"""Models of tests/triton/test_examples.py, told apart by their names: one that classifies, one that hangs."""
+"""Models of tests/triton/models/test_examples.py, told apart by their names: one that classifies, one that hangs."""
 
 import time
 from pathlib import Path

@@ -27,7 +27,7 @@ from tests.triton import triton_client
 from tests.triton.conftest import ROOT
 from tests.triton.conversations import HELLO
 from tests.triton.metrics import find, on_triton, on_v1, scrape, wait_until_told
-from tests.triton.test_launcher import Launcher
+from tests.triton.operation.test_launcher import Launcher
 from tests.triton.waiting import Streams, until
 
 pytestmark = pytest.mark.triton

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.browser import Browser, Playground, opened
+from tests.triton.playground.browser import Browser, Playground, opened
 
 pytestmark = pytest.mark.triton
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BIN = ROOT / ".venv-router" / "bin"
 COMMANDS = {
     "vllm-router": (str(BIN / "vllm-router"), "--log-level", "debug"),

@@ -21,7 +21,7 @@ from openai_bls.launcher.testing import RunningServer, run_server
 from tests.tools import tool
 from tests.triton import triton_client
 from tests.triton.conftest import ROOT
-from tests.triton.otlp_receiver import Receiver, Span, receiving
+from tests.triton.operation.otlp_receiver import Receiver, Span, receiving
 from tests.triton.waiting import PATIENCE_S, until
 from tests.unit.core_support import free_port
 

@@ -43,7 +43,7 @@ def test_a_good_server_passes_every_check(server: RunningServer) -> None:
     done = smoke(*addresses(server))
     assert done.returncode == 0, done.stdout + done.stderr
     *lines, last = done.stdout.splitlines()
-    # On /v1 and on Triton's port; tests/triton/test_examples.py has models for them.
+    # On /v1 and on Triton's port; tests/triton/models/test_examples.py has models for them.
     others = 2 * sum(bool(endpoint.smoke and endpoint.smoke.tasks) for endpoint in ENDPOINTS)
     assert last == f"{len(CHECKS)} checks: {len(CHECKS) - others} ok, 0 not supported, {others} not checked, 0 FAILED"
     assert [line[:38].strip() for line in lines] == [check.name for check in CHECKS]

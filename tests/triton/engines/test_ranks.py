@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from openai_bls.launcher.tritonserver.ports import lease_ports
-from tests.triton.test_launcher import MODEL, PATIENCE, Launcher, add_model, answer, post, regions
+from tests.triton.operation.test_launcher import MODEL, PATIENCE, Launcher, add_model, answer, post, regions
 from tests.triton.waiting import until
 
 pytestmark = pytest.mark.triton

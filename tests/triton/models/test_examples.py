@@ -20,7 +20,7 @@ from openai_bls.launcher.smoke.session import Session, Target
 from openai_bls.launcher.testing import RunningServer, run_server
 from openai_bls.triton_models.server.model_index import GrpcModelIndex, HttpModelIndex
 from tests.triton.conftest import ROOT
-from tests.triton.page_shell import Shell
+from tests.triton.playground.page_shell import Shell
 from tests.triton.waiting import until
 from tests.unit.docs.blocks import all_blocks
 

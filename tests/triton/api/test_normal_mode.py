@@ -14,9 +14,9 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
 from openai_bls.launcher.testing import RunningServer
+from tests.triton.api.test_official_contract import STREAMING, engine_inputs
 from tests.triton.conftest import RAW, ROOT
 from tests.triton.reference import Reference
-from tests.triton.test_official_contract import STREAMING, engine_inputs
 from tests.triton.triton_client import TIMEOUT, generate, generate_stream, infer_input
 
 pytestmark = pytest.mark.triton

@@ -1,0 +1,1 @@
+"""A real server as those who run it see it: start, stop, load, observation, clients, commands."""
