@@ -5,16 +5,9 @@ are only as large as the comparison needs, and small enough that on shared cores
 
 ::
 
-    serve_layer.py          command: contenders side by side, goals
-    stages.py               its stages on one contender's server
-    cells.py, goals.py      its results, held against its goals
-    summary.py              its tables and JSON
+    serve_layer/            command: contenders side by side; stages, cells, goals, tables
     contenders/             servers that are compared, and the small Triton models of the others
-    driver.py, traces.py    client process, one measurement, requests of one run
-    client_http.py          server-sent events over keep-alive connections
-    client_grpc.py          Triton's gRPC streams
-    target.py, events.py    requests that are sent, events that come back
-    processes.py            CPU time of a server's processes
+    clients/                client process: requests of one run, HTTP and gRPC, what comes back, CPU time of a server
 
     older.py                command: this tree next to an older checkout
     overload.py             command: ten times too much load, and many streams of another key
@@ -33,7 +26,7 @@ are only as large as the comparison needs, and small enough that on shared cores
     children.py             calls in processes of their own
     random_checkpoint.py    checkpoints of known shapes with random weights
 
-    stats.py, report.py     numbers and tables
+    report.py               tables
     lengths.py              lengths of prompts and outputs as users' are
     machine.py, options.py  conditions of a run, options of commands
 """

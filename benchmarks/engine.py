@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.asking import Asker
-from benchmarks.stats import percentile_ms
+from benchmarks.clients.stats import percentile_ms
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -20,12 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.clients.driver import Clients, ProbeError, exit_on_sigterm, measure, warm_up
+from benchmarks.clients.target import Plan, http_target, words_for
 from benchmarks.contenders.servers import Setup, prepare
-from benchmarks.driver import Clients, ProbeError, exit_on_sigterm, measure, warm_up
 from benchmarks.machine import conditions
 from benchmarks.options import levels, positive
 from benchmarks.report import markdown_table
-from benchmarks.target import Plan, http_target, words_for
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.testing import RunningServer, run_server
 

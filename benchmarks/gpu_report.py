@@ -9,10 +9,10 @@ from typing import Any
 from benchmarks import build_report, mixed_load, speculation
 from benchmarks.build_report import Result
 from benchmarks.builds import FP8
+from benchmarks.clients.stats import Measurement
 from benchmarks.copying import Load
 from benchmarks.engine import Floor, Level
 from benchmarks.report import MISSING, markdown_table
-from benchmarks.stats import Measurement
 
 MAIN = "auto"
 """Build with the engine's own choices."""

@@ -31,9 +31,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from benchmarks.clients.processes import cpu_used, sample_cpu
 from benchmarks.machine import conditions
 from benchmarks.options import levels, positive
-from benchmarks.processes import cpu_used, sample_cpu
 from benchmarks.report import markdown_table
 from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions

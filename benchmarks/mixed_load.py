@@ -22,10 +22,10 @@ import numpy as np
 
 from benchmarks import lengths
 from benchmarks.asking import Answer, Asker
+from benchmarks.clients.stats import percentile_ms
 from benchmarks.engine import parse_variant, show_log
 from benchmarks.options import levels
 from benchmarks.report import markdown_table
-from benchmarks.stats import percentile_ms
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
 from openai_bls.engines.registry import create_engine
 

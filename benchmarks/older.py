@@ -19,12 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.clients.driver import Clients, ProbeError, exit_on_sigterm, measure, warm_up
+from benchmarks.clients.target import Api, Plan, http_target, words_for
 from benchmarks.contenders.servers import prepare
-from benchmarks.driver import Clients, ProbeError, exit_on_sigterm, measure, warm_up
 from benchmarks.machine import conditions
 from benchmarks.options import levels, positive
 from benchmarks.report import markdown_table
-from benchmarks.target import Api, Plan, http_target, words_for
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.testing import run_server
 

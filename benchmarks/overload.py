@@ -25,11 +25,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from benchmarks.clients.driver import exit_on_sigterm
+from benchmarks.clients.processes import CpuSample, cpu_used, sample_cpu
 from benchmarks.contenders.servers import prepare
-from benchmarks.driver import exit_on_sigterm
 from benchmarks.machine import conditions
 from benchmarks.options import positive
-from benchmarks.processes import CpuSample, cpu_used, sample_cpu
 from benchmarks.report import markdown_table
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.testing import RunningServer, run_server

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from benchmarks.stats import Spread
+from benchmarks.clients.stats import Spread
 
 MISSING = "n/a"
 

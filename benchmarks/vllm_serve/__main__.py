@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.checkpoint_shapes import DEMO, SHAPES
-from benchmarks.driver import Clients, exit_on_sigterm
+from benchmarks.clients.driver import Clients, exit_on_sigterm
 from benchmarks.engine import ROOT
 from benchmarks.machine import conditions
 from benchmarks.options import levels, positive

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import psutil  # type: ignore[import-untyped]
 
-from benchmarks.driver import Clients
-from benchmarks.target import Plan
+from benchmarks.clients.driver import Clients
+from benchmarks.clients.target import Plan
 from benchmarks.vllm_serve.servers import Serving
 
 _WORKER = "VLLM::Worker"

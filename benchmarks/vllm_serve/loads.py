@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from benchmarks.target import Arrivals, Plan, Target
+from benchmarks.clients.target import Arrivals, Plan, Target
 
 _KEYS = 40
 """Required strings of the schema: no answer that it allows ends within 128 tokens."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from benchmarks.clients.stats import Measurement, Spread, known_spread
 from benchmarks.report import MISSING, markdown_table
-from benchmarks.stats import Measurement, Spread, known_spread
 from benchmarks.vllm_serve.death import Death
 from benchmarks.vllm_serve.engine_settings import differences
 from benchmarks.vllm_serve.servers import EMBEDDED, ONE_GPU, OVER_VLLM, VLLM_SERVE

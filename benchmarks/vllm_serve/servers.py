@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from benchmarks.clients.target import Target, http_target
 from benchmarks.engine import ROOT
-from benchmarks.target import Target, http_target
 from openai_bls.launcher.testing import copy_models, run_server
 from openai_bls.launcher.tritonserver.ports import lease_ports
 

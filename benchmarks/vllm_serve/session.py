@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.driver import Clients, measure
+from benchmarks.clients.driver import Clients, measure
+from benchmarks.clients.stats import Measurement, nothing_measured
+from benchmarks.clients.target import Plan, words_for
 from benchmarks.machine import Conditions
-from benchmarks.stats import Measurement, nothing_measured
-from benchmarks.target import Plan, words_for
 from benchmarks.vllm_serve.death import Death, kill_worker
 from benchmarks.vllm_serve.engine_settings import engine_settings
 from benchmarks.vllm_serve.loads import Load

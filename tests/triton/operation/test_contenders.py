@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import serve_layer
+from benchmarks.serve_layer import __main__ as serve_layer
 
 pytestmark = pytest.mark.triton
 

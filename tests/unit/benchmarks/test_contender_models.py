@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import model_config_pb2
 
+from benchmarks.clients.target import http_target, triton_body
 from benchmarks.contenders.servers import CONTENDERS, MAX_MODEL_LEN, MODELS, null_repository
-from benchmarks.target import http_target, triton_body
 from openai_bls.core.manifest import load_manifest
 from openai_bls.triton_models.tensors import models
 

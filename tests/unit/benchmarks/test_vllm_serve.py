@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.checkpoint_shapes import DEMO
-from benchmarks.driver import Clients
+from benchmarks.clients.driver import Clients
+from benchmarks.clients.stats import Measurement
+from benchmarks.clients.target import Arrivals, Plan, bodies, http_target
 from benchmarks.machine import Conditions
-from benchmarks.stats import Measurement
-from benchmarks.target import Arrivals, Plan, bodies, http_target
 from benchmarks.vllm_serve.__main__ import engine_arguments, main, parse, record
 from benchmarks.vllm_serve.engine_settings import differences, engine_settings
 from benchmarks.vllm_serve.loads import json_schema, loads
@@ -33,7 +33,7 @@ from benchmarks.vllm_serve.servers import (
     StartError,
 )
 from benchmarks.vllm_serve.session import Amounts, Cell, Results, Session, merged, read, write
-from tests.unit.benchmarks.bench_stub import stub_server
+from tests.unit.benchmarks.clients.bench_stub import stub_server
 
 _TARGET = http_target("chat", "http://127.0.0.1:1/v1", model="good")
 _MADE = Conditions("command", "2026-11-23T00:00Z", 2, "a CPU", 0.0, {"Python": "3.11"})

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.events import Ending, PayloadReader, StreamFailure, layout_of, payload_reader, read_ending
-from benchmarks.target import Plan
-from benchmarks.traces import Trace
+from benchmarks.clients.events import Ending, PayloadReader, StreamFailure, layout_of, payload_reader, read_ending
+from benchmarks.clients.target import Plan
+from benchmarks.clients.traces import Trace
 
 Seconds = NDArray[np.float64]
 

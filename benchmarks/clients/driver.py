@@ -12,10 +12,10 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from types import TracebackType
 
-from benchmarks.processes import cpu_used, machine_seconds, sample_cpu
-from benchmarks.stats import ClientReport, Measurement, analyse, measurement
-from benchmarks.target import Plan
-from benchmarks.traces import Trace
+from benchmarks.clients.processes import cpu_used, machine_seconds, sample_cpu
+from benchmarks.clients.stats import ClientReport, Measurement, analyse, measurement
+from benchmarks.clients.target import Plan
+from benchmarks.clients.traces import Trace
 
 
 def exit_on_sigterm() -> None:
@@ -42,9 +42,9 @@ def make_requests(plan: Plan) -> tuple[list[Trace], float]:
 
 def _run(plan: Plan) -> list[Trace]:
     if plan.target.api == "grpc":
-        from benchmarks.client_grpc import run_grpc as run
+        from benchmarks.clients.grpc import run_grpc as run
     else:
-        from benchmarks.client_http import run_http as run
+        from benchmarks.clients.http import run_http as run
     if importlib.util.find_spec("uvloop") is None:
         return asyncio.run(run(plan))
     import uvloop

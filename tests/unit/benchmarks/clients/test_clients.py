@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.client_http import run_http
-from benchmarks.driver import make_requests
-from benchmarks.stats import ClientReport, analyse
-from benchmarks.target import Plan, Target, grpc_target, http_target
-from tests.unit.benchmarks.bench_stub import REFUSED, stub_server
-from tests.unit.benchmarks.grpc_stub import grpc_server
+from benchmarks.clients.driver import make_requests
+from benchmarks.clients.http import run_http
+from benchmarks.clients.stats import ClientReport, analyse
+from benchmarks.clients.target import Plan, Target, grpc_target, http_target
+from tests.unit.benchmarks.clients.bench_stub import REFUSED, stub_server
+from tests.unit.benchmarks.clients.grpc_stub import grpc_server
 
 
 @pytest.fixture(scope="module")

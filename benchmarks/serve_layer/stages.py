@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.cells import Cell, Results, Shape, Stage
+from benchmarks.clients.driver import Clients, ProbeError, measure, warm_up
+from benchmarks.clients.stats import Measurement, nothing_measured
+from benchmarks.clients.target import Plan, words_for
 from benchmarks.contenders.servers import Contender, Running, Setup, running
-from benchmarks.driver import Clients, ProbeError, measure, warm_up
-from benchmarks.stats import Measurement, nothing_measured
-from benchmarks.target import Plan, words_for
+from benchmarks.serve_layer.cells import Cell, Results, Shape, Stage
 from openai_bls.launcher.errors import LaunchError
 
 _MANY = 1_000_000

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Awaitable, Callable
 from itertools import cycle
 
-from benchmarks.target import Asked, Plan
+from benchmarks.clients.target import Asked, Plan
 
 _WATCH_INTERVAL_S = 1.0
 

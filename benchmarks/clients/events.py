@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.target import Layout, Target
+from benchmarks.clients.target import Layout, Target
 
 DONE = b"[DONE]"
 _DATA = b"data:"

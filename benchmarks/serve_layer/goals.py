@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from benchmarks.cells import Results, Shape, Value
+from benchmarks.clients.stats import Measurement, Spread
 from benchmarks.contenders.servers import BARE, ENSEMBLE, GRPC, HTTP, OURS, V1
-from benchmarks.stats import Measurement, Spread
+from benchmarks.serve_layer.cells import Results, Shape, Value
 
 GOAL_LEVEL = 64
 """Concurrency at which the throughput goals are judged."""

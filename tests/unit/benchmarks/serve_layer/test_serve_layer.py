@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import serve_layer, stages
-from benchmarks.cells import Cell, Results
+from benchmarks.clients.driver import Clients
+from benchmarks.clients.stats import nothing_measured
+from benchmarks.clients.target import http_target
 from benchmarks.contenders.servers import V1, Contender, Running, Setup
-from benchmarks.driver import Clients
-from benchmarks.goals import judge
 from benchmarks.machine import conditions
-from benchmarks.stages import Session
-from benchmarks.stats import nothing_measured
-from benchmarks.target import http_target
-from tests.unit.benchmarks.bench_results import SHAPE, good_results
-from tests.unit.benchmarks.bench_stub import stub_server
+from benchmarks.serve_layer import __main__ as serve_layer
+from benchmarks.serve_layer import stages
+from benchmarks.serve_layer.cells import Cell, Results
+from benchmarks.serve_layer.goals import judge
+from benchmarks.serve_layer.stages import Session
+from tests.unit.benchmarks.clients.bench_stub import stub_server
+from tests.unit.benchmarks.serve_layer.bench_results import SHAPE, good_results
 
 
 @pytest.fixture(autouse=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from benchmarks.cells import Results, Shape, Stage, Value
+from benchmarks.clients.stats import Measurement, Spread
 from benchmarks.contenders.servers import OURS, OURS_TLS, V1
-from benchmarks.goals import SCALE, Goal, cpu, rate, reference
 from benchmarks.machine import Conditions
 from benchmarks.report import MISSING, compact, markdown_table, number
-from benchmarks.stats import Measurement, Spread
+from benchmarks.serve_layer.cells import Results, Shape, Stage, Value
+from benchmarks.serve_layer.goals import SCALE, Goal, cpu, rate, reference
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """Title, headers, rows."""

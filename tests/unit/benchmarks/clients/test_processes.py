@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.processes import cpu_used, machine_seconds, sample_cpu
+from benchmarks.clients.processes import cpu_used, machine_seconds, sample_cpu
 
 
 def test_the_tree_is_summed_by_name() -> None:

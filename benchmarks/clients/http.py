@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import httptools
 
-from benchmarks.events import EventSplitter, error_message
-from benchmarks.target import Plan, bodies, http_request
-from benchmarks.traces import RequestError, Run, Trace
+from benchmarks.clients.events import EventSplitter, error_message
+from benchmarks.clients.target import Plan, bodies, http_request
+from benchmarks.clients.traces import RequestError, Run, Trace
 
 _READ_BYTES = 1 << 18
 _TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -6,8 +6,8 @@ from collections import Counter
 
 import numpy as np
 
-from benchmarks.cells import Cell, Results, Shape, Stage
-from benchmarks.stats import ClientReport, Measurement, measurement
+from benchmarks.clients.stats import ClientReport, Measurement, measurement
+from benchmarks.serve_layer.cells import Cell, Results, Shape, Stage
 
 SHAPE = Shape(
     levels=(64, 128, 512),

@@ -12,8 +12,8 @@ from dataclasses import replace
 import grpc
 from tritonclient.grpc import service_pb2
 
-from benchmarks.target import Plan, Target, bodies, triton_inputs
-from benchmarks.traces import RequestError, Run, Trace
+from benchmarks.clients.target import Plan, Target, bodies, triton_inputs
+from benchmarks.clients.traces import RequestError, Run, Trace
 
 _METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
 

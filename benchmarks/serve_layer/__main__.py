@@ -16,18 +16,18 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from benchmarks.cells import Results, Shape
+from benchmarks.clients.driver import Clients, exit_on_sigterm
 from benchmarks.contenders.servers import BARE, CONTENDERS, OURS, OURS_TLS, Contender, prepare
-from benchmarks.driver import Clients, exit_on_sigterm
-from benchmarks.goals import Goal, judge
 from benchmarks.machine import Conditions, conditions
 from benchmarks.options import levels, positive
 from benchmarks.report import with_section
-from benchmarks.stages import Session
-from benchmarks.summary import json_document, markdown, terminal
+from benchmarks.serve_layer.cells import Results, Shape
+from benchmarks.serve_layer.goals import Goal, judge
+from benchmarks.serve_layer.stages import Session
+from benchmarks.serve_layer.summary import json_document, markdown, terminal
 from openai_bls.launcher.errors import LaunchError
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 _RESULTS = _ROOT / "benchmarks" / "RESULTS.md"
 _FOLDER = _ROOT / "benchmarks" / "results"
 _NAME = "serve_layer"

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from benchmarks.stats import analyse, measurement
-from benchmarks.target import Plan, http_target
-from benchmarks.traces import Trace
+from benchmarks.clients.stats import analyse, measurement
+from benchmarks.clients.target import Plan, http_target
+from benchmarks.clients.traces import Trace
 
 _PLAN = Plan(http_target("chat", "http://127.0.0.1:1/v1", model="m"), 1, 1, 1, output_tokens=3)
 

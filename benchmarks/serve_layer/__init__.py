@@ -1,0 +1,1 @@
+"""The serving layer next to others: `python -m benchmarks.serve_layer`."""
