@@ -46,7 +46,8 @@ from tests.unit.deploy.support import (
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 DOCS = "".join((ROOT / "docs" / f"{page}.md").read_text("utf-8") for page in ("kubernetes", "kubernetes-nodes"))
-SCALING = "".join((ROOT / "deploy" / name).read_text("utf-8") for name in ("keda/scaledobject.yaml", "prometheus/adapter.yaml"))
+_SCALING = ("keda/scaledobject.yaml", "prometheus/adapter.yaml")
+SCALING = "".join((ROOT / "deploy" / name).read_text("utf-8") for name in _SCALING)
 SETTINGS = (OpenAiBlsSettings, PreprocessingSettings, TensorRtLlmSettings)
 
 
