@@ -1,3 +1,12 @@
+// A chat over Triton's gRPC, streamed. It needs Triton's grpc_service.proto and model_config.proto in a folder protobuf. On Debian:
+//
+//   apt-get install openjdk-17-jdk-headless protobuf-compiler protobuf-compiler-grpc-java-plugin \
+//     libgrpc-java libprotobuf-java libguava-java libnetty-java libperfmark-java libgeronimo-annotation-1.3-spec-java
+//   mkdir -p generated classes
+//   protoc -I protobuf --plugin=protoc-gen-grpc-java=/usr/bin/grpc_java_plugin --java_out=generated --grpc-java_out=generated \
+//     grpc_service.proto model_config.proto
+//   javac -cp '/usr/share/java/*' -d classes generated/inference/*.java Chat.java
+//   java -cp '/usr/share/java/*:classes' Chat localhost:8001
 import inference.GRPCInferenceServiceGrpc;
 import inference.GrpcService.InferParameter;
 import inference.GrpcService.InferTensorContents;

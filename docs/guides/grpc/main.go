@@ -1,3 +1,11 @@
+// A chat over Triton's gRPC, streamed. It needs Triton's grpc_service.proto and model_config.proto in a folder protobuf, protoc
+// with the plugins protoc-gen-go and protoc-gen-go-grpc, and grpc-go from 1.63 on. The files name no Go package, so protoc does:
+//
+//	go mod init chat
+//	packages=Mgrpc_service.proto=./triton,Mmodel_config.proto=./triton
+//	protoc -I protobuf --go_out=. --go-grpc_out=. --go_opt=$packages --go-grpc_opt=$packages grpc_service.proto model_config.proto
+//	go mod tidy
+//	go run . localhost:8001
 package main
 
 import (

@@ -71,7 +71,7 @@ def test_a_client(path: Path, done: Done) -> None:
 
 
 def test_the_protocol_as_go_and_java_write_it(server: RunningServer) -> None:
-    """docs/guides/grpc.md: text in `contents`, chunks behind a length of four bytes, an end that is marked."""
+    """docs/guides/triton.md: text in `contents`, chunks behind a length of four bytes, an end that is marked."""
     import grpc
 
     body = '{"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}'

@@ -46,6 +46,8 @@ from tests.unit.deploy.support import (
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 DOCS = "".join((ROOT / "docs" / f"{page}.md").read_text("utf-8") for page in ("kubernetes", "kubernetes-nodes"))
+_SCALING = ("keda/scaledobject.yaml", "prometheus/adapter.yaml")
+SCALING = "".join((ROOT / "deploy" / name).read_text("utf-8") for name in _SCALING)
 SETTINGS = (OpenAiBlsSettings, PreprocessingSettings, TensorRtLlmSettings)
 
 
@@ -206,7 +208,7 @@ async def test_metrics_are_those_of_the_server() -> None:
     # The KV cache is told as a share.
     assert targets["openai_bls_engine_kv_cache_usage_ratio"] == "850m"
     assert targets["openai_bls_requests_waiting"] == "4"
-    named = set(re.findall(r"\bopenai_bls_(?:engine|requests|generation|time)_\w+", DOCS))
+    named = set(re.findall(r"\bopenai_bls_(?:engine|requests|generation|time)_\w+", DOCS + SCALING))
     assert set(targets) <= named <= told | set(re.findall(r"^# TYPE (\w+) ", page, re.MULTILINE))
     # Counters that have not been counted yet have a type and no line.
     probed = re.findall(r'^    "(openai_bls_\w+)",$', (CHART / "files" / "liveness.py").read_text(), re.MULTILINE)

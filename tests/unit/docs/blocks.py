@@ -31,9 +31,6 @@ NEEDS = {
     "TensorRT-LLM": "an NGC image, or one that derives from it",
     "Docker": "",
     "Kubernetes": "a cluster",
-    "protoc": "the compiler of protocol buffers",
-    "Go": "",
-    "Java": "",
 }
 """What the marker `<!-- needs: a GPU and Docker -->` may name, and what that is where the name does not say it."""
 RUN = ("bash", "python")

@@ -104,6 +104,8 @@ def program(line: str) -> tuple[str, list[str]] | None:
         words = shlex.split(line, comments=True)
     except ValueError:  # part of a body that goes over several lines
         return None
+    if ">>" in words:
+        words = words[: words.index(">>")]
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         name = words.pop(0).partition("=")[0]
         assert is_variable(name) or name in ("MODEL", "ENGINE") or name.startswith("OTEL_"), name

@@ -22,7 +22,7 @@ def test_a_command_is_understood(page: str, command: str, tmp_path: Path, monkey
 
 def test_commands_of_every_program_were_found() -> None:
     found = {(page, (program(command) or ("",))[0]) for page, command in COMMANDS}
-    assert {("docs/guides/several-gpus.md", "build/engine.py"), ("docs/migrate.md", "build/engine.py")} <= found
+    assert {("docs/vllm.md", "openai_bls"), ("docs/migrate.md", "build/engine.py")} <= found
     assert {("docs/serving.md", "build/smoke.py"), ("docs/docker.md", "openai_bls")} <= found
     assert {("docs/serving.md", "openai_bls"), ("docs/models.md", "build/engine.py")} <= found
 

@@ -54,6 +54,6 @@ def test_links_to_files_of_the_repository(site: Path) -> None:
 
 
 def test_needs_are_shown(site: Path) -> None:
-    assert '<p class="needs">Needs Docker and a GPU.</p>' in (site / "guides/tensorrt-llm-image.html").read_text(
+    assert '<p class="needs">Needs Docker and a GPU.</p>' in (site / "guides/gpu-machine.html").read_text(
         encoding="utf-8"
     )

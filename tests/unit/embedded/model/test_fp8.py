@@ -285,7 +285,7 @@ def distance(found: Any, wanted: Any, texts: list[list[int]]) -> QuantDistance:
 
 
 def test_the_distance_of_the_demo_model() -> None:
-    """docs/embedded-models.md has the numbers; a scale that is wrong by a twentieth would double the mean."""
+    """benchmarks/RESULTS.md has the numbers; a scale that is wrong by a twentieth would double the mean."""
     plain, model = (
         AutoModelForCausalLM.from_pretrained(DEMO / "checkpoint", dtype=torch.float32).eval() for _ in range(2)
     )
