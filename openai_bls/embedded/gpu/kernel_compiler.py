@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -80,6 +81,9 @@ def _attention_calls(
 
     heads, kv_heads, size = head_sizes(config)
     page, scale = paged_attention.PAGE_SIZE, size**-0.5
+    with contextlib.suppress(Exception):
+        # Not by one of several threads: Python ends imports that wait for each other with an error.
+        importlib.import_module("openai_bls.embedded.gpu.hopper_attention")
     zeros = functools.partial(torch.zeros, dtype=dtype, device=device)
     yield functools.partial(paged_attention.prompt_kernel, device, dtype, heads, kv_heads, size)
     yield functools.partial(attention_trials.try_paged, device, dtype, heads, kv_heads, size, dtype)

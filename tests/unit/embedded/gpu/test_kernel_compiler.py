@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import msgspec
@@ -28,6 +29,15 @@ def test_all_calls_are_valid(checkpoint: Path) -> None:
     assert len(calls) > 10
     for call in calls:
         call()
+
+
+def test_the_kernel_for_hopper_is_imported_before_threads_start(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "openai_bls.embedded.gpu.hopper_attention"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    list(kernel_compiler._calls(checkpoint, MANIFEST, CPU))
+    assert name in sys.modules
 
 
 def test_calls_for_experts_are_valid(checkpoint: Path) -> None:
