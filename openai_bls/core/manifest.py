@@ -191,6 +191,8 @@ class SelfTestRecord(AnswerRecord, frozen=True, forbid_unknown_fields=True, kw_o
     """Sequences shared forward passes."""
     kv_cache_dtype: str = "auto"
     """`fp8`, or `auto` for the weights' own type."""
+    plain_experts: bool = False
+    """A mixture of experts ran by transformers' own code, not by fused kernels."""
     quant_distance: QuantDistance | None = None
     """Distance from the checkpoint's own weights, where the build quantized them and could compare."""
     fp8_noise: float | None = None

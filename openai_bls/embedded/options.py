@@ -79,7 +79,7 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     speculative_disable_by_batch_size: Positive = 8
     """Sequences in flight beyond which nothing is drafted: wider steps then cost more than they save."""
     fused_ops: bool | None = None
-    """Norms, rotations, gates and projections in fewer operations. None: on a GPU, with paged attention."""
+    """Norms, rotations, gates, projections and experts in fewer operations. None: on a GPU, with paged attention."""
     verify_weights: bool = False
     """Compare the hashes of all files, which reads them whole, before the model is loaded."""
     allow_untested_versions: bool = False

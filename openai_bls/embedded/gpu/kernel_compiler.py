@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -69,6 +70,7 @@ def _calls(folder: Path, manifest: Manifest, device: torch.device) -> Iterator[C
     is_current = device.type != "cuda" or device.index == torch.cuda.current_device()  # which new threads have
     if dtype in paged_attention.HALF and not manifest.quant and is_current:
         yield from _attention_calls(config, manifest.max_model_len, manifest.max_batch_size, dtype, device)
+        yield from _expert_calls(config, dtype, device)
         yield from _layer_calls(config, manifest.max_batch_size, dtype, device)
 
 
@@ -79,6 +81,9 @@ def _attention_calls(
 
     heads, kv_heads, size = head_sizes(config)
     page, scale = paged_attention.PAGE_SIZE, size**-0.5
+    with contextlib.suppress(Exception):
+        # Not by one of several threads: Python ends imports that wait for each other with an error.
+        importlib.import_module("openai_bls.embedded.gpu.hopper_attention")
     zeros = functools.partial(torch.zeros, dtype=dtype, device=device)
     yield functools.partial(paged_attention.prompt_kernel, device, dtype, heads, kv_heads, size)
     yield functools.partial(attention_trials.try_paged, device, dtype, heads, kv_heads, size, dtype)
@@ -97,6 +102,25 @@ def _attention_calls(
         angles = cos_sin[0].expand(count, -1), cos_sin[1].expand(count, -1)
         yield functools.partial(attention_kernels.decode_attention, asked, new, new, cache, cache, *places, angles)
     yield functools.partial(fused_kernels.rotary_to_cache, q, k, k, cos_sin, cache, cache, slots)
+
+
+def _expert_calls(config: Any, dtype: torch.dtype, device: torch.device) -> Iterator[Callable[[], Any]]:
+    """Calls for a mixture of experts whose router is one that `model.fused_experts` knows."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    count = next((found for name in names if isinstance(found := getattr(config, name, None), int)), 0)
+    top = getattr(config, "num_experts_per_tok", None)
+    if not count or not isinstance(top, int):
+        return
+    from openai_bls.embedded.gpu import expert_kernels
+
+    zeros = functools.partial(torch.zeros, dtype=dtype, device=device)
+    size, inner = config.hidden_size, getattr(config, "moe_intermediate_size", None) or config.intermediate_size
+    gate_up, down = (zeros(1, *shape).expand(count, -1, -1) for shape in ((2 * inner, size), (size, inner)))
+    for tokens in expert_kernels.sizes(top, count):
+        chosen = torch.zeros(tokens, top, dtype=torch.int64, device=device)
+        yield functools.partial(expert_kernels.mix, zeros(tokens, size), gate_up, down, chosen, zeros(tokens, top))
+    normalized = bool(getattr(config, "norm_topk_prob", True))
+    yield functools.partial(expert_kernels.choose, zeros(1, count), top, normalized=normalized, dtype=dtype)
 
 
 def _layer_calls(

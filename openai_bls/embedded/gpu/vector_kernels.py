@@ -39,7 +39,7 @@ def _block(at, columns, words, EVEN: tl.constexpr):
 
 
 @triton.jit
-def _number(words, place: tl.constexpr, kind: tl.constexpr):
+def number(words, place: tl.constexpr, kind: tl.constexpr):
     """The number of type `kind` at `place` in each word of 32 bits, in float32."""
     if kind == tl.bfloat16:  # the upper half of a float32
         return (words << 16 if place == 0 else words & -65536).to(tl.float32, bitcast=True)
@@ -74,7 +74,7 @@ def _four_numbers(words, kind: tl.constexpr, NATIVE: tl.constexpr):
             is_pure=True,
             pack=1,
         )
-    return _number(words, 0, kind), _number(words, 1, kind), _number(words, 2, kind), _number(words, 3, kind)
+    return number(words, 0, kind), number(words, 1, kind), number(words, 2, kind), number(words, 3, kind)
 
 
 @triton.jit
@@ -83,13 +83,13 @@ def _added(sums, block, x, weights: tl.constexpr, inputs: tl.constexpr, NATIVE: 
     if weights.primitive_bitwidth == 8:
         a, b, c, d = _four_numbers(block, weights, NATIVE)
         first, second = x.to(tl.int32), (x >> 32).to(tl.int32)
-        sums += a * _number(first, 0, inputs)[None, :]
-        sums += b * _number(first, 1, inputs)[None, :]
-        sums += c * _number(second, 0, inputs)[None, :]
-        sums += d * _number(second, 1, inputs)[None, :]
+        sums += a * number(first, 0, inputs)[None, :]
+        sums += b * number(first, 1, inputs)[None, :]
+        sums += c * number(second, 0, inputs)[None, :]
+        sums += d * number(second, 1, inputs)[None, :]
     else:
-        sums += _number(block, 0, weights) * _number(x, 0, inputs)[None, :]
-        sums += _number(block, 1, weights) * _number(x, 1, inputs)[None, :]
+        sums += number(block, 0, weights) * number(x, 0, inputs)[None, :]
+        sums += number(block, 1, weights) * number(x, 1, inputs)[None, :]
     return sums
 
 

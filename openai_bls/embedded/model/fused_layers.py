@@ -21,6 +21,7 @@ from openai_bls.core.manifest import first_line
 from openai_bls.embedded.attention_spec import LENGTH_DEPENDENT_ROPE
 from openai_bls.embedded.model.fp8_layers import Fp8Linear, joined
 from openai_bls.embedded.model.fused_attention import PROJECTIONS, fuse_attention
+from openai_bls.embedded.model.fused_experts import fuse_experts, fuse_router
 from openai_bls.embedded.model.fusion_trials import close, install, leave, normal
 from openai_bls.embedded.model.vision_forward import language_modules
 
@@ -32,7 +33,8 @@ _PRE_NORM = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
 
 def fuse(model: Any) -> dict[str, int]:
     """Replace what can be replaced in `model`, on a GPU and in half precision; returns how many of which kind."""
-    counts = dict.fromkeys(("norms", "angles", "rotations", "gates", "projections", "vectors", "attentions", "adds"), 0)
+    kinds = ("norms", "angles", "rotations", "gates", "projections", "vectors", "experts", "routers")
+    counts = dict.fromkeys((*kinds, "attentions", "adds"), 0)
     for module in language_modules(model):
         try:
             counts["norms"] += _fuse_norm(module)
@@ -41,6 +43,8 @@ def fuse(model: Any) -> dict[str, int]:
             counts["angles"] += _fuse_angles(module)
             counts["rotations"] += _fuse_rotation(module)
             counts["vectors"] += _use_vector_kernel(module)
+            counts["experts"] += fuse_experts(module)
+            counts["routers"] += fuse_router(module)
             counts["attentions"] += fuse_attention(module)
         except Exception as error:  # of compilers and drivers
             reason = first_line(error)

@@ -10,6 +10,7 @@ import transformers
 
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.manifest import EngineLoadError, SelfTestRecord
+from openai_bls.embedded.model import fused_experts
 from openai_bls.embedded.model.image_inputs import ImageInputs
 from openai_bls.embedded.runners.runner_choice import RunnerChoice
 from openai_bls.embedded.self_test.plain_pass import REMEDY, Sample
@@ -90,6 +91,7 @@ def make_record(model: Any, choice: RunnerChoice, findings: Findings) -> SelfTes
     return SelfTestRecord(
         **_here(model),
         **_recorded(choice),
+        plain_experts=fused_experts.has_plain(model),
         prompts=[sample.prompt for sample in kept],
         token_ids=[sample.answer for sample in kept],
         logprobs=[[round(row[0], 5) for row in sample.logprobs] for sample in kept],

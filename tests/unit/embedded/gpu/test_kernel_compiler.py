@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
+from transformers import AutoConfig, MixtralConfig, Qwen3MoeConfig
 
 from openai_bls.core.manifest import Manifest
 from openai_bls.embedded.gpu import attention_kernels, kernel_compiler
@@ -27,6 +29,29 @@ def test_all_calls_are_valid(checkpoint: Path) -> None:
     assert len(calls) > 10
     for call in calls:
         call()
+
+
+def test_the_kernel_for_hopper_is_imported_before_threads_start(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "openai_bls.embedded.gpu.hopper_attention"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    list(kernel_compiler._calls(checkpoint, MANIFEST, CPU))
+    assert name in sys.modules
+
+
+def test_calls_for_experts_are_valid(checkpoint: Path) -> None:
+    dense = AutoConfig.from_pretrained(checkpoint)
+    assert not list(kernel_compiler._expert_calls(dense, torch.float16, CPU))
+    mixtures = (
+        Qwen3MoeConfig(hidden_size=32, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2),
+        MixtralConfig(hidden_size=32, intermediate_size=16, num_local_experts=2, num_experts_per_tok=1),
+    )
+    for config in mixtures:
+        calls = list(kernel_compiler._expert_calls(config, torch.float16, CPU))
+        assert len(calls) == 6
+        for call in calls:
+            call()
 
 
 def test_weights_of_other_types_have_no_such_kernels(checkpoint: Path) -> None:

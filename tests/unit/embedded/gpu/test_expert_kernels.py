@@ -1,0 +1,181 @@
+"""Mixtures of experts against plain PyTorch: on a GPU, or elsewhere by Triton's interpreter (see conftest.py)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+
+from openai_bls.embedded.gpu import expert_kernels
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+DTYPE = torch.bfloat16 if ON_GPU else torch.float16  # the interpreter multiplies bfloat16 wrongly
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=DTYPE, device=DEVICE)
+
+
+def mixed(
+    x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, chosen: torch.Tensor, scores: torch.Tensor
+) -> torch.Tensor:
+    """The sum in float32."""
+    out = torch.zeros(x.shape, device=x.device)
+    for token, row in enumerate(x.float()):
+        for expert, score in zip(chosen[token].tolist(), scores[token].float(), strict=True):
+            gate, up = functional.linear(row, gate_up[expert].float()).chunk(2, -1)
+            out[token] += score * functional.linear(functional.silu(gate) * up, down[expert].float())
+    return out
+
+
+def choice(tokens: int, experts: int, top: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    chosen = torch.stack([torch.randperm(experts)[:top] for _ in range(tokens)])
+    scores = torch.rand(tokens, top).softmax(-1)
+    return chosen.to(DEVICE, torch.int32), scores.to(DEVICE, dtype)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "top", "size", "inner"),
+    [
+        (1, 8, 2, 96, 80),
+        (1, 6, 3, 160, 48),
+        (2, 8, 2, 96, 80),
+        (16, 5, 3, 64, 48),
+        (17, 8, 2, 96, 80),  # tiles that are not full
+        (60, 2, 1, 64, 32),  # several tiles of an expert
+        (40, 6, 6, 32, 16),
+        (700, 3, 2, 16, 16),  # pairs that several programs count
+    ],
+)
+@pytest.mark.parametrize("score_type", [DTYPE, torch.float32])
+def test_sums(tokens: int, experts: int, top: int, size: int, inner: int, score_type: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, gate_up, down = normal(tokens, size), normal(experts, 2 * inner, size), normal(experts, size, inner)
+    gate_up, down = gate_up * size**-0.5, down * inner**-0.5
+    chosen, scores = choice(tokens, experts, top, score_type)
+    found = expert_kernels.mix(x, gate_up, down, chosen, scores)
+    assert found.dtype == DTYPE
+    torch.testing.assert_close(found.float(), mixed(x, gate_up, down, chosen, scores), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize(("experts", "top"), [(8, 2), (6, 3), (5, 5), (4, 1)])
+@pytest.mark.parametrize("normalized", [True, False])
+def test_choices(experts: int, top: int, normalized: bool) -> None:
+    torch.manual_seed(0)
+    logits = normal(7, experts) * 4
+    scores, chosen = expert_kernels.choose(logits, top, normalized=normalized, dtype=torch.float32)
+    wanted, places = logits.float().softmax(-1).topk(top)
+    if normalized:
+        wanted = wanted / wanted.sum(-1, keepdim=True)
+    torch.testing.assert_close(scores, wanted)
+    assert torch.equal(logits.gather(1, chosen), logits.gather(1, places))
+
+
+def test_no_token_chooses_an_expert_twice() -> None:
+    logits = torch.zeros(5, 6, dtype=DTYPE, device=DEVICE)
+    logits[1] = torch.inf
+    logits[2] = -torch.inf
+    logits[3] = torch.nan
+    logits[4, :5] = -torch.inf
+    scores, chosen = expert_kernels.choose(logits, 4, normalized=True, dtype=DTYPE)
+    assert chosen[:4].tolist() == [[0, 1, 2, 3]] * 4  # of equals the first
+    assert chosen[4].tolist() == [5, 0, 1, 2]
+    assert scores[4].tolist() == [1, 0, 0, 0]
+    assert scores[3].isnan().all()  # which what comes of the token shows
+
+
+def test_many_tokens_need_no_list_of_theirs_to_be_full() -> None:
+    """Tiles of experts that nobody chose, and columns that are left over, write nothing."""
+    torch.manual_seed(0)
+    x, gate_up, down = normal(20, 32), normal(40, 32, 32), normal(40, 32, 16)
+    chosen = torch.full((20, 1), 39, dtype=torch.int32, device=DEVICE)
+    order, owners = expert_kernels._ordered(chosen, 40, 16)
+    assert owners.tolist() == [39, 39] + [-1] * (len(owners) - 2)
+    assert order[:32].tolist() == [*range(20), *[20] * 12]
+    scores = torch.ones(20, 1, dtype=DTYPE, device=DEVICE)
+    found = expert_kernels.mix(x, gate_up, down, chosen, scores)
+    wanted = mixed(x, gate_up, down, chosen, scores)
+    torch.testing.assert_close(found.float(), wanted, rtol=0.02, atol=0.02 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("shared_kib", [227, 163, 99, 64])
+def test_tiles_fit_the_memory_that_programs_share(shared_kib: int, gated: bool) -> None:
+    tiles = [pair[not gated] for pair in (expert_kernels._FEW, *expert_kernels._TILES.values(), expert_kernels._MANY)]
+    for tile in tiles:
+        found = tile.fitting(shared_kib * 1024, gated=gated)
+        each = 2 * found.block * (found.rows + found.outputs * (1 + gated))
+        assert each * found.stages <= shared_kib * 1024
+        assert found._replace(block=tile.block, stages=tile.stages) == tile
+        assert found == tile or shared_kib < 227
+
+
+def test_what_is_taken() -> None:
+    x, chosen, scores = normal(3, 8), torch.zeros(3, 2, dtype=torch.int64), normal(3, 2)
+    assert expert_kernels.takes(x, chosen, scores)
+    assert expert_kernels.takes(x, chosen, scores.float())
+    assert not expert_kernels.takes(x.float(), chosen, scores)
+    assert not expert_kernels.takes(x[:0], chosen[:0], scores[:0])
+    assert not expert_kernels.takes(x, chosen, scores.double())
+    assert not expert_kernels.takes(normal(8, 3).T, chosen, scores)
+
+
+_COMPILE_FOR_HOPPER = """
+import sys
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+from openai_bls.embedded.gpu import dependent_launch, expert_kernels
+
+TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
+
+def compiled(kernel, grid):
+    def launch(*arguments, **named):
+        options = {name: named.pop(name) for name in ("num_warps", "launch_pdl") if name in named}
+        given = dict(zip(kernel.arg_names, arguments)) | named
+        signature = {name: TYPES[one.dtype] if isinstance(one, torch.Tensor) else "i32" for name, one in given.items()}
+        constants = {name: one for name, one in given.items() if name.isupper()}
+        signature |= dict.fromkeys(constants, "constexpr")
+        values = {(kernel.arg_names.index(name),): one for name, one in constants.items()}
+        source = ASTSource(kernel, {name: signature[name] for name in kernel.arg_names}, values, {})
+        found = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+        print(kernel.__name__, "wgmma.mma_async" in found.asm["ptx"])
+    return launch
+
+def zeros(*shape):
+    return torch.zeros(*shape, dtype=torch.bfloat16)
+
+JITFunction.__getitem__ = compiled
+dependent_launch.options = lambda device: {"DEPENDENT": True, "launch_pdl": True}
+tokens, experts, top, size, inner = map(int, sys.argv[1:])
+expert_kernels.choose(zeros(tokens, experts), top, normalized=True, dtype=torch.bfloat16)
+chosen = torch.zeros(tokens, top, dtype=torch.int64)
+weights = zeros(experts, 2 * inner, size), zeros(experts, size, inner)
+expert_kernels.mix(zeros(tokens, size), *weights, chosen, zeros(tokens, top))
+"""
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "top", "size", "inner", "kernels"),
+    [
+        (1, 60, 4, 96, 48, ["choose", "one_gate", "one_down"]),
+        (3, 60, 4, 96, 48, ["choose", "products", "products wgmma", "sum"]),  # sizes that are no multiples of blocks
+        (900, 8, 2, 96, 48, ["choose", "count", "order", "products wgmma", "products wgmma", "sum"]),
+    ],
+)
+def test_kernels_compile_for_hopper(
+    tokens: int, experts: int, top: int, size: int, inner: int, kernels: list[str], tmp_path: Path
+) -> None:
+    """Which the interpreter, that knows no types, does not show."""
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", _COMPILE_FOR_HOPPER, *map(str, (tokens, experts, top, size, inner))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    found = [line.replace("_kernel False", "").replace("_kernel True", " wgmma") for line in done.stdout.splitlines()]
+    assert found == kernels
