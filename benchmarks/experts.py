@@ -29,10 +29,10 @@ from benchmarks.asking import Asker
 from benchmarks.build_report import Result, speed_table
 from benchmarks.checkpoint_shapes import DEMO, SHAPES, configuration
 from benchmarks.children import attempt, in_child
+from benchmarks.clients.target import prompt_text
 from benchmarks.engine import Level, Variant, Work, measured, run_level
 from benchmarks.options import levels
 from benchmarks.report import markdown_table
-from benchmarks.target import prompt_text
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
 
 _ROUNDS = 12
