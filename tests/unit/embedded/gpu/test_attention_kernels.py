@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from openai_bls.embedded import fp8_numbers
+from openai_bls.embedded.attention_spec import Scoring
 from openai_bls.embedded.gpu import (
     attention_kernels,
     fp8_kernels,
@@ -91,6 +92,75 @@ def test_mixed(dtype: torch.dtype, heads: int, kv_heads: int, size: int) -> None
         size**-0.5,
     )
     close(found[:29], wanted[:29])
+
+
+def scored(window: int, cap: float, heads: int, dtype: torch.dtype) -> tuple[Scoring, Scoring]:
+    """Scoring of a layer with sinks if it has a cap or a small window, and the same in float32 on the CPU."""
+    sinks = 2 * normal(heads, dtype=dtype) if cap or window == 17 else None
+    wide = None if sinks is None else sinks.float().cpu()
+    return Scoring(window, cap, sinks), Scoring(window, cap, wide)
+
+
+SCORINGS = [(17, 0.0), (64, 0.0), (200, 1.5), (1000, 0.0), (0, 1.5)]
+"""Windows, and caps of the scores."""
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 2, 256), (8, 1, 64)])
+@pytest.mark.parametrize("processors", [1, 40])
+@pytest.mark.parametrize(("window", "cap"), SCORINGS)
+def test_decoding_with_windows(
+    dtype: torch.dtype, heads: int, kv_heads: int, size: int, processors: int, window: int, cap: float
+) -> None:
+    torch.manual_seed(0)
+    lengths = [1, 17, 18, 65, 300, 0]
+    pages = torch.randperm(120, device=DEVICE).to(torch.int32).view(6, 20)
+    key_cache, value_cache = (normal(120 * PAGE, kv_heads, size, dtype=dtype) for _ in range(2))
+    wide = [cache.float().cpu() for cache in (key_cache, value_cache)]
+    q, k, v = (normal(6, rows, size, dtype=dtype) for rows in (heads, kv_heads, kv_heads))
+    scoring, wide_scoring = scored(window, cap, heads, dtype)
+    places = PAGE, size**-0.5, processors, None
+    found = attention_kernels.decode_attention(
+        q, k, v, key_cache, value_cache, pages, ends(*lengths), *places, scoring=scoring
+    )
+    q, k, v = (x.float().cpu() for x in (q, k, v))
+    wanted = reference_kernels.decode_attention(
+        q, k, v, wide[0], wide[1], pages.cpu(), ends(*lengths).cpu(), *places, scoring=wide_scoring
+    )
+    close(found[:5], wanted[:5])
+    assert not found[5].any()
+    close(key_cache, wide[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 2, 256), (8, 1, 64)])
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize(("window", "cap"), SCORINGS)
+def test_mixed_with_windows(
+    dtype: torch.dtype,
+    heads: int,
+    kv_heads: int,
+    size: int,
+    split: bool,
+    window: int,
+    cap: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attention_kernels, "_LEAST_SHARE_TILES", 1)
+    torch.manual_seed(0)
+    queries, keys = ends(1, 7, 70, 1, 0), ends(290, 7, 333, 1, 0)
+    q = normal(80, heads, size, dtype=dtype)
+    k, v = (normal(640, kv_heads, size, dtype=dtype) for _ in range(2))
+    slots = torch.randperm(640, device=DEVICE)[:631]
+    scoring, wide_scoring = scored(window, cap, heads, dtype)
+    found = attention_kernels.mixed_attention(
+        q, k, v, slots, queries, keys, size**-0.5, split_keys=split, scoring=scoring
+    )
+    q, k, v = (x.float().cpu() for x in (q, k, v))
+    wanted = reference_kernels.mixed_attention(
+        q, k, v, slots.cpu(), queries.cpu(), keys.cpu(), size**-0.5, scoring=wide_scoring
+    )
+    close(found[:79], wanted[:79])
 
 
 @pytest.mark.parametrize("processors", [1, 12])
