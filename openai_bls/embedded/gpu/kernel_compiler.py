@@ -133,7 +133,7 @@ def _expert_calls(config: Any, dtype: torch.dtype, device: torch.device) -> Iter
 def _layer_calls(
     config: Any, max_batch_size: int, dtype: torch.dtype, device: torch.device
 ) -> Iterator[Callable[[], Any]]:
-    from openai_bls.embedded.gpu import few_rows_kernels, fused_kernels
+    from openai_bls.embedded.gpu import few_rows_kernels, fused_kernels, token_kernels
 
     heads, kv_heads, size = head_sizes(config)
     zeros = functools.partial(torch.zeros, dtype=dtype, device=device)
@@ -155,8 +155,8 @@ def _layer_calls(
     )
     frequencies = torch.zeros(size // 2, device=device)
     yield functools.partial(fused_kernels.angles, integers(1, 2), frequencies, 1.0, dtype)
-    yield functools.partial(fused_kernels.carry_over, integers(1, 2), integers(2), integers(2))
+    yield functools.partial(token_kernels.carry_over, integers(1, 2), integers(2), integers(2))
     for rows in (1, 16, 32, 64, 128, 256):
         if rows <= max_batch_size:
             columns = 2048 + config.vocab_size % 16
-            yield functools.partial(fused_kernels.argmax, zeros(rows, columns), integers(rows), integers(rows))
+            yield functools.partial(token_kernels.argmax, zeros(rows, columns), integers(rows), integers(rows))
