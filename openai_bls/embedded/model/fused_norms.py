@@ -89,9 +89,11 @@ def fuse_adds(layer: Any, norm_after: Any, *, is_last: bool) -> int:
         if kept is not None:
             hidden_states = hidden_states.index_select(1, kept)
         hidden_states = within.add(hidden_states, attended, before_within)
-        return after.add(hidden_states, layer.mlp(fused[0](hidden_states)), before_after)
+        made = layer.mlp(fused[0](hidden_states))
+        return after.add(hidden_states, made[0] if isinstance(made, tuple) else made, before_after)
 
-    if not _adds_alike(layer, forward, norm_after):
+    # gpt-oss wants the scores of its router as well.
+    if not any(_adds_alike(layer, forward, norm_after, mlp) for mlp in (_Moved(2), _Moved(2, None))):
         return leave(layer)
     layer.forward, layer.narrows = forward, narrows
     return 1
@@ -121,20 +123,24 @@ class _Moved(nn.Module):  # type: ignore[misc]
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def _adds_alike(layer: Any, forward: Callable[..., torch.Tensor], norm_after: Any) -> bool:
+def _adds_alike(layer: Any, forward: Callable[..., torch.Tensor], norm_after: Any, mlp: _Moved) -> bool:
     """True if `forward` does with attention and the feed-forward layer what the original of `layer` does."""
     original = type(layer).forward
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     named = [name for name, parameter in inspect.signature(original).parameters.items() if parameter.kind in kinds]
     arguments = {name: object() for name in (*named[2:], "another")}  # after the layer itself and its input
-    stand_ins = {"self_attn": _Moved(1, None), "mlp": _Moved(2)}
+    stand_ins = {"self_attn": _Moved(1, None), "mlp": mlp}
     before = {name: layer._modules[name] for name in stand_ins}
     weight = layer.input_layernorm.weight
     layer._modules.update(stand_ins)
     try:
         for rows in (1, 3):
             trial = normal(1, rows, len(weight), of=layer.input_layernorm)
-            wanted, found = original(layer, trial, **arguments), forward(trial, **arguments)
+            try:
+                wanted = original(layer, trial, **arguments)
+            except (TypeError, ValueError):  # of what the feed-forward layer gives
+                return False
+            found = forward(trial, **arguments)
             if not close([found, norm_after(found)], [wanted, type(norm_after).forward(norm_after, wanted)]):
                 return False
     finally:

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from transformers.models.gemma3 import modeling_gemma3
 
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.embedded import gpu
 from openai_bls.embedded.attention_spec import PLAIN, Scoring
 from openai_bls.embedded.gpu import paged_attention
+from openai_bls.embedded.model import fused_layers
 from openai_bls.embedded.runners import preparation
 from openai_bls.embedded.runners.runner_choice import RunnerChoice
 from openai_bls.embedded.runners.scheduler import supports_fast_path
@@ -24,8 +26,12 @@ from tests.architectures.checkpoint import MAX_LENGTH, WINDOW, make_checkpoint
 from tests.architectures.comparison import answers, difference, expected, prompts
 from tests.architectures.table import CASES
 from tests.unit.embedded.gpu import reference_kernels
+from tests.unit.embedded.model.test_fused_layers import kernels
 from tests.unit.engines.engine_support import Recorder
 
+__all__ = ["kernels"]  # fixtures
+
+ROTATION_OF_GEMMA = modeling_gemma3.apply_rotary_pos_emb
 MODELS = ["gemma2", "gemma3_text", "gpt_oss", "mistral", "olmo3", "qwen2"]
 
 
@@ -80,6 +86,27 @@ def test_answers_with_windows(checkpoint: Path) -> None:
         assert set(reference_kernels.calls) == {"decode", "mixed"}
         assert max(recorder.deltas(100 + i)[0].cached_tokens for i in range(len(wanted))) > 0
         assert WINDOW in {layer.window for layer in cache._openai_bls_layers.values()}
+
+
+@pytest.mark.usefixtures("on_paged", "kernels")
+@pytest.mark.parametrize("checkpoint", ["gemma3_text", "gpt_oss"], indirect=True)
+def test_answers_of_fused_layers(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows and sinks go with the step; gpt-oss gives angles for half of a head."""
+
+    def set_attention(model: Any, *_: Any) -> None:
+        paged_attention.use(model, "paged")
+        layers = model.config.num_hidden_layers
+        found = fused_layers.fuse(model)
+        assert (found["attentions"], found["adds"]) == (layers, layers)
+
+    monkeypatch.setattr(modeling_gemma3, "apply_rotary_pos_emb", ROTATION_OF_GEMMA)  # `fuse` sets it
+    monkeypatch.setattr(preparation, "set_attention", set_attention)
+    wanted = expected(checkpoint)
+    for engine, recorder in started(checkpoint):
+        reference_kernels.calls.clear()
+        found = answers(engine, recorder, 0, prompts())
+        assert [difference(*pair) for pair in zip(found, wanted, strict=True)] == [""] * len(wanted)
+        assert set(reference_kernels.calls) == {"rotate and decode", "mixed"}
 
 
 LAYER = paged_attention._Layer(torch.empty(0), torch.empty(0), group=0, page_size=32, window=8)
