@@ -9,7 +9,7 @@ from typing import Any
 _OTHER_FEATURES = ("position_bias", "softcap", "s_aux", "output_attentions")
 """Arguments by which a model asks attention for more than the softmax of masked products."""
 SCORING = ("softcap", "s_aux")
-"""Those of them that `Scoring` has."""
+"""Arguments among them that `Scoring` has."""
 LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 """Rotary embeddings of which all sequences of a pass get the one of the longest."""
 

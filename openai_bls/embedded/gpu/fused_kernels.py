@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import triton
 import triton.language as tl
@@ -16,13 +18,15 @@ from openai_bls.embedded.gpu.dependent_launch import start_next, wait
 
 
 @triton.jit
-def _normed(x, weight, epsilon, kind: tl.constexpr, SIZE: tl.constexpr, OFFSET: tl.constexpr):
-    """RMS norm of a row in float32, in the type `kind`; with OFFSET, the factors are 1 more than the weight."""
+def _normed(x, weight, epsilon, kind: tl.constexpr, SIZE: tl.constexpr, FORM: tl.constexpr):
+    """RMS norm of a row in float32, in the type `kind`."""
     scaled = x * tl.rsqrt(tl.sum(x * x, 0) / SIZE + epsilon)
-    if OFFSET:
-        found = (scaled * (1.0 + weight.to(tl.float32))).to(kind)
-    else:
+    if FORM == "early":
         found = (scaled.to(kind).to(tl.float32) * weight).to(kind)
+    elif FORM == "late":
+        found = (scaled * weight.to(tl.float32)).to(kind)
+    else:
+        found = (scaled * (1.0 + weight.to(tl.float32))).to(kind)
     return found
 
 
@@ -41,7 +45,7 @@ def _rms_norm_kernel(
     PARTS: tl.constexpr,
     ADD: tl.constexpr,
     BEFORE: tl.constexpr,
-    OFFSET: tl.constexpr,
+    FORM: tl.constexpr,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     DEPENDENT: tl.constexpr,
@@ -65,12 +69,12 @@ def _rms_norm_kernel(
     x = tl.load(at + columns, mask=mask, other=0.0).to(tl.float32)
     if ADD:
         if BEFORE:
-            x = _normed(x, before, epsilon, kind, SIZE, OFFSET).to(tl.float32)
+            x = _normed(x, before, epsilon, kind, SIZE, FORM).to(tl.float32)
         x += tl.load(residual_ptr + row * residual_row + columns, mask=mask, other=0.0).to(tl.float32)
         total = x.to(sum_ptr.dtype.element_ty)
         tl.store(sum_ptr + row * SIZE + columns, total, mask=mask)
         x = total.to(tl.float32)
-    tl.store(out_ptr + row * SIZE + columns, _normed(x, weight, epsilon, kind, SIZE, OFFSET), mask=mask)
+    tl.store(out_ptr + row * SIZE + columns, _normed(x, weight, epsilon, kind, SIZE, FORM), mask=mask)
 
 
 @triton.jit
@@ -175,17 +179,22 @@ def _angles_kernel(position_ptr, frequency_ptr, cos_ptr, sin_ptr, scaling, HALF:
     tl.store(sin_ptr + to + HALF, sin, mask=mask)
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float, offset: bool = False) -> torch.Tensor:
+NormForm = Literal["early", "late", "offset"]
+"""How a norm comes to its factors: numbers are rounded before they are multiplied by the weight (Llama), or after it
+(gpt-oss); or the factors are 1 more than the weight, and rounded after it (Gemma)."""
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float, form: NormForm = "early") -> torch.Tensor:
     """`weight * x / rms(x)` over the last dimension, rounded as transformers does.
 
     Args:
         x: any shape; a row's numbers contiguous.
         weight: [size].
-        epsilon: what is added to the mean square.
-        offset: the factors are 1 more than `weight`, as Gemma's are, and nothing is rounded before they are.
+        epsilon: number that is added to the mean square.
+        form: how it comes to its factors.
     """
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _norm_rows(x, None, weight, epsilon, offset, None, None, out)
+    _norm_rows(x, None, weight, epsilon, form, None, None, out)
     return out
 
 
@@ -194,12 +203,12 @@ def add_rms_norm(
     residual: torch.Tensor,
     weight: torch.Tensor,
     epsilon: float,
-    offset: bool = False,
+    form: NormForm = "early",
     before: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`residual + x`, and `rms_norm` of that; with `before`, `x` stands for its `rms_norm` with that weight."""
     total, out = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
-    _norm_rows(x, residual, weight, epsilon, offset, before, total, out)
+    _norm_rows(x, residual, weight, epsilon, form, before, total, out)
     return total, out
 
 
@@ -208,7 +217,7 @@ def _norm_rows(
     residual: torch.Tensor | None,
     weight: torch.Tensor,
     epsilon: float,
-    offset: bool,
+    form: NormForm,
     before: torch.Tensor | None,
     total: torch.Tensor | None,
     out: torch.Tensor,
@@ -231,7 +240,7 @@ def _norm_rows(
         PARTS=rows.shape[1],
         ADD=total is not None,
         BEFORE=before is not None,
-        OFFSET=offset,
+        FORM=form,
         SIZE=size,
         BLOCK=triton.next_power_of_2(size),
         num_warps=8 if size > 512 else 1,

@@ -51,7 +51,7 @@ def fuse_attention(module: Any) -> int:
 _Angles = tuple[torch.Tensor, torch.Tensor]
 """Cosine and sine."""
 _latest: dict[str, tuple[torch.Tensor, _Angles]] = {}
-"""By device: the cosine of the latest angles that came for half of a head, and these for a whole one."""
+"""Latest angles for half of a head, by device: their cosine, and the angles for a whole head."""
 
 
 def _whole(angles: _Angles, size: int) -> _Angles:

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from openai_bls.embedded.model.fusion_trials import close, install, leave, normal
 
+if TYPE_CHECKING:
+    from openai_bls.embedded.gpu.fused_kernels import NormForm
+
 _PRE_NORM = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
 """Modules of a decoder layer that adds to the residual stream twice, each time what it computes from a norm of that."""
 _FOUR_NORMS = _PRE_NORM | {"pre_feedforward_layernorm", "post_feedforward_layernorm"}
-"""Those of one that adds norms of what it computes (Gemma 2 and 3)."""
+"""Modules of one that adds norms of what it computes (Gemma 2 and 3)."""
+
+_ROWS = 16
+"""Rows by which forms of a norm are told apart: by their rounding."""
 
 
 class FusedNorm:
     """RMS norm, which may have been computed together with the residual add before it."""
 
-    def __init__(self, weight: torch.Tensor, epsilon: float, *, offset: bool = False) -> None:
+    def __init__(self, weight: torch.Tensor, epsilon: float, form: NormForm) -> None:
         """Take the place of a norm.
 
         Args:
             weight: factors, [size].
-            epsilon: what is added to the mean square.
-            offset: the factors are 1 more than `weight`, and nothing is rounded before they are.
+            epsilon: number that is added to the mean square.
+            form: how it comes to its factors.
         """
         from openai_bls.embedded.gpu import fused_kernels
 
         self._add_norm = fused_kernels.add_rms_norm
         self._rms_norm = fused_kernels.rms_norm
-        self.weight, self.kind = weight, (epsilon, offset)
+        self.weight, self.kind = weight, (epsilon, form)
         self._ready: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def add(self, residual: torch.Tensor, x: torch.Tensor, before: torch.Tensor | None = None) -> torch.Tensor:
@@ -54,10 +61,18 @@ def fuse_norm(module: Any) -> int:
     if not name.endswith("RMSNorm") or weight is None or weight.dim() != 1:
         return 0
     if hasattr(module, "variance_epsilon"):
-        return install(module, FusedNorm(weight, module.variance_epsilon), module)
+        norms = [FusedNorm(weight, module.variance_epsilon, form) for form in ("early", "late")]
+        return install(module, max(norms, key=functools.partial(_equal, module)), module)
     if "Gemma" in name and hasattr(module, "eps"):
-        return install(module, FusedNorm(weight, module.eps, offset=True), module)
+        return install(module, FusedNorm(weight, module.eps, "offset"), module)
     return 0
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def _equal(module: Any, norm: FusedNorm) -> int:
+    """Numbers of some random rows that `norm` makes exactly as the original does."""
+    trial = normal(1, _ROWS, len(norm.weight), of=module)
+    return int((norm(trial) == type(module).forward(module, trial)).sum())
 
 
 def fuse_adds(layer: Any, norm_after: Any, *, is_last: bool) -> int:
@@ -99,7 +114,7 @@ def fuse_adds(layer: Any, norm_after: Any, *, is_last: bool) -> int:
     return 1
 
 
-def _norms_of_sums(layer: Any, kinds: set[tuple[float, bool]]) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _norms_of_sums(layer: Any, kinds: set[tuple[float, NormForm]]) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Weights of the norms of what a layer of four norms adds; None if they are of another kind than the others."""
     norms = [layer.post_attention_layernorm.forward, layer.post_feedforward_layernorm.forward]
     if not all(isinstance(norm, FusedNorm) and {norm.kind} == kinds for norm in norms):

@@ -55,10 +55,24 @@ def test_norms_of_gemma(dtype: torch.dtype) -> None:
     heads = normal(1, 5, 400, dtype=dtype)[..., 10:394].view(1, 5, 4, 96)
     x, residual = (normal(1, 5, 96, dtype=dtype) for _ in range(2))
     with torch.no_grad():
-        close(fused_kernels.rms_norm(heads, norms[0].weight, 1e-6, True), norms[0](heads))
-        total, normed = fused_kernels.add_rms_norm(x, residual, norms[0].weight, 1e-6, True, norms[1].weight)
+        close(fused_kernels.rms_norm(heads, norms[0].weight, 1e-6, "offset"), norms[0](heads))
+        total, normed = fused_kernels.add_rms_norm(x, residual, norms[0].weight, 1e-6, "offset", norms[1].weight)
         close(total, residual + norms[1](x))
         close(normed, norms[0](total))
+
+
+@pytest.mark.parametrize("form", ["early", "late"])
+def test_where_a_norm_is_rounded(form: fused_kernels.NormForm) -> None:
+    torch.manual_seed(0)
+    x, weight = normal(1, 50, 96, dtype=torch.float16), normal(96, dtype=torch.float16)
+    scaled = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6)
+    wanted = {"early": weight * scaled.to(x.dtype), "late": (weight.float() * scaled).to(x.dtype)}
+    equal = {
+        name: float((fused_kernels.rms_norm(x, weight, 1e-6, form) == one).float().mean())
+        for name, one in wanted.items()
+    }
+    assert equal[form] > 0.99
+    assert min(equal.values()) < 0.9
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

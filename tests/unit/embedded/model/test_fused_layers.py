@@ -36,13 +36,16 @@ def plain_angles(positions: Any, frequencies: Any, scaling: float, dtype: Any) -
     return (found.cos() * scaling).to(dtype), (found.sin() * scaling).to(dtype)
 
 
-def rms_norm(x: Any, weight: Any, epsilon: float, offset: bool = False) -> Any:
-    return (weight + offset) * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon)
+def rms_norm(x: Any, weight: Any, epsilon: float, form: str = "early") -> Any:
+    scaled = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + epsilon)
+    if form == "early":
+        scaled = scaled.to(x.dtype)
+    return ((weight.float() + (form == "offset")) * scaled).to(x.dtype)
 
 
-def add_rms_norm(x: Any, residual: Any, weight: Any, epsilon: float, offset: bool = False, before: Any = None) -> Any:
-    total = residual + (x if before is None else rms_norm(x, before, epsilon, offset))
-    return total, rms_norm(total, weight, epsilon, offset)
+def add_rms_norm(x: Any, residual: Any, weight: Any, epsilon: float, form: str = "early", before: Any = None) -> Any:
+    total = residual + (x if before is None else rms_norm(x, before, epsilon, form))
+    return total, rms_norm(total, weight, epsilon, form)
 
 
 def replace_kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -116,7 +119,7 @@ def test_logits_are_the_same(model: Any) -> None:
 
 
 def test_what_comes_out_different_is_left_alone(model: Any, kernels: Any) -> None:
-    kernels.rms_norm = lambda x, weight, epsilon: x
+    kernels.rms_norm = lambda x, weight, epsilon, form: x
     kernels.rotary = lambda q, k, cos, sin: (q, k)
     before = logits(model)
     counts = {

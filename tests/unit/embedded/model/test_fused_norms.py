@@ -9,8 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.gemma3 import modeling_gemma3
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRMSNorm
+from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
-from openai_bls.embedded.model import fused_layers
+from openai_bls.embedded.model import fused_layers, fused_norms
 from tests.architectures.checkpoint import make_checkpoint
 from tests.architectures.table import CASES
 from tests.unit.embedded.model.test_fused_layers import kernels, logits
@@ -62,3 +64,12 @@ def test_layers_of_four_norms_in_another_order_are_left_alone(gemma: Any, monkey
     before = logits(gemma)
     assert fused_layers.fuse(gemma)["adds"] == 0
     torch.testing.assert_close(logits(gemma), before, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize(("norm", "form"), [(Qwen2RMSNorm, "early"), (GptOssRMSNorm, "late")])
+def test_a_norm_is_rounded_where_the_original_is(norm: Any, form: str) -> None:
+    module = norm(64, eps=1e-6).to(torch.bfloat16)
+    torch.nn.init.normal_(module.weight)
+    assert fused_norms.fuse_norm(module) == 1
+    assert module.forward.kind == (1e-6, form)
