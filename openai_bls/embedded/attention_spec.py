@@ -2,13 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Collection, Mapping
 from typing import Any
 
 _OTHER_FEATURES = ("position_bias", "softcap", "s_aux", "output_attentions")
 """Arguments by which a model asks attention for more than the softmax of masked products."""
+SCORING = ("softcap", "s_aux")
+"""Arguments among them that `Scoring` has."""
 LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 """Rotary embeddings of which all sequences of a pass get the one of the longest."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scoring:
+    """What a layer does with the scores of its queries and keys besides the softmax."""
+
+    window: int = 0
+    """Keys that a query sees, its own included; 0 is all."""
+    cap: float = 0.0
+    """Bound of the scores: `cap * tanh(score / cap)` stands for each; 0 is none."""
+    sinks: Any = None
+    """[heads], a score for each head that takes part in its softmax and has no value; None is none."""
+
+
+PLAIN = Scoring()
+"""The softmax of all scores."""
+
+
+def layer_windows(config: Any) -> list[int]:
+    """Keys that a query of each layer sees, its own included, by the configuration of a language model; 0 is all.
+
+    Raises:
+        NotImplementedError: it is not told by these layers' kinds and one window.
+    """
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        kinds = ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
+    others = set(kinds) - {"full_attention", "sliding_attention"}
+    if others:
+        raise NotImplementedError(f"layers of type {', '.join(sorted(others))}")
+    if "sliding_attention" not in kinds:
+        return [0] * len(kinds)
+    if not isinstance(window, int) or window < 1:
+        raise NotImplementedError(f"a sliding window of {window}")
+    return [window if kind == "sliding_attention" else 0 for kind in kinds]
 
 
 def head_sizes(config: Any) -> tuple[int, int, int]:
@@ -29,14 +68,15 @@ def rope_types(config: Any) -> set[str]:
     return {str(part["rope_type"]) for part in rope_parameters(config) if part.get("rope_type")}
 
 
-def other_feature(arguments: Mapping[str, Any]) -> str | None:
-    """The first of the other features that a call asks for; None if it asks for none."""
-    asked = (name for name in _OTHER_FEATURES if arguments.get(name) is not None and arguments[name] is not False)
+def other_feature(arguments: Mapping[str, Any], known: Collection[str] = ()) -> str | None:
+    """The first of the other features that a call asks for, but for `known` ones; None if it asks for none."""
+    features = (name for name in _OTHER_FEATURES if name not in known)
+    asked = (name for name in features if arguments.get(name) is not None and arguments[name] is not False)
     return next(asked, None)
 
 
-def refuse_features(arguments: Mapping[str, Any], refusal: str) -> None:
-    """Raise `refusal`, in which {} is the feature, where a call asks for one of the other features."""
-    name = other_feature(arguments)
+def refuse_features(arguments: Mapping[str, Any], refusal: str, known: Collection[str] = ()) -> None:
+    """Raise `refusal`, in which {} is the feature, where a call asks for one of the other features, but for `known`."""
+    name = other_feature(arguments, known)
     if name is not None:
         raise NotImplementedError(refusal.format(name))

@@ -59,8 +59,9 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model."""
     attention: Attention = "auto"
     """Implementation of attention. `paged` reads the KV cache in place, by kernels of our own; `varlen` gathers it for
-    PyTorch's flash attention; the others are transformers'. `auto` is eager for models that need it, else sdpa on a
-    CPU, and on a GPU the first of paged, flash attention where installed, varlen and sdpa that can be used."""
+    PyTorch's flash attention; the others are transformers'. `auto` is sdpa on a CPU, and on a GPU the first of
+    paged, flash attention where installed, varlen and sdpa that can be used; models that need it have eager instead of
+    varlen and sdpa."""
     cuda_graphs: bool | None = None
     """Replay captured CUDA graphs. None: on a GPU, with an attention that allows it (paged and flash attention)."""
     async_batching: bool | None = None

@@ -13,15 +13,16 @@ from typing import Any
 import torch
 import triton
 
+from openai_bls.embedded.attention_spec import PLAIN, Scoring
 from openai_bls.embedded.gpu import dependent_launch
 from openai_bls.embedded.gpu.attention_programs import (
+    LOG2_E,
     decode_kernel,
     join_kernel,
     join_mixed_kernel,
     mixed_kernel,
 )
 
-LOG2_E = 1.4426950408889634
 ANY_QUERIES = 2**30
 """More queries than a sequence has."""
 _MIN_ROWS = 16
@@ -68,6 +69,11 @@ def _splits(programs: int, processors: int) -> int:
     return wanted
 
 
+def _factors(scale: float, cap: float) -> tuple[float, float]:
+    """Factor of the scores and their bound, as the programs take them: for powers of two, see `capped`."""
+    return (2 * scale / cap * LOG2_E, cap * LOG2_E) if cap else (scale * LOG2_E, 0.0)
+
+
 def decode_attention(
     query: torch.Tensor,
     new_key: torch.Tensor,
@@ -80,6 +86,7 @@ def decode_attention(
     scale: float,
     processors: int,
     angles: tuple[torch.Tensor, torch.Tensor] | None = None,
+    scoring: Scoring = PLAIN,
 ) -> torch.Tensor:
     """Attention of one new token a sequence over its pages; the new key and value are written there too.
 
@@ -95,6 +102,7 @@ def decode_attention(
         scale: factor of the scores.
         processors: number of multiprocessors of the device.
         angles: cosine and sine [sequences, size] of the position, if `query` and `new_key` are to be rotated by them.
+        scoring: window, cap and sinks of the layer.
 
     Returns:
         [sequences, heads, size].
@@ -104,6 +112,10 @@ def decode_attention(
     dims = triton.next_power_of_2(size)
     splits = _splits(count * kv_heads, processors)
     least = _LEAST_DECODE_TILES if splits <= _FEW_SPLITS else 1
+    if scoring.window:
+        shares = triton.cdiv(triton.cdiv(scoring.window, _DECODE_TOKENS), least)
+        splits = min(splits, triton.next_power_of_2(shares))
+    factor, cap = _factors(scale, scoring.cap)
     out = query.new_empty(count, heads, size)
     sums = query.new_empty((count, heads, splits, dims) if splits > 1 else (1,), dtype=torch.float32)
     stats = query.new_empty((count, heads, splits, 2) if splits > 1 else (1,), dtype=torch.float32)
@@ -118,10 +130,13 @@ def decode_attention(
         value_cache,
         pages,
         key_ends,
+        scoring.sinks,
         out,
         sums,
         stats,
-        scale * LOG2_E,
+        factor,
+        cap,
+        scoring.window,
         query.stride(0),
         query.stride(1),
         new_key.stride(0),
@@ -142,6 +157,9 @@ def decode_attention(
         SPLITS=splits,
         LEAST_TILES=least,
         LARGEST=largest(key_cache.dtype),
+        WINDOWED=scoring.window > 0,
+        CAPPED=scoring.cap > 0,
+        SINKS=scoring.sinks is not None,
         num_warps=4,
         num_stages=3,
         **dependent_launch.options(query.device, early=False),
@@ -152,12 +170,14 @@ def decode_attention(
             stats,
             key_ends,
             out,
+            scoring.window,
             HEADS=heads,
             SIZE=size,
             DIMS=dims,
             TILE=_DECODE_TOKENS,
             SPLITS=splits,
             LEAST_TILES=least,
+            WINDOWED=scoring.window > 0,
             num_warps=4,
             **dependent_launch.options(query.device),
         )
@@ -174,6 +194,7 @@ def mixed_attention(
     scale: float,
     most_queries: int = ANY_QUERIES,
     split_keys: bool = False,
+    scoring: Scoring = PLAIN,
 ) -> torch.Tensor:
     """Causal attention of packed sequences of any lengths; the last query of each sees all its keys.
 
@@ -187,6 +208,7 @@ def mixed_attention(
         scale: factor of the scores.
         most_queries: most queries of a sequence; longer sequences are left out, their rows are zero.
         split_keys: several programs share the keys of a query, which pays where contexts are long.
+        scoring: window, cap and sinks of the layer.
 
     Returns:
         [queries, heads, size]; rows past the last query are zero.
@@ -198,6 +220,7 @@ def mixed_attention(
     count = query_ends.shape[0] - 1
     out = query.new_zeros(queries, heads, size)
     splits = _MIXED_SPLITS if split_keys else 1
+    factor, cap = _factors(scale, scoring.cap)
     sums = query.new_empty((queries, heads, splits, dims) if split_keys else (1,), dtype=torch.float32)
     stats = query.new_empty((queries, heads, splits, 2) if split_keys else (1,), dtype=torch.float32)
     shares = torch.zeros((queries, heads) if split_keys else (1,), dtype=torch.int32, device=query.device)
@@ -208,13 +231,16 @@ def mixed_attention(
         slots,
         query_ends,
         key_ends,
+        scoring.sinks,
         out,
         sums,
         stats,
         shares,
         count,
         most_queries,
-        scale * LOG2_E,
+        factor,
+        cap,
+        scoring.window,
         query.stride(0),
         query.stride(1),
         key.stride(0),
@@ -230,6 +256,9 @@ def mixed_attention(
         TILE=_MIXED_TOKENS,
         SPLITS=splits,
         LEAST_TILES=_LEAST_SHARE_TILES,
+        WINDOWED=scoring.window > 0,
+        CAPPED=scoring.cap > 0,
+        SINKS=scoring.sinks is not None,
         num_warps=4,
         num_stages=_mixed_stages(query.device, rows, dims),
     )

@@ -18,6 +18,26 @@ import triton.language as tl
 from openai_bls.embedded.gpu.dependent_launch import start_next, wait
 
 LEAST_SCORE = tl.constexpr(-1e30)
+LOG2_E = 1.4426950408889634
+_LOG2_E = tl.constexpr(LOG2_E)
+
+
+@triton.jit
+def capped(scores, cap, CAPPED: tl.constexpr):
+    """Scores, or with CAPPED `cap * tanh(x)`, where a score is `2 * x * log2(e)`."""
+    if CAPPED:
+        scores = cap - 2.0 * cap / (tl.exp2(scores) + 1.0)
+    return scores
+
+
+@triton.jit
+def first_share(best, total, sinks_ptr, head, mask, split, SINKS: tl.constexpr):
+    """The running maximum and sum of a softmax before its first key: with SINKS, the first share has the heads' own."""
+    if SINKS:
+        sink = tl.load(sinks_ptr + head, mask=mask, other=0.0).to(tl.float32) * _LOG2_E
+        best = tl.where(split == 0, sink, best)
+        total = tl.where(split == 0, total + 1.0, total)
+    return best, total
 
 
 @triton.jit
@@ -55,7 +75,7 @@ def rotated(x, opposite, cos, sin, in_first_half):
     return (along + (turned * sin).to(x.dtype).to(tl.float32)).to(x.dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window"])
 def decode_kernel(
     q_ptr,
     new_k_ptr,
@@ -66,10 +86,13 @@ def decode_kernel(
     v_ptr,
     table_ptr,
     ends_ptr,
+    sinks_ptr,
     out_ptr,
     sums_ptr,
     stats_ptr,
     scale,
+    cap,
+    window,
     q_token,
     q_head,
     new_k_token,
@@ -90,11 +113,14 @@ def decode_kernel(
     SPLITS: tl.constexpr,
     LEAST_TILES: tl.constexpr,
     LARGEST: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    SINKS: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
     """One new token of one sequence, for the query heads that share a key head, over a share of the keys.
 
-    With ROTATE, queries and the new key come without their position.
+    With ROTATE, queries and the new key come without their position. With WINDOWED, the last `window` keys count alone.
     """
     if DEPENDENT:
         start_next()
@@ -103,8 +129,9 @@ def decode_kernel(
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
     length = tl.load(ends_ptr + seq + 1) - tl.load(ends_ptr + seq)
-    share = tl.maximum(tl.cdiv(tl.cdiv(length, TILE), SPLITS), LEAST_TILES) * TILE
-    first = split * share
+    span = tl.minimum(length, window) if WINDOWED else length
+    share = tl.maximum(tl.cdiv(tl.cdiv(span, TILE), SPLITS), LEAST_TILES) * TILE
+    first = length - span + split * share
     last = tl.minimum(length, first + share)
     rows = tl.arange(0, ROWS)
     dims = tl.arange(0, DIMS)
@@ -131,6 +158,7 @@ def decode_kernel(
     newest = length - 1
     best = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
+    best, total = first_share(best, total, sinks_ptr, head, rows < GROUP, split, SINKS)
     sums = tl.zeros([ROWS, DIMS], tl.float32)
     for start in range(first, tl.minimum(last, newest), TILE):
         position = start + offsets
@@ -140,21 +168,22 @@ def decode_kernel(
         mask = cached[:, None] & in_size[None, :]
         k = tl.load(k_ptr + at[:, None] + dims[None, :], mask=mask, other=0.0).to(q.dtype)
         v = tl.load(v_ptr + at[:, None] + dims[None, :], mask=mask, other=0.0).to(q.dtype)
-        scores = tl.where(cached[None, :], tl.dot(q, tl.trans(k)) * scale, float("-inf"))
+        scores = capped(tl.dot(q, tl.trans(k)) * scale, cap, CAPPED)
+        scores = tl.where(cached[None, :], scores, float("-inf"))
         best, total, sums = add_tile(scores, v, best, total, sums)
     if (newest >= first) & (newest < last):
         page = tl.load(table + newest // PAGE).to(tl.int64)
         at = (page * PAGE + newest % PAGE) * slot_stride + kv_head * SIZE
         tl.store(k_ptr + at + dims, narrowed(new_k, k_ptr.dtype.element_ty, LARGEST), mask=in_size)
         tl.store(v_ptr + at + dims, narrowed(new_v, v_ptr.dtype.element_ty, LARGEST), mask=in_size)
-        score = tl.sum(q.to(tl.float32) * new_k.to(tl.float32)[None, :], 1) * scale
+        score = capped(tl.sum(q.to(tl.float32) * new_k.to(tl.float32)[None, :], 1) * scale, cap, CAPPED)
         higher = tl.maximum(best, score)
         weight = tl.exp2(score - higher)
         shrink = tl.exp2(best - higher)
         total = total * shrink + weight
         sums = sums * shrink[:, None] + weight[:, None] * new_v.to(tl.float32)[None, :]
         best = higher
-    if (length <= share) & (split == 0):
+    if (span <= share) & (split == 0):
         result = tl.where((total > 0)[:, None], sums / total[:, None], 0.0)
         to = out_ptr + (token * HEADS + head[:, None]) * SIZE + dims[None, :]
         tl.store(to, result.to(out_ptr.dtype.element_ty), mask=q_mask)
@@ -165,18 +194,20 @@ def decode_kernel(
         tl.store(stats_ptr + row * 2 + 1, total, mask=rows < GROUP)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window"])
 def join_kernel(
     sums_ptr,
     stats_ptr,
     ends_ptr,
     out_ptr,
+    window,
     HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     DIMS: tl.constexpr,
     TILE: tl.constexpr,
     SPLITS: tl.constexpr,
     LEAST_TILES: tl.constexpr,
+    WINDOWED: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
     """Put the shares of `decode_kernel` together, where there is more than one."""
@@ -186,11 +217,12 @@ def join_kernel(
     seq = tl.program_id(0)
     row = seq.to(tl.int64) * HEADS + tl.program_id(1)
     length = tl.load(ends_ptr + seq + 1) - tl.load(ends_ptr + seq)
-    share = tl.maximum(tl.cdiv(tl.cdiv(length, TILE), SPLITS), LEAST_TILES) * TILE
-    if length > share:
+    span = tl.minimum(length, window) if WINDOWED else length
+    share = tl.maximum(tl.cdiv(tl.cdiv(span, TILE), SPLITS), LEAST_TILES) * TILE
+    if span > share:
         splits = tl.arange(0, SPLITS)
         dims = tl.arange(0, DIMS)
-        used = splits * share < length
+        used = splits * share < span
         best = tl.load(stats_ptr + (row * SPLITS + splits) * 2, mask=used, other=float("-inf"))
         total = tl.load(stats_ptr + (row * SPLITS + splits) * 2 + 1, mask=used, other=0.0)
         weights = tl.where(used, tl.exp2(best - tl.max(best, 0)), 0.0)
@@ -200,7 +232,7 @@ def join_kernel(
         tl.store(out_ptr + row * SIZE + dims, result.to(out_ptr.dtype.element_ty), mask=dims < SIZE)
 
 
-@triton.jit(do_not_specialize=["count", "most_queries"])
+@triton.jit(do_not_specialize=["count", "most_queries", "window"])
 def mixed_kernel(
     q_ptr,
     k_ptr,
@@ -208,6 +240,7 @@ def mixed_kernel(
     slots_ptr,
     query_ends_ptr,
     key_ends_ptr,
+    sinks_ptr,
     out_ptr,
     sums_ptr,
     stats_ptr,
@@ -215,6 +248,8 @@ def mixed_kernel(
     count,
     most_queries,
     scale,
+    cap,
+    window,
     q_token,
     q_head,
     k_slot,
@@ -230,10 +265,13 @@ def mixed_kernel(
     TILE: tl.constexpr,
     SPLITS: tl.constexpr,
     LEAST_TILES: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    SINKS: tl.constexpr,
 ):
     """ROWS / WIDTH consecutive queries of one sequence, for the query heads that share a key head.
 
-    With SPLITS above 1, over a share of the keys.
+    With SPLITS above 1, over a share of the keys. With WINDOWED, each sees the last `window` keys up to its own.
     """
     block = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -256,8 +294,10 @@ def mixed_kernel(
     length = tl.load(key_ends_ptr + seq + 1) - k0
     past = length - queries
     end = past + tl.minimum(first + TOKENS, queries)
-    share = tl.maximum(tl.cdiv(tl.cdiv(end, TILE), SPLITS), LEAST_TILES) * TILE if SPLITS > 1 else end
-    begin = split * share
+    lowest = tl.maximum(past + first + 1 - window, 0) if WINDOWED else 0
+    span = end - lowest
+    share = tl.maximum(tl.cdiv(tl.cdiv(span, TILE), SPLITS), LEAST_TILES) * TILE if SPLITS > 1 else span
+    begin = lowest + split * share
     if (first < queries) & (queries <= most_queries) & (begin < end):
         rows = tl.arange(0, ROWS)
         dims = tl.arange(0, DIMS)
@@ -272,18 +312,22 @@ def mixed_kernel(
         # Not minus infinity: there are rows that see no key of the last share.
         best = tl.full([ROWS], LEAST_SCORE, tl.float32)
         total = tl.zeros([ROWS], tl.float32)
+        best, total = first_share(best, total, sinks_ptr, head, is_row, split, SINKS)
         sums = tl.zeros([ROWS, DIMS], tl.float32)
-        # Every query of the block sees all keys of the first tiles.
-        seen_by_all = (past + first + 1) // TILE * TILE
         last = tl.minimum(end, begin + share)
-        for start in range(begin, tl.minimum(seen_by_all, last), TILE):
-            slot = tl.load(slots_ptr + k0 + start + offsets).to(tl.int64)
-            k_at = k_ptr + slot[:, None] * k_slot + kv_head * k_head + dims[None, :]
-            v_at = v_ptr + slot[:, None] * v_slot + kv_head * v_head + dims[None, :]
-            k = tl.load(k_at, mask=in_size[None, :], other=0.0).to(q.dtype)
-            v = tl.load(v_at, mask=in_size[None, :], other=0.0).to(q.dtype)
-            best, total, sums = add_tile(tl.dot(q, tl.trans(k)) * scale, v, best, total, sums)
-        for start in range(tl.maximum(seen_by_all, begin), last, TILE):
+        seen_by_all = begin
+        if not WINDOWED:
+            # Every query of the block sees all keys of the first tiles.
+            seen_by_all = tl.maximum((past + first + 1) // TILE * TILE, begin)
+            for start in range(begin, tl.minimum(seen_by_all, last), TILE):
+                slot = tl.load(slots_ptr + k0 + start + offsets).to(tl.int64)
+                k_at = k_ptr + slot[:, None] * k_slot + kv_head * k_head + dims[None, :]
+                v_at = v_ptr + slot[:, None] * v_slot + kv_head * v_head + dims[None, :]
+                k = tl.load(k_at, mask=in_size[None, :], other=0.0).to(q.dtype)
+                v = tl.load(v_at, mask=in_size[None, :], other=0.0).to(q.dtype)
+                scores = capped(tl.dot(q, tl.trans(k)) * scale, cap, CAPPED)
+                best, total, sums = add_tile(scores, v, best, total, sums)
+        for start in range(seen_by_all, last, TILE):
             position = start + offsets
             present = position < end
             slot = tl.load(slots_ptr + k0 + position, mask=present, other=0).to(tl.int64)
@@ -293,18 +337,20 @@ def mixed_kernel(
             k = tl.load(k_at, mask=mask, other=0.0).to(q.dtype)
             v = tl.load(v_at, mask=mask, other=0.0).to(q.dtype)
             seen = present[None, :] & (position[None, :] <= (past + token)[:, None])
-            scores = tl.where(seen, tl.dot(q, tl.trans(k)) * scale, LEAST_SCORE)
+            if WINDOWED:
+                seen &= position[None, :] > (past + token - window)[:, None]
+            scores = tl.where(seen, capped(tl.dot(q, tl.trans(k)) * scale, cap, CAPPED), LEAST_SCORE)
             best, total, sums = add_tile(scores, v, best, total, sums)
         row = at * HEADS + head
         if SPLITS > 1:
             if split == 0:
-                tl.store(shares_ptr + row, tl.cdiv(end, share) + tl.zeros([ROWS], tl.int32), mask=is_row)
-            if share < end:
+                tl.store(shares_ptr + row, tl.cdiv(span, share) + tl.zeros([ROWS], tl.int32), mask=is_row)
+            if share < span:
                 part = row * SPLITS + split
                 tl.store(sums_ptr + part[:, None] * DIMS + dims[None, :], sums, mask=is_row[:, None])
                 tl.store(stats_ptr + part * 2, best, mask=is_row)
                 tl.store(stats_ptr + part * 2 + 1, total, mask=is_row)
-        if share >= end:
+        if share >= span:
             result = sums / total[:, None]
             tl.store(out_ptr + row[:, None] * SIZE + dims[None, :], result.to(out_ptr.dtype.element_ty), mask=q_mask)
 

@@ -7,6 +7,10 @@ from collections.abc import Callable
 
 import torch
 
+from openai_bls.embedded.attention_spec import PLAIN, Scoring
+
+LONGEST_WINDOW = 100
+"""Keys of a window that a trial reaches."""
 _CLOSE = 0.03  # of attention over standard normal values in half precision
 _ROUNDED = 0.07  # relative, of a number in e4m3
 
@@ -14,14 +18,24 @@ Flash = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.
 """Flash attention for packed sequences: queries, keys, values, where sequences end in them, longest ones, scale."""
 
 
-def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+def reference(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, scoring: Scoring = PLAIN
+) -> torch.Tensor:
     """Causal attention of one sequence, [queries, heads, size] over [keys, key heads, size]."""
     groups = q.shape[1] // k.shape[1]
     k, v = (x.float().repeat_interleave(groups, 1) for x in (k, v))
     scores = torch.einsum("qhd,khd->hqk", q.float(), k) * scale
+    if scoring.cap:
+        scores = scoring.cap * torch.tanh(scores / scoring.cap)
     queries, keys = q.shape[0], k.shape[0]
     ahead = torch.ones(queries, keys, dtype=torch.bool, device=q.device).triu(keys - queries + 1)
-    return torch.einsum("hqk,khd->qhd", scores.masked_fill(ahead, -torch.inf).softmax(-1), v)
+    if scoring.window:
+        ahead |= torch.ones_like(ahead).tril(keys - queries - scoring.window)
+    scores = scores.masked_fill(ahead, -torch.inf)
+    if scoring.sinks is None:
+        return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
+    sinks = scoring.sinks.float()[:, None, None].expand(-1, queries, 1)
+    return torch.einsum("hqk,khd->qhd", torch.cat([scores, sinks], -1).softmax(-1)[..., :-1], v)
 
 
 def require_close(found: torch.Tensor, wanted: torch.Tensor) -> None:
@@ -47,7 +61,13 @@ def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Ten
 
 
 def try_paged(
-    device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, size: int, cache_dtype: torch.dtype
+    device: torch.device,
+    dtype: torch.dtype,
+    heads: int,
+    kv_heads: int,
+    size: int,
+    cache_dtype: torch.dtype,
+    scoring: Scoring = PLAIN,
 ) -> None:
     """Decoding and a mixed step on random numbers; raises if they do not run or are wrong."""
     from openai_bls.embedded.gpu import attention_kernels
@@ -75,7 +95,7 @@ def try_paged(
     for processors, angles in itertools.product((1, attention_kernels.processors(device)), (None, (cos, sin))):
         q, k, v = plain
         out = attention_kernels.decode_attention(
-            q, k, v, key_cache, value_cache, pages, key_ends, page_size, scale, processors, angles
+            q, k, v, key_cache, value_cache, pages, key_ends, page_size, scale, processors, angles, scoring
         )
         if angles is not None:
             q, k = (_rotated(x, cos, sin) for x in (q, k))
@@ -83,19 +103,19 @@ def try_paged(
         written = (wide_keys[last], wide_values[last])
         wide_keys[last], wide_values[last] = k, v  # which are not rounded in their own step
         for i, places in enumerate(_pieces(slots, keys)):
-            require_close(out[i : i + 1], reference(q[i : i + 1], wide_keys[places], wide_values[places], scale))
+            wanted = reference(q[i : i + 1], wide_keys[places], wide_values[places], scale, scoring)
+            require_close(out[i : i + 1], wanted)
         for found, new in zip(written, (k, v), strict=True):
             if not torch.allclose(found, new, rtol=_ROUNDED, atol=_ROUNDED):
                 raise ArithmeticError("a trial left other keys and values in the cache than the new ones")
     queries = [1, 20, 70]
     q = normal(96, heads, size)
-    out = attention_kernels.mixed_attention(
-        q, key_cache, value_cache, slots, ends([*queries, 0], device), ends([1, 33, 200, 0], device), scale
-    )
+    bounds = slots, ends([*queries, 0], device), ends([1, 33, 200, 0], device)
+    out = attention_kernels.mixed_attention(q, key_cache, value_cache, *bounds, scale, scoring=scoring)
     wide_keys, wide_values = key_cache.to(dtype), value_cache.to(dtype)
     parts = zip(_pieces(q, queries), _pieces(out, queries), _pieces(slots, keys), strict=True)
     for asked, answered, places in parts:
-        require_close(answered, reference(asked, wide_keys[places], wide_values[places], scale))
+        require_close(answered, reference(asked, wide_keys[places], wide_values[places], scale, scoring))
 
 
 def try_varlen(

@@ -1,9 +1,11 @@
 """Triton kernels for what transformers does in several small operations, rounded where transformers rounds."""
 
-# ruff: noqa: ANN001, ANN202, N803, PLR0124
+# ruff: noqa: ANN001, ANN202, N803
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-not-found"
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 import triton
@@ -13,46 +15,71 @@ from openai_bls.embedded.gpu import dependent_launch
 from openai_bls.embedded.gpu.attention_kernels import largest
 from openai_bls.embedded.gpu.attention_programs import narrowed
 from openai_bls.embedded.gpu.dependent_launch import start_next, wait
-from openai_bls.engines.not_finite import NOT_FINITE
+
+
+@triton.jit
+def _normed(x, weight, epsilon, kind: tl.constexpr, SIZE: tl.constexpr, FORM: tl.constexpr):
+    """RMS norm of a row in float32, in the type `kind`."""
+    scaled = x * tl.rsqrt(tl.sum(x * x, 0) / SIZE + epsilon)
+    if FORM == "early":
+        found = (scaled.to(kind).to(tl.float32) * weight).to(kind)
+    elif FORM == "late":
+        found = (scaled * weight.to(tl.float32)).to(kind)
+    else:
+        found = (scaled * (1.0 + weight.to(tl.float32))).to(kind)
+    return found
 
 
 @triton.jit
 def _rms_norm_kernel(
     x_ptr,
     residual_ptr,
+    before_ptr,
     weight_ptr,
     sum_ptr,
     out_ptr,
     epsilon,
     x_row,
+    x_part,
     residual_row,
+    PARTS: tl.constexpr,
     ADD: tl.constexpr,
+    BEFORE: tl.constexpr,
+    FORM: tl.constexpr,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """One row; with ADD, of the sum with a row of the residual stream, which is written as well."""
+    """One of the PARTS of a row; with ADD, of the sum with a row of the residual stream, which is written as well.
+
+    With BEFORE, the norm of the row goes into the sum.
+    """
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < SIZE
     if DEPENDENT:
         start_next()
     weight = tl.load(weight_ptr + columns, mask=mask, other=0.0)
+    if BEFORE:
+        before = tl.load(before_ptr + columns, mask=mask, other=0.0)
     if DEPENDENT:
         wait()
-    x = tl.load(x_ptr + row * x_row + columns, mask=mask, other=0.0).to(tl.float32)
+    kind: tl.constexpr = out_ptr.dtype.element_ty
+    at = x_ptr + row // PARTS * x_row + row % PARTS * x_part
+    x = tl.load(at + columns, mask=mask, other=0.0).to(tl.float32)
     if ADD:
+        if BEFORE:
+            x = _normed(x, before, epsilon, kind, SIZE, FORM).to(tl.float32)
         x += tl.load(residual_ptr + row * residual_row + columns, mask=mask, other=0.0).to(tl.float32)
         total = x.to(sum_ptr.dtype.element_ty)
         tl.store(sum_ptr + row * SIZE + columns, total, mask=mask)
         x = total.to(tl.float32)
-    scaled = x * tl.rsqrt(tl.sum(x * x, 0) / SIZE + epsilon)
-    rounded = scaled.to(out_ptr.dtype.element_ty).to(tl.float32)
-    tl.store(out_ptr + row * SIZE + columns, (rounded * weight).to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(out_ptr + row * SIZE + columns, _normed(x, weight, epsilon, kind, SIZE, FORM), mask=mask)
 
 
 @triton.jit
-def _silu_mul_kernel(x_ptr, out_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
+def _gated_kernel(x_ptr, out_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr, GELU: tl.constexpr, DEPENDENT: tl.constexpr):
+    """`silu(gate) * up`, or with GELU, by the hyperbolic tangent; the gate is the first half of a row."""
     if DEPENDENT:
         start_next()
         wait()
@@ -61,7 +88,9 @@ def _silu_mul_kernel(x_ptr, out_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr, DE
     mask = columns < SIZE
     gate = tl.load(x_ptr + row * 2 * SIZE + columns, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(x_ptr + row * 2 * SIZE + SIZE + columns, mask=mask, other=0.0).to(tl.float32)
-    active = (gate / (1.0 + tl.exp(-gate))).to(out_ptr.dtype.element_ty).to(tl.float32)
+    # With u = sqrt(2 / pi) * (x + 0.044715 * x ** 3), (1 + tanh(u)) / 2 is the sigmoid of 2 * u.
+    slope = 1.5957691216057308 * gate * (1.0 + 0.044715 * gate * gate) if GELU else gate
+    active = (gate / (1.0 + tl.exp(-slope))).to(out_ptr.dtype.element_ty).to(tl.float32)
     tl.store(out_ptr + row * SIZE + columns, (active * up).to(out_ptr.dtype.element_ty), mask=mask)
 
 
@@ -150,78 +179,36 @@ def _angles_kernel(position_ptr, frequency_ptr, cos_ptr, sin_ptr, scaling, HALF:
     tl.store(sin_ptr + to + HALF, sin, mask=mask)
 
 
-@triton.jit(do_not_specialize=["count"])
-def _carry_over_kernel(ids_ptr, carried_ptr, previous_ptr, count, BLOCK: tl.constexpr):
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = place < count
-    row = tl.load(carried_ptr + place, mask=mask, other=-1)
-    token = tl.maximum(tl.load(previous_ptr + row, mask=row >= 0, other=0), 0)
-    tl.store(ids_ptr + place, token, mask=row >= 0)
+NormForm = Literal["early", "late", "offset"]
+"""How a norm comes to its factors: numbers are rounded before they are multiplied by the weight (Llama), or after it
+(gpt-oss); or the factors are 1 more than the weight, and rounded after it (Gemma)."""
 
 
-@triton.jit
-def _first_highest(values, places):
-    """The highest of `values`, and the least of `places` that it is at."""
-    highest = tl.max(values, 0)
-    return highest, tl.min(tl.where(values == highest, places, 2147483647), 0)
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float, form: NormForm = "early") -> torch.Tensor:
+    """`weight * x / rms(x)` over the last dimension, rounded as transformers does.
 
-
-@triton.jit(do_not_specialize=["size", "row_stride"])
-def _argmax_kernel(
-    x_ptr,
-    out_ptr,
-    values_ptr,
-    places_ptr,
-    counters_ptr,
-    size,
-    row_stride,
-    NOT_FINITE: tl.constexpr,
-    SPLITS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """A share of one row; the last program of a row to arrive puts the shares together.
-
-    A NaN counts as infinity, and an infinite maximum has the place NOT_FINITE.
+    Args:
+        x: any shape; a row's numbers contiguous.
+        weight: [size].
+        epsilon: number that is added to the mean square.
+        form: how it comes to its factors.
     """
-    row = tl.program_id(0).to(tl.int64)
-    split = tl.program_id(1)
-    share = tl.cdiv(tl.cdiv(size, BLOCK), SPLITS) * BLOCK
-    first = split * share
-    last = tl.minimum(size, first + share)
-    columns = tl.arange(0, BLOCK)
-    best = tl.full([BLOCK], float("-inf"), tl.float32)
-    places = tl.minimum(first + columns, size - 1)
-    for start in range(first, last, BLOCK):
-        place = start + columns
-        x = tl.load(x_ptr + row * row_stride + place, mask=place < last, other=float("-inf")).to(tl.float32)
-        x = tl.where(x == x, x, float("inf"))
-        higher = x > best
-        best = tl.where(higher, x, best)
-        places = tl.where(higher, place, places)
-    highest, found = _first_highest(best, places)
-    tl.store(values_ptr + row * SPLITS + split, highest)
-    tl.store(places_ptr + row * SPLITS + split, found)
-    tl.debug_barrier()  # so that both are written
-    if tl.atomic_add(counters_ptr + row, 1, sem="acq_rel") == SPLITS - 1:
-        tl.store(counters_ptr + row, 0)
-        splits = row * SPLITS + tl.arange(0, SPLITS)
-        highest, found = _first_highest(tl.load(values_ptr + splits), tl.load(places_ptr + splits))
-        tl.store(out_ptr + row, tl.where(tl.abs(highest) < float("inf"), found, NOT_FINITE))
-
-
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """`weight * x / rms(x)` over the last dimension, rounded as transformers does."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _norm_rows(x, None, weight, epsilon, None, out)
+    _norm_rows(x, None, weight, epsilon, form, None, None, out)
     return out
 
 
 def add_rms_norm(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, epsilon: float
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    epsilon: float,
+    form: NormForm = "early",
+    before: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`residual + x`, and `rms_norm` of that."""
+    """`residual + x`, and `rms_norm` of that; with `before`, `x` stands for its `rms_norm` with that weight."""
     total, out = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
-    _norm_rows(x, residual, weight, epsilon, total, out)
+    _norm_rows(x, residual, weight, epsilon, form, before, total, out)
     return total, out
 
 
@@ -230,36 +217,53 @@ def _norm_rows(
     residual: torch.Tensor | None,
     weight: torch.Tensor,
     epsilon: float,
+    form: NormForm,
+    before: torch.Tensor | None,
     total: torch.Tensor | None,
     out: torch.Tensor,
 ) -> None:
     size = x.shape[-1]
-    rows = x.reshape(-1, size)
-    residual = rows if residual is None else residual.reshape(-1, size)
-    _rms_norm_kernel[(rows.shape[0],)](
+    # Heads of tokens, which lie in a larger row, are no rows at one distance.
+    rows = x.reshape(-1, x.shape[-2] if x.dim() > 3 else 1, size)
+    residual = rows[:, 0] if residual is None else residual.reshape(-1, size)
+    _rms_norm_kernel[(rows.shape[0] * rows.shape[1],)](
         rows,
         residual,
+        before,
         weight,
         out if total is None else total,
         out,
         epsilon,
         rows.stride(0),
+        rows.stride(1),
         residual.stride(0),
+        PARTS=rows.shape[1],
         ADD=total is not None,
+        BEFORE=before is not None,
+        FORM=form,
         SIZE=size,
         BLOCK=triton.next_power_of_2(size),
-        num_warps=8,
+        num_warps=8 if size > 512 else 1,
         **dependent_launch.options(x.device),
     )
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """`silu(gate) * up` of [..., 2 * size], contiguous; returns [..., size]."""
+    return _gated(gate_up, gelu=False)
+
+
+def gelu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """`gelu(gate) * up` with the hyperbolic tangent, of [..., 2 * size], contiguous; returns [..., size]."""
+    return _gated(gate_up, gelu=True)
+
+
+def _gated(gate_up: torch.Tensor, *, gelu: bool) -> torch.Tensor:
     size = gate_up.shape[-1] // 2
     out = gate_up.new_empty(*gate_up.shape[:-1], size)
     block = min(1024, triton.next_power_of_2(size))
-    _silu_mul_kernel[(gate_up.numel() // (2 * size), triton.cdiv(size, block))](
-        gate_up, out, SIZE=size, BLOCK=block, num_warps=4, **dependent_launch.options(gate_up.device)
+    _gated_kernel[(gate_up.numel() // (2 * size), triton.cdiv(size, block))](
+        gate_up, out, SIZE=size, BLOCK=block, GELU=gelu, num_warps=4, **dependent_launch.options(gate_up.device)
     )
     return out
 
@@ -364,45 +368,3 @@ def angles(
         positions, frequencies, cos, sin, scaling, HALF=half, BLOCK=triton.next_power_of_2(half), num_warps=1
     )
     return cos, sin
-
-
-def carry_over(token_ids: torch.Tensor, rows: torch.Tensor, previous: torch.Tensor) -> None:
-    """Put tokens of the step before into a step's inputs.
-
-    Args:
-        token_ids: int32 [1, tokens], contiguous; written.
-        rows: int32, at least as many: the index in `previous` of each, or -1 for one that stays as it is.
-        previous: int32, the tokens of the step before; negative ones become 0.
-    """
-    count = token_ids.shape[1]
-    _carry_over_kernel[(triton.cdiv(count, 256),)](token_ids, rows, previous, count, BLOCK=256, num_warps=4)
-
-
-_ARGMAX_PROGRAMS = 512  # that fill a GPU
-_ARGMAX_SPLITS = 64  # shares of a row at most
-
-
-def argmax(x: torch.Tensor, out: torch.Tensor, counters: torch.Tensor) -> None:
-    """Index of the highest number of each row, the first of several; `NOT_FINITE` if that is infinite or one is NaN.
-
-    Args:
-        x: [rows, size], a row's numbers contiguous.
-        out: int32 [rows], contiguous; written.
-        counters: int32, a zero for each row, which are zeros again afterwards; of one stream.
-    """
-    rows, size = x.shape
-    splits = max(1, min(_ARGMAX_SPLITS, triton.next_power_of_2(triton.cdiv(_ARGMAX_PROGRAMS, max(1, rows)))))
-    values = x.new_empty((rows, splits), dtype=torch.float32)
-    _argmax_kernel[(rows, splits)](
-        x,
-        out,
-        values,
-        torch.empty_like(values, dtype=torch.int32),
-        counters,
-        size,
-        x.stride(0),
-        NOT_FINITE=NOT_FINITE,
-        SPLITS=splits,
-        BLOCK=2048,
-        num_warps=8,
-    )

@@ -24,7 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from openai_bls.embedded.gpu.attention_kernels import LOG2_E
+from openai_bls.embedded.gpu.attention_programs import LOG2_E
 
 _ROWS = 64
 """Queries of a group of warps."""

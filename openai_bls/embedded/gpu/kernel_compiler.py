@@ -8,6 +8,7 @@ is not called here, or not with the shapes that come, is compiled when it is nee
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import logging
@@ -21,7 +22,7 @@ import torch
 import transformers
 
 from openai_bls.core.manifest import Manifest, first_line
-from openai_bls.embedded.attention_spec import head_sizes
+from openai_bls.embedded.attention_spec import Scoring, head_sizes, layer_windows
 
 logger = logging.getLogger(__name__)
 
@@ -86,21 +87,27 @@ def _attention_calls(
         importlib.import_module("openai_bls.embedded.gpu.hopper_attention")
     zeros = functools.partial(torch.zeros, dtype=dtype, device=device)
     yield functools.partial(paged_attention.prompt_kernel, device, dtype, heads, kv_heads, size)
-    yield functools.partial(attention_trials.try_paged, device, dtype, heads, kv_heads, size, dtype)
+    cap = getattr(config, "attn_logit_softcapping", None) or 0.0
+    scorings = [Scoring(window, cap) for window in sorted(set(layer_windows(config)))]
+    for scoring in scorings:
+        reached = dataclasses.replace(scoring, window=min(scoring.window, attention_trials.LONGEST_WINDOW))
+        yield functools.partial(attention_trials.try_paged, device, dtype, heads, kv_heads, size, dtype, reached)
     q, k, cache = zeros(1, heads, size), zeros(1, kv_heads, size), zeros(page, kv_heads, size)
     cos_sin = zeros(1, size), zeros(1, size)
     slots, ends = torch.zeros(1, dtype=torch.int64, device=device), attention_trials.ends([1], device)
-    for split in (False, True):
-        yield functools.partial(
-            attention_kernels.mixed_attention, q, cache, cache, slots, ends, ends, scale, split_keys=split
-        )
+    mixed = functools.partial(attention_kernels.mixed_attention, q, cache, cache, slots, ends, ends, scale)
+    for scoring in scorings:
+        for split in (False, True) if not scoring.window else (False,):
+            yield functools.partial(mixed, split_keys=split, scoring=scoring)
     most = attention_kernels.processors(device)
     for count in (count for count in _DECODING if count <= max_batch_size):
         pages = torch.zeros(count, -(-max_model_len // page), dtype=torch.int32, device=device)
         asked, new = q.expand(count, -1, -1), k.expand(count, -1, -1)
         places = pages, attention_trials.ends([1] * count, device), page, scale, most
         angles = cos_sin[0].expand(count, -1), cos_sin[1].expand(count, -1)
-        yield functools.partial(attention_kernels.decode_attention, asked, new, new, cache, cache, *places, angles)
+        decode = functools.partial(attention_kernels.decode_attention, asked, new, new, cache, cache, *places, angles)
+        for scoring in scorings:
+            yield functools.partial(decode, scoring)
     yield functools.partial(fused_kernels.rotary_to_cache, q, k, k, cos_sin, cache, cache, slots)
 
 
@@ -126,7 +133,7 @@ def _expert_calls(config: Any, dtype: torch.dtype, device: torch.device) -> Iter
 def _layer_calls(
     config: Any, max_batch_size: int, dtype: torch.dtype, device: torch.device
 ) -> Iterator[Callable[[], Any]]:
-    from openai_bls.embedded.gpu import few_rows_kernels, fused_kernels
+    from openai_bls.embedded.gpu import few_rows_kernels, fused_kernels, token_kernels
 
     heads, kv_heads, size = head_sizes(config)
     zeros = functools.partial(torch.zeros, dtype=dtype, device=device)
@@ -148,8 +155,8 @@ def _layer_calls(
     )
     frequencies = torch.zeros(size // 2, device=device)
     yield functools.partial(fused_kernels.angles, integers(1, 2), frequencies, 1.0, dtype)
-    yield functools.partial(fused_kernels.carry_over, integers(1, 2), integers(2), integers(2))
+    yield functools.partial(token_kernels.carry_over, integers(1, 2), integers(2), integers(2))
     for rows in (1, 16, 32, 64, 128, 256):
         if rows <= max_batch_size:
             columns = 2048 + config.vocab_size % 16
-            yield functools.partial(fused_kernels.argmax, zeros(rows, columns), integers(rows), integers(rows))
+            yield functools.partial(token_kernels.argmax, zeros(rows, columns), integers(rows), integers(rows))

@@ -3,6 +3,8 @@
 `paged` reads keys and values where they lie in the paged cache (`attention_kernels`). transformers' own ways copy those
 of all running sequences together first, in every layer of every step, which triples the traffic.
 
+Layers with windows keep all of their keys and values in it, as the others do, and the kernels read those of the window.
+
 `varlen` is that copy and the flash attention inside PyTorch: for machines on which our kernels do not compile.
 
 transformers takes an implementation whose name has "flash" in it for one that wants no mask and understands the lengths
@@ -11,14 +13,15 @@ that continuous batching passes along; both are registered under such names.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import importlib
-import inspect
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -27,8 +30,16 @@ from transformers.generation.continuous_batching import initialization
 
 from openai_bls.core.manifest import first_line
 from openai_bls.embedded import fp8_numbers
-from openai_bls.embedded.attention_spec import head_sizes, refuse_features
-from openai_bls.embedded.gpu import attention_trials
+from openai_bls.embedded.attention_spec import (
+    PLAIN,
+    SCORING,
+    Scoring,
+    head_sizes,
+    layer_windows,
+    refuse_features,
+)
+from openai_bls.embedded.gpu import attention_trials, varlen_attention
+from openai_bls.embedded.gpu.varlen_attention import REFUSAL, of_full_layers
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +47,9 @@ _NAMES = {"paged": "openai_bls_flash_paged", "varlen": "openai_bls_flash_varlen"
 HALF = (torch.bfloat16, torch.float16)
 PAGE_SIZE = 32
 """Tokens of a page of the cache: small ones let short prefixes be shared."""
+_KEEPS_ALL = find_spec("transformers.generation.continuous_batching.cache_allocators") is not None
+"""The installed continuous batching has a cache that can be told to keep what is behind a window."""
 _MOST_DIMS = 256  # size of a head
-_REFUSAL = "this attention has no {}: set the engine's attention to sdpa or eager"
 _LONG_PROMPT = 1024
 """Queries of a sequence from which on a kernel of its own pays.
 
@@ -50,7 +62,7 @@ _LONG_CONTEXT = 4096
 def use(model: Any, kind: str) -> None:
     """Let `model` attend by `kind`, "paged" or "varlen", which `refusal` has not refused."""
     name = _NAMES[kind]
-    functions = {"paged": _paged, "varlen": _varlen}
+    functions = {"paged": _paged, "varlen": varlen_attention.varlen}
     for prefix in ("", "paged|"):
         AttentionInterface.register(prefix + name, functions[kind])
     # The setter looks for packages that it associates with the word "flash"; the configuration does not.
@@ -97,7 +109,7 @@ def seconds_per_score(model: Any) -> float:
     for _ in range(rounds):
         attend()
     torch.cuda.synchronize()
-    layers = int(model.config.get_text_config().num_hidden_layers)
+    layers = layer_windows(model.config.get_text_config()).count(0)  # the others' scores are as many at any length
     return (time.perf_counter() - started) / rounds * layers / (queries * (length - queries / 2))
 
 
@@ -110,11 +122,10 @@ def refusal(model: Any, kind: str, kv_cache: str = "auto") -> str | None:
         kv_cache: "fp8", or "auto" for the model's own type.
     """
     config = model.config.get_text_config()
-    layers = getattr(config, "layer_types", None) or []
-    if any(layer != "full_attention" for layer in layers) or (not layers and getattr(config, "sliding_window", None)):
-        return "not every layer of the model has full attention"
-    if getattr(config, "attn_logit_softcapping", None):
-        return "the model caps its attention scores"
+    try:
+        scorings = _scorings(model, config, kind)
+    except NotImplementedError as error:
+        return str(error)
     if model.dtype not in HALF:
         return f"the weights are {str(model.dtype).removeprefix('torch.')}, not half precision"
     heads, kv_heads, size = head_sizes(model.config.get_text_config())
@@ -125,9 +136,10 @@ def refusal(model: Any, kind: str, kv_cache: str = "auto") -> str | None:
             raise NotImplementedError(f"a KV cache in FP8: {reason}")
         shape = (model.device, model.dtype, heads, kv_heads, size)
         if kind == "paged":
-            attention_trials.try_paged(*shape, fp8_numbers.FP8 if kv_cache == "fp8" else model.dtype)
+            for scoring in scorings:
+                attention_trials.try_paged(*shape, fp8_numbers.FP8 if kv_cache == "fp8" else model.dtype, scoring)
         else:
-            attention_trials.try_varlen(_flash, *shape)
+            attention_trials.try_varlen(varlen_attention.flash, *shape)
     except Exception as error:  # of compilers, drivers and missing packages
         reason = (str(error).strip().splitlines() or [""])[0]
         return f"{type(error).__name__}: {reason}"
@@ -144,30 +156,27 @@ class _Layer:
     group: int
     """Index of this layer's group in the lists of indices."""
     page_size: int
+    window: int
+    """Keys that a query sees, its own included; 0 is all."""
 
 
-def _layer(cache: Any, index: int) -> _Layer:
+def _layer(cache: Any, module: Any) -> _Layer:
     layers: dict[int, _Layer] = cache.__dict__.setdefault("_openai_bls_layers", {})
+    index = module.layer_idx
     found = layers.get(index)
     if found is None:
+        window = layer_windows(module.config)[index]
+        if window >= getattr(cache, "max_blocks_per_request", 0) * PAGE_SIZE > 0:  # which no sequence reaches
+            window = 0
         if hasattr(cache, "layer_to_allocator"):
             allocator = cache.layer_to_allocator[index]
             keys, values = allocator.get_cache_for_block_table(index)
-            found = _Layer(keys.flatten(0, 1), values.flatten(0, 1), allocator.index, keys.shape[1])
+            found = _Layer(keys.flatten(0, 1), values.flatten(0, 1), allocator.index, keys.shape[1], window)
         else:  # 5.17
             group, place = cache.layer_index_to_group_indices[index]
-            found = _Layer(cache.key_cache[place], cache.value_cache[place], group, cache.block_size)
+            found = _Layer(cache.key_cache[place], cache.value_cache[place], group, cache.block_size, window)
         layers[index] = found
     return found
-
-
-def _of_full_layers(value: Any) -> Any:
-    return value["full_attention"] if isinstance(value, dict) else value
-
-
-def _packed(states: torch.Tensor) -> torch.Tensor:
-    """[1, heads, tokens, size] to [tokens, heads, size]."""
-    return states[0].transpose(0, 1)
 
 
 def _paged(
@@ -209,16 +218,17 @@ def attend(
     """
     from openai_bls.embedded.gpu import attention_kernels
 
-    refuse_features(kwargs, _REFUSAL)
-    layer = _layer(kwargs["cache"], module.layer_idx)
+    refuse_features(kwargs, REFUSAL, SCORING)
+    layer = _layer(kwargs["cache"], module)
+    scoring = _scoring(layer, module, query.shape[2], kwargs)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     q, k, v = query[0], key[0], value[0]
     cos_sin = None if angles is None else (angles[0][0], angles[1][0])
-    key_ends = _of_full_layers(kwargs["cu_seq_lens_k"])
+    key_ends = of_full_layers(kwargs["cu_seq_lens_k"])
     pages = kwargs.get("block_table")
     if pages is not None:
         places = pages[layer.group], key_ends, layer.page_size, scale, attention_kernels.processors(q.device)
-        out = attention_kernels.decode_attention(q, k, v, layer.keys, layer.values, *places, cos_sin)
+        out = attention_kernels.decode_attention(q, k, v, layer.keys, layer.values, *places, cos_sin, scoring)
         return out.unsqueeze(0), None
     written = kwargs["write_index"][layer.group]
     if cos_sin is None:
@@ -233,11 +243,11 @@ def attend(
     if not slots.numel():  # no sequence has a past: all keys are the step's own
         slots, key_ends = written, query_ends
     prompts: list[LongPrompt] = kwargs.get("long_prompts") or []
-    split = bool(kwargs.get("split_keys"))
+    split = bool(kwargs.get("split_keys")) and not 0 < scoring.window < _LONG_CONTEXT
     kernel = prompt_kernel(q.device, q.dtype, q.shape[1], k.shape[1], q.shape[2]) if prompts else None
-    if kernel is None:
+    if kernel is None or scoring is not PLAIN:
         out = attention_kernels.mixed_attention(
-            q, layer.keys, layer.values, slots, query_ends, key_ends, scale, split_keys=split
+            q, layer.keys, layer.values, slots, query_ends, key_ends, scale, split_keys=split, scoring=scoring
         )
         return out.unsqueeze(0), None
     if sum(prompt.queries for prompt in prompts) < q.shape[0]:
@@ -253,6 +263,42 @@ def attend(
         keys, values = (_read(cache, own, q.dtype) for cache in (layer.keys, layer.values))
         kernel(q[rows], keys, values, out[rows], scale)
     return out.unsqueeze(0), None
+
+
+def _scoring(layer: _Layer, module: Any, heads: int, asked: Mapping[str, Any]) -> Scoring:
+    """Scoring of a layer, by the configuration and the arguments of a call, which must not contradict it."""
+    window = asked.get("sliding_window")
+    if layer.window and window not in (None, layer.window):
+        raise NotImplementedError(f"layer {module.layer_idx} has a window of {layer.window} and asks for {window}")
+    cap, sinks = asked.get("softcap") or 0.0, asked.get("s_aux")
+    if sinks is not None and sinks.shape != (heads,):
+        raise NotImplementedError(f"sinks of shape {tuple(sinks.shape)} for {heads} heads")
+    return Scoring(layer.window, cap, sinks) if layer.window or cap or sinks is not None else PLAIN
+
+
+def _scorings(model: Any, config: Any, kind: str) -> set[Scoring]:
+    """Scorings of a model's layers, for trials: with windows that a trial reaches.
+
+    Raises:
+        NotImplementedError: `kind` cannot have them, by the reason in the message.
+    """
+    windows = set(layer_windows(config))
+    cap = getattr(config, "attn_logit_softcapping", None) or 0.0
+    if windows != {0} and (kind == "varlen" or not _KEEPS_ALL):
+        raise NotImplementedError("not every layer of the model has full attention")
+    if cap and kind == "varlen":
+        raise NotImplementedError("the model caps its attention scores")
+    has_sinks = any(name.endswith(".sinks") for name, _ in model.named_parameters())
+    heads = config.num_attention_heads
+    sinks = torch.linspace(-2, 2, heads, device=model.device, dtype=model.dtype) if has_sinks else None
+    return {Scoring(min(window, attention_trials.LONGEST_WINDOW), cap, sinks) for window in windows}
+
+
+def with_full_attention(config: Any) -> Any:
+    """A configuration by which continuous batching keeps all keys and values of every layer, as `use` wants it."""
+    changed = copy.copy(config)
+    changed.layer_types = ["full_attention"] * config.num_hidden_layers
+    return changed
 
 
 def _write(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
@@ -317,71 +363,3 @@ def prompt_kernel(
             continue
         return kernel.prompt_attention  # type: ignore[no-any-return]
     return None
-
-
-def _varlen(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attention as in `_paged`, over copies of the keys and values."""
-    refuse_features(kwargs, _REFUSAL)
-    assert _flash is not None
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    key_ends = _of_full_layers(kwargs["cu_seq_lens_k"])
-    longest = _longest(kwargs, "k")
-    cache, indices = kwargs["cache"], {name: kwargs[name] for name in ("read_index", "write_index")}
-    if hasattr(cache, "layer_to_allocator"):
-        key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
-        k, v = _packed(key), _packed(value)
-    else:  # 5.17
-        k, v = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, **indices)
-    q = _packed(query).contiguous()
-    out = _flash(
-        q, k.contiguous(), v.contiguous(), kwargs["cu_seq_lens_q"], key_ends, _longest(kwargs, "q"), longest, scale
-    )
-    return out.unsqueeze(0), None
-
-
-def _longest(kwargs: dict[str, Any], kind: str) -> int:
-    """Upper bound on the queries or keys of one sequence."""
-    name = f"max_length_{kind}"
-    return int(_of_full_layers(kwargs[name] if name in kwargs else kwargs[f"max_seqlen_{kind}"]))
-
-
-def _find_flash() -> attention_trials.Flash | None:
-    """PyTorch's flash attention for packed sequences, whose arguments differ from release to release."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return None
-    known = inspect.signature(varlen_attn).parameters
-    fixed: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in known else {"is_causal": True}
-    if "enable_gqa" in known:
-        fixed["enable_gqa"] = True
-
-    def flash(
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        query_ends: torch.Tensor,
-        key_ends: torch.Tensor,
-        most_queries: int,
-        most_keys: int,
-        scale: float,
-    ) -> torch.Tensor:
-        if "scale" in known:
-            fixed["scale"] = scale
-        elif abs(scale * q.shape[-1] ** 0.5 - 1) > 1e-6:
-            q = q * (scale * q.shape[-1] ** 0.5)
-        out: torch.Tensor = varlen_attn(q, k, v, query_ends, key_ends, most_queries, most_keys, **fixed)
-        return out
-
-    return flash
-
-
-_flash = _find_flash()

@@ -15,8 +15,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from openai_bls.embedded.gpu.attention_kernels import LOG2_E
-from openai_bls.embedded.gpu.attention_programs import add_tile
+from openai_bls.embedded.gpu.attention_programs import LOG2_E, add_tile
 
 _ROWS = 128
 """Queries per program."""

@@ -41,10 +41,31 @@ def fuse_attention(module: Any) -> int:
             kwargs |= {"position_embeddings": position_embeddings, "attention_mask": attention_mask}
             found: tuple[torch.Tensor, Any] = original(module, hidden_states, **kwargs)
             return found
-        return _attend(module, paged_attention.attend, hidden_states, position_embeddings, **(constants | kwargs))
+        angles = _whole(position_embeddings, module.head_dim)
+        return _attend(module, paged_attention.attend, hidden_states, angles, **(constants | kwargs))
 
     module.forward = forward
     return 1
+
+
+_Angles = tuple[torch.Tensor, torch.Tensor]
+"""Cosine and sine."""
+_latest: dict[str, tuple[torch.Tensor, _Angles]] = {}
+"""Latest angles for half of a head, by device: their cosine, and the angles for a whole head."""
+
+
+def _whole(angles: _Angles, size: int) -> _Angles:
+    """Angles for heads of `size`, where a model may give those of the first half, which are the second's too.
+
+    All layers of a step give the same ones.
+    """
+    cos, sin = angles
+    if cos.shape[-1] == size:
+        return angles
+    known = _latest.get(str(cos.device))
+    if known is None or known[0] is not cos:
+        known = _latest[str(cos.device)] = cos, (torch.cat([cos, cos], -1), torch.cat([sin, sin], -1))
+    return known[1]
 
 
 def _attend(
@@ -88,20 +109,32 @@ class _StandIn:
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def _constants(module: Any) -> dict[str, Any] | None:
     """What `module` tells attention besides a step's arguments; None if it does something of its own."""
-    stand_in, config, step = _StandIn(), module.config, object()
+    stand_in, config = _StandIn(), module.config
     before = config._attn_implementation
     AttentionInterface.register(_TRIAL, stand_in)
     config._attn_implementation = _TRIAL
     try:
-        weight = module.q_proj.weight
-        for rows in (1, 3):
-            x = normal(1, rows, weight.shape[-1], of=module.q_proj)
-            angles = tuple(normal(1, rows, module.head_dim, of=module.q_proj) for _ in range(2))
-            wanted, _ = type(module).forward(module, x, position_embeddings=angles, attention_mask=None, step=step)
-            constants = dict(stand_in.asked)
-            found, _ = _attend(module, stand_in.rotating, x, angles)
-            if constants.pop("step", None) is not step or not close([found], [wanted]):
-                return None
+        for size in (module.head_dim, module.head_dim // 2):
+            found = _tried(module, stand_in, size)
+            if found is not None:
+                return found
     finally:
         config._attn_implementation = before
+    return None
+
+
+def _tried(module: Any, stand_in: _StandIn, size: int) -> dict[str, Any] | None:
+    """What `module` tells attention besides a step's arguments, if it takes angles of `size` and does nothing else."""
+    step, constants = object(), None
+    for rows in (1, 3):
+        x = normal(1, rows, module.q_proj.weight.shape[-1], of=module.q_proj)
+        cos, sin = (normal(1, rows, size, of=module.q_proj) for _ in range(2))
+        try:
+            wanted, _ = type(module).forward(module, x, position_embeddings=(cos, sin), attention_mask=None, step=step)
+        except RuntimeError:  # of shapes
+            return None
+        constants = dict(stand_in.asked)
+        found, _ = _attend(module, stand_in.rotating, x, _whole((cos, sin), module.head_dim))
+        if constants.pop("step", None) is not step or not close([found], [wanted]):
+            return None
     return constants

@@ -8,10 +8,9 @@ Rounding is transformers' own, so answers stay the same but for the order of sum
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -22,13 +21,11 @@ from openai_bls.embedded.attention_spec import LENGTH_DEPENDENT_ROPE
 from openai_bls.embedded.model.fp8_layers import Fp8Linear, joined
 from openai_bls.embedded.model.fused_attention import PROJECTIONS, fuse_attention
 from openai_bls.embedded.model.fused_experts import fuse_experts, fuse_router
+from openai_bls.embedded.model.fused_norms import fuse_adds, fuse_norm
 from openai_bls.embedded.model.fusion_trials import close, install, leave, normal
 from openai_bls.embedded.model.vision_forward import language_modules
 
 logger = logging.getLogger(__name__)
-
-_PRE_NORM = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
-"""Modules of a decoder layer that adds to the residual stream twice, each time what it computes from a norm of that."""
 
 
 def fuse(model: Any) -> dict[str, int]:
@@ -37,7 +34,7 @@ def fuse(model: Any) -> dict[str, int]:
     counts = dict.fromkeys((*kinds, "attentions", "adds"), 0)
     for module in language_modules(model):
         try:
-            counts["norms"] += _fuse_norm(module)
+            counts["norms"] += fuse_norm(module)
             counts["gates"] += _fuse_gate(module)
             counts["projections"] += _fuse_projections(module)
             counts["angles"] += _fuse_angles(module)
@@ -53,45 +50,13 @@ def fuse(model: Any) -> dict[str, int]:
     last = _last_layer(model)
     for layer, norm in _norms_after(model):
         try:
-            counts["adds"] += _fuse_adds(layer, norm, is_last=layer is last)
+            counts["adds"] += fuse_adds(layer, norm, is_last=layer is last)
         except Exception as error:
             logger.warning("%s is left as it is: %s", type(layer).__name__, first_line(error))
     if model.device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # of the weights that were put together
     return counts
-
-
-class FusedNorm:
-    """RMS norm, which may have been computed together with the residual add before it."""
-
-    def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
-        from openai_bls.embedded.gpu import fused_kernels
-
-        self._add_norm = fused_kernels.add_rms_norm
-        self._rms_norm = fused_kernels.rms_norm
-        self._weight, self._epsilon = weight, epsilon
-        self._ready: tuple[torch.Tensor, torch.Tensor] | None = None
-
-    def add(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """The sum, whose norm is kept until it is asked for."""
-        self._ready = self._add_norm(x, residual, self._weight, self._epsilon)
-        return self._ready[0]
-
-    def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The norm, as the module's `forward`."""
-        ready, self._ready = self._ready, None
-        if ready is not None and ready[0] is hidden_states:
-            return ready[1]
-        return self._rms_norm(hidden_states, self._weight, self._epsilon)
-
-
-def _fuse_norm(module: Any) -> int:
-    if not type(module).__name__.endswith("RMSNorm") or not hasattr(module, "variance_epsilon"):
-        return 0
-    if module.weight.dim() != 1:
-        return 0
-    return install(module, FusedNorm(module.weight, module.variance_epsilon), module)
 
 
 def _norms_after(model: Any) -> list[tuple[Any, Any]]:
@@ -116,73 +81,6 @@ def narrows(model: Any) -> bool:
 def _last_layer(model: Any) -> Any:
     layers = getattr(model.get_decoder(), "layers", None)
     return layers[-1] if isinstance(layers, nn.ModuleList) else None
-
-
-def _fuse_adds(layer: Any, norm_after: Any, *, is_last: bool) -> int:
-    """Let the residual adds of a decoder layer be computed with the norms that follow them.
-
-    The last one, if its attention is fused, lets go of the rows whose logits nobody wants.
-    """
-    if {name for name, _ in layer.named_children()} != _PRE_NORM:
-        return 0
-    within, after = (getattr(norm, "forward", None) for norm in (layer.post_attention_layernorm, norm_after))
-    if not isinstance(within, FusedNorm) or not isinstance(after, FusedNorm):
-        return 0
-
-    narrows = is_last and "forward" in layer.self_attn.__dict__
-
-    def forward(hidden_states: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        kept = kwargs.get("last_layer_rows") if narrows else None
-        if kept is not None:
-            kwargs["kept_rows"] = kept
-        attended, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden_states), **kwargs)
-        if kept is not None:
-            hidden_states = hidden_states.index_select(1, kept)
-        hidden_states = within.add(hidden_states, attended)
-        return after.add(hidden_states, layer.mlp(layer.post_attention_layernorm(hidden_states)))
-
-    if not _adds_alike(layer, forward, norm_after):
-        return leave(layer)
-    layer.forward, layer.narrows = forward, narrows
-    return 1
-
-
-class _Moved(nn.Module):  # type: ignore[misc]
-    """What attention and the feed-forward layer are in a trial: the input, its numbers moved by some places."""
-
-    def __init__(self, places: int, *more: None) -> None:
-        super().__init__()
-        self._places, self._more = places, more
-        self.asked: list[Any] = []
-        """Other arguments of each call."""
-
-    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        self.asked.append((args, kwargs))
-        moved = hidden_states.roll(self._places, -1)
-        return (moved, *self._more) if self._more else moved
-
-
-@torch.no_grad()  # type: ignore[untyped-decorator]
-def _adds_alike(layer: Any, forward: Callable[..., torch.Tensor], norm_after: Any) -> bool:
-    """True if `forward` does with attention and the feed-forward layer what the original of `layer` does."""
-    original = type(layer).forward
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    named = [name for name, parameter in inspect.signature(original).parameters.items() if parameter.kind in kinds]
-    arguments = {name: object() for name in (*named[2:], "another")}  # after the layer itself and its input
-    stand_ins = {"self_attn": _Moved(1, None), "mlp": _Moved(2)}
-    before = {name: layer._modules[name] for name in stand_ins}
-    weight = layer.input_layernorm.weight
-    layer._modules.update(stand_ins)
-    try:
-        for rows in (1, 3):
-            trial = normal(1, rows, len(weight), of=layer.input_layernorm)
-            wanted, found = original(layer, trial, **arguments), forward(trial, **arguments)
-            if not close([found, norm_after(found)], [wanted, type(norm_after).forward(norm_after, wanted)]):
-                return False
-    finally:
-        layer._modules.update(before)
-    calls = [stand_in.asked for stand_in in stand_ins.values()]
-    return all(asked[0::2] == asked[1::2] for asked in calls)
 
 
 def _are_plain(layers: Iterable[Any]) -> bool:
@@ -217,14 +115,15 @@ class _Joined:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return _linear(x, self.weight, self.bias)
 
-    def gated(self, x: torch.Tensor) -> torch.Tensor:
-        """`silu(gate) * up`, the gate's outputs being the first half."""
-        from openai_bls.embedded.gpu import few_rows_kernels
-        from openai_bls.embedded.gpu.fused_kernels import silu_mul
+    def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        """`silu(gate) * up`, or with gelu, the gate's outputs being the first half."""
+        from openai_bls.embedded.gpu import few_rows_kernels, fused_kernels
 
+        if activation == "gelu":
+            return fused_kernels.gelu_mul(self(x))
         if few_rows_kernels.takes(x):
             return few_rows_kernels.gated_linear(x, self.weight, self.bias)
-        return silu_mul(nn.functional.linear(x, self.weight, self.bias))
+        return fused_kernels.silu_mul(nn.functional.linear(x, self.weight, self.bias))
 
 
 def _put_together(layers: list[Any]) -> _Joined | Fp8Linear:
@@ -236,12 +135,15 @@ def _fuse_gate(module: Any) -> int:
     if not all(hasattr(module, name) for name in names) or not hasattr(module, "act_fn"):
         return 0
     layers = [module.gate_proj, module.up_proj]
-    if not _are_plain(layers) or "silu" not in type(module.act_fn).__name__.lower():
+    kinds = {"silu": "silu", "gelutanh": "gelu"}
+    name = type(module.act_fn).__name__.lower()
+    activation = next((kind for part, kind in kinds.items() if part in name), None)
+    if not _are_plain(layers) or activation is None:
         return 0
     both, down = _put_together(layers), module.down_proj
 
     def forward(x: torch.Tensor) -> Any:
-        return down(both.gated(x))
+        return down(both.gated(x, activation))
 
     return install(module, forward, module.gate_proj)
 
@@ -348,7 +250,11 @@ def _fuse_rotation(module: Any) -> int:
     of, size = module.q_proj, module.head_dim
     q, k = normal(1, 3, 4, size, of=of).transpose(1, 2), normal(1, 3, 2, size, of=of).transpose(1, 2)
     cos, sin = normal(1, 3, size, of=of), normal(1, 3, size, of=of)
-    if not close(rotary(q, k, cos, sin), original(q, k, cos, sin)):
+    try:
+        wanted = original(q, k, cos, sin)
+    except RuntimeError:  # it takes angles of another shape
+        return 0
+    if not close(rotary(q, k, cos, sin), wanted):
         return leave(module)
     rotate.original = original  # type: ignore[attr-defined]
     vars(sys.modules[type(module).__module__])["apply_rotary_pos_emb"] = rotate

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPP
 from openai_bls.core.engine import PrefixCacheError
 from openai_bls.embedded.cache_memory import used_share
 from openai_bls.embedded.fp8_numbers import FP8
+from openai_bls.embedded.gpu import paged_attention
 from openai_bls.embedded.model.image_inputs import PromptImages
 from openai_bls.embedded.model.lora_layers import layers_of
 from openai_bls.embedded.runners.cuda_graph_runner import CudaGraphRunner
@@ -68,7 +69,8 @@ class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
 
     before_step: Callable[[], None]
     make_runner: Callable[..., Any] | None = None
-    cache_dtype: torch.dtype | None = None
+    cache_changes: Mapping[str, Any] | None = None
+    """Arguments of its cache that are not the model's."""
     _update_batch: Callable[[], None]
     speculator: Speculator | None = None
     _in_flight = 0
@@ -113,7 +115,7 @@ class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
 
     def _create_batch_processor(self) -> Any:
         is_new = self.batch_processor is None
-        with _caches_in(self.cache_dtype):
+        with _caches(self.cache_changes or {}):
             processor = super()._create_batch_processor()
         if not is_new and self.model.device.type == "cuda":
             # It was reset, by another stream than the one that the first step's inputs come by.
@@ -139,15 +141,23 @@ class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def _caches_in(dtype: torch.dtype | None) -> Iterator[None]:
-    """Let the manager, which gives its cache the model's type, give it this one; None leaves it as it is."""
+def _caches(changes: Mapping[str, Any]) -> Iterator[None]:
+    """Let the manager, which gives its cache the model's type and configuration, give it others."""
     made = continuous_api.PagedAttentionCache
-    if dtype is not None:
-        continuous_api.PagedAttentionCache = lambda **settings: made(**settings | {"dtype": dtype})
+    if changes:
+        continuous_api.PagedAttentionCache = lambda **settings: made(**settings | changes)
     try:
         yield
     finally:
         continuous_api.PagedAttentionCache = made
+
+
+def _cache_changes(model: Any, config: BatchingConfig) -> dict[str, Any]:
+    """Arguments of the cache that are not the model's."""
+    changes: dict[str, Any] = {"dtype": FP8} if config.kv_cache_dtype == "fp8" else {}
+    if config.paged:
+        changes["config"] = paged_attention.with_full_attention(model.config.get_text_config())
+    return changes
 
 
 class ContinuousBatcher:
@@ -216,7 +226,7 @@ class ContinuousBatcher:
             paged=config.paged,
             fail=self._fail if config.images else None,
         )
-        self._manager.cache_dtype = FP8 if config.kv_cache_dtype == "fp8" else None
+        self._manager.cache_changes = _cache_changes(model, config)
         self._manager.output_router = _Router(on_outputs)
         self._manager.current_batch = 0
         self._page_size = config.page_size

@@ -168,18 +168,18 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
                 previous = previous.clamp(min=0)  # where a sequence has failed there is no token
             self.inputs_and_outputs.carry_over_tokens(token_ids, rows, previous)
         elif self._asynchronous:
-            from openai_bls.embedded.gpu import fused_kernels
+            from openai_bls.embedded.gpu import token_kernels
 
-            fused_kernels.carry_over(token_ids, rows, previous[0])
+            token_kernels.carry_over(token_ids, rows, previous[0])
 
     def _choose_likeliest(self, logits: torch.Tensor, tokens: torch.Tensor) -> None:
         """Write the likeliest token of each row of `logits` into `tokens`, as `sampler.likeliest` has them."""
         if self._counters is None or not logits.is_cuda:
             tokens[: len(logits)].copy_(likeliest(logits))
         else:
-            from openai_bls.embedded.gpu import fused_kernels
+            from openai_bls.embedded.gpu import token_kernels
 
-            fused_kernels.argmax(logits, tokens, self._counters)
+            token_kernels.argmax(logits, tokens, self._counters)
 
     def _forward(
         self, host: Any, forward: Callable[[], torch.Tensor], batch_data: dict[str, Any], *, captured: bool

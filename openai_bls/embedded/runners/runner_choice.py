@@ -19,7 +19,7 @@ RunnerName = Literal["continuous_batching", "dynamic_cache"]
 
 _PAGED_LAYERS = frozenset({"full_attention", "sliding_attention"})
 """Kinds of layers for which continuous batching has a cache."""
-_UNCAPPED = ("sdpa", "paged", "varlen")
+_UNCAPPED = ("sdpa", "varlen")
 """Attentions that take a cap of the scores and do nothing with it."""
 _VARIES = "each layer has its own"
 _UNDECLARED = {
@@ -185,13 +185,13 @@ def _unscaled_length(config: Any) -> int:
 
 def _batched_attentions(model_class: Any, config: Any, *, on_gpu: bool, flash_installed: bool) -> dict[Attention, str]:
     """Attentions for continuous batching, the best first, each with its reason."""
+    found: dict[Attention, str] = {"paged": "the fastest on a GPU"} if on_gpu else {}
     if _caps_scores(config):
-        return {"eager": "it caps its attention scores"}
+        return found | {"eager": "it caps its attention scores"}
     if not getattr(model_class, "_supports_sdpa", False):
-        return {"eager": "its class has no sdpa"}
+        return found | {"eager": "its class has no sdpa"}
     if not on_gpu:
         return {"sdpa": "the default on a CPU"}
-    found: dict[Attention, str] = {"paged": "the fastest on a GPU"}
     if flash_installed and getattr(model_class, "_supports_flash_attn", False):
         return found | {"flash_attention_2": "flash-attn is installed"}
     return found | {"varlen": "PyTorch has flash attention", "sdpa": "the most general one"}

@@ -6,17 +6,28 @@ import itertools
 
 import torch
 
+from openai_bls.embedded.attention_spec import PLAIN, Scoring
+
 calls: list[str] = []
 """Which function was called, in order; for tests to look at and clear."""
 
 
-def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
-    """One sequence: [queries, heads, size] over [keys, key heads, size]; the last query sees every key."""
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, scoring: Scoring = PLAIN) -> torch.Tensor:
+    """One sequence: [queries, heads, size] over [keys, key heads, size]; the last query sees every key, or a window."""
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     scores = torch.einsum("qhd,khd->hqk", q, k) * scale
-    ahead = torch.ones(q.shape[0], k.shape[0], dtype=torch.bool).triu(k.shape[0] - q.shape[0] + 1)
-    return torch.einsum("hqk,khd->qhd", scores.masked_fill(ahead, -torch.inf).softmax(-1), v)
+    if scoring.cap:
+        scores = scoring.cap * torch.tanh(scores / scoring.cap)
+    shape, past = (q.shape[0], k.shape[0]), k.shape[0] - q.shape[0]
+    hidden = torch.ones(shape, dtype=torch.bool).triu(past + 1)
+    if scoring.window:
+        hidden |= torch.ones(shape, dtype=torch.bool).tril(past - scoring.window)
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if scoring.sinks is not None:
+        sinks = scoring.sinks.to(scores)[:, None, None].expand(-1, q.shape[0], 1)
+        return torch.einsum("hqk,khd->qhd", torch.cat([scores, sinks], -1).softmax(-1)[..., :-1], v)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
 
 
 def read(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
@@ -45,6 +56,7 @@ def decode_attention(
     scale: float,
     processors: int,
     angles: tuple[torch.Tensor, torch.Tensor] | None = None,
+    scoring: Scoring = PLAIN,
 ) -> torch.Tensor:
     calls.append("decode" if angles is None else "rotate and decode")
     if angles is not None:
@@ -61,7 +73,7 @@ def decode_attention(
         keys[-1], values[-1] = new_key[i], new_value[i]
         write(key_cache, slots[-1], new_key[i])
         write(value_cache, slots[-1], new_value[i])
-        out[i : i + 1] = causal(query[i : i + 1], keys, values, scale)
+        out[i : i + 1] = causal(query[i : i + 1], keys, values, scale, scoring)
     return out
 
 
@@ -81,6 +93,7 @@ def mixed_attention(
     scale: float,
     most_queries: int = 2**30,
     split_keys: bool = False,
+    scoring: Scoring = PLAIN,
 ) -> torch.Tensor:
     calls.append("mixed")
     out = torch.full_like(query, torch.nan)
@@ -89,7 +102,7 @@ def mixed_attention(
     for (q0, q1), (k0, k1) in bounds:
         if 0 < q1 - q0 <= most_queries:
             keys, values = (read(cache, places[k0:k1]) for cache in (key, value))
-            out[q0:q1] = causal(query[q0:q1], keys, values, scale)
+            out[q0:q1] = causal(query[q0:q1], keys, values, scale, scoring)
     return out
 
 

@@ -12,15 +12,14 @@ import pytest
 import torch
 
 from openai_bls.embedded import fp8_numbers
+from openai_bls.embedded.attention_spec import Scoring
 from openai_bls.embedded.gpu import (
     attention_kernels,
     fp8_kernels,
-    fused_kernels,
     hopper_attention,
     prompt_attention,
     vector_kernels,
 )
-from openai_bls.engines.not_finite import NOT_FINITE
 from tests.unit.embedded.gpu import reference_kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -91,6 +90,75 @@ def test_mixed(dtype: torch.dtype, heads: int, kv_heads: int, size: int) -> None
         size**-0.5,
     )
     close(found[:29], wanted[:29])
+
+
+def scored(window: int, cap: float, heads: int, dtype: torch.dtype) -> tuple[Scoring, Scoring]:
+    """Scoring of a layer with sinks if it has a cap or a small window, and the same in float32 on the CPU."""
+    sinks = 2 * normal(heads, dtype=dtype) if cap or window == 17 else None
+    wide = None if sinks is None else sinks.float().cpu()
+    return Scoring(window, cap, sinks), Scoring(window, cap, wide)
+
+
+SCORINGS = [(17, 0.0), (64, 0.0), (200, 1.5), (1000, 0.0), (0, 1.5)]
+"""Windows, and caps of the scores."""
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 2, 256), (8, 1, 64)])
+@pytest.mark.parametrize("processors", [1, 40])
+@pytest.mark.parametrize(("window", "cap"), SCORINGS)
+def test_decoding_with_windows(
+    dtype: torch.dtype, heads: int, kv_heads: int, size: int, processors: int, window: int, cap: float
+) -> None:
+    torch.manual_seed(0)
+    lengths = [1, 17, 18, 65, 300, 0]
+    pages = torch.randperm(120, device=DEVICE).to(torch.int32).view(6, 20)
+    key_cache, value_cache = (normal(120 * PAGE, kv_heads, size, dtype=dtype) for _ in range(2))
+    wide = [cache.float().cpu() for cache in (key_cache, value_cache)]
+    q, k, v = (normal(6, rows, size, dtype=dtype) for rows in (heads, kv_heads, kv_heads))
+    scoring, wide_scoring = scored(window, cap, heads, dtype)
+    places = PAGE, size**-0.5, processors, None
+    found = attention_kernels.decode_attention(
+        q, k, v, key_cache, value_cache, pages, ends(*lengths), *places, scoring=scoring
+    )
+    q, k, v = (x.float().cpu() for x in (q, k, v))
+    wanted = reference_kernels.decode_attention(
+        q, k, v, wide[0], wide[1], pages.cpu(), ends(*lengths).cpu(), *places, scoring=wide_scoring
+    )
+    close(found[:5], wanted[:5])
+    assert not found[5].any()
+    close(key_cache, wide[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 2, 256), (8, 1, 64)])
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize(("window", "cap"), SCORINGS)
+def test_mixed_with_windows(
+    dtype: torch.dtype,
+    heads: int,
+    kv_heads: int,
+    size: int,
+    split: bool,
+    window: int,
+    cap: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attention_kernels, "_LEAST_SHARE_TILES", 1)
+    torch.manual_seed(0)
+    queries, keys = ends(1, 7, 70, 1, 0), ends(290, 7, 333, 1, 0)
+    q = normal(80, heads, size, dtype=dtype)
+    k, v = (normal(640, kv_heads, size, dtype=dtype) for _ in range(2))
+    slots = torch.randperm(640, device=DEVICE)[:631]
+    scoring, wide_scoring = scored(window, cap, heads, dtype)
+    found = attention_kernels.mixed_attention(
+        q, k, v, slots, queries, keys, size**-0.5, split_keys=split, scoring=scoring
+    )
+    q, k, v = (x.float().cpu() for x in (q, k, v))
+    wanted = reference_kernels.mixed_attention(
+        q, k, v, slots.cpu(), queries.cpu(), keys.cpu(), size**-0.5, scoring=wide_scoring
+    )
+    close(found[:79], wanted[:79])
 
 
 @pytest.mark.parametrize("processors", [1, 12])
@@ -251,78 +319,6 @@ def test_rows_in_fp8(size: int) -> None:
     assert torch.equal(found.float(), wanted)
     assert torch.equal(scale[:3], units[:3])
     assert float(scale[3]) > 0
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_small_kernels(dtype: torch.dtype) -> None:
-    from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm, apply_rotary_pos_emb
-
-    torch.manual_seed(0)
-    norm = Qwen2RMSNorm(96, eps=1e-6).to(DEVICE, dtype)
-    torch.nn.init.normal_(norm.weight)
-    x = normal(1, 5, 192, dtype=dtype)
-    with torch.no_grad():
-        close(fused_kernels.rms_norm(x[..., :96], norm.weight, 1e-6), norm(x[..., :96]))
-        total, normed = fused_kernels.add_rms_norm(x[..., :96], x[..., 96:], norm.weight, 1e-6)
-        assert torch.equal(total, x[..., :96] + x[..., 96:])
-        close(normed, norm(total))
-    close(fused_kernels.silu_mul(x), torch.nn.functional.silu(x[..., :96]) * x[..., 96:])
-    q, k = (normal(1, 5, heads, 64, dtype=dtype).transpose(1, 2) for heads in (7, 2))
-    cos, sin = (normal(1, 5, 64, dtype=dtype) for _ in range(2))
-    rotated = apply_rotary_pos_emb(q, k, cos, sin)
-    for found, wanted in zip(fused_kernels.rotary(q, k, cos, sin), rotated, strict=True):
-        close(found, wanted)
-    # The second cache takes numbers that the interpreter need not round.
-    narrow = normal(1, 2, 5, 64, dtype=torch.float32).to(torch.float8_e4m3fn).to(dtype)
-    turns, stays = (cos[0], sin[0]), (torch.ones_like(cos[0]), torch.zeros_like(sin[0]))
-    slots = torch.tensor([3, 8, 0, 4, 5], device=DEVICE)
-    for kind, angles, keys, wanted in ((dtype, turns, k, rotated[1]), (torch.float8_e4m3fn, stays, narrow, narrow)):
-        key_cache, value_cache = (torch.zeros(9, 2, 64, device=DEVICE).to(kind) for _ in range(2))
-        queries, new_keys, new_values = (x[0].transpose(0, 1) for x in (q, keys, narrow))
-        found = fused_kernels.rotary_to_cache(queries, new_keys, new_values, angles, key_cache, value_cache, slots)
-        close(found, (rotated[0] if angles is turns else q)[0].transpose(0, 1))
-        for cache, written in ((key_cache, wanted), (value_cache, narrow)):
-            close(cache.float()[slots], written[0].transpose(0, 1))
-            assert not cache.float()[[1, 2, 6, 7]].any()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_angles(dtype: torch.dtype) -> None:
-    positions = torch.tensor([[0, 1, 17, 4095, 40000]], dtype=torch.int32, device=DEVICE)
-    frequencies = 1e6 ** -(torch.arange(0, 80, 2, device=DEVICE) / 80)
-    wanted = (positions.unsqueeze(-1) * frequencies).repeat(1, 1, 2)
-    cos, sin = fused_kernels.angles(positions, frequencies, 1.2, dtype)
-    close(cos, wanted.cos() * 1.2)
-    close(sin, wanted.sin() * 1.2)
-
-
-def test_carried_tokens() -> None:
-    ids, previous = (torch.arange(a, a + 700, dtype=torch.int32, device=DEVICE) for a in (0, 1000))
-    previous[9] = NOT_FINITE
-    rows = torch.full((800,), -1, dtype=torch.int32, device=DEVICE)
-    rows[3], rows[4], rows[599], rows[600] = 5, 9, 0, 7
-    fused_kernels.carry_over(ids[None, :600], rows, previous)
-    wanted = torch.arange(700)
-    wanted[3], wanted[4], wanted[599] = 1005, 0, 1000
-    assert ids.tolist() == wanted.tolist()
-
-
-@pytest.mark.parametrize("rows", [1, 3, 40])
-def test_argmax(rows: int) -> None:
-    torch.manual_seed(0)
-    x = normal(rows, 5000, dtype=torch.float16)
-    for row in range(rows):
-        x[row, [100 * row + 7, 100 * row + 8, 4999]] = 9  # the first of three
-    x[0, 4000] = torch.nan
-    if rows > 2:
-        x[1, 4000], x[2, :] = torch.inf, -torch.inf
-    out = torch.full((rows + 1,), -1, dtype=torch.int32, device=DEVICE)
-    counters = torch.zeros(rows, dtype=torch.int32, device=DEVICE)
-    for _ in range(2):
-        fused_kernels.argmax(x, out, counters)
-    spoiled = 3 if rows > 2 else 1
-    assert out.tolist() == [NOT_FINITE] * spoiled + [*(100 * row + 7 for row in range(spoiled, rows)), -1]
-    assert not counters.any()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.embedded import gpu
 from openai_bls.embedded.engine import engine as embedded_engine
-from openai_bls.embedded.gpu import paged_attention
+from openai_bls.embedded.gpu import paged_attention, varlen_attention
 from openai_bls.embedded.model import fused_layers
 from openai_bls.embedded.runners import continuous_batching, preparation
 from openai_bls.embedded.runners.cuda_graph_runner import CudaGraphRunner, ladder, padded
@@ -66,7 +66,7 @@ def start_with(start: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> StartPa
     monkeypatch.setattr(gpu, "attention_kernels", reference_kernels, raising=False)
     monkeypatch.setitem(sys.modules, "openai_bls.embedded.gpu.prompt_attention", reference_kernels)
     monkeypatch.setattr(gpu, "prompt_attention", reference_kernels, raising=False)
-    monkeypatch.setattr(paged_attention, "_flash", reference_kernels.flash)
+    monkeypatch.setattr(varlen_attention, "flash", reference_kernels.flash)
 
     def started(kind: str, *, replayed: bool = False, fused: bool = False, **overrides: Any) -> tuple[Engine, Recorder]:
         def set_attention(model: Any, *arguments: Any) -> None:
@@ -192,34 +192,51 @@ def test_gpu_attention_is_refused_on_a_cpu(start: EngineFactory) -> None:
         start(attention="paged")
 
 
+WINDOWED = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 8}
+
+
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("kind", "change", "reason"),
     [
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "not every layer"),
-        ({"attn_logit_softcapping": 30.0}, "caps its attention"),
-        ({}, "float32"),
+        ("varlen", WINDOWED, "not every layer"),
+        ("varlen", {"attn_logit_softcapping": 30.0}, "caps its attention"),
+        ("paged", {"layer_types": ["conv", "full_attention"]}, "layers of type conv"),
+        ("paged", {"layer_types": ["full_attention", "sliding_attention"]}, "a sliding window of None"),
+        ("paged", {}, "float32"),
     ],
 )
-def test_what_is_refused(model: Any, change: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused(
+    model: Any, kind: str, change: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in change.items():
         monkeypatch.setattr(model.config, name, value, raising=False)
-    assert reason in (paged_attention.refusal(model, "paged") or "")
+    assert reason in (paged_attention.refusal(model, kind) or "")
+
+
+def test_windows_are_refused_with_a_cache_that_drops_keys(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in WINDOWED.items():
+        monkeypatch.setattr(model.config, name, value)
+    monkeypatch.setattr(paged_attention, "_KEEPS_ALL", False)
+    assert "not every layer" in (paged_attention.refusal(model, "paged") or "")
 
 
 def test_a_trial_that_fails_says_why(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_attention, "HALF", (torch.float32,))
     monkeypatch.setitem(sys.modules, "openai_bls.embedded.gpu.attention_kernels", reference_kernels)
     monkeypatch.setattr(gpu, "attention_kernels", reference_kernels, raising=False)
-    monkeypatch.setattr(paged_attention, "_flash", reference_kernels.flash)
-    assert paged_attention.refusal(model, "paged") is None
+    monkeypatch.setattr(varlen_attention, "flash", reference_kernels.flash)
     assert paged_attention.refusal(model, "varlen") is None
+    for change in ({}, WINDOWED, {"attn_logit_softcapping": 2.0}):
+        for name, value in change.items():
+            monkeypatch.setattr(model.config, name, value, raising=False)
+        assert paged_attention.refusal(model, "paged") is None
     monkeypatch.setattr(reference_kernels, "decode_attention", lambda query, *_: query)
     assert "differs from the reference" in (paged_attention.refusal(model, "paged") or "")
 
 
 def test_a_pytorch_without_flash_attention(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_attention, "HALF", (torch.float32,))
-    monkeypatch.setattr(paged_attention, "_flash", None)
+    monkeypatch.setattr(varlen_attention, "flash", None)
     assert "no flash attention" in (paged_attention.refusal(model, "varlen") or "")
 
 

@@ -10,13 +10,13 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from torch.nn.functional import linear, silu
+from torch.nn.functional import gelu, linear, silu
 from transformers import AutoModelForCausalLM
 from transformers.models.qwen2 import modeling_qwen2
 
 from openai_bls.embedded import gpu
 from openai_bls.embedded.model import fused_layers
-from openai_bls.embedded.model.fused_layers import FusedNorm
+from openai_bls.embedded.model.fused_norms import FusedNorm
 from tests.unit.embedded.gpu import reference_kernels
 
 ORIGINAL_ROTATION = modeling_qwen2.apply_rotary_pos_emb
@@ -36,11 +36,24 @@ def plain_angles(positions: Any, frequencies: Any, scaling: float, dtype: Any) -
     return (found.cos() * scaling).to(dtype), (found.sin() * scaling).to(dtype)
 
 
+def rms_norm(x: Any, weight: Any, epsilon: float, form: str = "early") -> Any:
+    scaled = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + epsilon)
+    if form == "early":
+        scaled = scaled.to(x.dtype)
+    return ((weight.float() + (form == "offset")) * scaled).to(x.dtype)
+
+
+def add_rms_norm(x: Any, residual: Any, weight: Any, epsilon: float, form: str = "early", before: Any = None) -> Any:
+    total = residual + (x if before is None else rms_norm(x, before, epsilon, form))
+    return total, rms_norm(total, weight, epsilon, form)
+
+
 def replace_kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Plain PyTorch in the place of the kernels of fused operations; what replaces `fused_kernels`."""
     fake: Any = ModuleType("fused_kernels")
-    fake.rms_norm = lambda x, weight, epsilon: weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon)
-    fake.add_rms_norm = lambda x, residual, *args: (residual + x, fake.rms_norm(residual + x, *args))
+    fake.rms_norm = rms_norm
+    fake.add_rms_norm = add_rms_norm
+    fake.gelu_mul = lambda x: gelu(x.chunk(2, -1)[0], approximate="tanh") * x.chunk(2, -1)[1]
     fake.silu_mul = lambda x: silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1]
     fake.rotary = ORIGINAL_ROTATION
     fake.rotary_to_cache = rotary_to_cache
@@ -106,7 +119,7 @@ def test_logits_are_the_same(model: Any) -> None:
 
 
 def test_what_comes_out_different_is_left_alone(model: Any, kernels: Any) -> None:
-    kernels.rms_norm = lambda x, weight, epsilon: x
+    kernels.rms_norm = lambda x, weight, epsilon, form: x
     kernels.rotary = lambda q, k, cos, sin: (q, k)
     before = logits(model)
     counts = {

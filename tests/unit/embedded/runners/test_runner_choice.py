@@ -46,8 +46,9 @@ def names(found: list[RunnerChoice]) -> list[str]:
         ("qwen2", True, False, ["paged", "varlen", "sdpa"]),
         ("qwen2", True, True, ["paged", "flash_attention_2"]),
         ("gemma2", False, False, ["eager"]),
-        ("gemma2", True, True, ["eager"]),
-        ("gpt_oss", True, False, ["eager"]),
+        ("gemma2", True, True, ["paged", "eager"]),
+        ("gpt_oss", False, False, ["eager"]),
+        ("gpt_oss", True, False, ["paged", "eager"]),
     ],
 )
 def test_continuous_batching_comes_first(model_type: str, gpu: bool, flash: bool, attentions: list[str]) -> None:
@@ -111,7 +112,7 @@ def test_a_cache_in_fp8_has_paged_attention_alone() -> None:
     for model_type, gpu, attention, why in (
         ("qwen2", False, "auto", "there is none"),
         ("qwen2", True, "sdpa", "attention sdpa: asked for"),
-        ("gemma2", True, "auto", "it caps its attention scores"),
+        ("gemma2", False, "auto", "there is none"),
         ("mamba", True, "auto", "it keeps a state"),
     ):
         with pytest.raises(EngineLoadError, match=f"is for the attention paged on a GPU, .*{why}"):
@@ -123,7 +124,7 @@ def test_attention_of_the_other_runner() -> None:
         choices("qwen2", gpu=True, runner="dynamic_cache", attention="paged")
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "paged", "varlen"])
+@pytest.mark.parametrize("attention", ["sdpa", "varlen"])
 def test_attentions_that_cannot_cap_scores(attention: str) -> None:
     with pytest.raises(EngineLoadError, match=rf"attention {attention} cannot run Gemma2.* caps .*; eager can"):
         choices("gemma2", gpu=True, attention=attention)
