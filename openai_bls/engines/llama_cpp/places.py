@@ -8,11 +8,8 @@ from typing import Protocol
 _WORTH_SHARING = 16
 """Tokens of a common beginning below which it is computed again: a place of its own is worth more."""
 _BLOCK = 64
-_STEPS_APART = 4
-"""Steps in which running sequences have not been in consecutive places before one is moved: most gaps are filled by the
-next request."""
 _MOVED_PER_STEP = 512
-"""Tokens whose move costs no more than a step in two parts does."""
+"""Tokens whose move costs no more than a gap between running sequences costs in a step: all weights are read again."""
 
 
 class Memory(Protocol):
@@ -100,7 +97,7 @@ class Places:
         return self._places[key].number
 
     def close_gap(self) -> None:
-        """Move a running sequence towards the others, if the gap has lasted for as long as the move takes.
+        """Move a running sequence next to the others, once the gap has cost as much as the move does.
 
         llama.cpp computes sequences of consecutive parts together, and the others afterwards.
         """
@@ -119,7 +116,7 @@ class Places:
             )
             for used in (True, False)
         )
-        if self._apart >= max(_STEPS_APART, (len(moved.token_ids) + len(gap.token_ids)) // _MOVED_PER_STEP):
+        if self._apart * _MOVED_PER_STEP >= len(moved.token_ids) + len(gap.token_ids):
             self._memory.swap(moved.number, gap.number)
             moved.number, gap.number = gap.number, moved.number
 

@@ -94,46 +94,39 @@ def running(places: Places, count: int) -> list[int]:
     return keys
 
 
-def test_a_gap_that_lasts_is_closed() -> None:
+def test_the_sequence_that_has_to_move_least_closes_a_gap() -> None:
     memory = FakeMemory()
     places = Places(memory, 6, sharing=True)
     keys = running(places, 6)
+    places.close_gap()
+    assert not memory.swapped
     for ended_key in (keys[0], keys[3], keys[4]):
         places.end(ended_key)
     # 1, 2 and 5 are left: the last is the only one that has to move.
     for _ in range(3):
         places.close_gap()
-    assert not memory.swapped
-    for _ in range(9):
-        places.close_gap()
     assert memory.swapped == [(5, 0)]
     assert [places.number(key) for key in keys] == [5, 1, 2, 3, 4, 0]
+    # What had ended there is found in its new place.
+    assert places.begin(TEXT[:60]) == (keys[0], 59)
 
 
-def test_a_gap_that_is_filled_at_once_moves_nothing() -> None:
-    memory = FakeMemory()
-    places = Places(memory, 3, sharing=False)
-    keys = running(places, 3)
-    for _ in range(9):
-        places.end(keys[1])
-        places.close_gap()
-        places.close_gap()
-        assert places.begin(TEXT) == (keys[1], 0)
-        places.close_gap()
-    assert not memory.swapped
-
-
-def test_a_long_sequence_is_moved_only_if_the_gap_lasts_as_long() -> None:
+def test_a_long_sequence_is_moved_only_if_the_gap_lasts() -> None:
     memory = FakeMemory()
     places = Places(memory, 3, sharing=False)
     keys = running(places, 3)
     for key in keys:
         places.advance(key, [1] * 10_000)
-    places.end(keys[1])
-    for _ in range(18):
+    for _ in range(3):
+        places.end(keys[1])
+        for _ in range(19):
+            places.close_gap()
+        assert places.begin(TEXT) == (keys[1], 0)
         places.close_gap()
     assert not memory.swapped
-    places.close_gap()
+    places.end(keys[1])
+    for _ in range(20):
+        places.close_gap()
     assert len(memory.swapped) == 1
 
 
