@@ -4,11 +4,11 @@ the package index.
 
 All are loaded at the same time and asked in turn, round after round, each for the same number of greedy tokens after
 prompts of token ids that are new each time. /v1 and llama.cpp's server are streamed, by the same client. llama.cpp's
-server has its defaults, with eight slots. The plain loop decodes a batch and takes the likeliest tokens, in one Python
-process, with llama.cpp's default parameters. Both have the engine's threads, which sleep while they wait, and 8,192
-tokens of KV cache. `generate` has the dequantized weights in float32. Prints tables in Markdown: medians of tokens/s,
-prompts included, medians of the ratios within a round, and CPU time per token of all processes of a contender, the
-client left out.
+server has its defaults. The plain loop decodes a batch and takes the likeliest tokens, in one Python process, with
+llama.cpp's default parameters. These two and the engine have eight slots of 1,024 tokens each, and the same threads,
+which sleep while they wait. `generate` has the dequantized weights in float32. Prints tables in Markdown: medians of
+tokens/s, prompts included, medians of the ratios within a round, and CPU time per token of all processes of a
+contender, the client left out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ ROOT = Path(__file__).resolve().parent.parent
 _PROMPT_TOKENS = 16
 _MODEL = "laptop"
 _SLOTS = 8
-_CELLS = 8192
+_LONGEST = 1024
+"""Tokens of a slot."""
 _SERVED, _RIVAL, _LOOP = "/v1, llama.cpp", "llama.cpp's server", "llama.cpp alone"
 _EMBEDDED, _GENERATE = "/v1, transformers", "generate"
 
@@ -164,7 +165,7 @@ def _serve_rival(file: Path, threads: int) -> None:
     params = xllamacpp.CommonParams()
     params.model.path = str(file)
     params.hostnames = ["127.0.0.1"]
-    params.n_parallel, params.n_ctx = _SLOTS, _CELLS
+    params.n_parallel, params.n_ctx = _SLOTS, _SLOTS * _LONGEST
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     running = xllamacpp.Server(params)
     sys.stdout.write(f"{running.listening_address}\n")
@@ -174,18 +175,19 @@ def _serve_rival(file: Path, threads: int) -> None:
 
 def _loop(file: Path, threads: int) -> Ask:
     from openai_bls.engines.llama_cpp.library import ContextParams
+    from openai_bls.engines.llama_cpp.memory import KvCache
     from openai_bls.engines.llama_cpp.model import LlamaModel, Row
 
     class DefaultModel(LlamaModel):
         """The model in a context with llama.cpp's defaults."""
 
-        def _context_params(self, places: int, cells: int, threads: int) -> ContextParams:
+        def _context_params(self, places: int, cache: KvCache, threads: int) -> ContextParams:
             params: ContextParams = self._lib.llama_context_default_params()
-            params.n_ctx, params.n_seq_max = cells, places
+            params.n_ctx, params.n_seq_max = cache.tokens, places
             params.n_threads = params.n_threads_batch = threads
             return params
 
-    model = DefaultModel(file, _SLOTS, _CELLS, threads)
+    model = DefaultModel(file, _SLOTS, KvCache(_SLOTS * _LONGEST, in_parts=True), threads)
 
     def generate(asked: list[list[int]], tokens: int) -> None:
         for place in range(len(asked)):
@@ -219,7 +221,10 @@ def _transformers(checkpoint: Path, threads: int) -> Ask:
 def built(file: str, folder: Path, engine: Any) -> Path:
     """A repository with the engine of that kind."""
     copy_models(ROOT / "model_repository", folder)
-    build(BuildOptions(file, folder, engine=engine, served_model_name=_MODEL, max_batch_size=_SLOTS), _tell)
+    options = BuildOptions(
+        file, folder, engine=engine, served_model_name=_MODEL, max_batch_size=_SLOTS, max_model_len=_LONGEST
+    )
+    build(options, _tell)
     return folder
 
 

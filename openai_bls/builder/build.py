@@ -127,7 +127,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
     require_end_tokens(source, facts, report, force=options.force)
     model_name = options.served_model_name or default_name(options.model)
     _require_free(model_name, options, target)
-    if options.max_batch_size < 1:
+    if options.batch_size < 1:
         raise BuildError("--max-batch-size must be at least 1")
     recipe = _recipe(options, source, facts, model_name, target, report)
     called = read_json(source / "config.json").get("_name_or_path")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from openai_bls.core.checkpoint import GGUF_NAME, read_checkpoint, read_json
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
-from openai_bls.engines.llama_cpp.memory import bytes_per_token, cells
+from openai_bls.engines.llama_cpp.memory import bytes_per_token, kv_cache
 from openai_bls.engines.vllm.startup.kv_cache import cpu_kv_cache_bytes
 
 _MIB = 1 << 20
@@ -70,8 +70,9 @@ def _on_cpu(version_dir: Path, manifest: Manifest) -> int:
         if name.endswith(_WEIGHTS)
     )
     if manifest.engine == "llama_cpp":
-        tokens = cells(manifest.kv_cache.max_tokens_in_kv_cache, manifest, facts, folder / GGUF_NAME)
-        return weights + tokens * bytes_per_token(facts)
+        places, longest = manifest.max_batch_size, manifest.max_model_len
+        taken = kv_cache(places, longest, manifest.kv_cache, facts, folder / GGUF_NAME)
+        return weights + taken.tokens * bytes_per_token(facts)
     if manifest.engine == "vllm":
         cache = cpu_kv_cache_bytes(facts.kv_bytes_per_token, manifest.max_batch_size * manifest.max_model_len)
     else:

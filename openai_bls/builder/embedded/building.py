@@ -45,7 +45,7 @@ class EmbeddedRecipe:
             engine=options.engine,
             model_name=model_name,
             max_model_len=longest,
-            max_batch_size=options.max_batch_size,
+            max_batch_size=options.batch_size,
             created=0,
             dtype=options.dtype,
             quant=options.quant,

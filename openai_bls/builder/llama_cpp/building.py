@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,14 @@ from openai_bls.builder.placing.files import place
 from openai_bls.builder.recipe import Report, max_model_len
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.checkpoint import CheckpointFacts
-from openai_bls.core.manifest import BuildError, FileRecord, KvCacheSettings, LlamaCppRecord, Manifest
+from openai_bls.core.manifest import (
+    BuildError,
+    EngineLoadError,
+    FileRecord,
+    KvCacheSettings,
+    LlamaCppRecord,
+    Manifest,
+)
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.llama_cpp import library, memory
 from openai_bls.engines.llama_cpp.model import MAX_PLACES
@@ -30,13 +38,13 @@ class LlamaCppRecipe:
     def __init__(
         self, options: BuildOptions, source: Path, facts: CheckpointFacts, model_name: str, report: Report
     ) -> None:
-        self._options, self._source, self._report = options, source, report
+        self._options, self._source, self._facts, self._report = options, source, facts, report
         if not (source / WEIGHTS_NAME).is_file():
             raise BuildError(f"--engine llama_cpp is for GGUF files, and {options.model} is none")
         if problem := library.problem():
             raise BuildError(f"--engine llama_cpp: {problem}")
-        if options.max_batch_size > MAX_PLACES:
-            raise BuildError(f"--max-batch-size {options.max_batch_size}: llama.cpp holds up to {MAX_PLACES}")
+        if options.batch_size > MAX_PLACES:
+            raise BuildError(f"--max-batch-size {options.batch_size}: llama.cpp holds up to {MAX_PLACES}")
         longest = max_model_len(options.max_model_len, facts)
         if options.max_tokens_in_kv_cache and options.max_tokens_in_kv_cache < longest:
             raise BuildError(
@@ -46,11 +54,12 @@ class LlamaCppRecipe:
         cache = KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache)
         if options.max_model_len is None and not options.max_tokens_in_kv_cache:
             longest = self._fitting(longest, facts, cache)
+        places = self._places(longest, facts, cache)
         self.manifest = Manifest(
             engine="llama_cpp",
             model_name=model_name,
             max_model_len=longest,
-            max_batch_size=options.max_batch_size,
+            max_batch_size=places,
             created=0,
             kv_cache=cache,
             builder={library.PACKAGE: library.RELEASE},
@@ -58,8 +67,19 @@ class LlamaCppRecipe:
         )
         self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)
         # What fits depends on what else runs, and is no reason to build again.
-        built = msgspec.structs.replace(self.manifest, model_name="", max_model_len=options.max_model_len or 1)
-        self.key = repr((built, options.self_test))
+        built = msgspec.structs.replace(
+            self.manifest, model_name="", max_model_len=options.max_model_len or 1, max_batch_size=1
+        )
+        self.key = repr((built, options.max_batch_size, options.self_test))
+
+    def _places(self, longest: int, facts: CheckpointFacts, cache: KvCacheSettings) -> int:
+        """Sequences at once that are asked for, or the default."""
+        if self._options.max_batch_size is not None:
+            return self._options.max_batch_size
+        try:
+            return memory.default_places(longest, cache, facts, self._source / WEIGHTS_NAME)
+        except EngineLoadError:
+            return memory.PLACES_IN_ONE_CACHE
 
     def _fitting(self, longest: int, facts: CheckpointFacts, cache: KvCacheSettings) -> int:
         """`longest`, or half of what there is memory for, if that is less."""
@@ -77,6 +97,12 @@ class LlamaCppRecipe:
         """See `Recipe`."""
         self._report(f"weights: the GGUF file as it is, for llama.cpp {library.PACKAGE} {library.RELEASE}")
         place(self._source / WEIGHTS_NAME, prepared.checkpoint / WEIGHTS_NAME)
+        made = self.manifest
+        with contextlib.suppress(EngineLoadError):  # The load says so, on the machine that is to hold it.
+            cache = memory.kv_cache(
+                made.max_batch_size, made.max_model_len, made.kv_cache, self._facts, self._source / WEIGHTS_NAME
+            )
+            self._report(f"KV cache: {memory.described(cache, made.max_batch_size, self._facts)}")
         if not self._options.self_test:
             return {}
         self._report("self-test")

@@ -13,6 +13,8 @@ from openai_bls.core.manifest import Dtype, EngineKind, Quantization
 
 DEFAULT_MODEL_LEN = 2048
 """Tokens of prompt and output, where the checkpoint does not say."""
+DEFAULT_BATCH_SIZE = 64
+"""Sequences in flight of all engines but llama.cpp, which may take fewer (`engines.llama_cpp.memory`)."""
 
 
 class BuildOptions(msgspec.Struct, frozen=True):
@@ -31,8 +33,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Quantization of an engine of transformers; TensorRT-LLM and vLLM have theirs among their options."""
     max_model_len: int | None = None
     """Tokens; None takes the checkpoint's own."""
-    max_batch_size: int = 64
-    """Sequences."""
+    max_batch_size: int | None = None
+    """Sequences in flight; None takes the engine's default."""
     max_images: int | None = None
     """Images that a prompt may hold; None is a default for a vision-language model, else 0, which is text alone."""
     max_tokens_in_kv_cache: int = 0
@@ -51,3 +53,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Options of `engine` `tensorrt_llm` only."""
     vllm: VllmOptions = VllmOptions()
     """Options of `engine` `vllm` only."""
+
+    @property
+    def batch_size(self) -> int:
+        """`max_batch_size`, or the default."""
+        return DEFAULT_BATCH_SIZE if self.max_batch_size is None else self.max_batch_size

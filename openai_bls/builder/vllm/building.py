@@ -49,7 +49,7 @@ class VllmRecipe:
             engine="vllm",
             model_name=model_name,
             max_model_len=survey.max_model_len,
-            max_batch_size=options.max_batch_size,
+            max_batch_size=options.batch_size,
             created=0,
             dtype=options.dtype,
             trust_remote_code=options.trust_remote_code,

@@ -28,7 +28,7 @@ def survey_arguments(options: BuildOptions, source: Path) -> dict[str, Any]:
         "trust_remote_code": options.trust_remote_code,
         "tensor_parallel_size": own.tensor_parallel_size,
         "pipeline_parallel_size": own.pipeline_parallel_size,
-        "max_num_seqs": options.max_batch_size,
+        "max_num_seqs": options.batch_size,
     }
     if options.dtype != "auto":
         values["dtype"] = options.dtype

@@ -106,7 +106,7 @@ def wanted(given: argparse.Namespace) -> Build | DryRun | Removal:
         dtype=options.get("dtype", "auto"),
         quant=quant,
         max_model_len=options.get("max_seq_len"),
-        max_batch_size=options.get("max_batch_size", 64),
+        max_batch_size=options.get("max_batch_size"),
         max_images=options.get("max_images"),
         max_tokens_in_kv_cache=0 if engine == "tensorrt_llm" else options.get("max_tokens_in_kv_cache", 0),
         served_model_name=options.get("served_model_name"),

@@ -109,7 +109,12 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="most tokens of prompt and output together (default: what the model was made for)",
     )
-    group.add_argument("--max-batch-size", type=int, metavar="N", help="sequences in flight (default: 64)")
+    group.add_argument(
+        "--max-batch-size",
+        type=int,
+        metavar="N",
+        help="sequences in flight (default: 64; llama_cpp: 8 where the KV cache has room for a part for each)",
+    )
     group.add_argument(
         "--max-images",
         type=int,

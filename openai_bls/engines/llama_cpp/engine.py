@@ -216,6 +216,8 @@ class LlamaCppEngine:
     def _step(self) -> list[TokenDelta]:
         """Decode a step, and sample where all tokens are computed."""
         self._admit()
+        if self._model.in_parts and self._model.can_share:
+            self._places.close_gap()
         rows, owners = self._plan()
         while not self._model.decode(rows):
             self._make_room()
@@ -223,7 +225,8 @@ class LlamaCppEngine:
         self._steps += 1
         sampled: list[Sequence] = []
         for row, sequence in zip(rows, owners, strict=True):
-            self._places.advance(row.place, row.token_ids)
+            assert sequence.place is not None
+            self._places.advance(sequence.place, row.token_ids)
             sequence.computed += len(row.token_ids)
             if row.has_logits:
                 sampled.append(sequence)
@@ -255,7 +258,8 @@ class LlamaCppEngine:
         )
 
     def _plan(self) -> tuple[list[Row], list[Sequence]]:
-        """Rows of the next step and their sequences: those with one token to compute first, then pieces of prompts."""
+        """Rows of the next step and their sequences, in the order of their places: of each sequence with one token to
+        compute, and pieces of prompts."""
         going_on = [sequence for sequence in self._running if sequence.missing == 1]
         owners = going_on[:STEP_TOKENS]
         left = min(STEP_TOKENS - len(owners), _PROMPT_TOKENS if owners else STEP_TOKENS)
@@ -265,7 +269,15 @@ class LlamaCppEngine:
                 owners.append(sequence)
                 counts.append(min(left, sequence.missing))
                 left -= counts[-1]
-        return [_row(sequence, count) for sequence, count in zip(owners, counts, strict=True)], owners
+        rows = [self._row(sequence, count) for sequence, count in zip(owners, counts, strict=True)]
+        ordered = sorted(zip(rows, owners, strict=True), key=lambda one: one[0].place)
+        return [row for row, _ in ordered], [sequence for _, sequence in ordered]
+
+    def _row(self, sequence: Sequence, count: int) -> Row:
+        assert sequence.place is not None
+        start = sequence.computed
+        token_ids = sequence.token_ids[start : start + count]
+        return Row(self._places.number(sequence.place), start, token_ids, has_logits=count == sequence.missing)
 
     def _make_room(self) -> None:
         """Free memory for a step.
@@ -284,7 +296,7 @@ class LlamaCppEngine:
         self._waiting.appendleft(youngest)
 
     def _sample(self, sequences: list[Sequence]) -> list[TokenDelta]:
-        logits = [row[: self._info.vocab_size] for row in self._model.logits()]
+        logits = self._model.logits()[:, : self._info.vocab_size]
         constraints = [sequence.constraint for sequence in sequences if sequence.constraint is not None]
         if self._grammars is not None and len(constraints) > 1:
             self._grammars.fill_bitmasks(constraints)
@@ -294,10 +306,3 @@ class LlamaCppEngine:
             if delta.finish_reason is not None:
                 self._end(sequence)
         return deltas
-
-
-def _row(sequence: Sequence, count: int) -> Row:
-    assert sequence.place is not None
-    start = sequence.computed
-    token_ids = sequence.token_ids[start : start + count]
-    return Row(sequence.place, start, token_ids, has_logits=count == sequence.missing)

@@ -98,8 +98,11 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "llama_get_memory": (c_void_p, [c_void_p]),
     "llama_memory_seq_rm": (c_bool, [c_void_p, c_int32, c_int32, c_int32]),
     "llama_memory_seq_cp": (None, [c_void_p, c_int32, c_int32, c_int32, c_int32]),
+    "llama_state_seq_get_size": (c_size_t, [c_void_p, c_int32]),
+    "llama_state_seq_get_data": (c_size_t, [c_void_p, c_void_p, c_size_t, c_int32]),
+    "llama_state_seq_set_data": (c_size_t, [c_void_p, c_void_p, c_size_t, c_int32]),
     "llama_decode": (c_int32, [c_void_p, Batch]),
-    "llama_get_logits_ith": (c_void_p, [c_void_p, c_int32]),
+    "llama_get_logits": (c_void_p, [c_void_p]),
 }
 """Function → the types of its result and of its arguments."""
 

@@ -47,7 +47,9 @@ def load(
     facts = read_checkpoint(checkpoint)
     places = _places(options, manifest)
     asked = options.max_tokens_in_kv_cache or manifest.kv_cache.max_tokens_in_kv_cache
-    model = LlamaModel(file, places, memory.cells(asked, manifest, facts, file), options.threads)
+    cache_settings = msgspec.structs.replace(manifest.kv_cache, max_tokens_in_kv_cache=asked)
+    cache = memory.kv_cache(places, manifest.max_model_len, cache_settings, facts, file)
+    model = LlamaModel(file, places, cache, options.threads)
     facts = msgspec.structs.replace(facts, vocab_size=min(facts.vocab_size, model.vocab_size))
     grammars = llguidance_backend.load(version_dir / "tokenizer", facts.vocab_size, facts.eos_token_ids)
     info = engine_info(
@@ -59,8 +61,8 @@ def load(
         grammar_backend="" if grammars is None else grammars.backend,
     )
     logger.info(
-        "loaded %s by llama.cpp: %s, %d tokens in the KV cache, %d threads",
-        manifest.model_name, model.description, model.cells, options.threads,
+        "loaded %s by llama.cpp: %s, %d threads, KV cache of %s",
+        manifest.model_name, model.description, options.threads, memory.described(cache, places, facts),
     )  # fmt: skip
     listener = answers.Switch(on_step)
     engine = LlamaCppEngine(model, info, grammars, listener, sharing=options.prefix_sharing)

@@ -1,17 +1,40 @@
-"""Memory of the KV cache: its size in tokens, and whether it fits."""
+"""KV cache: its size in tokens, whether each sequence has a part of it, and whether it fits.
+
+With a part for each place, attention reads no cells but the sequence's own, and what ended sequences left costs
+nothing. Each part has the size of the longest sequence. So parts are taken where `max_batch_size` of them fit into the
+tokens that are asked for or, where none are, into a share of the memory; else all sequences share one cache, in which
+one may be long as long as others are short.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from openai_bls.core.checkpoint import CheckpointFacts
-from openai_bls.core.manifest import EngineLoadError, Manifest
+from openai_bls.core.manifest import EngineLoadError, KvCacheSettings
 from openai_bls.core.memory import available_bytes
 
+PLACES_IN_PARTS = 8
+"""Sequences at once where nothing is said and so many parts fit."""
+PLACES_IN_ONE_CACHE = 64
+"""Sequences at once where nothing is said and they share one cache."""
 _CELLS = 32_768
 """Tokens of all sequences together where nothing else is said and one sequence may not be longer."""
 _LONG_SEQUENCES = 8
-"""Sequences of the longest length for which there is room at most, where nothing else is said."""
+"""Sequences of the longest length for which one cache has room at most, where nothing else is said."""
+_SHARE_OF_PARTS = 0.4
+"""Largest share of the tokens that fit for parts of more than these, where nothing else is said: llama.cpp writes to
+all of its cache when it begins, so all of it is taken from the machine."""
+
+
+class KvCache(NamedTuple):
+    """Size of a KV cache."""
+
+    tokens: int
+    """Tokens of all sequences together."""
+    in_parts: bool = False
+    """Each place has a part, all of one size; else all sequences share all of it."""
 
 
 def bytes_per_token(facts: CheckpointFacts) -> int:
@@ -34,30 +57,50 @@ def fitting_tokens(facts: CheckpointFacts, file: Path, share: float) -> int | No
     return max(0, int((available_bytes() - file.stat().st_size) * share)) // each
 
 
-def cells(asked: int, manifest: Manifest, facts: CheckpointFacts, file: Path) -> int:
-    """Tokens of all sequences together.
+def kv_cache(places: int, longest: int, settings: KvCacheSettings, facts: CheckpointFacts, file: Path) -> KvCache:
+    """The KV cache that an engine takes.
 
     Args:
-        asked: number of tokens that the options or the manifest give; 0 is none.
-        manifest: manifest of the engine.
+        places: sequences at once.
+        longest: tokens of the longest sequence.
+        settings: number of tokens that is asked for, and the share of the memory that a cache may take.
         facts: facts of the checkpoint.
         file: the GGUF file.
 
     Raises:
         EngineLoadError: one sequence of the longest length does not fit.
     """
-    longest = manifest.max_model_len
-    if asked:
-        if asked < longest:
-            raise EngineLoadError(f"max_tokens_in_kv_cache {asked} does not hold one sequence of {longest} tokens")
-        return asked
-    wanted = max(longest, min(longest * _LONG_SEQUENCES, _CELLS))
-    fits = fitting_tokens(facts, file, manifest.kv_cache.free_memory_fraction)
-    if fits is None:
-        return wanted
-    if fits < longest:
-        raise EngineLoadError(
-            f"the KV cache of one sequence of {longest:,} tokens does not fit into the memory, {fits:,} tokens do: "
-            "build with another --max-model-len, and --max-tokens-in-kv-cache for the tokens of all sequences together"
-        )
-    return min(wanted, fits)
+    shared = room = settings.max_tokens_in_kv_cache
+    if shared and shared < longest:
+        raise EngineLoadError(f"max_tokens_in_kv_cache {shared} does not hold one sequence of {longest} tokens")
+    if not shared:
+        shared = room = max(longest, min(longest * _LONG_SEQUENCES, _CELLS))
+        fits = fitting_tokens(facts, file, settings.free_memory_fraction)
+        if fits is not None and fits < longest:
+            raise EngineLoadError(
+                f"the KV cache of one sequence of {longest:,} tokens does not fit into the memory, {fits:,} tokens do: "
+                "build with another --max-model-len, and --max-tokens-in-kv-cache for the tokens of all sequences "
+                "together"
+            )
+        if fits is not None:
+            shared = min(shared, fits)
+            room = max(shared, int(fits * _SHARE_OF_PARTS))
+    parts = places * longest
+    return KvCache(parts, in_parts=True) if parts <= room else KvCache(shared)
+
+
+def default_places(longest: int, settings: KvCacheSettings, facts: CheckpointFacts, file: Path) -> int:
+    """Sequences at once where nothing is said: few in parts if these fit, else more in one cache.
+
+    Raises:
+        EngineLoadError: see `kv_cache`.
+    """
+    in_parts = kv_cache(PLACES_IN_PARTS, longest, settings, facts, file).in_parts
+    return PLACES_IN_PARTS if in_parts else PLACES_IN_ONE_CACHE
+
+
+def described(cache: KvCache, places: int, facts: CheckpointFacts) -> str:
+    """Size of a cache, and who has which part, in words."""
+    size = cache.tokens * bytes_per_token(facts) / 1e9
+    whose = f"{cache.tokens // places:,} for each of" if cache.in_parts else "shared by"
+    return f"{cache.tokens:,} tokens{f' ({size:,.1f} GB)' if size else ''}, {whose} {places} sequences"

@@ -8,12 +8,15 @@ from typing import Protocol
 _WORTH_SHARING = 16
 """Tokens of a common beginning below which it is computed again: a place of its own is worth more."""
 _BLOCK = 64
+_MOVED_PER_STEP = 512
+"""Tokens whose move costs no more than a gap between running sequences costs in a step: all weights are read again."""
 
 
 class Memory(Protocol):
     """The parts of `LlamaModel` that move what it has computed."""
 
     can_share: bool
+    in_parts: bool
 
     def cut(self, place: int, length: int) -> bool:
         """See `LlamaModel`."""
@@ -23,14 +26,21 @@ class Memory(Protocol):
         """See `LlamaModel`."""
         ...
 
+    def swap(self, one: int, other: int) -> None:
+        """See `LlamaModel`."""
+        ...
+
 
 class _Place:
     """One sequence of llama.cpp's memory."""
 
-    __slots__ = ("number", "token_ids", "used", "used_at")
+    __slots__ = ("key", "number", "token_ids", "used", "used_at")
 
     def __init__(self, number: int) -> None:
+        self.key = number
+        """Index among the places."""
         self.number = number
+        """Number of the sequence, which changes where places swap what they hold."""
         self.token_ids: list[int] = []
         """Tokens that are computed."""
         self.used = False
@@ -51,6 +61,7 @@ class Places:
         self.sharing = sharing
         self._places = [_Place(number) for number in range(count)]
         self._turn = 0
+        self._apart = 0
 
     @property
     def tokens(self) -> int:
@@ -64,7 +75,7 @@ class Places:
             token_ids: tokens of the sequence, of which the last is left to compute.
 
         Returns:
-            The place and the number of tokens that are computed in it already; None if all places are taken.
+            The place's key and the number of tokens that are computed in it already; None if all places are taken.
         """
         idle = [place for place in self._places if not place.used]
         if not idle:
@@ -79,7 +90,35 @@ class Places:
                 self._memory.share(source.number, target.number, common)
                 target.token_ids = source.token_ids[:common]
         target.used = True
-        return target.number, len(target.token_ids)
+        return target.key, len(target.token_ids)
+
+    def number(self, key: int) -> int:
+        """Number of a place's sequence in llama.cpp's memory."""
+        return self._places[key].number
+
+    def close_gap(self) -> None:
+        """Move a running sequence next to the others, once the gap has cost as much as the move does.
+
+        llama.cpp computes sequences of consecutive parts together, and the others afterwards.
+        """
+        running = sorted(place.number for place in self._places if place.used)
+        if not running or running[-1] - running[0] < len(running):
+            self._apart = 0
+            return
+        self._apart += 1
+        ends = range(len(running), len(self._places) + 1)
+        spans = [range(end - len(running), end) for end in ends]
+        span = max(spans, key=lambda one: sum(number in one for number in running))
+        moved, gap = (
+            min(
+                (place for place in self._places if place.used == used and (place.number in span) != used),
+                key=lambda place: len(place.token_ids),
+            )
+            for used in (True, False)
+        )
+        if self._apart * _MOVED_PER_STEP >= len(moved.token_ids) + len(gap.token_ids):
+            self._memory.swap(moved.number, gap.number)
+            moved.number, gap.number = gap.number, moved.number
 
     def _longest(self, token_ids: Sequence[int]) -> tuple[_Place | None, int]:
         """The place that holds most of the beginning of `token_ids`, and how much."""
@@ -110,13 +149,13 @@ class Places:
         place.token_ids.clear()
         return False
 
-    def advance(self, number: int, token_ids: Sequence[int]) -> None:
+    def advance(self, key: int, token_ids: Sequence[int]) -> None:
         """Note tokens that were computed."""
-        self._places[number].token_ids.extend(token_ids)
+        self._places[key].token_ids.extend(token_ids)
 
-    def end(self, number: int, *, forget: bool = False) -> None:
+    def end(self, key: int, *, forget: bool = False) -> None:
         """Let go of a place; what it holds stays for later prompts, unless it is to be forgotten."""
-        place = self._places[number]
+        place = self._places[key]
         self._turn += 1
         place.used, place.used_at = False, self._turn
         if forget or not self.sharing:

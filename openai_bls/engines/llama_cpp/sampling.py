@@ -48,6 +48,7 @@ class TokenSampler:
         self._has_penalties = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty) != (
             1, 0, 0,
         )  # fmt: skip
+        self._can_raise = self._has_penalties or bool(params.logit_bias)
         # Token → how often the output holds it; those of the prompt alone count for the repetition penalty.
         known = request.prompt_token_ids if self._has_penalties and params.repetition_penalty != 1 else ()
         self._counts: dict[int, int] = dict.fromkeys(known, 0)
@@ -70,8 +71,11 @@ class TokenSampler:
             raise NotFiniteError
         raw = logits.copy() if self._request.logprobs is not None else logits
         if self._changes(len(token_ids)) or constraint is not None:
+            likeliest = logits[best]
             self._change(logits, token_ids, constraint)
-            best = int(logits.argmax())
+            # Bans and grammars raise nothing: a likeliest token that they leave stays the likeliest.
+            if self._can_raise or logits[best] != likeliest:
+                best = int(logits.argmax())
         token_id = best
         if self._request.sampling.temperature > 0:
             token_id = self._draw(logits, best, len(token_ids))

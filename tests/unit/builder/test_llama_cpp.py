@@ -10,7 +10,7 @@ from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.commands.build import command
 from openai_bls.core.manifest import BuildError, load_manifest
-from openai_bls.engines.llama_cpp import library
+from openai_bls.engines.llama_cpp import library, memory
 from openai_bls.engines.tensorrt_llm.installed.interface import InstalledGpu
 from openai_bls.launcher.testing import copy_models
 from tests.unit.builder.gguf.gguf_support import write_gguf
@@ -62,6 +62,21 @@ def test_build(file: Path, repository: Path) -> None:
     told.clear()
     assert build(options, told.append) == manifest
     assert "up to date" in told[-1]
+
+
+@needs_llama_cpp
+def test_sequences_at_once_where_nothing_is_said(file: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    options = BuildOptions(str(file), repository, engine="llama_cpp")
+    manifest = build(options, told.append)
+    assert manifest.max_batch_size == 8
+    assert any(f"{manifest.max_model_len:,} for each of 8 sequences" in line for line in told)
+    # What fits another day is no reason to build again.
+    monkeypatch.setattr(memory, "_CELLS", 1)
+    monkeypatch.setattr(memory, "available_bytes", lambda: file.stat().st_size + (1 << 19))
+    assert build(options, told.append) == manifest
+    narrow = BuildOptions(str(file), repository, engine="llama_cpp", force=True, self_test=False)
+    assert build(narrow, told.append).max_batch_size == 64
 
 
 @needs_llama_cpp

@@ -58,10 +58,12 @@ def test_llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file as it is and a cache of 16 bits, on a CPU in any case; nothing where the load will fail at once."""
     monkeypatch.setattr(load_memory, "gpu_is_visible", lambda *_: True)
     files = {"model.gguf": FileRecord(GIB)}
-    kv_cache = KvCacheSettings(max_tokens_in_kv_cache=1 << 20)
-    folder = engine(tmp_path, engine="llama_cpp", files=files, kv_cache=kv_cache, llama_cpp=LlamaCppRecord(version="1"))
-    # Keys and values of 64 numbers in 2 layers.
-    assert load_memory.load_memory(folder, {}) == LoadMemory(GIB + (1 << 20) * 2 * 64 * 2 * 2 + 256 * MIB)
+    for asked, taken in ((200, 200), (1 << 20, 4 * 64)):
+        kv_cache = KvCacheSettings(max_tokens_in_kv_cache=asked)
+        record = LlamaCppRecord(version="1")
+        folder = engine(tmp_path, engine="llama_cpp", files=files, kv_cache=kv_cache, llama_cpp=record)
+        # Keys and values of 64 numbers in 2 layers.
+        assert load_memory.load_memory(folder, {}) == LoadMemory(GIB + taken * 2 * 64 * 2 * 2 + 256 * MIB)
     without = engine(tmp_path, engine="llama_cpp", files=files, llama_cpp=LlamaCppRecord(version="1"))
     assert load_memory.load_memory(without, {}) == LoadMemory(0)
 

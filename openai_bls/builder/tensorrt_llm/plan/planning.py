@@ -135,7 +135,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         kv_cache_dtype=kv_cache_dtype,
         tp=own.tensor_parallel_size,
         pp=own.pipeline_parallel_size,
-        max_batch_size=options.max_batch_size,
+        max_batch_size=options.batch_size,
         max_input_len=prompts.max_input_len,
         max_seq_len=max_seq_len,
         max_num_tokens=max_num_tokens,

@@ -12,6 +12,7 @@ from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingPar
 from openai_bls.core.manifest import AnswerRecord, EngineLoadError
 from openai_bls.engines.answers import difference
 from openai_bls.engines.llama_cpp import library
+from openai_bls.engines.llama_cpp.model import LlamaModel
 from openai_bls.engines.registry import create_engine
 from tests.unit.core_support import EOS, tiny_tokenizer
 from tests.unit.engines.conftest import EngineFactory
@@ -19,6 +20,9 @@ from tests.unit.engines.engine_support import request, run_all
 from tests.unit.engines.llama_cpp.llama_cpp_support import needs_llama_cpp, write_engine
 
 pytestmark = needs_llama_cpp
+
+CACHES: list[dict[str, str]] = [{}, {"max_tokens_in_kv_cache": "4096"}]
+"""Options of an engine whose 16 places have parts of 512 tokens, and of one whose share fewer."""
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +45,36 @@ def require_same(started: Any, other: Any, requests: list[GenerationRequest]) ->
     assert [len(one) for one in found] == [one.max_tokens for one in requests]
 
 
+@pytest.mark.parametrize("options", CACHES, ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 0.5])
-def test_answers_together_are_those_alone(start_here: Any, temperature: float) -> None:
+def test_answers_together_are_those_alone(start_here: Any, temperature: float, options: dict[str, str]) -> None:
     requests = [request(i, prompt=range(i + 1, 3 * i + 5), max_tokens=12, logprobs=0) for i in range(8)]
     sampling = SamplingParams(temperature=temperature, seed=3)
     requests = [msgspec.structs.replace(one, sampling=sampling) for one in requests]
+    require_same(start_here(**options), start_here(max_batch_size="1"), requests)
+
+
+def test_each_place_has_a_part_where_the_longest_sequences_fit(start_here: Any) -> None:
+    assert start_here(max_batch_size="4")[0].stats().kv_blocks == 4 * 512
+    assert start_here(max_batch_size="4", max_tokens_in_kv_cache="4096")[0].stats().kv_blocks == 4 * 512
+    assert start_here(max_batch_size="4", max_tokens_in_kv_cache="1024")[0].stats().kv_blocks == 1024
+
+
+def test_sequences_move_together_when_others_have_ended(start_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of places 0 to 5 the second, third and fifth end early; the first moves next to the others."""
+    moved: list[tuple[int, int]] = []
+    swap = LlamaModel.swap
+
+    def noted_swap(model: LlamaModel, one: int, other: int) -> None:
+        moved.append((one, other))
+        swap(model, one, other)
+
+    monkeypatch.setattr(LlamaModel, "swap", noted_swap)
+    requests = [
+        request(i, prompt=range(i, 2 * i + 9), max_tokens=6 if i in (1, 2, 4) else 60, logprobs=0) for i in range(6)
+    ]
     require_same(start_here(), start_here(max_batch_size="1"), requests)
+    assert moved == [(0, 4)]
 
 
 def test_sequences_give_way_where_the_cells_run_out(start_here: Any) -> None:
@@ -69,8 +97,9 @@ def test_a_long_prompt_holds_up_nobody(start_here: Any) -> None:
     recorder.wait_end(1)
 
 
-def test_prompts_that_begin_alike_are_computed_once(start_here: Any) -> None:
-    engine, recorder = start_here()
+@pytest.mark.parametrize("options", CACHES, ids=str)
+def test_prompts_that_begin_alike_are_computed_once(start_here: Any, options: dict[str, str]) -> None:
+    engine, recorder = start_here(**options)
     prompt = [*range(200), 1]
     requests = [request(i, prompt=[*prompt, i], max_tokens=4) for i in range(4)]
     run_all(engine, recorder, requests)

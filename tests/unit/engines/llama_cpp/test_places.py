@@ -10,13 +10,18 @@ class FakeMemory:
 
     def __init__(self, *, can_share: bool = True) -> None:
         self.can_share = can_share
+        self.in_parts = True
         self.shared: list[tuple[int, int, int]] = []
+        self.swapped: list[tuple[int, int]] = []
 
     def cut(self, place: int, length: int) -> bool:
         return self.can_share or not length
 
     def share(self, source: int, target: int, length: int) -> None:
         self.shared.append((source, target, length))
+
+    def swap(self, one: int, other: int) -> None:
+        self.swapped.append((one, other))
 
 
 TEXT = list(range(100, 300))
@@ -76,6 +81,53 @@ def test_eviction_begins_with_what_is_idle_for_longest() -> None:
     places.end(0)
     assert places.forget_all()
     assert Places(FakeMemory(), 1, sharing=False).begin(TEXT) == (0, 0)
+
+
+def running(places: Places, count: int) -> list[int]:
+    """Keys of places with sequences that have nothing in common."""
+    keys = []
+    for start in range(count):
+        found = places.begin(TEXT[start:])
+        assert found is not None
+        places.advance(found[0], TEXT[start : start + 100])
+        keys.append(found[0])
+    return keys
+
+
+def test_the_sequence_that_has_to_move_least_closes_a_gap() -> None:
+    memory = FakeMemory()
+    places = Places(memory, 6, sharing=True)
+    keys = running(places, 6)
+    places.close_gap()
+    assert not memory.swapped
+    for ended_key in (keys[0], keys[3], keys[4]):
+        places.end(ended_key)
+    # 1, 2 and 5 are left: the last is the only one that has to move.
+    for _ in range(3):
+        places.close_gap()
+    assert memory.swapped == [(5, 0)]
+    assert [places.number(key) for key in keys] == [5, 1, 2, 3, 4, 0]
+    # What had ended there is found in its new place.
+    assert places.begin(TEXT[:60]) == (keys[0], 59)
+
+
+def test_a_long_sequence_is_moved_only_if_the_gap_lasts() -> None:
+    memory = FakeMemory()
+    places = Places(memory, 3, sharing=False)
+    keys = running(places, 3)
+    for key in keys:
+        places.advance(key, [1] * 10_000)
+    for _ in range(3):
+        places.end(keys[1])
+        for _ in range(19):
+            places.close_gap()
+        assert places.begin(TEXT) == (keys[1], 0)
+        places.close_gap()
+    assert not memory.swapped
+    places.end(keys[1])
+    for _ in range(20):
+        places.close_gap()
+    assert len(memory.swapped) == 1
 
 
 def test_common_length() -> None:

@@ -94,3 +94,13 @@ def test_logprobs_and_numbers_that_are_none() -> None:
     logits[3] = np.nan
     with pytest.raises(NotFiniteError):
         sampled(logits)
+
+
+def test_a_choice_that_bans_or_penalties_change() -> None:
+    logits = np.zeros(VOCAB, np.float32)
+    logits[[10, 11, 12]] = 3.0, 2.0, 1.0
+    banned: dict[str, Any] = {"temperature": 0.0, "min_tokens": 9}
+    assert sampled(logits, stop_token_ids=(11,), **banned) == 10
+    assert sampled(logits, stop_token_ids=(10,), **banned) == 11
+    assert sampled(logits, temperature=0.0, logit_bias={12: 5.0}) == 12
+    assert sampled(logits, [*PROMPT, 12], temperature=0.0, bad_words=[(12, 10)]) == 11
