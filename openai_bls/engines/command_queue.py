@@ -7,10 +7,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from openai_bls.core.engine import PrefixCacheError, StepListener
-from openai_bls.core.engine_types import TokenDelta
+from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +25,24 @@ def emit(on_step: StepListener, deltas: list[TokenDelta]) -> None:
         on_step(deltas)
     except Exception:
         logger.exception("the step listener raised")
+
+
+def submit(
+    put: Callable[[Any], bool], on_step: StepListener, request: GenerationRequest, problem: str | None = None
+) -> None:
+    """Put a request into an engine's queue; once that is closed, it ends with "cancelled".
+
+    Args:
+        put: `CommandQueue.put` of the engine.
+        on_step: the engine's listener.
+        request: the request.
+        problem: why the engine refuses it, in which case its end is put there instead; None if it takes it.
+    """
+    command: GenerationRequest | TokenDelta = request
+    if problem is not None:
+        command = TokenDelta(request.request_id, [], "error", error=problem, invalid=True)
+    if not put(command):
+        emit(on_step, [TokenDelta(request.request_id, [], "cancelled")])
 
 
 class CommandQueue(Generic[CommandT]):

@@ -42,7 +42,7 @@ from openai_bls.embedded.speculation.draft_loading import speculation_config
 from openai_bls.embedded.speculation.drafter import Drafter
 from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED, refusal
-from openai_bls.engines.command_queue import CommandQueue, await_reset, emit
+from openai_bls.engines.command_queue import CommandQueue, await_reset, emit, submit
 from openai_bls.engines.grammars import llguidance_backend
 from openai_bls.engines.grammars.compiler import CompiledGrammar, GrammarCompiler
 from openai_bls.engines.images.processor import VisionProcessor
@@ -172,11 +172,7 @@ class TransformersEngine:
         problem = refusal(request, self._info)
         if problem is None and self._images is not None:
             problem = self._images.refusal(request, self._info)
-        command: _Command = request
-        if problem is not None:
-            command = TokenDelta(request.request_id, [], "error", error=problem, invalid=True)
-        if not self._commands.put(command):
-            emit(self._on_step, [TokenDelta(request.request_id, [], "cancelled")])
+        submit(self._commands.put, self._on_step, request, problem)
 
     def cancel(self, request_id: int) -> None:
         """Stop a request soon."""

@@ -23,7 +23,7 @@ from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDel
 from openai_bls.core.manifest import Manifest, first_line
 from openai_bls.engines import capabilities
 from openai_bls.engines.capabilities import ENGINE_FAILED
-from openai_bls.engines.command_queue import CommandQueue, emit
+from openai_bls.engines.command_queue import CommandQueue, emit, submit
 from openai_bls.engines.kv_events.publisher import KvEventPublisher
 from openai_bls.engines.tensorrt_llm import limits
 from openai_bls.engines.tensorrt_llm.health_watch import EXECUTOR_ENDED, HealthWatch, Progress
@@ -115,8 +115,7 @@ class TrtLlmEngine:
 
     def submit(self, request: GenerationRequest) -> None:
         """Take a request; an id that is already live is ignored, so that one id has one end."""
-        if not self._inbox.put(request):
-            emit(self._on_step, [TokenDelta(request.request_id, [], "cancelled")])
+        submit(self._inbox.put, self._on_step, request)
 
     def cancel(self, request_id: int) -> None:
         """Stop a request soon."""

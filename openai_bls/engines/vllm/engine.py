@@ -22,7 +22,7 @@ from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDel
 from openai_bls.core.manifest import first_line
 from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED
-from openai_bls.engines.command_queue import CommandQueue, emit
+from openai_bls.engines.command_queue import CommandQueue, emit, submit
 from openai_bls.engines.grammars.errors import GrammarError
 from openai_bls.engines.vllm import lora as adapters
 from openai_bls.engines.vllm.adapter_table import AdapterTable
@@ -104,8 +104,7 @@ class VllmEngine:
 
     def submit(self, request: GenerationRequest) -> None:
         """Take a request; an id that is already live is ignored, so that one id has one end."""
-        if not self._inbox.put(request):
-            emit(self._on_step, [TokenDelta(request.request_id, [], "cancelled")])
+        submit(self._inbox.put, self._on_step, request)
 
     def cancel(self, request_id: int) -> None:
         """Stop a request soon."""
