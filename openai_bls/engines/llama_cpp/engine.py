@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from openai_bls.core.engine import EngineStats, LoraError, StepListener
 from openai_bls.core.engine_types import EngineFinishReason, EngineInfo, GenerationRequest, TokenDelta
 from openai_bls.engines.capabilities import ENGINE_FAILED, refusal
-from openai_bls.engines.command_queue import CommandQueue, await_reset, emit
+from openai_bls.engines.command_queue import CommandQueue, await_reset, emit, submit
 from openai_bls.engines.grammars.compiler import CompiledGrammar, GrammarCompiler
 from openai_bls.engines.grammars.matcher import ConstraintFactory
 from openai_bls.engines.llama_cpp.model import STEP_TOKENS, DecodeError, LlamaModel, Row
@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _PROMPT_TOKENS = 64
 """Tokens of prompts in a step in which other sequences go on: their next tokens wait for it."""
+NEXT_REQUEST_S = 0.003
+"""Seconds after a rest in which a further request is waited for; a step takes ten times as long and more."""
 _WORTH_WAITING = 32
 """Tokens of a prompt that another one is just computing, for which a request waits instead of doing the same."""
 
@@ -83,11 +85,7 @@ class LlamaCppEngine:
 
     def submit(self, request: GenerationRequest) -> None:
         """Take a request; an id that is already live is ignored, so that one id has one end."""
-        command: _Command = request
-        if problem := refusal(request, self._info):
-            command = TokenDelta(request.request_id, [], "error", error=problem, invalid=True)
-        if not self._commands.put(command):
-            emit(self._on_step, [TokenDelta(request.request_id, [], "cancelled")])
+        submit(self._commands.put, self._on_step, request, refusal(request, self._info))
 
     def cancel(self, request_id: int) -> None:
         """Stop a request soon."""
@@ -135,6 +133,7 @@ class LlamaCppEngine:
                 break
             if not self._running and not self._waiting:
                 self._wake.wait()
+                self._take_what_comes()
                 continue
             try:
                 emit(self._on_step, self._step())
@@ -146,6 +145,18 @@ class LlamaCppEngine:
         if self._compiler is not None:
             self._compiler.close()
         self._model.close()
+
+    def _take_what_comes(self) -> None:
+        """After a rest: wait as long as requests come one after the other, so that their prompts share steps.
+
+        One that came a moment later would wait for a whole step, and run on after the others.
+        """
+        for _ in range(self._info.max_batch_size):
+            self._wake.clear()
+            emit(self._on_step, self._take_commands())
+            is_full = len(self._waiting) >= self._info.max_batch_size
+            if is_full or self._commands.closed or not self._wake.wait(NEXT_REQUEST_S):
+                return
 
     def _take_commands(self) -> list[TokenDelta]:
         """Apply what came in; returns the answers that need no step."""

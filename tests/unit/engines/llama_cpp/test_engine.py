@@ -11,12 +11,13 @@ import pytest
 from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingParams
 from openai_bls.core.manifest import AnswerRecord, EngineLoadError
 from openai_bls.engines.answers import difference
+from openai_bls.engines.llama_cpp import engine as engine_module
 from openai_bls.engines.llama_cpp import library
 from openai_bls.engines.llama_cpp.model import LlamaModel
 from openai_bls.engines.registry import create_engine
 from tests.unit.core_support import EOS, tiny_tokenizer
 from tests.unit.engines.conftest import EngineFactory
-from tests.unit.engines.engine_support import request, run_all
+from tests.unit.engines.engine_support import PATIENCE_S, request, run_all
 from tests.unit.engines.llama_cpp.llama_cpp_support import needs_llama_cpp, write_engine
 
 pytestmark = needs_llama_cpp
@@ -70,11 +71,24 @@ def test_sequences_move_together_when_others_have_ended(start_here: Any, monkeyp
         swap(model, one, other)
 
     monkeypatch.setattr(LlamaModel, "swap", noted_swap)
+    monkeypatch.setattr(engine_module, "NEXT_REQUEST_S", PATIENCE_S)
     requests = [
         request(i, prompt=range(i, 2 * i + 9), max_tokens=6 if i in (1, 2, 4) else 60, logprobs=0) for i in range(6)
     ]
-    require_same(start_here(), start_here(max_batch_size="1"), requests)
+    require_same(start_here(max_batch_size="6"), start_here(max_batch_size="1"), requests)
     assert moved == [(0, 4)]
+
+
+def test_requests_that_come_together_after_a_rest_start_together(
+    start_here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "NEXT_REQUEST_S", PATIENCE_S)
+    engine, recorder = start_here(max_batch_size="4")
+    for _ in range(2):
+        run_all(engine, recorder, [request(i, prompt=range(i, 20), max_tokens=3) for i in range(4)])
+        assert [{delta.request_id for delta in step} for step in recorder.steps] == [{0, 1, 2, 3}] * 3
+        recorder.forget(range(4))
+        recorder.steps.clear()
 
 
 def test_sequences_give_way_where_the_cells_run_out(start_here: Any) -> None:
