@@ -81,6 +81,7 @@ def _find_flash() -> attention_trials.Flash | None:
         most_keys: int,
         scale: float,
     ) -> torch.Tensor:
+        """See `attention_trials.Flash`."""
         if "scale" in known:
             fixed["scale"] = scale
         elif abs(scale * q.shape[-1] ** 0.5 - 1) > 1e-6:
