@@ -60,7 +60,8 @@ def test_a_run_limited_in_time(target: Target) -> None:
     plan = replace(_plan(target), requests=10**6, output_tokens=5, seconds=0.2)
     report = _drive(plan)
     assert not report.failures
-    assert 3 < report.requests < 10**6
+    # Each of the three connections has one at least, which on a busy machine takes all of the time.
+    assert 3 <= report.requests < 10**6
     assert _drive(replace(plan, seconds=0.0)).requests == 3
 
 
