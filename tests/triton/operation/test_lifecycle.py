@@ -55,7 +55,8 @@ def test_two_instances_and_a_sigterm_that_lets_streams_end(two_instances: Path) 
         streams = Streams(server, 16, 150)
         server.process.drain()
         streams.finish()
-        assert server.process.wait(60) == 0
+        code = server.process.wait(60)
+        assert code == 0, server.log_path.read_text()[-4000:]
         assert server.process.leftovers() == []
 
 
