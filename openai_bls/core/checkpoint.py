@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -83,6 +83,15 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     """Fields of the language model: config.json's own, and over them those of its `text_config`."""
     text = config.get("text_config")
     return {**config, **text} if isinstance(text, dict) else config
+
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Names that config.json has for the number of experts of a layer."""
+
+
+def expert_count(config: Mapping[str, Any]) -> int:
+    """Experts of a layer, by the fields of a language model; 0 if it has none."""
+    return max((count for name in _EXPERTS if isinstance(count := config.get(name), int)), default=0)
 
 
 # Names of the longest sequence: nearly everyone's, GPT-2's, ChatGLM's and BLOOM's, MPT's, Baichuan's.

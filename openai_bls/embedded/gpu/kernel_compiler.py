@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import transformers
 
+from openai_bls.core.checkpoint import expert_count
 from openai_bls.core.manifest import Manifest, first_line
 from openai_bls.embedded.attention_spec import Scoring, head_sizes, layer_windows
 
@@ -113,8 +114,7 @@ def _attention_calls(
 
 def _expert_calls(config: Any, dtype: torch.dtype, device: torch.device) -> Iterator[Callable[[], Any]]:
     """Calls for a mixture of experts whose router is one that `model.fused_experts` knows."""
-    names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-    count = next((found for name in names if isinstance(found := getattr(config, name, None), int)), 0)
+    count = expert_count(config.to_dict())
     top = getattr(config, "num_experts_per_tok", None)
     if not count or not isinstance(top, int):
         return
