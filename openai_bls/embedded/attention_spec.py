@@ -50,6 +50,11 @@ def layer_windows(config: Any) -> list[int]:
     return [window if kind == "sliding_attention" else 0 for kind in kinds]
 
 
+def score_cap(config: Any) -> float:
+    """Bound of the scores of all layers, by the configuration of a language model; 0 is none."""
+    return getattr(config, "attn_logit_softcapping", None) or 0.0
+
+
 def head_sizes(config: Any) -> tuple[int, int, int]:
     """Heads, key heads, and the size of a head, by the configuration of a language model."""
     heads = config.num_attention_heads

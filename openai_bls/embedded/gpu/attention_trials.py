@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ import torch
 
 from openai_bls.embedded.attention_spec import PLAIN, Scoring
 
-LONGEST_WINDOW = 100
+_LONGEST_WINDOW = 100
 """Keys of a window that a trial reaches."""
 _CLOSE = 0.03  # of attention over standard normal values in half precision
 _ROUNDED = 0.07  # relative, of a number in e4m3
@@ -69,9 +70,13 @@ def try_paged(
     cache_dtype: torch.dtype,
     scoring: Scoring = PLAIN,
 ) -> None:
-    """Decoding and a mixed step on random numbers; raises if they do not run or are wrong."""
+    """Decoding and a mixed step on random numbers; raises if they do not run or are wrong.
+
+    A longer window than the trial's sequences reach is tried as one that they do.
+    """
     from openai_bls.embedded.gpu import attention_kernels
 
+    scoring = dataclasses.replace(scoring, window=min(scoring.window, _LONGEST_WINDOW))
     # A page and a table as the engine has them, for which the kernels are compiled anyway.
     page_size, keys, scale = 32, [1, 33, 200], size**-0.5
     random = torch.Generator(device).manual_seed(0)

@@ -8,7 +8,6 @@ is not called here, or not with the shapes that come, is compiled when it is nee
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import importlib
 import logging
@@ -23,7 +22,7 @@ import transformers
 
 from openai_bls.core.checkpoint import expert_count
 from openai_bls.core.manifest import Manifest, first_line
-from openai_bls.embedded.attention_spec import Scoring, head_sizes, layer_windows
+from openai_bls.embedded.attention_spec import Scoring, head_sizes, layer_windows, score_cap
 
 logger = logging.getLogger(__name__)
 
@@ -88,11 +87,9 @@ def _attention_calls(
         importlib.import_module("openai_bls.embedded.gpu.hopper_attention")
     zeros = functools.partial(torch.zeros, dtype=dtype, device=device)
     yield functools.partial(paged_attention.prompt_kernel, device, dtype, heads, kv_heads, size)
-    cap = getattr(config, "attn_logit_softcapping", None) or 0.0
-    scorings = [Scoring(window, cap) for window in sorted(set(layer_windows(config)))]
+    scorings = [Scoring(window, score_cap(config)) for window in sorted(set(layer_windows(config)))]
     for scoring in scorings:
-        reached = dataclasses.replace(scoring, window=min(scoring.window, attention_trials.LONGEST_WINDOW))
-        yield functools.partial(attention_trials.try_paged, device, dtype, heads, kv_heads, size, dtype, reached)
+        yield functools.partial(attention_trials.try_paged, device, dtype, heads, kv_heads, size, dtype, scoring)
     q, k, cache = zeros(1, heads, size), zeros(1, kv_heads, size), zeros(page, kv_heads, size)
     cos_sin = zeros(1, size), zeros(1, size)
     slots, ends = torch.zeros(1, dtype=torch.int64, device=device), attention_trials.ends([1], device)

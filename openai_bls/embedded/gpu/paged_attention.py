@@ -37,6 +37,7 @@ from openai_bls.embedded.attention_spec import (
     head_sizes,
     layer_windows,
     refuse_features,
+    score_cap,
 )
 from openai_bls.embedded.gpu import attention_trials, varlen_attention
 from openai_bls.embedded.gpu.varlen_attention import REFUSAL, of_full_layers
@@ -277,13 +278,13 @@ def _scoring(layer: _Layer, module: Any, heads: int, asked: Mapping[str, Any]) -
 
 
 def _scorings(model: Any, config: Any, kind: str) -> set[Scoring]:
-    """Scorings of a model's layers, for trials: with windows that a trial reaches.
+    """Scorings of a model's layers, for trials.
 
     Raises:
         NotImplementedError: `kind` cannot have them, by the reason in the message.
     """
     windows = set(layer_windows(config))
-    cap = getattr(config, "attn_logit_softcapping", None) or 0.0
+    cap = score_cap(config)
     if windows != {0} and (kind == "varlen" or not _KEEPS_ALL):
         raise NotImplementedError("not every layer of the model has full attention")
     if cap and kind == "varlen":
@@ -291,7 +292,7 @@ def _scorings(model: Any, config: Any, kind: str) -> set[Scoring]:
     has_sinks = any(name.endswith(".sinks") for name, _ in model.named_parameters())
     heads = config.num_attention_heads
     sinks = torch.linspace(-2, 2, heads, device=model.device, dtype=model.dtype) if has_sinks else None
-    return {Scoring(min(window, attention_trials.LONGEST_WINDOW), cap, sinks) for window in windows}
+    return {Scoring(window, cap, sinks) for window in windows}
 
 
 def with_full_attention(config: Any) -> Any:

@@ -12,7 +12,7 @@ import dataclasses
 from typing import Any, Literal
 
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.embedded.attention_spec import LENGTH_DEPENDENT_ROPE, rope_parameters, rope_types
+from openai_bls.embedded.attention_spec import LENGTH_DEPENDENT_ROPE, rope_parameters, rope_types, score_cap
 from openai_bls.embedded.options import Attention, EngineOptions
 
 RunnerName = Literal["continuous_batching", "dynamic_cache"]
@@ -78,7 +78,7 @@ def candidates(
     if problem is None and language_class is not None:
         problem = _image_problem(model_class, config)
     found: list[RunnerChoice] = []
-    if _caps_scores(text) and options.attention in _UNCAPPED:
+    if score_cap(text) and options.attention in _UNCAPPED:
         raise EngineLoadError(
             f"attention {options.attention} cannot run {name}: it caps its attention scores; eager can, and is the "
             "default here"
@@ -103,7 +103,7 @@ def candidates(
         else:
             reason = "asked for" if options.runner == "dynamic_cache" else problem or "continuous batching failed"
             # The model's own default may be sdpa all the same.
-            kind: Attention = "eager" if options.attention == "auto" and _caps_scores(text) else options.attention
+            kind: Attention = "eager" if options.attention == "auto" and score_cap(text) else options.attention
             found.append(RunnerChoice("dynamic_cache", kind, reason))
             found.append(RunnerChoice("dynamic_cache", kind, "shared passes failed", shared_steps=False))
     if options.kv_cache_dtype == "auto":
@@ -161,10 +161,6 @@ def _image_problem(model_class: Any, config: Any) -> str | None:
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def _caps_scores(config: Any) -> bool:
-    return bool(getattr(config, "attn_logit_softcapping", None))
-
-
 def _value(config: Any, name: str) -> Any:
     """A field of a configuration; None if it has none, `_VARIES` if each layer has its own."""
     try:
@@ -186,7 +182,7 @@ def _unscaled_length(config: Any) -> int:
 def _batched_attentions(model_class: Any, config: Any, *, on_gpu: bool, flash_installed: bool) -> dict[Attention, str]:
     """Attentions for continuous batching, the best first, each with its reason."""
     found: dict[Attention, str] = {"paged": "the fastest on a GPU"} if on_gpu else {}
-    if _caps_scores(config):
+    if score_cap(config):
         return found | {"eager": "it caps its attention scores"}
     if not getattr(model_class, "_supports_sdpa", False):
         return found | {"eager": "its class has no sdpa"}
