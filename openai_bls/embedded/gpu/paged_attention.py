@@ -245,8 +245,9 @@ def attend(
         slots, key_ends = written, query_ends
     prompts: list[LongPrompt] = kwargs.get("long_prompts") or []
     split = bool(kwargs.get("split_keys")) and not 0 < scoring.window < _LONG_CONTEXT
-    kernel = prompt_kernel(q.device, q.dtype, q.shape[1], k.shape[1], q.shape[2]) if prompts else None
-    if kernel is None or scoring is not PLAIN:
+    has_own_kernel = bool(prompts) and scoring is PLAIN
+    kernel = prompt_kernel(q.device, q.dtype, q.shape[1], k.shape[1], q.shape[2]) if has_own_kernel else None
+    if kernel is None:
         out = attention_kernels.mixed_attention(
             q, layer.keys, layer.values, slots, query_ends, key_ends, scale, split_keys=split, scoring=scoring
         )
