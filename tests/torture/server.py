@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from openai_bls.launcher.readiness import ask, expected_models, not_ready
 from openai_bls.launcher.recovery.stub_watch import stubs
+from openai_bls.launcher.testing import is_starved
 from openai_bls.launcher.tritonserver.ports import Ports
 from openai_bls.triton_models.server.process import control_headers
 from tests.torture.doors import HOST
@@ -25,8 +26,6 @@ from tests.torture.pictures import ENVIRONMENT
 START_SECONDS = 300.0
 STOP_SECONDS = 90.0
 """Above the launcher's own time for a stop: `_EXIT_TIMEOUT_SECONDS`, and 10 s of grace."""
-_STARVED = "lock_exception"
-"""Last word of a tritonserver whose Python backend got no processor for seconds while it loaded."""
 _EXIT_TIMEOUT_SECONDS = 30
 _BETWEEN_SIGNALS_SECONDS = 2.0
 """Two at the same time are one."""
@@ -99,8 +98,7 @@ class Server:
         process, said = self._spawn(command)
         while missing := not_ready(HOST, self.ports, expected_models(self.repository, []), openai=True):
             has_ended, is_late = process.poll() is not None, time.monotonic() > deadline
-            if has_ended and not is_late and _STARVED in self.console()[said:]:
-                # Nothing is wrong with a server that got no processor while it loaded.
+            if has_ended and not is_late and is_starved(self.console()[said:]):
                 process, said = self._spawn(command)
             elif has_ended or is_late:
                 raise RuntimeError(f"not ready: {', '.join(missing)}\n{self.console()}")
