@@ -20,7 +20,7 @@ from openai_bls.core.engine_types import EngineFinishReason, EngineInfo, Generat
 from openai_bls.core.manifest import NullSettings
 from openai_bls.engines.adapters import require_room
 from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, refusal
-from openai_bls.engines.command_queue import CommandQueue, emit
+from openai_bls.engines.command_queue import CommandQueue, emit, submit
 
 logger = logging.getLogger(__name__)
 
@@ -161,8 +161,7 @@ class NullEngine:
 
     def submit(self, request: GenerationRequest) -> None:
         """Take a request; an id that is already live is ignored, so that one id has one end."""
-        if not self._commands.put(request):
-            self._emit([TokenDelta(request.request_id, [], "cancelled")])
+        submit(self._commands.put, self._on_step, request)
 
     def cancel(self, request_id: int) -> None:
         """Stop a request soon."""
