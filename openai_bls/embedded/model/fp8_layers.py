@@ -58,7 +58,7 @@ class Fp8Linear(nn.Module):  # type: ignore[misc]
         rows = round_rows(x) if self.plain_rounds else x
         return widened_linear(rows, self.weight, self.weight_scale, self.bias)
 
-    def gated(self, x: torch.Tensor, activation: str = "silu") -> torch.Tensor:
+    def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         """`silu(gate) * up`, or with `gelu`, the gate's outputs being the first half."""
         if x.is_cuda and self.plain_rounds is None and activation == "silu":
             from openai_bls.embedded.gpu import fp8_kernels
