@@ -16,6 +16,8 @@ _Result = TypeVar("_Result")
 
 _TICK_S = 0.02
 """Seconds between two looks at the clocks of what runs."""
+_AGAIN_S = 0.05
+"""CPU time in seconds, at least, after which the exception is raised again on a thread that goes on."""
 _IDLE_TICKS = 50
 """Looks without anything to look at after which the watching thread sleeps: requests that follow each other closely
 then need not wake it."""
@@ -30,13 +32,21 @@ class _Expired(BaseException):
 
 
 class _Run:
-    __slots__ = ("clock", "expired", "thread", "until")
+    __slots__ = ("clock", "expired", "seconds", "thread", "until")
 
     def __init__(self, seconds: float) -> None:
         self.thread = threading.get_ident()
         self.clock = time.pthread_getcpuclockid(self.thread)
+        self.seconds = seconds
         self.until = time.clock_gettime(self.clock) + seconds
         self.expired = False
+
+    def expire(self) -> None:
+        """Raise on the thread, and again when it has taken more: where the interpreter may not raise, in `__del__` and
+        in a callback of the garbage collector, it drops what is raised and the code goes on."""
+        self.expired = True
+        self.until += max(self.seconds, _AGAIN_S)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), ctypes.py_object(_Expired))
 
 
 class CpuLimit:
@@ -71,9 +81,11 @@ class CpuLimit:
                 with self._lock:
                     self._runs.discard(run)
             if run.expired:
-                _await_exception()
+                _take_exception()
         except _Expired:
             raise CpuLimitError from None
+        if run.expired:
+            failure = CpuLimitError()
         if failure is not None:
             try:
                 raise failure
@@ -101,19 +113,17 @@ class CpuLimit:
                 with self._lock:
                     idle = 0 if self._runs else idle + 1
                     for run in [one for one in self._runs if time.clock_gettime(one.clock) > one.until]:
-                        # From here on it is raised once, wherever the thread is in `run`.
-                        self._runs.discard(run)
-                        run.expired = True
-                        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                            ctypes.c_ulong(run.thread), ctypes.py_object(_Expired)
-                        )
+                        run.expire()
             with self._lock:
                 self._awake = bool(self._runs)
                 if not self._awake:
                     self._wake.clear()
 
 
-def _await_exception() -> None:
-    """Take the exception that is on its way to this thread: it comes between two steps of the interpreter."""
-    while True:
+def _take_exception() -> None:
+    """Let come what has been raised on this thread: that is at the end of a round at the latest.
+
+    Taking it back instead (`PyThreadState_SetAsyncExc` with NULL) leaves the interpreter looking for it for ever.
+    """
+    for _ in range(8):
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,26 @@ def test_what_waits_takes_no_cpu_time() -> None:
             pool.submit(limit.run, lambda: spin(60), 0.05).result()
         done.set()
         assert waiting.result()
+
+
+@pytest.mark.parametrize("more", [0.0, 60.0])
+def test_an_exception_that_is_lost_comes_again(more: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter drops what is raised in `__del__`, or in a callback of the garbage collector."""
+    lost: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: lost.append(unraisable.exc_type))
+
+    class Long:
+        def __del__(self) -> None:
+            spin(60)
+
+    def work() -> float:
+        Long()
+        return spin(more)
+
+    with pytest.raises(CpuLimitError):
+        CpuLimit().run(work, 0.05)
+    assert len(lost) == 1
+    spin(0.2)  # here it would hit what has no limit
 
 
 def test_each_run_has_its_result_or_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
