@@ -301,11 +301,10 @@ async def test_a_refused_request_leaves_nothing_behind(place: Place) -> None:
 
 
 async def test_requests_without_images_cost_the_same_where_a_model_takes_some() -> None:
-    """By the bytecode that is run for one, which no other work of the machine changes."""
+    """By the bytecode that is run for one. The least of several: an answer in more pieces takes more."""
 
     async def instructions(info: EngineInfo) -> int:
         place = Place(info)
-        await place.answered(CHAT, chat(TEXT))
         count = 0
 
         def trace(frame: Any, event: str, _: Any) -> Any:
@@ -316,14 +315,18 @@ async def test_requests_without_images_cost_the_same_where_a_model_takes_some() 
             count += event == "opcode"
             return trace
 
+        counts = []
         before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            await place.answered(CHAT, chat(TEXT))
-        finally:
-            sys.settrace(before)
+        for _ in range(10):
+            count = 0
+            sys.settrace(trace)
+            try:
+                await place.answered(CHAT, chat(TEXT))
+            finally:
+                sys.settrace(before)
+            counts.append(count)
         place.bench.service.close()
-        return count
+        return min(counts)
 
     blind, sees = await instructions(engine_info()), await instructions(seeing())
     assert blind > 1000
