@@ -46,6 +46,9 @@ _NOISE = (
 _HANGING_UP = "the connection to the "
 
 _TOO_MANY_FILES = "Too many open files"
+LOCK_TIMED_OUT = "lock_exception"
+"""Last word of a tritonserver in whose load a process got no CPU time for seconds: a lock of the Python backend timed
+out. Nothing is wrong with it: it can start again."""
 
 # Written by guardian.py, for mpirun says nothing when the rank's exit code was 0.
 _LEFT_ALONE = re.compile(r"^openai_bls: rank (\d+) has left the others$")
@@ -94,6 +97,8 @@ class LoadWatcher:
         self.loaded: list[str] = []
         self.failed: dict[str, str] = {}
         self.fatal: str | None = None
+        self.lock_timed_out = False
+        """True after `LOCK_TIMED_OUT`."""
         self.in_usage = False
         self.engine_step = ""
         """Step of the start of an engine in a process of its own; empty if it has not said so."""
@@ -122,6 +127,8 @@ class LoadWatcher:
             self.fatal = self.fatal or first_line(match.group(1))
         elif _TOO_MANY_FILES in line:
             self.fatal = self.fatal or f"{_TOO_MANY_FILES}: raise the limit on them (ulimit -n)"
+        elif LOCK_TIMED_OUT in line:
+            self.lock_timed_out = True
         elif line.startswith("Usage: tritonserver"):
             # After a bad flag the server prints some 400 lines of help.
             self.in_usage = True

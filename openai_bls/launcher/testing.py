@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from openai_bls.core.manifest import MANIFEST_NAME
 from openai_bls.launcher import checks
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.logs import LoadWatcher, tail
+from openai_bls.launcher.logs import LOCK_TIMED_OUT, LoadWatcher, tail
 from openai_bls.launcher.ranks.ranks import RankOptions, plan_ranks
 from openai_bls.launcher.readiness import expected_models, not_ready
 from openai_bls.launcher.recovery.abandoned_stubs import AbandonedStubs
@@ -35,22 +35,12 @@ _PORT_TAKEN = ("already in use", "Address already in use", "failed to bind")
 # tritonserver ends no sooner than its next look at the metrics of CPU and GPU; the default is 2,000.
 _METRICS_INTERVAL = "--metrics-interval-ms=100"
 _ABANDONED = "tritonserver has given up a model whose stub lives"
-_STARVED = ("lock_exception", _ABANDONED)
-"""Last words of a tritonserver that is starved; see `is_starved`."""
 _LOOK_SECONDS = 1.0
 """Seconds between two looks for such stubs."""
 
 
 class ServerFailedError(LaunchError):
     """The server ended, or was not ready in time; the message ends with its log's last lines."""
-
-
-def is_starved(last_words: str) -> bool:
-    """True if a tritonserver ended in its load because a starting stub got no processor for seconds.
-
-    The Python backend's locks time out then, which ends the server. Nothing is wrong with it: it can start again.
-    """
-    return any(sign in last_words for sign in _STARVED)
 
 
 @dataclass(frozen=True)
@@ -169,7 +159,8 @@ class _Plan:
                 # The lease keeps our own servers apart; a stranger may still have taken a port.
                 is_taken = any(sign in str(error) for sign in _PORT_TAKEN)
                 taken += is_taken
-                starved = is_starved(str(error)) and time.monotonic() < self.deadline
+                starved = any(sign in str(error) for sign in (LOCK_TIMED_OUT, _ABANDONED))
+                starved = starved and time.monotonic() < self.deadline
                 if not starved and not (is_taken and taken < _ATTEMPTS):
                     raise
             else:

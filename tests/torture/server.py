@@ -17,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from openai_bls.launcher.readiness import ask, expected_models, not_ready
 from openai_bls.launcher.recovery.stub_watch import stubs
-from openai_bls.launcher.testing import is_starved
 from openai_bls.launcher.tritonserver.ports import Ports
 from openai_bls.triton_models.server.process import control_headers
 from tests.torture.doors import HOST
@@ -94,23 +93,14 @@ class Server:
         if self.has_disks:
             command = [*namespace_command(), "sh", "-c", _MOUNTS, "sh", str(self._disk), *command]
         self.crippled = False
-        deadline = time.monotonic() + START_SECONDS
-        process, said = self._spawn(command)
-        while missing := not_ready(HOST, self.ports, expected_models(self.repository, []), openai=True):
-            has_ended, is_late = process.poll() is not None, time.monotonic() > deadline
-            if has_ended and not is_late and is_starved(self.console()[said:]):
-                process, said = self._spawn(command)
-            elif has_ended or is_late:
-                raise RuntimeError(f"not ready: {', '.join(missing)}\n{self.console()}")
-            time.sleep(0.1)
-
-    def _spawn(self, command: list[str]) -> tuple[subprocess.Popen[bytes], int]:
-        """Its process, and the number of characters that its console had before."""
         environment = {**os.environ, **ENVIRONMENT, _TAG: self._tag, "OMP_NUM_THREADS": "1"}
         with self.console_path.open("ab") as console:
-            said = len(self.console())
             self._process = subprocess.Popen(command, env=environment, stdout=console, stderr=console)
-        return self._process, said
+        deadline = time.monotonic() + START_SECONDS
+        while missing := not_ready(HOST, self.ports, expected_models(self.repository, []), openai=True):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"not ready: {', '.join(missing)}\n{self.console()}")
+            time.sleep(0.1)
 
     def stop(self, *, at_once: bool = False) -> int | None:
         """SIGTERM, a second one to end it `at_once`, and the exit code; None if it does not leave."""

@@ -65,7 +65,7 @@ class Foreground:
         self.ready = False
         self.failed = False
         """True if the server has ended with an error and without a request to stop."""
-        self.gave_up = False
+        self._gave_up = False
         """True if the server has given up the process of a loading model, whose end it would have waited for without
         limit."""
         self._abandoned = AbandonedStubs()
@@ -100,6 +100,11 @@ class Foreground:
     def served(self) -> bool:
         """It has been ready. Of a job rank 0 is, which does not know that another rank's model fails to load."""
         return self.ready and not (self._program == "mpirun" and self._watcher.failed)
+
+    @property
+    def starved(self) -> bool:
+        """Its load has failed for want of CPU time."""
+        return self._gave_up or self._watcher.lock_timed_out
 
     def _read_log(self) -> None:
         for line in self._log.lines():
@@ -146,7 +151,7 @@ class Foreground:
         self._looked = self._console.elapsed
         server = self._process.pid
         for model in self._abandoned.kill(server, stubs(server)):
-            self.gave_up = True
+            self._gave_up = True
             self._news(f"tritonserver has given up {model}, which had no CPU time for a second; killing it")
 
     def _announce(self) -> None:

@@ -82,8 +82,8 @@ def _run(options: ServeOptions, start: Start, console: Console, log_path: Path) 
                 finally:
                     # Reached with a live server only by an exception, such as a closed standard output.
                     code = process.stop()
-                # A load that the server gave up for want of CPU time has every chance at the next start.
-                served = served or foreground.served or foreground.gave_up
+                # A load that failed for want of CPU time has every chance at the next start.
+                served = served or foreground.served or foreground.starved
                 if counts is None or not served or not foreground.failed or not _wait(console, backoff, stops):
                     return code
                 counts.add(SERVER)

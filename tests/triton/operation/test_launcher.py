@@ -88,6 +88,27 @@ class TritonPythonModel:
         return []
 """
 
+# The end of a server whose locks timed out in its first load.
+STARVED = """
+import os
+import pathlib
+import signal
+import sys
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        starved = pathlib.Path(args["model_repository"]) / "starved"
+        if not starved.exists():
+            starved.touch()
+            words = "terminate called after throwing an instance of 'boost::interprocess::lock_exception'"
+            print(words, file=sys.stderr, flush=True)
+            os.kill(os.getppid(), signal.SIGABRT)
+
+    def execute(self, requests):
+        return []
+"""
+
 BROKEN = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -360,6 +381,14 @@ def test_serve_restarts_what_dies(
     assert launcher.finish() == 128 + signal.SIGKILL
     assert "no further restart: that was the last one within 10 minutes (--restarts)" in launcher.output
     assert launcher.family() == []
+
+
+def test_serve_starts_again_after_a_first_load_without_cpu_time(
+    start: Callable[..., Launcher], repository: Path
+) -> None:
+    add_model(repository, "starved", STARVED)
+    launcher = start()
+    launcher.read_until(r"ended with exit code 134.*\n(.*\n)*.*starting the server again\n(.*\n)*.*Listening: .*\n")
 
 
 def test_serve_starts_again_when_the_server_gives_up_a_process_that_lives(
