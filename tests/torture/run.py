@@ -205,7 +205,7 @@ class Run:
             while time.monotonic() < deadline and self._server.running():
                 if stubs <= self._server.stubs().keys() and self._server.healthy():
                     doors = ("/v1/chat/completions", "generate tensorrt_llm_bls", "generate ensemble")
-                    ends = [end_of(partial(probe.check, door, WAYS[door][2][0]))[0] for door in doors]
+                    ends = [end_of(partial(probe.check, door, WAYS[door][1][0]))[0] for door in doors]
                     if ends == ["exact"] * len(doors):
                         return True
                 time.sleep(0.1)
