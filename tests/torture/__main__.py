@@ -15,7 +15,7 @@ from pathlib import Path
 from openai_bls.launcher.tritonserver.ports import lease_ports
 from tests.torture.cases import replayed
 from tests.torture.doors import Doors
-from tests.torture.pictures import Host, with_sight
+from tests.torture.pictures import image_host, with_sight
 from tests.torture.record import Record
 from tests.torture.report import page
 from tests.torture.run import Options, Run
@@ -79,7 +79,7 @@ def main() -> int:
 
 def _replay(server: Server, finding: Path) -> int:
     case = replayed(json.loads(finding.read_text())["case"])
-    with Host():
+    with image_host():
         try:
             server.start()
             doors = Doors(server.ports)

@@ -30,8 +30,6 @@ class Fault:
     """Something to break."""
 
     name: str
-    models: tuple[str, ...]
-    """Models whose running requests may be lost; those of Triton's ports never end if their process dies."""
     inject: Callable[[Server], str]
     """Breaks it, and says what has come of it."""
     disk: bool = False
@@ -154,28 +152,24 @@ def _full_shared_memory(server: Server) -> str:
 
 def all_faults() -> list[Fault]:
     """Every fault once, those first that a short run should have."""
-    kills = {model: Fault(f"kill -9 {model}", (model,), _kill(model)) for model in _STUBS}
+    kills = {model: Fault(f"kill -9 {model}", _kill(model)) for model in _STUBS}
     first = [
         # Before a model has died, for then the exit code is 0.
-        Fault("SIGTERM", _STUBS, _terminate),
+        Fault("SIGTERM", _terminate),
         kills.pop("preprocessing"),
-        Fault("full disk", (), _full_disk, disk=True, lasting=True),
+        Fault("full disk", _full_disk, disk=True, lasting=True),
         kills.pop("tensorrt_llm"),
-        Fault("pause of 0.5 s: openai_bls", ("openai_bls",), _pause("openai_bls"), lasting=True),
-        Fault("reload openai_bls", ("openai_bls",), _reload("openai_bls")),
+        Fault("pause of 0.5 s: openai_bls", _pause("openai_bls"), lasting=True),
+        Fault("reload openai_bls", _reload("openai_bls")),
         kills.pop("openai_bls"),
     ]
     rest = [
         *kills.values(),
-        *(Fault(f"SIGSTOP {model}", _STUBS, _stop(model)) for model in _STUBS),
-        *(
-            Fault(f"pause of 0.5 s: {model}", (model,), _pause(model), lasting=True)
-            for model in _STUBS
-            if model != "openai_bls"
-        ),
-        *(Fault(f"reload {model}", (model,), _reload(model)) for model in _STUBS if model != "openai_bls"),
-        Fault("full /dev/shm", _STUBS, _full_shared_memory, disk=True, lasting=True),
-        Fault("kill -9 tritonserver", _STUBS, _kill_server),
+        *(Fault(f"SIGSTOP {model}", _stop(model)) for model in _STUBS),
+        *(Fault(f"pause of 0.5 s: {model}", _pause(model), lasting=True) for model in _STUBS if model != "openai_bls"),
+        *(Fault(f"reload {model}", _reload(model)) for model in _STUBS if model != "openai_bls"),
+        Fault("full /dev/shm", _full_shared_memory, disk=True, lasting=True),
+        Fault("kill -9 tritonserver", _kill_server),
     ]
     return [*first, *rest]
 

@@ -128,7 +128,7 @@ class Load:
         rng = random.Random(f"{self._seed}/asker/{number}")
         while not self._stopping.is_set():
             door = rng.choice(sorted(WAYS))
-            golden = rng.choice(WAYS[door][2])
+            golden = rng.choice(WAYS[door][1])
             begun = time.monotonic()
             end, detail = end_of(partial(streams.check, door, golden))
             self._note(self._record.streams[door].update, door, end, detail, begun)

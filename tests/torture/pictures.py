@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import shutil
-import threading
+from collections.abc import Iterator
 from pathlib import Path
+
+from anyio.from_thread import start_blocking_portal
 
 from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
@@ -15,7 +17,6 @@ from tests.torture.schemas import HOST_PORT, SEES
 
 _ROOT = Path(__file__).parents[2]
 _MAX_IMAGES = 2
-_START_SECONDS = 10.0
 ENVIRONMENT = {
     "OPENAI_BLS_IMAGE_URL_HOSTS": "*",
     "OPENAI_BLS_IMAGE_URL_PRIVATE_HOSTS": f"127.0.0.1:{HOST_PORT}",
@@ -33,33 +34,16 @@ def with_sight(repository: Path, folder: Path) -> Path:
     return copy
 
 
-class Host:
+@contextlib.contextmanager
+def image_host() -> Iterator[None]:
     """A host of images on `HOST_PORT`, in a thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._stop = asyncio.Event()
-        self._up = threading.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
-
-    def __enter__(self) -> Host:
-        self._thread.start()
-        assert self._up.wait(_START_SECONDS), f"port {HOST_PORT} is taken"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-        self._loop.close()
-
-    async def _serve(self) -> None:
-        async with ImageHost.running(port=HOST_PORT) as host:
-            host.answers = {
-                "/good": ok(picture()),
-                "/html": ok(HTML),
-                "/slow": drips,
-                "/metadata": redirect("http://169.254.169.254/latest/meta-data/"),
-                "/circle": redirect("/circle"),
-            }
-            self._up.set()
-            await self._stop.wait()
+    running = ImageHost.running(port=HOST_PORT)
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(running) as host:
+        host.answers = {
+            "/good": ok(picture()),
+            "/html": ok(HTML),
+            "/slow": drips,
+            "/metadata": redirect("http://169.254.169.254/latest/meta-data/"),
+            "/circle": redirect("/circle"),
+        }
+        yield

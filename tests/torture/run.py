@@ -13,7 +13,7 @@ from functools import partial
 from openai_bls.triton_models.tensors.models import MODELS
 from tests.torture import faults
 from tests.torture.load import Load, end_of
-from tests.torture.pictures import Host
+from tests.torture.pictures import image_host
 from tests.torture.record import SLACK_SECONDS, Broken, Record
 from tests.torture.rests import Rest, held, leaks, rest
 from tests.torture.samples import Samples
@@ -83,7 +83,7 @@ class Run:
 
     def run(self) -> None:
         """Start the server, torture it, and stop it."""
-        with Host():
+        with image_host():
             self._run()
 
     def _run(self) -> None:
@@ -205,7 +205,7 @@ class Run:
             while time.monotonic() < deadline and self._server.running():
                 if stubs <= self._server.stubs().keys() and self._server.healthy():
                     doors = ("/v1/chat/completions", "generate tensorrt_llm_bls", "generate ensemble")
-                    ends = [end_of(partial(probe.check, door, WAYS[door][2][0]))[0] for door in doors]
+                    ends = [end_of(partial(probe.check, door, WAYS[door][1][0]))[0] for door in doors]
                     if ends == ["exact"] * len(doors):
                         return True
                 time.sleep(0.1)

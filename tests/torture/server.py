@@ -166,10 +166,6 @@ class Server:
         """Sum of the waits before restarts that the launcher has announced since its console had `begin` characters."""
         return sum(float(found) for found in re.findall(r"again in (\d+) s$", self.console()[begin:], re.MULTILINE))
 
-    def log_bytes(self) -> int:
-        """Size of tritonserver's log."""
-        return self.inside(self._disk / "triton.log").stat().st_size
-
     def log_tail(self, begin: int) -> str:
         """Log from an offset on."""
         with self.inside(self._disk / "triton.log").open("rb") as file:

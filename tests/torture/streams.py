@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import grpc
@@ -45,15 +46,6 @@ class LateError(WrongError):
     """No answer at all. On Triton's ports that is what a dead process leaves behind."""
 
 
-MODELS: dict[str, tuple[str, ...]] = {
-    "openai_bls": ("openai_bls", "preprocessing", "tensorrt_llm"),
-    "tensorrt_llm_bls": ("tensorrt_llm_bls", "preprocessing", "tensorrt_llm"),
-    "ensemble": ("preprocessing", "tensorrt_llm", "postprocessing"),
-    "tensorrt_llm": ("tensorrt_llm",),
-}
-"""Model that is asked → models that take part."""
-
-
 class KnownStreams:
     """Client of one thread for all doors of `WAYS`.
 
@@ -88,7 +80,7 @@ class KnownStreams:
         """
         pending = self.pending = Pending("openai" if door.startswith("/v1") else "http")
         try:
-            text, ended = WAYS[door][1](self, golden)
+            text, ended = WAYS[door][0](self, golden)
         except TimeoutError:
             raise LateError(f"no answer in {self._patience:.0f} s") from None
         except (http.client.HTTPException, OSError) as error:
@@ -182,26 +174,14 @@ class KnownStreams:
     def _generated(self, model: str, body: dict[str, Any]) -> dict[str, Any]:
         return _no_error(self._whole(self._ports.http, f"/v2/models/{model}/generate", body))
 
-    def _text_generated(self, golden: Golden, model: str) -> tuple[str, bool]:
+    def text_generate(self, golden: Golden, model: str) -> tuple[str, bool]:
         return str(self._generated(model, {"text_input": golden.raw, **_WORDS})["text_output"]), True
 
-    def _text_generate_stream(self, golden: Golden, model: str) -> tuple[str, bool]:
+    def text_generate_stream(self, golden: Golden, model: str) -> tuple[str, bool]:
         body = {"text_input": golden.raw, **_WORDS, "stream": True}
         events = self._events(self._ports.http, f"/v2/models/{model}/generate_stream", body)
         # These have no word for the end.
         return "".join(_no_error(event)["text_output"] for event in events), True
-
-    def bls_generate(self, golden: Golden) -> tuple[str, bool]:
-        return self._text_generated(golden, "tensorrt_llm_bls")
-
-    def bls_generate_stream(self, golden: Golden) -> tuple[str, bool]:
-        return self._text_generate_stream(golden, "tensorrt_llm_bls")
-
-    def ensemble_generate(self, golden: Golden) -> tuple[str, bool]:
-        return self._text_generated(golden, "ensemble")
-
-    def ensemble_generate_stream(self, golden: Golden) -> tuple[str, bool]:
-        return self._text_generate_stream(golden, "ensemble")
 
     # --- gRPC ---
 
@@ -247,16 +227,10 @@ class KnownStreams:
         outputs = self._grpc("openai_bls", inputs, {"stream": True, "temperature": 0, "max_tokens": 200})
         return _joined([json.loads(output["response"][4:]) for output in outputs], done=False)
 
-    def _grpc_text(self, golden: Golden, model: str) -> tuple[str, bool]:
+    def grpc_text(self, golden: Golden, model: str) -> tuple[str, bool]:
         inputs = {"text_input": [[golden.raw]], "max_tokens": [[200]], "end_id": [[2]], "stream": [[True]]}
         outputs = self._grpc(model, inputs)
         return b"".join(output["text_output"][4:] for output in outputs).decode(), True
-
-    def grpc_bls(self, golden: Golden) -> tuple[str, bool]:
-        return self._grpc_text(golden, "tensorrt_llm_bls")
-
-    def grpc_ensemble(self, golden: Golden) -> tuple[str, bool]:
-        return self._grpc_text(golden, "ensemble")
 
     def grpc_engine(self, golden: Golden) -> tuple[str, bool]:
         """The engine's own tensors: token ids, which are known from before anything was broken."""
@@ -289,24 +263,27 @@ class KnownStreams:
 
 
 Way = Callable[[KnownStreams, Golden], tuple[str, bool]]
-WAYS: dict[str, tuple[tuple[str, ...], Way, list[Golden]]] = {
-    "/v1/chat/completions": (MODELS["openai_bls"], KnownStreams.chat_v1, _SHORT_CHATS),
-    "/v1/chat/completions stream": (MODELS["openai_bls"], KnownStreams.chat_v1_stream, _SHORT_CHATS),
-    "/v1/completions stream": (MODELS["openai_bls"], KnownStreams.completions_v1_stream, _SHORT_RAW),
-    "/v1/responses stream": (MODELS["openai_bls"], KnownStreams.responses_v1_stream, _QUESTIONS),
-    "/v1/messages stream": (MODELS["openai_bls"], KnownStreams.messages_v1_stream, _QUESTIONS),
-    "generate openai_bls": (MODELS["openai_bls"], KnownStreams.generate, _SHORT_CHATS),
-    "generate_stream openai_bls": (MODELS["openai_bls"], KnownStreams.generate_stream, _SHORT_CHATS),
-    "generate tensorrt_llm_bls": (MODELS["tensorrt_llm_bls"], KnownStreams.bls_generate, _SHORT_RAW),
-    "generate_stream tensorrt_llm_bls": (MODELS["tensorrt_llm_bls"], KnownStreams.bls_generate_stream, _SHORT_RAW),
-    "generate ensemble": (MODELS["ensemble"], KnownStreams.ensemble_generate, _SHORT_RAW),
-    "generate_stream ensemble": (MODELS["ensemble"], KnownStreams.ensemble_generate_stream, _SHORT_RAW),
-    "gRPC openai_bls": (MODELS["openai_bls"], KnownStreams.grpc_chat, _SHORT_CHATS),
-    "gRPC tensorrt_llm_bls": (MODELS["tensorrt_llm_bls"], KnownStreams.grpc_bls, _SHORT_RAW),
-    "gRPC ensemble": (MODELS["ensemble"], KnownStreams.grpc_ensemble, _SHORT_RAW),
-    "gRPC tensorrt_llm": (MODELS["tensorrt_llm"], KnownStreams.grpc_engine, _SHORT_RAW),
+WAYS: dict[str, tuple[Way, list[Golden]]] = {
+    "/v1/chat/completions": (KnownStreams.chat_v1, _SHORT_CHATS),
+    "/v1/chat/completions stream": (KnownStreams.chat_v1_stream, _SHORT_CHATS),
+    "/v1/completions stream": (KnownStreams.completions_v1_stream, _SHORT_RAW),
+    "/v1/responses stream": (KnownStreams.responses_v1_stream, _QUESTIONS),
+    "/v1/messages stream": (KnownStreams.messages_v1_stream, _QUESTIONS),
+    "generate openai_bls": (KnownStreams.generate, _SHORT_CHATS),
+    "generate_stream openai_bls": (KnownStreams.generate_stream, _SHORT_CHATS),
+    "generate tensorrt_llm_bls": (partial(KnownStreams.text_generate, model="tensorrt_llm_bls"), _SHORT_RAW),
+    "generate_stream tensorrt_llm_bls": (
+        partial(KnownStreams.text_generate_stream, model="tensorrt_llm_bls"),
+        _SHORT_RAW,
+    ),
+    "generate ensemble": (partial(KnownStreams.text_generate, model="ensemble"), _SHORT_RAW),
+    "generate_stream ensemble": (partial(KnownStreams.text_generate_stream, model="ensemble"), _SHORT_RAW),
+    "gRPC openai_bls": (KnownStreams.grpc_chat, _SHORT_CHATS),
+    "gRPC tensorrt_llm_bls": (partial(KnownStreams.grpc_text, model="tensorrt_llm_bls"), _SHORT_RAW),
+    "gRPC ensemble": (partial(KnownStreams.grpc_text, model="ensemble"), _SHORT_RAW),
+    "gRPC tensorrt_llm": (KnownStreams.grpc_engine, _SHORT_RAW),
 }
-"""Door → models that take part, how it is asked, what it is asked."""
+"""Door → how it is asked, what it is asked."""
 
 
 def _object(text: bytes) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Admission:
         self._on_waiting = on_waiting
         self._several_keys = several_keys
         self._clock = clock
-        self._queue: FairQueue[Ticket] = FairQueue(lambda key: limits(key).weight)
+        self._queue = FairQueue(lambda key: limits(key).weight)
         self._drain = DrainRate()
         self._service = ServiceTime()
         self._seen: EngineStats | None = None

@@ -10,46 +10,20 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+
+from openai_bls.pipeline.admission.ticket import Ticket
 
 QUANTUM_TOKENS = 256
 """Tokens that a key of weight 1 may have in a round: fewer than most requests, so that keys take turns."""
 
 
-class Queued(Protocol):
-    """What waits."""
-
-    @property
-    def key(self) -> str:
-        """Name of its queue."""
-        ...
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of its prompts, for the limits."""
-        ...
-
-    @property
-    def cost_tokens(self) -> int:
-        """Tokens that it counts as, at least 1; constant while it waits."""
-        ...
-
-    @property
-    def priority(self) -> int:
-        """Priority among the items of its key: the lower, the earlier; constant while it waits."""
-        ...
-
-
-ItemT = TypeVar("ItemT", bound=Queued)
-
-
-class KeyQueue(Generic[ItemT]):
+class KeyQueue:
     """Queue of one key: the items of each priority in order."""
 
     __slots__ = ("_levels", "cost_tokens", "count", "deficit", "prompt_tokens", "weight")
 
     def __init__(self) -> None:
-        self._levels: dict[int, OrderedDict[ItemT, None]] = {}
+        self._levels: dict[int, OrderedDict[Ticket, None]] = {}
         """Items that wait, by their priority; no level is empty."""
         self.count = 0
         """Items that wait."""
@@ -61,10 +35,10 @@ class KeyQueue(Generic[ItemT]):
         """Tokens that it may still have in this round; below 0 it has had too many."""
         self.weight = 1.0
 
-    def __contains__(self, item: ItemT) -> bool:
+    def __contains__(self, item: Ticket) -> bool:
         return item in self._levels.get(item.priority, ())
 
-    def first(self) -> ItemT:
+    def first(self) -> Ticket:
         """The next item of a queue that is not empty."""
         return next(iter(self._levels[min(self._levels)]))
 
@@ -75,11 +49,11 @@ class KeyQueue(Generic[ItemT]):
             return self.cost_tokens if next(iter(self._levels)) <= priority else 0
         return sum(item.cost_tokens for level, items in self._levels.items() if level <= priority for item in items)
 
-    def add(self, item: ItemT) -> None:
+    def add(self, item: Ticket) -> None:
         """Put an item behind those of its priority."""
         self._levels.setdefault(item.priority, OrderedDict())[item] = None
 
-    def discard(self, item: ItemT) -> None:
+    def discard(self, item: Ticket) -> None:
         """Take out an item that waits."""
         level = self._levels[item.priority]
         del level[item]
@@ -87,7 +61,7 @@ class KeyQueue(Generic[ItemT]):
             del self._levels[item.priority]
 
 
-class FairQueue(Generic[ItemT]):
+class FairQueue:
     """Items of several keys in the order in which they are due.
 
     Args:
@@ -96,7 +70,7 @@ class FairQueue(Generic[ItemT]):
 
     def __init__(self, weight: Callable[[str], float] = lambda key: 1.0) -> None:
         self._weight = weight
-        self._queues: dict[str, KeyQueue[ItemT]] = {}
+        self._queues: dict[str, KeyQueue] = {}
         """Queues of the keys that are in one of the rounds."""
         self._new: deque[str] = deque()
         self._old: deque[str] = deque()
@@ -108,7 +82,7 @@ class FairQueue(Generic[ItemT]):
     def __len__(self) -> int:
         return self.count
 
-    def of(self, key: str) -> KeyQueue[ItemT] | None:
+    def of(self, key: str) -> KeyQueue | None:
         """Queue of a key; None if there is none."""
         return self._queues.get(key)
 
@@ -117,7 +91,7 @@ class FairQueue(Generic[ItemT]):
         """Sum of the weights of all keys that wait."""
         return sum(queue.weight for queue in self._queues.values() if queue.count)
 
-    def push(self, item: ItemT) -> None:
+    def push(self, item: Ticket) -> None:
         """Put an item into its key's queue, behind those of the same priority."""
         queue = self._queues.get(item.key)
         if queue is None:
@@ -128,7 +102,7 @@ class FairQueue(Generic[ItemT]):
         queue.add(item)
         self._count(queue, item, 1)
 
-    def remove(self, item: ItemT) -> bool:
+    def remove(self, item: Ticket) -> bool:
         """Take an item out of the queue; False if it does not wait."""
         queue = self._queues.get(item.key)
         if queue is None or item not in queue:
@@ -143,7 +117,7 @@ class FairQueue(Generic[ItemT]):
         if queue is not None:
             queue.deficit -= tokens
 
-    def pop(self) -> ItemT | None:
+    def pop(self) -> Ticket | None:
         """The next item; None if nothing waits."""
         if not self.count:
             return None
@@ -170,7 +144,7 @@ class FairQueue(Generic[ItemT]):
                 self._skip_rounds()
                 visited = 0
 
-    def pop_of(self, allowed: Callable[[str], bool]) -> ItemT | None:
+    def pop_of(self, allowed: Callable[[str], bool]) -> Ticket | None:
         """The next item of the first waiting key that is allowed, out of its turn; None if there is none.
 
         Args:
@@ -182,7 +156,7 @@ class FairQueue(Generic[ItemT]):
                 return self._take(queue)
         return None
 
-    def _take(self, queue: KeyQueue[ItemT]) -> ItemT:
+    def _take(self, queue: KeyQueue) -> Ticket:
         item = queue.first()
         self.remove(item)
         queue.deficit -= item.cost_tokens
@@ -196,7 +170,7 @@ class FairQueue(Generic[ItemT]):
             for queue in waiting:
                 queue.deficit += int(rounds) * QUANTUM_TOKENS * queue.weight
 
-    def _count(self, queue: KeyQueue[ItemT], item: ItemT, sign: int) -> None:
+    def _count(self, queue: KeyQueue, item: Ticket, sign: int) -> None:
         self.count += sign
         if not self.count:
             # What is left of the rounds is of no use to anybody: every key starts from zero.

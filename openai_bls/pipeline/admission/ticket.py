@@ -43,11 +43,11 @@ class Ticket:
         admission: admission to the engine.
         key: name of its API key.
         prompt_tokens: tokens of all prompts of the request.
-        cost_tokens: tokens of the prompts and those expected of the answer.
+        cost_tokens: tokens of the prompts and those expected of the answer, at least 1; constant while it waits.
         max_tokens: most tokens that each sequence may generate.
         sequences: number of them.
         deadline: time by which the request must be answered; None if it has none.
-        priority: the lower, the earlier among the requests of its key.
+        priority: the lower, the earlier among the requests of its key; constant while it waits.
     """
 
     __slots__ = (

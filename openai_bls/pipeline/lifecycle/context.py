@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
+import msgspec
+
 from openai_bls.core.errors import ApiError
 from openai_bls.core.request import Deadline, ValidRequest
 from openai_bls.core.request_record import RequestRecord
@@ -176,7 +178,8 @@ class RequestContext:
 
         usages = [record.usage for record in records]
         images = [n for usage in usages if (n := usage.prompt_tokens_details.image_tokens) is not None]
-        return records[-1]._replace(
+        return msgspec.structs.replace(
+            records[-1],
             finish_reasons=[reason for record in records for reason in record.finish_reasons],
             usage=Usage.of(
                 sum(usage.prompt_tokens for usage in usages),

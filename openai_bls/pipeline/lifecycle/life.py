@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+import msgspec
+
 from openai_bls.core.request_record import Outcome, Progress, RequestRecord
 from openai_bls.pipeline.admission.key_budgets import Lease
 from openai_bls.pipeline.lifecycle.context import RequestContext
@@ -85,18 +87,13 @@ class Life:
         context, part = self._context, self._part
         assert part is not None
         record = RequestRecord(
+            **msgspec.structs.asdict(progress),
             endpoint=context.endpoint,
             model=self._model,
             outcome=outcome,
-            finish_reasons=progress.finish_reasons,
-            usage=progress.usage,
             began_at=self.began_at,
-            first_token_at=progress.first_token_at,
             ended_at=time.monotonic(),
             key=context.key,
-            queued_at=progress.queued_at,
-            submitted_at=progress.submitted_at,
-            queue_s=progress.queue_s,
         )
         self._on_end(record)
         part.recorded(record)

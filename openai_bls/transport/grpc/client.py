@@ -69,10 +69,6 @@ class _RequestState:
             self.listener = None
         deliver(listener, delta)
 
-    def cancelled(self, why: str) -> None:
-        """End it with a "cancelled" delta."""
-        self.tell(TokenDelta(self.request.request_id, [], finish_reason="cancelled", error=why))
-
 
 class GrpcEngineClient:
     """Submits requests to a model with the official contract and hands each its deltas.
@@ -156,7 +152,7 @@ class GrpcEngineClient:
         state = _RequestState(request, f"{self._prefix}{request.request_id}", listener)
         self._listening[request.request_id] = state
         if not self.connected or self._description is None:
-            self._loop.call_soon(self._fail, state, self._why_closed)
+            self._loop.call_soon(self._fail, state)
             return
         self._start(self._run(state, self._description))
 
@@ -175,18 +171,14 @@ class GrpcEngineClient:
         """Refuse: the C++ backend has no such call."""
         raise InvalidRequestError("The C++ backend cannot reset its prefix cache while it runs: reload the model.")
 
-    def fail_all(self, why: str = SHUTTING_DOWN) -> None:
-        """End every live request with a "cancelled" delta, and the engine's work on it."""
-        for state in list(self._listening.values()):
-            self._fail(state, why)
-            self._stop(state)
-
     async def close(self) -> None:
-        """Hang up; live requests end with a cancelled delta."""
+        """Hang up; live requests end with a cancelled delta, and the engine's work on them ends too."""
         self._closed = True
         # Wakes requests that wait for the engine.
         self._open.set()
-        self.fail_all()
+        for state in list(self._listening.values()):
+            self._fail(state)
+            self._stop(state)
         self._watcher.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_GRACE_S)
@@ -215,10 +207,8 @@ class GrpcEngineClient:
                 await self._stream(state, description)
         except grpc.aio.AioRpcError as error:
             logger.warning("a stream of %s broke off: %s", self._model, error.details())
-            state.cancelled(self._why_closed)
         except asyncio.CancelledError:
-            # grpc raises it for a call that is broken off, too.
-            state.cancelled(self._why_closed)
+            pass  # grpc raises it for a call that is broken off, too
         except Exception:
             logger.exception("a request to %s failed", self._model)
             if state.call is not None:
@@ -227,9 +217,7 @@ class GrpcEngineClient:
             state.tell(TokenDelta(state.request.request_id, [], "error", error=capabilities.ENGINE_FAILED))
         finally:
             state.due = 0
-            # Only if the server ended the stream without an end of the request.
-            state.cancelled(self._why_closed)
-            self._forget(state)
+            self._fail(state)
 
     def _settled_at_once(self, state: _RequestState, description: Description) -> bool:
         """Answer a refused or an empty request without the engine; False if the engine has to."""
@@ -286,9 +274,10 @@ class GrpcEngineClient:
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
                 await state.call.write(message)
 
-    def _fail(self, state: _RequestState, why: str) -> None:
+    def _fail(self, state: _RequestState) -> None:
+        """End a request with a "cancelled" delta, unless it has ended."""
         self._forget(state)
-        state.cancelled(why)
+        state.tell(TokenDelta(state.request.request_id, [], finish_reason="cancelled", error=self._why_closed))
 
     def _forget(self, state: _RequestState) -> None:
         if self._listening.get(state.request.request_id) is state:

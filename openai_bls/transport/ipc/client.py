@@ -10,7 +10,7 @@ from openai_bls.core.engine import EngineStats
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, LoraUpdate, TokenDelta, UpdateResult
 from openai_bls.core.errors import InvalidRequestError, OverloadedError
 from openai_bls.transport.ipc.frames import ClientFrame, ServerFrame
-from openai_bls.transport.ipc.link import SHUTTING_DOWN, Link, PartState
+from openai_bls.transport.ipc.link import Link, PartState
 from openai_bls.transport.ipc.pixel_sender import PixelSender
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class ExchangeClient:
         """Start a request; `listener` gets its deltas, the last of which has a finish_reason."""
         self._listeners[request.request_id] = listener
         if not self._link.open or self._link.closed:
-            self._loop.call_soon(self._fail, [request.request_id], self._link.why_closed)
+            self._loop.call_soon(self._fail, [request.request_id])
             return
         if request.media is not None:
             self._with_images.put(request)
@@ -122,16 +122,9 @@ class ExchangeClient:
             kind = OverloadedError if result.busy else InvalidRequestError
             raise kind(error[:1].upper() + error[1:] + ("" if error.endswith(".") else "."))
 
-    def fail_all(self) -> None:
-        """End every live request with a "cancelled" delta, and the engine's work on it."""
-        request_ids = list(self._listeners)
-        self._cancels += [request_id for request_id in request_ids if not self._with_images.cancel(request_id)]
-        self._schedule_flush()
-        self._fail(request_ids, SHUTTING_DOWN)
-
     async def close(self) -> None:
-        """Hang up; live requests end with a cancelled delta."""
-        self.fail_all()
+        """Hang up; live requests end with a cancelled delta, and the engine's work on them ends too."""
+        self._cancels += [request_id for request_id in self._listeners if not self._with_images.cancel(request_id)]
         self._flush()
         self._link.close()
         self._lost()
@@ -168,7 +161,7 @@ class ExchangeClient:
         for result in self._updates.values():
             if not result.done():
                 result.set_exception(OverloadedError(self._link.why_closed))
-        self._fail(list(self._listeners), self._link.why_closed)
+        self._fail(list(self._listeners))
 
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
@@ -181,11 +174,12 @@ class ExchangeClient:
             self._link.send(ClientFrame(submissions=self._submissions, cancels=self._cancels))
             self._submissions, self._cancels = [], []
 
-    def _fail(self, request_ids: list[int], message: str) -> None:
+    def _fail(self, request_ids: list[int]) -> None:
         for request_id in request_ids:
             listener = self._listeners.pop(request_id, None)
             if listener is not None:
-                deliver(listener, TokenDelta(request_id, [], finish_reason="cancelled", error=message))
+                why = self._link.why_closed
+                deliver(listener, TokenDelta(request_id, [], finish_reason="cancelled", error=why))
 
 
 def deliver(listener: DeltaListener, delta: TokenDelta) -> None:

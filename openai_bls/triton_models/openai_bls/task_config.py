@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from openai_bls.pipeline.task_models.registry import TASKS, TaskModel, TensorSpec
@@ -80,11 +81,7 @@ def task_model(config: Mapping[str, Any], created: int) -> TaskModel | None:
     try:
         return _checked(model, config, parameters)
     except _FaultError as fault:
-        return _with(model, fault=str(fault))
-
-
-def _with(model: TaskModel, **changes: Any) -> TaskModel:
-    return TaskModel(**(vars(model) | changes))
+        return replace(model, fault=str(fault))
 
 
 def _checked(model: TaskModel, config: Mapping[str, Any], parameters: Mapping[str, str]) -> TaskModel:
@@ -99,7 +96,7 @@ def _checked(model: TaskModel, config: Mapping[str, Any], parameters: Mapping[st
             raise _FaultError(f"its parameter {key!r} is none of {', '.join(known)}")
     inputs = _tensors(signature.inputs, config.get("input", []), "input", parameters)
     outputs = _tensors(signature.outputs, config.get("output", []), "output", parameters)
-    checked = _with(model, inputs=inputs, outputs=outputs, timeout_s=_number(parameters, "openai_timeout_s", 0.0))
+    checked = replace(model, inputs=inputs, outputs=outputs, timeout_s=_number(parameters, "openai_timeout_s", 0.0))
     if model.task == "embeddings":
         checked = _embeddings(checked, parameters)
     elif model.task == "classify":
@@ -158,7 +155,7 @@ def _embeddings(model: TaskModel, parameters: Mapping[str, str]) -> TaskModel:
     dimensions = parameters.get("openai_dimensions", "fixed")
     if dimensions not in ("fixed", "matryoshka"):
         raise _FaultError(f"openai_dimensions is {dimensions!r}, which is neither fixed nor matryoshka")
-    return _with(model, matryoshka=dimensions == "matryoshka")
+    return replace(model, matryoshka=dimensions == "matryoshka")
 
 
 def _classify(model: TaskModel, parameters: Mapping[str, str]) -> TaskModel:
@@ -172,7 +169,7 @@ def _classify(model: TaskModel, parameters: Mapping[str, str]) -> TaskModel:
     if len(set(labels)) < len(labels):
         raise _FaultError("openai_labels has a name twice")
     threshold = _number(parameters, "openai_threshold", -math.inf)
-    return _with(model, labels=labels, threshold=0.5 if threshold is None else threshold)
+    return replace(model, labels=labels, threshold=0.5 if threshold is None else threshold)
 
 
 def _number(parameters: Mapping[str, str], key: str, above: float) -> float | None:

@@ -27,9 +27,6 @@ _BYTES_PER_TOKEN = 8
 _MAX_PROMPT_BYTES = 1 << 20
 
 
-logger = logging.getLogger(__name__)
-
-
 class Preprocessing:
     """Token ids for the official tensors (the ensemble's), or for a `PromptRequest` of ours (`exchange.prompts`).
 

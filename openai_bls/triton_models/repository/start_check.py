@@ -62,31 +62,25 @@ def check_engine(name: str, manifest: Manifest, parameters: Mapping[str, str]) -
         SettingsError: the engine of `manifest` would not load with one; one sentence.
     """
     settings, record = load(TensorRtLlmSettings, parameters, {}), manifest.tensorrt_llm
-    if manifest.engine == "transformers":
-        try:
+    try:
+        if manifest.engine == "transformers":
             tokens = with_settings(EngineOptions(), settings).max_tokens_in_kv_cache
-        except EngineLoadError as error:
-            raise SettingsError(f"{name}: {error}") from None
-        if tokens and tokens < manifest.max_model_len:
-            raise SettingsError(
-                f"{name}: max_tokens_in_paged_kv_cache {tokens} does not hold one sequence of {manifest.max_model_len} "
-                "tokens"
-            )
-    elif manifest.engine == "llama_cpp":
-        try:
+            if tokens and tokens < manifest.max_model_len:
+                raise EngineLoadError(
+                    f"max_tokens_in_paged_kv_cache {tokens} does not hold one sequence of "
+                    f"{manifest.max_model_len} tokens"
+                )
+        elif manifest.engine == "llama_cpp":
             llama_cpp.with_settings(llama_cpp.LlamaCppOptions(), settings)
-        except EngineLoadError as error:
-            raise SettingsError(f"{name}: {error}") from None
-    elif manifest.engine == "vllm":
-        try:
+        elif manifest.engine == "vllm":
             require_settings(manifest, settings)
-        except EngineLoadError as error:
-            raise SettingsError(f"{name}: {error}") from None
-    elif record is not None and record.flow == "tensorrt" and settings.guided_decoding_backend == "llguidance":
-        raise SettingsError(
-            f"{name}: guided_decoding_backend llguidance is not for TensorRT engines: use xgrammar, or build with "
-            "--flow pytorch"
-        )
+        elif record is not None and record.flow == "tensorrt" and settings.guided_decoding_backend == "llguidance":
+            raise EngineLoadError(
+                "guided_decoding_backend llguidance is not for TensorRT engines: use xgrammar, or build with "
+                "--flow pytorch"
+            )
+    except EngineLoadError as error:
+        raise SettingsError(f"{name}: {error}") from None
 
 
 def _check_api(settings: OpenAiBlsSettings, engines: Mapping[str, Model]) -> None:

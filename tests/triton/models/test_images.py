@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from openai_bls.core.processes.process_tree import descendants
 from openai_bls.launcher.testing import RunningServer, run_server
@@ -38,28 +39,13 @@ MIB = 1024 * 1024
 @pytest.fixture(scope="module")
 def host() -> Iterator[ImageHost]:
     """A host of images, in a thread."""
-    started, stop = threading.Event(), asyncio.Event()
-    made: list[ImageHost] = []
-
-    async def serve() -> None:
-        async with ImageHost.running() as running:
-            running.answers = {
-                "/html": ok(HTML),
-                "/metadata": redirect("http://169.254.169.254/latest/meta-data/"),
-                "/large": ok(bytes(21 * MIB)),
-            }
-            made.append(running)
-            started.set()
-            await stop.wait()
-
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    started.wait()
-    yield made[0]
-    loop.call_soon_threadsafe(stop.set)
-    thread.join()
-    loop.close()
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(ImageHost.running()) as running:
+        running.answers = {
+            "/html": ok(HTML),
+            "/metadata": redirect("http://169.254.169.254/latest/meta-data/"),
+            "/large": ok(bytes(21 * MIB)),
+        }
+        yield running
 
 
 @pytest.fixture(scope="module")

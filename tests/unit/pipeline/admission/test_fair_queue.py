@@ -2,36 +2,35 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.pipeline.admission.admission import Admission
 from openai_bls.pipeline.admission.fair_queue import QUANTUM_TOKENS, FairQueue
+from openai_bls.pipeline.admission.ticket import Ticket
 
 COSTS = st.integers(1, 20 * QUANTUM_TOKENS)
 PRIORITIES = st.sampled_from([0, 0, 0, -1, 1, -(2**63)])
 KEYS = st.sampled_from("abcde")
 WEIGHTS = {"a": 1.0, "b": 2.0, "c": 0.25, "d": 1.0, "e": 7.5}
 MOST = 20 * QUANTUM_TOKENS
+ADMISSION = Admission(lambda: 1, OpenAiBlsSettings())
 
 
-@dataclass(eq=False)
-class Item:
-    key: str
-    cost_tokens: int = 1
-    prompt_tokens: int = 1
-    priority: int = 0
+def ticket(key: str, cost_tokens: int, prompt_tokens: int = 1, priority: int = 0) -> Ticket:
+    return Ticket(ADMISSION, key, prompt_tokens, cost_tokens, 1, 1, None, priority)
 
 
-def popped(queue: FairQueue[Item]) -> Item:
+def popped(queue: FairQueue) -> Ticket:
     item = queue.pop()
     assert item is not None
     return item
 
 
-def drained(queue: FairQueue[Item]) -> list[Item]:
+def drained(queue: FairQueue) -> list[Ticket]:
     items = []
     while queue.count:
         items.append(popped(queue))
@@ -43,8 +42,8 @@ def drained(queue: FairQueue[Item]) -> list[Item]:
 def test_everything_comes_out_once_and_a_keys_items_by_priority_and_in_order(
     pushed: list[tuple[str, int, int]],
 ) -> None:
-    queue: FairQueue[Item] = FairQueue(WEIGHTS.__getitem__)
-    items = [Item(key, cost, priority=priority) for key, cost, priority in pushed]
+    queue = FairQueue(WEIGHTS.__getitem__)
+    items = [ticket(key, cost, priority=priority) for key, cost, priority in pushed]
     for item in items:
         queue.push(item)
     out = drained(queue)
@@ -57,11 +56,11 @@ def test_everything_comes_out_once_and_a_keys_items_by_priority_and_in_order(
 
 @given(st.lists(st.one_of(st.tuples(KEYS, COSTS, PRIORITIES), st.just("pop"), st.integers(0, 9)), max_size=60))
 def test_the_totals_are_those_of_what_waits(steps: list[tuple[str, int, int] | str | int]) -> None:
-    queue: FairQueue[Item] = FairQueue(WEIGHTS.__getitem__)
-    waiting: list[Item] = []
+    queue = FairQueue(WEIGHTS.__getitem__)
+    waiting: list[Ticket] = []
     for step in steps:
         if isinstance(step, tuple):
-            waiting.append(Item(*step[:2], prompt_tokens=step[1] // 2, priority=step[2]))
+            waiting.append(ticket(*step[:2], prompt_tokens=step[1] // 2, priority=step[2]))
             queue.push(waiting[-1])
         elif step == "pop":
             item = queue.pop()
@@ -86,27 +85,27 @@ def test_the_totals_are_those_of_what_waits(steps: list[tuple[str, int, int] | s
 
 @given(st.lists(st.tuples(KEYS, PRIORITIES), max_size=30))
 def test_a_priority_takes_nothing_from_other_keys(pushed: list[tuple[str, int]]) -> None:
-    with_priorities, plain = FairQueue[Item](), FairQueue[Item]()
+    with_priorities, plain = FairQueue(), FairQueue()
     for key, priority in pushed:
         # The items of a key cost the same, so that its turns do not depend on their order.
         cost = 1 + ord(key) * 7 % 500
-        with_priorities.push(Item(key, cost, priority=priority))
-        plain.push(Item(key, cost))
+        with_priorities.push(ticket(key, cost, priority=priority))
+        plain.push(ticket(key, cost))
     assert [item.key for item in drained(with_priorities)] == [item.key for item in drained(plain)]
 
 
 @given(st.data())
 def test_keys_that_always_wait_share_by_their_weights(data: st.DataObject) -> None:
     keys = data.draw(st.lists(KEYS, min_size=2, max_size=5, unique=True))
-    queue: FairQueue[Item] = FairQueue(WEIGHTS.__getitem__)
+    queue = FairQueue(WEIGHTS.__getitem__)
     for key in keys:
         for _ in range(3):
-            queue.push(Item(key, data.draw(COSTS)))
+            queue.push(ticket(key, data.draw(COSTS)))
     served: Counter[str] = Counter()
     for _ in range(data.draw(st.integers(1, 60))):
         item = popped(queue)
         served[item.key] += item.cost_tokens
-        queue.push(Item(item.key, data.draw(COSTS)))
+        queue.push(ticket(item.key, data.draw(COSTS)))
     # By one request too many, and by one round.
     shares = {key: served[key] / WEIGHTS[key] for key in keys}
     for one in keys:
@@ -117,33 +116,33 @@ def test_keys_that_always_wait_share_by_their_weights(data: st.DataObject) -> No
 
 @given(st.integers(1, 500), COSTS)
 def test_a_key_that_comes_is_served_next_whatever_waits(others: int, cost: int) -> None:
-    queue: FairQueue[Item] = FairQueue()
+    queue = FairQueue()
     for _ in range(others + 1):
-        queue.push(Item("a", cost))
+        queue.push(ticket("a", cost))
     popped(queue)
-    queue.push(Item("b", MOST))
+    queue.push(ticket("b", MOST))
     # A single key that was new itself may still have the rest of its first quantum.
     assert "b" in [popped(queue).key for _ in range(min(others, 1 + QUANTUM_TOKENS // cost) + 1)]
 
 
 def test_a_key_that_comes_and_goes_takes_no_more_than_its_share() -> None:
-    queue: FairQueue[Item] = FairQueue()
+    queue = FairQueue()
     for _ in range(100):
-        queue.push(Item("a", QUANTUM_TOKENS))
+        queue.push(ticket("a", QUANTUM_TOKENS))
     popped(queue)
     order = ""
     for _ in range(40):
         if queue.of("b") is None or not queue.of("b").count:  # type: ignore[union-attr]
-            queue.push(Item("b", QUANTUM_TOKENS))
+            queue.push(ticket("b", QUANTUM_TOKENS))
         order += popped(queue).key
     assert order.count("b") == pytest.approx(20, abs=2)
 
 
 def test_a_charge_is_paid_back_in_later_rounds() -> None:
-    queue: FairQueue[Item] = FairQueue()
+    queue = FairQueue()
     for _ in range(100):
-        queue.push(Item("a", QUANTUM_TOKENS))
-        queue.push(Item("b", QUANTUM_TOKENS))
+        queue.push(ticket("a", QUANTUM_TOKENS))
+        queue.push(ticket("b", QUANTUM_TOKENS))
     queue.charge("a", 10 * QUANTUM_TOKENS)
     queue.charge("nobody", 5)
     served = Counter(popped(queue).key for _ in range(30))
@@ -151,8 +150,8 @@ def test_a_charge_is_paid_back_in_later_rounds() -> None:
 
 
 def test_large_debts_take_few_steps() -> None:
-    queue: FairQueue[Item] = FairQueue()
+    queue = FairQueue()
     for key in "abcd":
-        queue.push(Item(key, 10**9))
-        queue.push(Item(key, 10**9))
+        queue.push(ticket(key, 10**9))
+        queue.push(ticket(key, 10**9))
     assert Counter(item.key for item in drained(queue)[:4]) == Counter("abcd")

@@ -13,14 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.core.request_record import RequestRecord
-from openai_bls.core.usage import Usage
 from openai_bls.launcher.logs import LoadWatcher, RankWatcher, is_request, worth_showing
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.observation import request_log
 from openai_bls.pipeline.observation.observer import Observer
 from openai_bls.pipeline.observation.request_log import RequestLog, as_json, as_text, fields_of
 from tests.unit.core_support import chat
+from tests.unit.pipeline.metrics.test_metrics import record
 
 WORDS = re.compile(r'(?:[^ "]|"(?:[^"\\]|\\.)*")+')
 
@@ -33,20 +32,6 @@ def observed(path: str = "/v1/chat/completions", **facts: Any) -> RequestContext
     found.released()
     found.ended_at = found.began_at + 2
     return found
-
-
-def record(**changes: Any) -> RequestRecord:
-    values: dict[str, Any] = {
-        "endpoint": "chat.completions",
-        "model": "tiny",
-        "outcome": "done",
-        "finish_reasons": ["stop"],
-        "usage": Usage.of(10, 5, cached=4, reasoning=2),
-        "began_at": 0.0,
-        "first_token_at": None,
-        "ended_at": 0.0,
-    }
-    return RequestRecord(**(values | changes))
 
 
 def answered() -> RequestContext:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,6 +15,7 @@ from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.ipc import link
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.server import ExchangeServer
+from tests.triton.waiting import until
 from tests.unit.core_support import WAIT_S, FakeEngine, engine_info, exchange_address
 from tests.unit.transport.engine_process.local_source import LocalSource, Taken, request
 
@@ -32,16 +32,11 @@ class World:
         """Lose the process, and wait until it is back."""
         restarts = self.engine.stats().restarts
         self.source.lose()
-        self._until(lambda: self.engine.stats().restarts == restarts + 1)
+        until(lambda: self.engine.stats().restarts == restarts + 1)
 
     def until_failed(self) -> None:
         """Until the process is given up."""
-        self._until(lambda: self.engine.stats().failed)
-
-    def _until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
-            assert time.monotonic() < deadline
+        until(lambda: self.engine.stats().failed)
 
 
 @pytest.fixture

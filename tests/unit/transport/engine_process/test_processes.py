@@ -9,9 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -26,7 +25,7 @@ from openai_bls.transport.engine_process import source as sources
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.process import BOOTSTRAP, environment
 from openai_bls.transport.engine_process.source import ClosedError, StartedProcess
-from tests.unit.core_support import WAIT_S
+from tests.triton.waiting import until
 from tests.unit.transport.engine_process.local_source import Taken, request
 
 ROOT = Path(__file__).parents[4]
@@ -116,13 +115,6 @@ def world() -> Iterator[World]:
     # Of processes that were killed while they loaded.
     for path in made.region.parent.glob(f"{made.region.name}-*"):
         path.unlink()
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_the_process_imports_what_an_engine_needs_and_no_more(bare: Path) -> None:

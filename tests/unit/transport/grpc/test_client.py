@@ -18,6 +18,7 @@ from openai_bls.core.errors import OverloadedError
 from openai_bls.transport.grpc import client as client_module
 from openai_bls.transport.grpc.client import GrpcEngineClient
 from openai_bls.transport.grpc.decoding import UNAVAILABLE
+from tests.unit.api.http_support import until
 from tests.unit.core_support import WAIT_S
 from tests.unit.transport.grpc.test_description import write_engine
 
@@ -154,13 +155,6 @@ class World:
         self.client.submit(GenerationRequest(request_id, **given), listener)
         return request_id, listener
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        async def look() -> None:
-            while not condition():
-                await asyncio.sleep(0.002)
-
-        await asyncio.wait_for(look(), WAIT_S)
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -216,7 +210,7 @@ async def test_a_server_that_ends_a_stream_first(w: World, caplog: pytest.LogCap
     await w.model.answer(0, [5], final=True)
     assert (await listener.last()).finish_reason == "stop"
     await w.server.stop(0)
-    await w.until(lambda: not w.client._tasks)
+    await until(lambda: not w.client._tasks)
     assert "failed" not in caplog.text
 
 
@@ -234,18 +228,18 @@ async def test_a_cancelled_request_is_stopped_and_its_listener_hears_nothing(w: 
     await w.client.ready()
     cancelled, listener = w.submit()
     await w.model.answer(0, [7])
-    await w.until(lambda: listener.deltas)
+    await until(lambda: listener.deltas)
     w.client.cancel(cancelled)
     w.client.cancel(cancelled)
     await w.model.until(lambda: w.model.stops)
     assert w.model.stops == [w.model.requests[0].id]
-    await w.until(lambda: not w.client._tasks)
+    await until(lambda: not w.client._tasks)
     assert len(listener.deltas) == 1
     assert w.model.broken_off == 0
     # One that has not been sent yet is not sent at all.
     early, listener = w.submit()
     w.client.cancel(early)
-    await w.until(lambda: not w.client._tasks)
+    await until(lambda: not w.client._tasks)
     assert len(w.model.requests) == 1
 
 
@@ -255,8 +249,8 @@ async def test_where_a_stop_is_refused_the_stream_is_broken_off(w: World) -> Non
     await w.model.until(lambda: w.model.requests)
     w.model.refuses = "Request for unknown model: 'engine' has no available versions"
     w.client.cancel(request_id)
-    await w.until(lambda: w.model.broken_off)
-    await w.until(lambda: not w.client._tasks)
+    await until(lambda: w.model.broken_off)
+    await until(lambda: not w.client._tasks)
 
 
 async def test_errors(w: World) -> None:
@@ -292,7 +286,7 @@ async def test_an_unloaded_engine_is_found_again(w: World, caplog: pytest.LogCap
     _, running = w.submit()
     await w.model.until(lambda: w.model.requests)
     w.model.ready = False
-    await w.until(lambda: not w.client.connected)
+    await until(lambda: not w.client.connected)
     assert w.client.stats is None
     _, refused = w.submit()
     assert (await refused.last()).error == UNAVAILABLE
@@ -309,13 +303,13 @@ async def test_an_unloaded_engine_is_found_again(w: World, caplog: pytest.LogCap
 async def test_an_engine_that_was_replaced_without_a_gap(w: World) -> None:
     await w.client.ready()
     write_engine(w.folder, model_name="other")
-    await w.until(lambda: len(w.infos) == 2)
+    await until(lambda: len(w.infos) == 2)
     assert w.infos[1].model_name == "other"
 
 
 async def test_an_engine_that_cannot_be_described_is_told_of_once(w: World, caplog: pytest.LogCaptureFixture) -> None:
     (w.folder / "config.pbtxt").rename(w.folder / "aside")
-    await w.until(lambda: "cannot be served" in caplog.text)
+    await until(lambda: "cannot be served" in caplog.text)
     assert not w.client.connected
     (w.folder / "aside").rename(w.folder / "config.pbtxt")
     await w.client.ready()

@@ -15,6 +15,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.transport.grpc.decoding import UNAVAILABLE
+from tests.unit.api.http_support import until
 from tests.unit.transport.grpc.test_client import Listener, Model, World, folder, response, running, w
 
 __all__ = ["folder", "w"]
@@ -75,7 +76,7 @@ async def test_a_thousand_requests(folder: Path) -> None:
         assert cancelled
         assert w.client.live == 0
         # Streams that were told to stop end by themselves; none is broken off.
-        await w.until(lambda: not w.client._tasks)
+        await until(lambda: not w.client._tasks)
         assert w.model.live == {}
         assert w.model.broken_off == 0
         assert not any(listener.ended.is_set() for listener in cancelled)
@@ -93,11 +94,11 @@ async def test_a_server_that_goes_away_and_comes_back(w: World) -> None:
         for at in range(0, 50, 2):
             await w.model.answer(at, [5])
         # Streams come in any order.
-        await w.until(partial(half_have_heard, listeners))
+        await until(partial(half_have_heard, listeners))
         await w.server.stop(0)
         ends = [await listener.last() for listener in listeners]
         assert {(end.finish_reason, end.error) for end in ends} == {("cancelled", UNAVAILABLE)}
-        await w.until(lambda: not w.client.connected)
+        await until(lambda: not w.client.connected)
         w.model = Model()
         w.server = grpc.aio.server()
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(w.model, w.server)
@@ -137,7 +138,7 @@ async def test_nonsense_fails_one_request_and_stops_the_engine_on_it(w: World, w
     end = await bad.last()
     assert (end.finish_reason, end.error) == ("error", ENGINE_FAILED)
     # Else it would go on for nobody.
-    await w.until(lambda: w.model.broken_off == 1)
+    await until(lambda: w.model.broken_off == 1)
     await w.model.answer(1 - at, [5], final=True)
     assert (await good.last()).finish_reason == "stop"
     assert w.client.live == 0
@@ -153,4 +154,4 @@ async def test_an_end_that_brings_nothing(w: World) -> None:
         w.model.live[triton_id].put_nowait(response(triton_id, None, final=True))
     end = await listener.last()
     assert (end.finish_reason, listener.tokens) == ("stop", [])
-    await w.until(lambda: not w.client._tasks)
+    await until(lambda: not w.client._tasks)

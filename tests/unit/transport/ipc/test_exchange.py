@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +15,7 @@ from openai_bls.core.errors import OverloadedError
 from openai_bls.transport.ipc import link as link_module
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.server import ExchangeServer
+from tests.unit.api.http_support import until
 from tests.unit.core_support import WAIT_S, FakeEngine, engine_info, exchange_address
 
 
@@ -73,13 +73,6 @@ class Listener:
         if delta.finish_reason is not None:
             self.reasons.append(delta.finish_reason)
             self.errors.append(delta.error)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        await asyncio.sleep(0.001)
 
 
 @asynccontextmanager

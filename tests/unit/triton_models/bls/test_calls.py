@@ -16,6 +16,7 @@ from openai_bls.transport.model_calls import (
     ModelUnavailableError,
 )
 from openai_bls.triton_models.bls.calls import MAX_CALLS, MAX_CALLS_PER_MODEL, BlsCalls
+from tests.unit.api.http_support import until
 from tests.unit.core_support import WAIT_S
 
 X = {"X": np.array([1], np.int32)}
@@ -71,14 +72,6 @@ async def calls(server: Server) -> AsyncIterator[BlsCalls]:
     calls = BlsCalls(asyncio.get_running_loop(), server)
     yield calls
     calls.close()
-
-
-async def until(condition: object) -> None:
-    async def look() -> None:
-        while not condition():  # type: ignore[operator]
-            await asyncio.sleep(0.001)
-
-    await asyncio.wait_for(look(), WAIT_S)
 
 
 async def test_an_answer(calls: BlsCalls) -> None:

@@ -3,9 +3,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +15,7 @@ from openai_bls.core.errors import ApiError, EngineError
 from openai_bls.core.usage import Usage
 from openai_bls.triton_models.endpoint import response_sender
 from openai_bls.triton_models.endpoint.response_sender import ResponseSender, SenderThreads, Throttle
+from tests.unit.api.http_support import until
 from tests.unit.core_support import WAIT_S, FakeReply
 
 
@@ -53,12 +53,6 @@ class World:
         )
         return sender
 
-    async def until(self, condition: Callable[[], Any]) -> None:
-        deadline = self.loop.time() + WAIT_S
-        while not condition():
-            assert self.loop.time() < deadline, "waited in vain"
-            await asyncio.sleep(0.001)
-
 
 @asynccontextmanager
 async def running() -> AsyncIterator[World]:
@@ -66,7 +60,7 @@ async def running() -> AsyncIterator[World]:
     try:
         yield made
         # A reply has its last response a moment before its sender is done with.
-        await made.until(lambda: made.senders.open == 0)
+        await until(lambda: made.senders.open == 0)
     finally:
         await made.loop.run_in_executor(None, made.senders.close)
 
@@ -90,7 +84,7 @@ async def test_text_that_waits_for_the_server_goes_out_as_one(world: World) -> N
     reply = HeldReply()
     sender = world.sender_for(reply)
     sender.text(0, "a", None)
-    await world.until(lambda: reply.asked.acquire(blocking=False))
+    await until(lambda: reply.asked.acquire(blocking=False))
     for piece in ("b", "c", "d"):
         sender.text(0, piece, Usage.of(1, ord(piece)))
         sender.text(1, piece.upper(), None)
@@ -98,7 +92,7 @@ async def test_text_that_waits_for_the_server_goes_out_as_one(world: World) -> N
     sender.text(0, "e", None)
     sender.end()
     reply.free()
-    await world.until(lambda: reply.finals)
+    await until(lambda: reply.finals)
     assert texts(reply, 0) == ["a", "bcd", "e"]
     assert texts(reply, 1) == ["BCD"]
     # Nothing overtakes what is no text, and the joined piece has the newest usage.
@@ -129,7 +123,7 @@ def test_nothing_is_lost_or_reordered_however_slow_the_server_is(
                     await asyncio.sleep(0.001)
             sender.end()
             reply.free()
-            await world.until(lambda: reply.finals)
+            await until(lambda: reply.finals)
             for choice in (0, 1):
                 assert "".join(texts(reply, choice)) == "".join(t for c, t, _ in pieces if c == choice)
             assert reply.finals == 1
@@ -145,7 +139,7 @@ async def test_an_error_before_and_after_output(world: World) -> None:
     sender.write(b'{"choices":[]}')
     sender.fail(error)
     world.sender_for(last).answer(b'{"whole":1}')
-    await world.until(lambda: first.finals and later.finals and last.finals)
+    await until(lambda: first.finals and later.finals and last.finals)
     assert (first.error, first.bodies) == (error, [])
     assert (later.error, later.bodies) == (None, [{"choices": []}, error.body()])
     assert (last.bodies, last.finals, last.error) == ([{"whole": 1}], 1, None)
@@ -163,7 +157,7 @@ async def test_errors_are_throttled_as_chunks_are(
         if after_output:
             sender.write(b'{"choices":[]}')
         sender.fail(EngineError("lost"))
-    await world.until(lambda: all(reply.finals for reply in replies))
+    await until(lambda: all(reply.finals for reply in replies))
     assert len(waits) == 10 * (1 + after_output)
 
 
@@ -173,7 +167,7 @@ async def test_what_comes_after_the_end_is_dropped(world: World) -> None:
     sender.end()
     sender.text(0, "late", None)
     sender.fail(EngineError("late"))
-    await world.until(lambda: reply.finals)
+    await until(lambda: reply.finals)
     assert (reply.bodies, reply.error, reply.finals) == ([], None, 1)
 
 
@@ -186,10 +180,10 @@ async def test_a_client_that_goes_away_is_noticed_and_what_waits_is_dropped(worl
     kept.when_cancelled(lambda: cancelled.append(2))
     sender.text(0, "a", None)
     reply.cancelled = True
-    await world.until(lambda: reply.finals)
+    await until(lambda: reply.finals)
     assert cancelled == [1]
     kept.end()
-    await world.until(lambda: other.finals)
+    await until(lambda: other.finals)
 
 
 @pytest.mark.parametrize("where", ["send", "is_cancelled", "final"])
@@ -209,11 +203,11 @@ async def test_a_reply_that_raises_still_ends_and_disturbs_no_other(world: World
     # Two senders: the third request shares the first one's.
     first, second, third = world.sender_for(broken), world.sender_for(FakeReply()), world.sender_for(other)
     first.text(0, "a", None)
-    await world.until(lambda: broken.finals or broken.bodies)
+    await until(lambda: broken.finals or broken.bodies)
     third.text(0, "b", None)
     for sender in (first, second, third):
         sender.end()
-    await world.until(lambda: broken.finals and other.finals)
+    await until(lambda: broken.finals and other.finals)
     assert texts(other, 0) == ["b"]
 
 
@@ -224,10 +218,10 @@ async def test_requests_are_spread_over_the_senders(world: World) -> None:
     quick.text(0, "b", None)
     quick.end()
     # Although the server does not take the other's.
-    await world.until(lambda: other.finals)
+    await until(lambda: other.finals)
     held.free()
     slow.end()
-    await world.until(lambda: held.finals)
+    await until(lambda: held.finals)
 
 
 async def test_closing_sends_what_is_pending() -> None:

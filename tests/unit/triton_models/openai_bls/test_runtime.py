@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +26,7 @@ from openai_bls.transport.model_calls import Arrays, ModelUnavailableError
 from openai_bls.triton_models.openai_bls import runtime as runtime_module
 from openai_bls.triton_models.openai_bls.runtime import Runtime
 from openai_bls.triton_models.repository.engines import Backend, Transport
+from tests.triton.waiting import until
 from tests.unit.core_support import (
     WAIT_S,
     FakeEngine,
@@ -344,13 +344,6 @@ def test_a_preprocessing_that_cannot_be_called_by_bls_is_told_at_once(tokenizer_
 def small(tmp_path: Path) -> tuple[EngineInfo, Path]:
     """A second engine."""
     return engine_info(model_name="small", lora_names=("poet",)), write_tokenizer(tmp_path)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.002)
 
 
 def test_an_engine_that_comes_later_is_served_from_then_on(make: Callable[..., World], tmp_path: Path) -> None:

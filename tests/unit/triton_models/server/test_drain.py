@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 
 from openai_bls.triton_models.server.drain import DrainGuard
+from tests.unit.api.http_support import until
 from tests.unit.core_support import WAIT_S, free_port
 
 
@@ -42,13 +41,6 @@ class FrontEnd:
         finally:
             self.held.discard(writer)
             writer.close()
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        await asyncio.sleep(0.005)
 
 
 @pytest.fixture
