@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.waiting import until
+from tests.waiting import until
 
 Scrape = list[tuple[str, dict[str, str], float]]
 

@@ -16,7 +16,7 @@ from openai_bls.builder.options.build import BuildOptions
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton.conftest import CHECKPOINT, SHORT_CHATS, Golden
 from tests.triton.metrics import find, scrape
-from tests.triton.waiting import until
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")

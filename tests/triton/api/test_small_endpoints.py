@@ -18,7 +18,7 @@ from tests.triton.conftest import CHATS, TOOL_CHATS, Golden
 from tests.triton.metrics import find, scrape
 from tests.triton.reference import Reference
 from tests.triton.triton_client import TritonError, generate, grpc_chat, infer_input
-from tests.triton.waiting import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 

@@ -17,7 +17,7 @@ import pytest
 
 from openai_bls.launcher.tritonserver.ports import lease_ports
 from tests.triton.operation.test_launcher import MODEL, PATIENCE, Launcher, add_model, answer, post, regions
-from tests.triton.waiting import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 

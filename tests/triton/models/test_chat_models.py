@@ -19,7 +19,7 @@ from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
 from tests.triton.conftest import ROOT
 from tests.triton.metrics import find, scrape
-from tests.triton.waiting import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 

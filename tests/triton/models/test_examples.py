@@ -21,8 +21,8 @@ from openai_bls.launcher.testing import RunningServer, run_server
 from openai_bls.triton_models.server.model_index import GrpcModelIndex, HttpModelIndex
 from tests.triton.conftest import ROOT
 from tests.triton.playground.page_shell import Shell
-from tests.triton.waiting import until
 from tests.unit.docs.blocks import all_blocks
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 

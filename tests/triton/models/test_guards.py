@@ -18,7 +18,7 @@ from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
 from tests.triton.conftest import guard_questions, place_guard
 from tests.triton.metrics import find, scrape
-from tests.triton.waiting import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 

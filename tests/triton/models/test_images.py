@@ -28,7 +28,7 @@ from tests.pictures import BAD_FILES, HTML, data_uri, picture, png, png_bomb
 from tests.triton import triton_client
 from tests.triton.conversations import HELLO
 from tests.triton.triton_client import TritonError
-from tests.triton.waiting import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 

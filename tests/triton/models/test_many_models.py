@@ -25,7 +25,7 @@ from tests.triton.conftest import ANSWERED, SHORT_CHATS
 from tests.triton.conversations import QUESTION
 from tests.triton.metrics import find, scrape
 from tests.triton.reference import Reference
-from tests.triton.waiting import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 

@@ -22,7 +22,7 @@ from openai_bls.triton_models.repository.render_configs import configure
 from tests.triton import triton_client
 from tests.triton.conftest import ANSWERED, CHECKPOINT, RAW, SHORT_CHATS, TOOL_CHATS, Golden
 from tests.triton.conversations import QUESTION
-from tests.triton.waiting import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 

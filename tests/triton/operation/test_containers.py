@@ -18,7 +18,7 @@ import pytest
 from openai_bls.launcher import checks, workspace
 from openai_bls.launcher.tritonserver.ports import Ports, lease_ports
 from tests.triton.conftest import ANSWERED
-from tests.triton.waiting import Spoken, until
+from tests.waiting import Spoken, until
 
 pytestmark = pytest.mark.triton
 

@@ -26,7 +26,7 @@ from openai_bls.launcher.testing import run_server
 from openai_bls.launcher.tritonserver.command import NGC_SERVER, install_shim, is_executable
 from openai_bls.launcher.tritonserver.ports import lease_ports
 from openai_bls.triton_models.server.process import find_tritonserver
-from tests.triton.waiting import Spoken, until
+from tests.waiting import Spoken, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -28,7 +28,7 @@ from tests.triton.conftest import ROOT
 from tests.triton.conversations import HELLO
 from tests.triton.metrics import find, on_triton, on_v1, scrape, wait_until_told
 from tests.triton.operation.test_launcher import Launcher
-from tests.triton.waiting import Streams, until
+from tests.waiting import Streams, until
 
 pytestmark = pytest.mark.triton
 

@@ -22,8 +22,8 @@ from tests.tools import tool
 from tests.triton import triton_client
 from tests.triton.conftest import ROOT
 from tests.triton.operation.otlp_receiver import Receiver, Span, receiving
-from tests.triton.waiting import PATIENCE_S, until
 from tests.unit.core_support import free_port
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.triton
 

@@ -21,7 +21,7 @@ from tests.triton import triton_client
 from tests.triton.conversations import HELLO
 from tests.triton.metrics import find, scrape
 from tests.triton.triton_client import TritonError, infer_input
-from tests.triton.waiting import until as wait_until
+from tests.waiting import until as wait_until
 
 pytestmark = pytest.mark.triton
 

@@ -20,7 +20,7 @@ import pytest
 from openai_bls.launcher.testing import RunningServer, ServerFailedError, run_server
 from tests.triton.metrics import find, scrape
 from tests.triton.operation.router_process import COMMANDS, free_port, running_router
-from tests.triton.waiting import until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.triton, pytest.mark.router, pytest.mark.timeout(3600)]
 

@@ -15,9 +15,9 @@ from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.ipc import link
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.server import ExchangeServer
-from tests.triton.waiting import until
 from tests.unit.core_support import WAIT_S, FakeEngine, engine_info, exchange_address
 from tests.unit.transport.engine_process.local_source import LocalSource, Taken, request
+from tests.waiting import until
 
 
 class World:

@@ -25,8 +25,8 @@ from openai_bls.transport.engine_process import source as sources
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.process import BOOTSTRAP, environment
 from openai_bls.transport.engine_process.source import ClosedError, StartedProcess
-from tests.triton.waiting import until
 from tests.unit.transport.engine_process.local_source import Taken, request
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[4]
 NULL = {"engine": "null", "null_step_delay_ms": "5"}

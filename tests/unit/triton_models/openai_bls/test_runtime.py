@@ -26,7 +26,6 @@ from openai_bls.transport.model_calls import Arrays, ModelUnavailableError
 from openai_bls.triton_models.openai_bls import runtime as runtime_module
 from openai_bls.triton_models.openai_bls.runtime import Runtime
 from openai_bls.triton_models.repository.engines import Backend, Transport
-from tests.triton.waiting import until
 from tests.unit.core_support import (
     WAIT_S,
     FakeEngine,
@@ -36,6 +35,7 @@ from tests.unit.core_support import (
     token_ids,
     write_tokenizer,
 )
+from tests.waiting import until
 
 _numbers = itertools.count()
 
