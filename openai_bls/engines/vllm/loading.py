@@ -30,9 +30,8 @@ from openai_bls.engines.vllm.grammars.grammars import Grammars
 from openai_bls.engines.vllm.interface import Client, LoraAdapter
 from openai_bls.engines.vllm.module import Vllm
 from openai_bls.engines.vllm.multi_node import headless
-from openai_bls.engines.vllm.multi_node.client import WatchedClient, gather
 from openai_bls.engines.vllm.multi_node.nodes import Nodes
-from openai_bls.engines.vllm.multi_node.watch import Gathering
+from openai_bls.engines.vllm.multi_node.watch import Gathering, gather
 from openai_bls.engines.vllm.options import ClientChoice, VllmOptions
 from openai_bls.engines.vllm.requests.sampling import FIELDS, SPECULATIVE_REFUSED, Runner
 from openai_bls.engines.vllm.startup import arguments
@@ -192,12 +191,10 @@ def _open(start: _Start, manifest: Manifest, gathering: Gathering | None) -> Ope
         grammar_kinds=() if grammars is None else grammars.kinds,
         marker_token_ids=None if grammars is None else grammars.marker_token_ids,
     )
-    if gathering is not None:
-        client = WatchedClient(client, gathering)
     # vLLM writes both here once it has measured what memory there is.
     cache = config.cache_config
     blocks, block_size = (getattr(cache, name, None) or 0 for name in ("num_gpu_blocks", "block_size"))
-    return Opened(client, info, _runner(config), grammars, blocks, block_size)
+    return Opened(client, info, _runner(config), grammars, blocks, block_size, gathering)
 
 
 def _config(start: _Start, *, headless: bool = False) -> Any:
