@@ -7,17 +7,6 @@ from collections.abc import Iterable
 
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams
 
-_SAMPLING_FIELDS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-)
 _REQUEST_FIELDS = (
     "stop_token_ids",
     "stop_words",
@@ -31,7 +20,7 @@ _REQUEST_FIELDS = (
     "pooling",
     "media",
 )
-ALL_FIELDS = (*_SAMPLING_FIELDS, *_REQUEST_FIELDS)
+ALL_FIELDS = (*SamplingParams.__struct_fields__, *_REQUEST_FIELDS)
 """Every optional field an engine may honour."""
 
 MAX_LOGPROBS = 20
@@ -165,7 +154,7 @@ def _support(request: GenerationRequest, info: EngineInfo) -> str | None:
     for field in _REQUEST_FIELDS:
         if field not in supported and getattr(request, field) != getattr(_DEFAULT_REQUEST, field):
             return f"{field} is not supported by the engine {info.engine}"
-    for field in _SAMPLING_FIELDS:
+    for field in SamplingParams.__struct_fields__:
         if field not in supported and getattr(request.sampling, field) != getattr(_DEFAULT_SAMPLING, field):
             return f"{field} is not supported by the engine {info.engine}"
     return None

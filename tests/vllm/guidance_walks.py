@@ -48,7 +48,7 @@ class Guidance:
 
         stops = structured_outputs.end_tokens(case["stop_token_ids"], self.eos_token_id, self.vocab_size)
         grammar = Grammar(case["kind"], case["text"])
-        wanted = StructuredOutputsParams(**structured_outputs.params(grammar, "llguidance", stops))
+        wanted = StructuredOutputsParams(grammar=structured_outputs.lark(grammar, stops))
         try:
             SamplingParams(structured_outputs=wanted)._validate_structured_outputs(
                 SimpleNamespace(is_diffusion=False), self._config, self._tokenizer

@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+
+from openai_bls.engines.llama_cpp.model import LlamaModel
 
 _WORTH_SHARING = 16
 """Tokens of a common beginning below which it is computed again: a place of its own is worth more."""
 _BLOCK = 64
 _MOVED_PER_STEP = 512
 """Tokens whose move costs no more than a gap between running sequences costs in a step: all weights are read again."""
-
-
-class Memory(Protocol):
-    """The parts of `LlamaModel` that move what it has computed."""
-
-    can_share: bool
-    in_parts: bool
-
-    def cut(self, place: int, length: int) -> bool:
-        """See `LlamaModel`."""
-        ...
-
-    def share(self, source: int, target: int, length: int) -> None:
-        """See `LlamaModel`."""
-        ...
-
-    def swap(self, one: int, other: int) -> None:
-        """See `LlamaModel`."""
-        ...
 
 
 class _Place:
@@ -51,12 +33,12 @@ class Places:
     """Places, each of a running sequence or with what the last one left.
 
     Args:
-        memory: llama.cpp's memory.
+        memory: the model, which moves what it has computed.
         count: number of places.
         sharing: prompts take over the beginning that they have in common with what is there.
     """
 
-    def __init__(self, memory: Memory, count: int, *, sharing: bool) -> None:
+    def __init__(self, memory: LlamaModel, count: int, *, sharing: bool) -> None:
         self._memory = memory
         self.sharing = sharing
         self._places = [_Place(number) for number in range(count)]

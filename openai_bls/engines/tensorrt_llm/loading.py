@@ -26,7 +26,7 @@ from openai_bls.core.manifest import (
     short,
 )
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.capabilities import ALL_FIELDS, MAX_LOGPROBS
+from openai_bls.engines.capabilities import MAX_LOGPROBS
 from openai_bls.engines.engine_info import engine_info
 from openai_bls.engines.kv_events.publisher import KvEventPublisher, config_of
 from openai_bls.engines.tensorrt_llm.engine import TrtLlmEngine
@@ -52,12 +52,6 @@ _OUT_OF_MEMORY = (
     "not enough memory",
     "insufficient memory",
 )
-
-# The engine itself matches these over token ids.
-_OURS = {"stop_words"}
-
-_NEVER = {"pooling", "prompt_logprobs"}
-"""The LLM API has none, or none in streams."""
 
 
 def load(
@@ -96,12 +90,12 @@ def load(
     if manifest.max_images and (problem := images.problem(facts.architecture, record.flow, api.version)):
         raise EngineLoadError(f"{problem}: {BUILD_HINT}")
     check_gpus(record, api)
-    supported = supported_fields(api, options)
     info = engine_info(
         manifest,
         facts,
         version=api.version_text,
-        supported=supported,
+        # The engine itself matches stop words, over token ids.
+        supported={*api.supported(options), "stop_words"},
         max_logprobs=max_logprobs(api, options, facts.vocab_size),
         grammar_backend=options.guided_decoding_backend,
         grammar_kinds=api.grammar_kinds(options),
@@ -239,12 +233,6 @@ def check_gpus(record: TensorRtLlmRecord, api: Api) -> None:
                 f"({record.gpu or 'name unknown'}), and GPU {number} is {gpu.name} with {gpu.compute_capability}: "
                 "build it again on this machine"
             )
-
-
-def supported_fields(api: Api, options: LlmOptions) -> tuple[str, ...]:
-    """Fields that requests to this engine may use."""
-    names = {*api.supported(options), *_OURS} - _NEVER
-    return tuple(field for field in ALL_FIELDS if field in names)
 
 
 def max_logprobs(api: Api, options: LlmOptions, vocab_size: int) -> int:

@@ -19,7 +19,7 @@ import msgspec
 
 from openai_bls.core.engine import EngineStats, LoraError, PrefixCacheError, StepListener
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
-from openai_bls.core.manifest import first_line
+from openai_bls.core.manifest import EngineLoadError, first_line
 from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.command_queue import CommandQueue, emit, submit
@@ -29,6 +29,7 @@ from openai_bls.engines.vllm.adapter_table import AdapterTable
 from openai_bls.engines.vllm.grammars.grammars import Constrained, Grammars
 from openai_bls.engines.vllm.interface import Client, Generation, Listeners, LoraAdapter
 from openai_bls.engines.vllm.loop_thread import LoopThread, OverError
+from openai_bls.engines.vllm.multi_node.watch import Gathering
 from openai_bls.engines.vllm.requests.live_requests import LiveRequests
 from openai_bls.engines.vllm.requests.load import Load
 from openai_bls.engines.vllm.requests.sampling import Runner
@@ -52,6 +53,8 @@ class Opened(msgspec.Struct):
     """Blocks of the KV cache, of all engine cores together."""
     kv_block_size: int = 0
     """Tokens per block."""
+    gathering: Gathering | None = None
+    """The other machines; None if there is one alone."""
 
 
 class VllmEngine:
@@ -183,12 +186,14 @@ class VllmEngine:
     async def _open(self, open_client: Callable[[], Opened], lora: Sequence[LoraAdapter]) -> Opened:
         opened = open_client()
         opened.client.start(Listeners(self._on_outputs, self._on_refused, self._on_death))
+        if opened.gathering is not None:
+            opened.gathering.watch(self._on_lost)
         try:
             for adapter in lora:
                 if not await opened.client.add_lora(adapter):
                     raise LoraError(f"vLLM does not load the adapter {adapter.name}")
         except BaseException:
-            _shut_down(opened.client)
+            self._shut_down(opened)
             raise
         self._watch = WorkerWatch(lambda sentence: self._on_death(RuntimeError(sentence)))
         return opened
@@ -196,7 +201,15 @@ class VllmEngine:
     def _close(self, opened: Opened) -> None:
         self._watch.close()
         self._compiler.shutdown(wait=False, cancel_futures=True)
-        _shut_down(opened.client)
+        self._shut_down(opened)
+
+    def _shut_down(self, opened: Opened) -> None:
+        try:
+            opened.client.shutdown()
+        except Exception:
+            logger.exception("vLLM did not shut down cleanly")
+        if opened.gathering is not None:
+            opened.gathering.close(orderly=not self._failed)
 
     def _take_commands(self) -> None:
         if self._stopping:
@@ -296,6 +309,10 @@ class VllmEngine:
         for request_id in ids:
             self._answer(TokenDelta(request_id, [], "error", error=ENGINE_FAILED))
 
+    def _on_lost(self, sentence: str) -> None:
+        """Die, as a machine is gone; on any thread."""
+        self._thread.call(lambda: self._on_death(EngineLoadError(sentence)))
+
     def _answer(self, delta: TokenDelta) -> None:
         self._answers.append(delta)
         if not self._flush_due:
@@ -316,10 +333,3 @@ class VllmEngine:
             except Exception:
                 logger.warning("vLLM did not remove the adapter %s", retired[number].name, exc_info=True)
             del retired[number]
-
-
-def _shut_down(client: Client) -> None:
-    try:
-        client.shutdown()
-    except Exception:
-        logger.exception("vLLM did not shut down cleanly")

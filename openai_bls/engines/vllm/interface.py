@@ -55,16 +55,6 @@ class Output(Protocol):
     stop_reason: Any
 
 
-class SchedulerLoad(msgspec.Struct, frozen=True):
-    """Load of vLLM's scheduler after a step."""
-
-    waiting: int
-    kv_cache_usage: float
-    draft_tokens: int = 0
-    """Tokens drafted in this step."""
-    accepted_draft_tokens: int = 0
-
-
 class Listeners(NamedTuple):
     """What a client calls, on the event loop."""
 

@@ -30,15 +30,15 @@ from openai_bls.engines.vllm.grammars.grammars import Grammars
 from openai_bls.engines.vllm.interface import Client, LoraAdapter
 from openai_bls.engines.vllm.module import Vllm
 from openai_bls.engines.vllm.multi_node import headless
-from openai_bls.engines.vllm.multi_node.client import WatchedClient, gather
 from openai_bls.engines.vllm.multi_node.nodes import Nodes
-from openai_bls.engines.vllm.multi_node.watch import Gathering
+from openai_bls.engines.vllm.multi_node.watch import Gathering, gather
 from openai_bls.engines.vllm.options import ClientChoice, VllmOptions
 from openai_bls.engines.vllm.requests.sampling import FIELDS, SPECULATIVE_REFUSED, Runner
 from openai_bls.engines.vllm.startup import arguments
 from openai_bls.engines.vllm.startup.kv_cache import GIB, cpu_kv_cache_bytes
 from openai_bls.engines.vllm.startup.start_log import StartLog, sentence, short_line
 from openai_bls.engines.vllm.versions import CORE_CLIENT_RUN, KV_CACHE_BYTES_ON_CPU
+from openai_bls.output.structured.guidance import KINDS
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ def _prepare(
         on_cpu=vllm.on_cpu,
         tokenizer=tokenizer,
     )
-    grammars = _grammars(vllm, tokenizer, facts)
+    grammars = _grammars(tokenizer, facts)
     if grammars is not None:
         config = vllm.name("vllm.config.StructuredOutputsConfig")
         values["structured_outputs_config"] = config(**structured_outputs.CONFIG)
@@ -165,12 +165,12 @@ def tokenizer_dir(version_dir: Path, checkpoint: Path) -> Path | None:
     return None
 
 
-def _grammars(vllm: Vllm, tokenizer: Path | None, facts: CheckpointFacts) -> Grammars | None:
+def _grammars(tokenizer: Path | None, facts: CheckpointFacts) -> Grammars | None:
     """Grammars that vLLM holds outputs to; None, with a line in the log, if there are none."""
     if tokenizer is None:
         logger.warning("structured output is refused: there is no tokenizer.json beside the engine")
         return None
-    return Grammars.of(vllm.version_text, tokenizer, facts.vocab_size, facts.eos_token_ids)
+    return Grammars.of(tokenizer, facts.vocab_size, facts.eos_token_ids)
 
 
 def _open(start: _Start, manifest: Manifest, gathering: Gathering | None) -> Opened:
@@ -188,16 +188,14 @@ def _open(start: _Start, manifest: Manifest, gathering: Gathering | None) -> Ope
         version=vllm.version_text,
         supported=names,
         max_logprobs=min(MAX_LOGPROBS, start.facts.vocab_size) if "logprobs" in names else 0,
-        grammar_backend="" if grammars is None else grammars.backend,
-        grammar_kinds=() if grammars is None else grammars.kinds,
+        grammar_backend="" if grammars is None else "llguidance",
+        grammar_kinds=KINDS,
         marker_token_ids=None if grammars is None else grammars.marker_token_ids,
     )
-    if gathering is not None:
-        client = WatchedClient(client, gathering)
     # vLLM writes both here once it has measured what memory there is.
     cache = config.cache_config
     blocks, block_size = (getattr(cache, name, None) or 0 for name in ("num_gpu_blocks", "block_size"))
-    return Opened(client, info, _runner(config), grammars, blocks, block_size)
+    return Opened(client, info, _runner(config), grammars, blocks, block_size, gathering)
 
 
 def _config(start: _Start, *, headless: bool = False) -> Any:

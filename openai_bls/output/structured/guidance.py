@@ -10,7 +10,7 @@ against it but for two things, which are refused:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from openai_bls.output.structured import schema_nodes
@@ -21,17 +21,15 @@ KINDS = ("json_schema", "regex", "lark")
 """Values of `Grammar.kind` that vLLM's `guidance` backend gets."""
 
 
-def check(wanted: Format, kinds: Collection[str] = KINDS) -> None:
+def check(wanted: Format) -> None:
     """Refuse a checked format that the backend would not enforce in full.
 
     Args:
         wanted: format, as `formats.checked` returns it.
-        kinds: `EngineInfo.grammar_kinds`; without "lark" nothing else is enforced either.
 
     Raises:
         FormatError: it has what the backend lets pass.
     """
-    check_kinds(kinds)
     if any(schema_nodes.open_names(part) for part in _schemas(wanted)):
         raise FormatError(
             "the JSON schema keyword 'additionalProperties' beside 'properties' and where schemas are combined cannot "
@@ -42,16 +40,6 @@ def check(wanted: Format, kinds: Collection[str] = KINDS) -> None:
             "the JSON schema keyword 'multipleOf' where numbers may be negative cannot be enforced by this server's "
             "engine: set 'minimum' to 0"
         )
-
-
-def check_kinds(kinds: Collection[str]) -> None:
-    """Refuse every grammar of an engine that does not read all of `KINDS`.
-
-    Raises:
-        FormatError: it reads some only.
-    """
-    if kinds and not set(KINDS) <= set(kinds):
-        raise FormatError("this server's engine has no grammars")
 
 
 def _schemas(node: Any) -> Iterator[Any]:

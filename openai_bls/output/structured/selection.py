@@ -99,14 +99,12 @@ def _grammar(wanted: Any, target: Target | None) -> Grammar:
             bounds.check_lark(source)
             if target is not None and target.engine == "tensorrt_llm":
                 return guided_decoding.lark_source(source, target)
-            if target is not None:
-                guidance.check_kinds(target.kinds)
             return _validated(Grammar("lark", source))
     found = checked(wanted)
     if target is not None and target.engine == "tensorrt_llm":
         return guided_decoding.grammar(found, target)
     if target is not None:
-        guidance.check(found, target.kinds)
+        guidance.check(found)
     made = _validated(_llguidance(found, {}))
     if target is not None and target.markers and made.kind == "lark":
         # Ids of tokens cannot be validated without the tokenizer; the rest is the same.

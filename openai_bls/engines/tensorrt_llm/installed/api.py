@@ -94,14 +94,10 @@ class Api:
         return _Opened(self._package.llm_class(options.flow)(str(options.model), **arguments), options)
 
     def supported(self, options: LlmOptions) -> tuple[str, ...]:
-        """Names of the `SamplingParams` and `GenerationRequest` fields that requests to such a model may use."""
+        """Fields that requests to such a model may use, but for `stop_words` and those that `engine_info` adds."""
         names = set(versions.sampling_fields(options.flow, self.version))
         if options.flow == "tensorrt" and not options.gather_generation_logits:
             names.discard("logprobs")
-        if self.grammar_kinds(options):
-            names.add("grammar")
-        if options.max_loras:
-            names.add("lora_name")
         if speculation.speculation(options.extra_llm_api_options, self.version):
             names &= speculation.FIELDS
         return tuple(sorted(names))

@@ -17,7 +17,7 @@ _SAMPLES_SINCE = Version(1, 4)
 _GUIDED_SINCE = {False: Version(1, 1), True: Version(1, 2)}
 """Whether drafter and model are one engine → first version that holds their outputs to a grammar: the matrices
 features/feature-combination-matrix.md of 1.1.0, and `create_py_executor` of 1.0 and 1.2."""
-FIELDS = frozenset({"temperature", "top_p", "top_k", "stop_token_ids", "grammar"})
+FIELDS = frozenset({"temperature", "top_p", "top_k", "stop_token_ids"})
 """Fields of requests that are honoured while it drafts, as far as the sources show."""
 
 

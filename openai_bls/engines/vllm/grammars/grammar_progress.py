@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,7 +72,7 @@ class Progress:
 
 
 class GrammarProgress:
-    """Grammars of one model's vocabulary, as vLLM's core compiles them. Thread-safe.
+    """Grammars of one model's vocabulary, as vLLM's core compiles them; reading it takes seconds. Thread-safe.
 
     Args:
         folder: folder of the tokenizer that vLLM is given.
@@ -81,38 +80,19 @@ class GrammarProgress:
     """
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
-        self._folder = folder
-        self._vocab_size = vocab_size
-        self._loading = threading.Lock()
-        self._tokenizer: Any = None
-        self._eos_token_id: int | None = None
+        from llguidance import hf
+        from transformers import AutoTokenizer
 
-    def load(self) -> None:
-        """Read the vocabulary, which takes seconds; the first grammar waits for it otherwise."""
-        with self._loading:
-            if self._tokenizer is None:
-                from llguidance import hf
-                from transformers import AutoTokenizer
-
-                tokenizer = AutoTokenizer.from_pretrained(str(self._folder))  # nosec B615: a folder, which was placed
-                self._eos_token_id = tokenizer.eos_token_id
-                # As vLLM's GuidanceBackend does.
-                self._tokenizer = hf.from_tokenizer(tokenizer, max(self._vocab_size, len(tokenizer)))
-
-    @property
-    def eos_token_id(self) -> int | None:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder))  # nosec B615: a folder, which was placed
+        self.eos_token_id: int | None = tokenizer.eos_token_id
         """The end token that vLLM's masks have."""
-        self.load()
-        return self._eos_token_id
+        self._vocab_size = vocab_size
+        # As vLLM's GuidanceBackend does.
+        self._tokenizer: Any = hf.from_tokenizer(tokenizer, max(vocab_size, len(tokenizer)))
 
     def text_token_ids(self, token_ids: Collection[int]) -> list[int]:
         """Those of some tokens that are text to grammars."""
-        self.load()
         return [one for one in token_ids if 0 <= one < self._vocab_size and not self._tokenizer.is_special_token(one)]
-
-    def marker_token_ids(self, eos_token_ids: Collection[int]) -> dict[str, int]:
-        """`EngineInfo.marker_token_ids`; `eos_token_ids` are never part of an output."""
-        return marker_token_ids(self._folder, eos_token_ids)
 
     def start(self, grammar: Grammar) -> Progress:
         """The beginning of a grammar. Takes milliseconds to seconds.
@@ -121,7 +101,6 @@ class GrammarProgress:
             GrammarError: it does not compile; the request's fault.
         """
         require_size(grammar.text)
-        self.load()
         from llguidance import LLMatcher
 
         try:

@@ -30,45 +30,31 @@ class Grammars:
     """Grammars of a loaded model. Reads the tokenizer's vocabulary, which takes seconds.
 
     Args:
-        backend: `EngineInfo.grammar_backend`.
-        version: version of vLLM.
         folder: folder of the tokenizer that vLLM's grammars read.
         vocab_size: size of the model's vocabulary.
         eos_token_ids: ids of the model's end tokens.
     """
 
-    def __init__(
-        self,
-        backend: structured_outputs.Backend,
-        version: str,
-        folder: Path,
-        vocab_size: int,
-        eos_token_ids: Collection[int],
-    ) -> None:
-        self.backend = backend
-        self.kinds = structured_outputs.grammar_kinds(backend, version)
+    def __init__(self, folder: Path, vocab_size: int, eos_token_ids: Collection[int]) -> None:
         self.marker_token_ids = marker_token_ids(folder, eos_token_ids)
         self._vocab_size = vocab_size
         self._progress = GrammarProgress(folder, vocab_size)
-        self._progress.load()
 
     @classmethod
-    def of(cls, version: str, folder: Path, vocab_size: int, eos_token_ids: Collection[int]) -> Grammars | None:
+    def of(cls, folder: Path, vocab_size: int, eos_token_ids: Collection[int]) -> Grammars | None:
         """Grammars with the installed llguidance; None, with a line in the log, where they are not known to be exact.
 
         Args:
-            version: version of vLLM.
             folder: folder with tokenizer.json.
             vocab_size: size of the model's vocabulary.
             eos_token_ids: ids of the model's end tokens.
         """
-        llguidance = structured_outputs.installed_llguidance()
-        backend = structured_outputs.grammar_backend(version, llguidance)
-        if not backend:
-            logger.warning("%s", structured_outputs.why_not(version, llguidance))
+        problem = structured_outputs.why_not(structured_outputs.installed_llguidance())
+        if problem:
+            logger.warning("%s", problem)
             return None
         try:
-            return cls(backend, version, folder, vocab_size, eos_token_ids)
+            return cls(folder, vocab_size, eos_token_ids)
         except Exception:
             logger.warning("structured output is refused: the tokenizer in %s cannot be read", folder, exc_info=True)
             return None
@@ -82,12 +68,15 @@ class Grammars:
         assert request.grammar is not None
         eos = self._progress.eos_token_id
         others = [token for token in request.stop_token_ids if token != eos]
-        problem = structured_outputs.refusal(request, self._progress.text_token_ids(others))
-        if problem:
-            raise GrammarError(problem)
+        text = self._progress.text_token_ids(others)
+        if text:
+            raise GrammarError(
+                f"stop_token_ids has {min(text)}, which is text in this model: together with structured output the "
+                "engine vllm takes special tokens only"
+            )
         ends = structured_outputs.end_tokens(request.stop_token_ids, eos, self._vocab_size)
         return Constrained(
-            structured_outputs.params(request.grammar, self.backend, ends),
+            {"grammar": structured_outputs.lark(request.grammar, ends)},
             structured_outputs.sampling(request, eos),
             self._progress.start(request.grammar),
         )

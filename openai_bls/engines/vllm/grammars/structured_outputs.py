@@ -16,22 +16,16 @@ lm-format-enforcer have no exact answer here.
 from __future__ import annotations
 
 import importlib.metadata
-import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from openai_bls.core.engine_types import GenerationRequest, Grammar
 from openai_bls.output.structured.gbnf import slashed
-from openai_bls.output.structured.guidance import KINDS
-
-Backend = Literal["", "llguidance"]
 
 CONFIG: Mapping[str, Any] = {"backend": "guidance"}
 """Fields of vLLM's `StructuredOutputsConfig`. It has no reasoning parser: the grammar has the thoughts in it."""
 
-OLDEST_VLLM = (0, 24)
-"""Oldest release whose `guidance` backend was read."""
-LLGUIDANCE = ((1, 7), (1, 9))
+LLGUIDANCE = ("1.7", "1.9")
 """Releases of llguidance, by their first two numbers, whose masks were compared with the embedded engine's."""
 
 END_BIAS = -10_000.0
@@ -39,27 +33,6 @@ END_BIAS = -10_000.0
 else."""
 
 _HEAD = '%llguidance {"no_forcing": true}\n'
-
-
-def grammar_backend(vllm: str, llguidance: str | None) -> Backend:
-    """`EngineInfo.grammar_backend` of a vLLM: "llguidance", or "" where its grammars are not known to be exact.
-
-    Args:
-        vllm: version of vLLM, e.g. `0.32.0`.
-        llguidance: version of llguidance in the same environment, e.g. `1.7.6`; None is none.
-    """
-    known = llguidance is not None and _numbers(llguidance) in LLGUIDANCE
-    return "llguidance" if known and _numbers(vllm) >= OLDEST_VLLM else ""
-
-
-def grammar_kinds(backend: str, version: str) -> tuple[str, ...]:
-    """`EngineInfo.grammar_kinds` of a backend.
-
-    Args:
-        backend: backend that `grammar_backend` names.
-        version: version of vLLM; all that have the backend read the same kinds.
-    """
-    return KINDS if backend and _numbers(version) >= OLDEST_VLLM else ()
 
 
 def installed_llguidance() -> str | None:
@@ -70,34 +43,27 @@ def installed_llguidance() -> str | None:
         return None
 
 
-def why_not(vllm: str, llguidance: str | None) -> str:
-    """A sentence for the log where `grammar_backend` finds none; empty where it finds one."""
-    if grammar_backend(vllm, llguidance):
-        return ""
-    if llguidance is None:
-        return "structured output is refused: llguidance is not installed beside vLLM"
-    releases = " and ".join(f"{major}.{minor}" for major, minor in LLGUIDANCE)
-    return f"structured output is refused: llguidance {llguidance} was not tried with vLLM, only {releases} were"
-
-
-def params(grammar: Grammar, backend: str, stop_token_ids: Collection[int] = ()) -> dict[str, Any]:
-    """Fields of vLLM's `StructuredOutputsParams` for a grammar.
+def why_not(llguidance: str | None) -> str:
+    """A sentence for the log where grammars are not known to be exact; empty where they are.
 
     Args:
-        grammar: grammar of one of `grammar_kinds`.
-        backend: backend that `grammar_backend` names.
-        stop_token_ids: the request's stop tokens in the model's vocabulary, without the tokenizer's own end token.
-
-    Raises:
-        ValueError: the backend does not read grammars of this kind.
+        llguidance: version of llguidance beside vLLM, e.g. `1.7.6`; None is none.
     """
-    if backend != "llguidance" or grammar.kind not in KINDS:
-        raise ValueError(f"vLLM gets no grammar of the kind {grammar.kind} for {backend or 'no backend'}")
-    return {"grammar": lark(grammar, stop_token_ids)}
+    if llguidance is None:
+        return "structured output is refused: llguidance is not installed beside vLLM"
+    if llguidance.startswith(tuple(f"{release}." for release in LLGUIDANCE)):
+        return ""
+    tried = " and ".join(LLGUIDANCE)
+    return f"structured output is refused: llguidance {llguidance} was not tried with vLLM, only {tried} were"
 
 
 def lark(grammar: Grammar, stop_token_ids: Collection[int] = ()) -> str:
-    """The Lark text of a grammar, with the stop tokens behind it; see `params`."""
+    """The field `grammar` of vLLM's `StructuredOutputsParams`: the Lark text of a grammar, stop tokens behind it.
+
+    Args:
+        grammar: grammar of one of the kinds in `guidance.KINDS`.
+        stop_token_ids: the request's stop tokens in the model's vocabulary, without the tokenizer's own end token.
+    """
     match grammar.kind:
         case "json_schema":
             body = f"%json {grammar.text}"
@@ -133,28 +99,6 @@ def sampling(request: GenerationRequest, eos_token_id: int | None) -> dict[str, 
     return {"stop_token_ids": [*stops, eos_token_id], "logit_bias": bias}
 
 
-def refusal(request: GenerationRequest, text_token_ids: Collection[int]) -> str | None:
-    """Why vLLM cannot follow a request's grammar as the embedded engine does; None if it can.
-
-    Args:
-        request: any request.
-        text_token_ids: ids among the request's stop tokens that are text to the tokenizer, not special.
-    """
-    if request.grammar is None:
-        return None
-    if text_token_ids:
-        return (
-            f"stop_token_ids has {min(text_token_ids)}, which is text in this model: together with structured output "
-            "the engine vllm takes special tokens only"
-        )
-    return None
-
-
 def end_tokens(stop_token_ids: Sequence[int], eos_token_id: int | None, vocab_size: int) -> list[int]:
-    """The stop tokens that `params` gets: in the vocabulary, each once, without the tokenizer's end token."""
+    """The stop tokens that `lark` gets: in the vocabulary, each once, without the tokenizer's end token."""
     return sorted({one for one in stop_token_ids if 0 <= one < vocab_size and one != eos_token_id})
-
-
-def _numbers(version: str) -> tuple[int, int]:
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.vllm.multi_node.nodes import Nodes
@@ -32,6 +35,8 @@ _MARK = b"openai_bls node\n"
 _HELLO = struct.Struct(f"!{len(_MARK)}sII")
 _MAX_ANSWER_BYTES = 1024
 _GOODBYE = b"."
+_NOT_LOADED = 2
+"""Exit status of an engine's process whose engine could not be loaded."""
 
 
 class Gathering:
@@ -163,6 +168,30 @@ class Gathering:
         return ""
 
 
+def gather(nodes: Nodes) -> Gathering | None:
+    """Wait for the other machines; None where there is one alone.
+
+    A machine that is gone while vLLM loads ends this process.
+
+    Raises:
+        EngineLoadError: this is not the first machine, or another has not come in time; one sentence.
+    """
+    if not nodes.several:
+        return None
+    if nodes.node_rank:
+        raise EngineLoadError(
+            f"node_rank is {nodes.node_rank}, and only machine 0 serves the engine: run `openai-bls engine --headless`"
+        )
+    gathering = Gathering(nodes)
+    try:
+        gathering.wait()
+    except EngineLoadError:
+        gathering.close(orderly=False)
+        raise
+    gathering.watch(_end_process)
+    return gathering
+
+
 class Link:
     """Another machine's end: waits for the first machine, then tells when it is gone.
 
@@ -227,6 +256,13 @@ class Link:
             raise EngineLoadError(f"the first machine refuses this one: {answer}")
         _detect_silence(connection)
         return connection
+
+
+def _end_process(sentence: str) -> NoReturn:
+    """vLLM would wait for the machine, and its loading cannot be broken off."""
+    sys.stderr.write(f"openai_bls: error: {sentence}\n")
+    sys.stderr.flush()
+    os._exit(_NOT_LOADED)
 
 
 def _machines(ranks: list[int]) -> str:

@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest
+from openai_bls.engines.capabilities import ALL_FIELDS
 
-DELTA = 1
-"""`RequestOutputKind.DELTA`."""
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 2.0
 """vLLM raises smaller temperatures above 0 to the first and refuses larger ones than the second."""
 MAX_LOGIT_BIAS = 1024
@@ -20,24 +19,9 @@ MAX_BAD_WORD_TOKENS = 1024
 _NO_SEED = (1 << 64) - 1
 """Seed that is -1 in 64 bits, which vLLM takes for none."""
 
-FIELDS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "stop_token_ids",
-    "stop_words",
-    "bad_words",
-    "min_tokens",
-    "logprobs",
-    "prompt_logprobs",
-)
-"""Fields of `SamplingParams` and `GenerationRequest` that are honoured whatever the model."""
+_REFUSED = {"prediction", "pooling"}
+FIELDS = tuple(field for field in ALL_FIELDS if field not in _REFUSED)
+"""Fields of requests that this engine honours; some as the model has them, which `engine_info` decides."""
 
 SPECULATIVE_REFUSED = frozenset({"min_p", "logit_bias", "bad_words", "min_tokens", "seed"})
 """Fields that vLLM ignores, or has not proved, while it drafts."""
@@ -98,7 +82,7 @@ def _buffers(request: GenerationRequest, info: EngineInfo) -> str | None:
 
 
 def sampling_params(request: GenerationRequest, info: EngineInfo, runner: Runner) -> dict[str, Any]:
-    """Fields of vLLM's `SamplingParams`; `stop_words` are left to `deltas`.
+    """Fields of vLLM's `SamplingParams` but for `output_kind`; `stop_words` are left to `deltas`.
 
     Without `max_tokens` one token is sampled and dropped: vLLM computes no prompt without one.
     """
@@ -109,7 +93,6 @@ def sampling_params(request: GenerationRequest, info: EngineInfo, runner: Runner
         "ignore_eos": True,
         "detokenize": False,
         "skip_clone": True,
-        "output_kind": DELTA,
     }
     if params.temperature:
         values["top_p"] = params.top_p

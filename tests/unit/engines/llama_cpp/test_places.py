@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from openai_bls.engines.llama_cpp.model import LlamaModel
 from openai_bls.engines.llama_cpp.places import Places, common_length
 
 
-class FakeMemory:
+class FakeMemory(LlamaModel):
     """Memory that notes what is asked of it."""
 
     def __init__(self, *, can_share: bool = True) -> None:
         self.can_share = can_share
-        self.in_parts = True
         self.shared: list[tuple[int, int, int]] = []
         self.swapped: list[tuple[int, int]] = []
 

@@ -17,7 +17,6 @@ from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.manifest import LoraSettings, Manifest, TensorRtLlmRecord, record, write_manifest
 from openai_bls.core.media import MediaPrompt
-from openai_bls.engines.capabilities import ALL_FIELDS
 from openai_bls.engines.tensorrt_llm.installed.api import Api
 from openai_bls.engines.tensorrt_llm.installed.interface import (
     InstalledGpu,
@@ -26,6 +25,7 @@ from openai_bls.engines.tensorrt_llm.installed.interface import (
     Sampling,
     Version,
 )
+from openai_bls.engines.tensorrt_llm.installed.versions import sampling_fields
 
 PATIENCE_S = 60.0
 VOCAB_SIZE = 100
@@ -171,7 +171,7 @@ class ScriptedApi(Api):
         self.llm: ScriptedLlm | None = None
         self.open_error: Exception | None = None
         self.generate_error: Exception | None = None
-        self.fields: tuple[str, ...] = ALL_FIELDS
+        self.fields = sampling_fields("tensorrt", self.version)
         self.health = True
         self.discarded = threading.Semaphore(0)
         """Released each time statistics were thrown away."""

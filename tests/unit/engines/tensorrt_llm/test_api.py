@@ -385,7 +385,6 @@ def test_grammars(version: str, flow: str, backend: Any, kinds: tuple[str, ...],
             installed.build(BuildSpec(CHECKPOINT, model, tmp_path, 4, 64, 128, 256))
         options = LlmOptions(model, flow, 4, 128, guided_decoding_backend=backend, tokenizer=CHECKPOINT)  # type: ignore[arg-type]
         assert installed.grammar_kinds(options) == kinds
-        assert "grammar" in installed.supported(options)
         llm = installed.open(options)
         sampling = Sampling(max_tokens=16, end_id=2, pad_id=0, temperature=0, vocab_size=3072)
         for kind, text in texts.items():
@@ -440,7 +439,6 @@ def test_adapters(version: str, flow: str, adapter: LoraAdapter, tmp_path: Path)
             assert built["plugin_config"]["lora_plugin"]
         several = (adapter, LoraAdapter("other", adapter.path, 2))
         options = LlmOptions(model, flow, 4, 128, lora=several, max_loras=3, max_lora_rank=2)  # type: ignore[arg-type]
-        assert "lora_name" in installed.supported(options)
         if flow == "pytorch":
             with pytest.raises(AssertionError, match="at least one lora target module"):
                 installed.open(options)

@@ -28,7 +28,7 @@ from openai_bls.engines.tensorrt_llm import health_watch
 from openai_bls.engines.tensorrt_llm.engine import TrtLlmEngine
 from openai_bls.engines.tensorrt_llm.installed.interface import Flow, LlmOptions, LoraAdapter
 from openai_bls.engines.tensorrt_llm.loaded_adapters import LoadedAdapters
-from openai_bls.engines.tensorrt_llm.loading import load, supported_fields
+from openai_bls.engines.tensorrt_llm.loading import load
 from tests.kv_events import Consumer
 from tests.unit.builder.tensorrt_llm.build_support import make_adapter
 from tests.unit.core_support import VOCAB_SIZE as TINY_VOCAB_SIZE
@@ -77,7 +77,7 @@ def start() -> Iterator[Starter]:
             built,
             FACTS,
             version="1.2.1",
-            supported=supported_fields(api, options),
+            supported={*api.supported(options), "stop_words"},
             max_logprobs=5,
             grammar_backend="xgrammar",
             grammar_kinds=api.grammar_kinds(options),

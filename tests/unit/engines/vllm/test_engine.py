@@ -221,7 +221,7 @@ def constrained() -> Iterator[Started]:
 
     def open_client() -> Opened:
         clients.append(ScriptedClient())
-        grammars = Grammars("llguidance", "0.32.0", DEMO, demo().size, (2,))
+        grammars = Grammars(DEMO, demo().size, (2,))
         return Opened(clients[0], info, grammars=grammars)
 
     recorder = Recorder()

@@ -11,10 +11,14 @@ from contextlib import contextmanager
 import pytest
 
 from openai_bls.core.manifest import EngineLoadError
+from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.vllm.engine import Opened, VllmEngine
 from openai_bls.engines.vllm.multi_node.nodes import Nodes
 from openai_bls.engines.vllm.multi_node.watch import Gathering, Link
 from tests.unit.core_support import WAIT_S
+from tests.unit.engines.engine_support import Recorder
 from tests.unit.engines.vllm.multi_node.support import machines
+from tests.unit.engines.vllm.vllm_support import INFO, ScriptedClient, asked
 
 
 @contextmanager
@@ -138,3 +142,19 @@ def test_another_program_at_the_port() -> None:
             Link(second)
         with pytest.raises(EngineLoadError, match="choose another master_port"):
             Gathering(second)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_engine_dies_with_a_machine_and_tells_the_others_how_it_ended(lost: bool) -> None:
+    first, second, third = machines(3)
+    made, recorder = Gathering(first), Recorder()
+    links = [Link(second), Link(third)]
+    made.wait()
+    engine = VllmEngine(lambda: Opened(ScriptedClient(), INFO, gathering=made), recorder)
+    if lost:
+        engine.submit(asked())
+        links[0].hang_up()
+        recorder.wait_end(1)
+        assert recorder.ends[1].error == ENGINE_FAILED
+    engine.close()
+    assert links[1].wait() is not lost
