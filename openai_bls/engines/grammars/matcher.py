@@ -1,4 +1,4 @@
-"""Interfaces between the embedded engine and its grammar library (`grammar_backend` implements them)."""
+"""Interfaces between the embedded engine and its grammar library (`llguidance_backend` implements them)."""
 
 from __future__ import annotations
 
