@@ -177,7 +177,7 @@ def test_one_that_does_not_do_is_refused(
     config |= {"use_sliding_window": True, "sliding_window": 8, "layer_types": ["sliding_attention"] * 2}
     shutil.copyfile(own_draft / "draft" / "model.safetensors", broken / "draft" / "model.safetensors")
     (broken / "draft" / "config.json").write_bytes(msgspec.json.encode(config))
-    with pytest.raises(EngineLoadError, match="the draft model cannot be used: a sliding window"):
+    with pytest.raises(EngineLoadError, match="the draft model cannot be used: not all of its layers"):
         start(folder=broken)
 
     def blind(self: Any, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:

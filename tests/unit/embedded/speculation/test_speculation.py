@@ -290,7 +290,9 @@ def test_what_cannot_have_drafts_is_refused_by_name(start: EngineFactory) -> Non
         speculating(start, prompt_lookup_min="5")
     sliding = SimpleNamespace(layer_types=["full_attention", "sliding_attention"])
     config = SimpleNamespace(get_text_config=lambda decoder: sliding)
-    assert "sliding window" in str(speculation.refusal(config, "continuous_batching", images=False))
+    for paged in (False, True):
+        reason = speculation.refusal(config, "continuous_batching", paged=paged, images=False)
+        assert (reason is None) is paged
 
 
 def test_a_prediction_without_speculation_is_refused(start: EngineFactory) -> None:
