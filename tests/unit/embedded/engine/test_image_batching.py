@@ -18,9 +18,9 @@ from openai_bls.core.manifest import EngineLoadError, load_manifest
 from openai_bls.core.media import Image
 from openai_bls.embedded.model import vision_forward
 from openai_bls.engines.images.processor import VisionProcessor
-from tests.architectures.comparison import NEW_TOKENS, difference
+from tests.architectures.comparison import NEW_TOKENS, answers, difference
 from tests.architectures.vision_checkpoint import make_vision_checkpoint
-from tests.architectures.vision_comparison import answers, expected, media_prompt, picture, requests
+from tests.architectures.vision_comparison import expected, media_prompt, picture, requests
 from tests.architectures.vision_table import CASES
 from tests.kv_events import Consumer
 from tests.unit.builder.tensorrt_llm.build_support import make_repository

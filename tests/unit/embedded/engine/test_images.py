@@ -20,9 +20,9 @@ from openai_bls.core.engine_types import GenerationRequest, Grammar
 from openai_bls.core.manifest import BuildError, EngineLoadError, load_manifest
 from openai_bls.core.media import MediaPrompt
 from openai_bls.engines.images.processor import VisionProcessor
-from tests.architectures.comparison import difference
+from tests.architectures.comparison import answers, difference
 from tests.architectures.vision_checkpoint import make_vision_checkpoint
-from tests.architectures.vision_comparison import answers, expected, media_prompt, picture, requests
+from tests.architectures.vision_comparison import expected, media_prompt, picture, requests
 from tests.architectures.vision_table import CASES
 from tests.unit.builder.tensorrt_llm.build_support import make_repository
 from tests.unit.embedded.overlapping import IN_EVERY_WAY, steps
