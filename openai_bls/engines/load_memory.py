@@ -70,9 +70,7 @@ def _on_cpu(version_dir: Path, manifest: Manifest) -> int:
         if name.endswith(_WEIGHTS)
     )
     if manifest.engine == "llama_cpp":
-        places, longest = manifest.max_batch_size, manifest.max_model_len
-        taken = kv_cache(places, longest, manifest.kv_cache, facts, folder / GGUF_NAME)
-        return weights + taken.tokens * bytes_per_token(facts)
+        return weights + kv_cache(manifest, facts, folder / GGUF_NAME).tokens * bytes_per_token(facts)
     if manifest.engine == "vllm":
         cache = cpu_kv_cache_bytes(facts.kv_bytes_per_token, manifest.max_batch_size * manifest.max_model_len)
     else:

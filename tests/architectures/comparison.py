@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
+from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.manifest import BuildError, EngineLoadError
 from openai_bls.embedded.runners.runner_choice import RunnerChoice
 from openai_bls.embedded.self_test import runner_trials
@@ -54,39 +56,45 @@ def prompts() -> list[list[int]]:
     return [torch.randint(5, 250, (length,), generator=generator).tolist() for length in LENGTHS]
 
 
+def requests(first_id: int = 0) -> list[GenerationRequest]:
+    """A request for each of `prompts`."""
+    return [request(first_id + n, prompt, NEW_TOKENS, logprobs=0) for n, prompt in enumerate(prompts())]
+
+
+def generated(model: Any, inputs: Mapping[str, Any]) -> Generated:
+    """What transformers' `generate` says to a prompt, which `inputs` has as `input_ids`."""
+    model.generation_config = GenerationConfig()  # without the end tokens that some classes have or force
+    ids = inputs["input_ids"]
+    output: Any = model.generate(
+        **inputs,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=NEW_TOKENS,
+        do_sample=False,
+        pad_token_id=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    best = [logits[0].float().log_softmax(-1).topk(2).values.tolist() for logits in output.logits]
+    tokens = output.sequences[0, ids.shape[1] :].tolist()
+    return Generated(tokens, [top[0] for top in best], [top[0] - top[1] for top in best])
+
+
 def expected(checkpoint: Path) -> list[Generated]:
     """What transformers' `generate` says to each of `prompts`, one by one."""
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
-    model.generation_config = GenerationConfig()  # without the end tokens that some classes have or force
-    found = []
-    for prompt in prompts():
-        ids = torch.tensor([prompt])
-        output: Any = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=NEW_TOKENS,
-            do_sample=False,
-            pad_token_id=0,
-            output_logits=True,
-            return_dict_in_generate=True,
-        )
-        best = [logits[0].float().log_softmax(-1).topk(2).values.tolist() for logits in output.logits]
-        tokens = output.sequences[0, len(prompt) :].tolist()
-        found.append(Generated(tokens, [top[0] for top in best], [top[0] - top[1] for top in best]))
-    return found
+    return [generated(model, {"input_ids": torch.tensor([prompt])}) for prompt in prompts()]
 
 
-def answers(engine: Any, recorder: Recorder, first_id: int, ids: list[list[int]]) -> list[Generated]:
-    """The engine's to prompts that it gets together."""
-    requests = [request(first_id + n, prompt=prompt, max_tokens=NEW_TOKENS, logprobs=0) for n, prompt in enumerate(ids)]
-    tokens = run_all(engine, recorder, requests)
-    for one in requests:
+def answers(engine: Any, recorder: Recorder, asked: Sequence[GenerationRequest]) -> list[Generated]:
+    """The engine's answers to requests that it gets together."""
+    tokens = run_all(engine, recorder, asked)
+    for one in asked:
         error = recorder.ends[one.request_id].error
         if error is not None:
             raise RuntimeError(error)
     return [
         Generated(found, recorder.logprobs(one.request_id).token_logprobs)
-        for found, one in zip(tokens, requests, strict=True)
+        for found, one in zip(tokens, asked, strict=True)
     ]
 
 
@@ -108,28 +116,38 @@ def compare(checkpoint: Path, repository: Path) -> Result:
         build(BuildOptions(str(checkpoint), repository), lambda line: None)
     except BuildError as error:
         return Result("refused", str(error).partition(": after a prompt")[0])
-    recorder = Recorder()
-    log = RunnerLog()
+    recorder, log = Recorder(), RunnerLog()
     try:
         with log:
             engine = create_engine(repository / "tensorrt_llm" / "1", recorder, {"num_threads": "1"})
     except EngineLoadError as error:
         return Result("fails at the load", str(error))
     try:
-        batched = answers(engine, recorder, 0, prompts())
-        alone = answers(engine, recorder, 10, prompts()[1:2])
+        got = together_and_alone(engine, recorder, requests())
     except RuntimeError as error:
         return Result("fails", str(error))
-    finally:
-        engine.close()
     wanted = expected(checkpoint)
     assert len({token for one in wanted for token in one.tokens}) >= 4, "the model says too little to compare"
-    pairs = [
-        *((f"batched {n}", got, right) for n, (got, right) in enumerate(zip(batched, wanted, strict=True))),
-        ("alone", alone[0], wanted[1]),
-    ]
-    told = [f"{name}: {different}" for name, got, right in pairs if (different := difference(got, right))]
-    return Result("wrong", "; ".join(told)) if told else log.result()
+    return fault(got, wanted) or log.result()
+
+
+def together_and_alone(engine: Any, recorder: Recorder, asked: Sequence[GenerationRequest]) -> list[Generated]:
+    """The engine's answers to requests that it gets together, then to the second one by itself; closes the engine."""
+    try:
+        together = answers(engine, recorder, asked)
+        recorder.forget([asked[1].request_id])
+        recorder.steps.clear()
+        return [*together, *answers(engine, recorder, asked[1:2])]
+    finally:
+        engine.close()
+
+
+def fault(got: Sequence[Generated], wanted: Sequence[Generated]) -> Result | None:
+    """What is wrong with `together_and_alone`, by the right answers to the requests; None if nothing is."""
+    names = [*(f"batched {n}" for n in range(len(wanted))), "alone"]
+    pairs = zip(names, got, [*wanted, wanted[1]], strict=True)
+    told = [f"{name}: {different}" for name, found, right in pairs if (different := difference(found, right))]
+    return Result("wrong", "; ".join(told)) if told else None
 
 
 class RunnerLog(logging.Handler):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForImageTextToText, GenerationConfig
+from transformers import AutoModelForImageTextToText
 
 from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
@@ -17,8 +17,9 @@ from openai_bls.core.manifest import BuildError
 from openai_bls.core.media import Image, MediaPrompt
 from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.engines.registry import create_engine
+from tests.architectures import comparison
 from tests.architectures.comparison import NEW_TOKENS, Generated, Result, RunnerLog, difference
-from tests.unit.engines.engine_support import Recorder, request, run_all
+from tests.unit.engines.engine_support import Recorder, request
 
 TEXTS = ("What is # here?", "# and # differ", "At the end #")
 """Prompts; # is the place of an image."""
@@ -61,37 +62,12 @@ def media_prompt(processor: VisionProcessor, text: str, images: Sequence[Image])
 def expected(checkpoint: Path, one: GenerationRequest, processor: VisionProcessor) -> Generated:
     """What transformers' `generate` says to the prompt of a request."""
     model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32).eval()
-    model.generation_config = GenerationConfig()
     ids = torch.tensor([one.prompt_token_ids])
     inputs: dict[str, Any] = {"input_ids": ids}
     if one.media is not None:
         inputs = dict(processor.inputs(one.media.text, one.media.images))
         assert inputs["input_ids"].tolist() == ids.tolist(), "the prompt is not what the processor makes of it"
-    output: Any = model.generate(
-        **inputs,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=NEW_TOKENS,
-        do_sample=False,
-        pad_token_id=0,
-        output_logits=True,
-        return_dict_in_generate=True,
-    )
-    best = [logits[0].float().log_softmax(-1).topk(2).values.tolist() for logits in output.logits]
-    tokens = output.sequences[0, ids.shape[1] :].tolist()
-    return Generated(tokens, [top[0] for top in best], [top[0] - top[1] for top in best])
-
-
-def answers(engine: Any, recorder: Recorder, asked: Sequence[GenerationRequest]) -> list[Generated]:
-    """The engine's answers to requests that it gets together."""
-    tokens = run_all(engine, recorder, asked)
-    for one in asked:
-        error = recorder.ends[one.request_id].error
-        if error is not None:
-            raise RuntimeError(error)
-    return [
-        Generated(found, recorder.logprobs(one.request_id).token_logprobs)
-        for found, one in zip(tokens, asked, strict=True)
-    ]
+    return comparison.generated(model, inputs)
 
 
 def compare(checkpoint: Path, repository: Path, *, text: bool = True) -> Result:
@@ -107,22 +83,12 @@ def compare(checkpoint: Path, repository: Path, *, text: bool = True) -> Result:
     recorder, log = Recorder(), RunnerLog()
     with log:
         engine = create_engine(version_dir, recorder, {"num_threads": "1"})
+    processor = VisionProcessor(version_dir / "tokenizer")
+    asked = requests(processor, text=text)
     try:
-        processor = VisionProcessor(version_dir / "tokenizer")
-        asked = requests(processor, text=text)
-        got = answers(engine, recorder, asked)
-        recorder.forget([1])
-        recorder.steps.clear()
-        alone = answers(engine, recorder, asked[1:2])
+        got = comparison.together_and_alone(engine, recorder, asked)
     except RuntimeError as error:
         return Result("fails", str(error))
-    finally:
-        engine.close()
     wanted = [expected(checkpoint, one, processor) for one in asked]
     assert difference(wanted[0], wanted[1]), "two images with one prompt make no difference"
-    pairs = [
-        *((f"batched {n}", found, right) for n, (found, right) in enumerate(zip(got, wanted, strict=True))),
-        ("alone", alone[0], wanted[1]),
-    ]
-    told = [f"{name}: {different}" for name, found, right in pairs if (different := difference(found, right))]
-    return Result("wrong", "; ".join(told)) if told else log.result()
+    return comparison.fault(got, wanted) or log.result()

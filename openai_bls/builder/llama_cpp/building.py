@@ -54,30 +54,28 @@ class LlamaCppRecipe:
         cache = KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache)
         if options.max_model_len is None and not options.max_tokens_in_kv_cache:
             longest = self._fitting(longest, facts, cache)
-        places = self._places(longest, facts, cache)
-        self.manifest = Manifest(
+        alone = Manifest(
             engine="llama_cpp",
             model_name=model_name,
             max_model_len=longest,
-            max_batch_size=places,
+            max_batch_size=1,
             created=0,
             kv_cache=cache,
             builder={library.PACKAGE: library.RELEASE},
             llama_cpp=LlamaCppRecord(version=library.RELEASE),
         )
+        self.manifest = msgspec.structs.replace(alone, max_batch_size=self._places(alone))
         self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)
         # What fits depends on what else runs, and is no reason to build again.
-        built = msgspec.structs.replace(
-            self.manifest, model_name="", max_model_len=options.max_model_len or 1, max_batch_size=1
-        )
+        built = msgspec.structs.replace(alone, model_name="", max_model_len=options.max_model_len or 1)
         self.key = repr((built, options.max_batch_size, options.self_test))
 
-    def _places(self, longest: int, facts: CheckpointFacts, cache: KvCacheSettings) -> int:
+    def _places(self, manifest: Manifest) -> int:
         """Sequences at once that are asked for, or the default."""
         if self._options.max_batch_size is not None:
             return self._options.max_batch_size
         try:
-            return memory.default_places(longest, cache, facts, self._source / WEIGHTS_NAME)
+            return memory.default_places(manifest, self._facts, self._source / WEIGHTS_NAME)
         except EngineLoadError:
             return memory.PLACES_IN_ONE_CACHE
 
@@ -99,9 +97,7 @@ class LlamaCppRecipe:
         place(self._source / WEIGHTS_NAME, prepared.checkpoint / WEIGHTS_NAME)
         made = self.manifest
         with contextlib.suppress(EngineLoadError):  # The load says so, on the machine that is to hold it.
-            cache = memory.kv_cache(
-                made.max_batch_size, made.max_model_len, made.kv_cache, self._facts, self._source / WEIGHTS_NAME
-            )
+            cache = memory.kv_cache(made, self._facts, self._source / WEIGHTS_NAME)
             self._report(f"KV cache: {memory.described(cache, made.max_batch_size, self._facts)}")
         if not self._options.self_test:
             return {}

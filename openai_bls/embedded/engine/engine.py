@@ -34,7 +34,7 @@ from openai_bls.embedded.model import lora, model_loader
 from openai_bls.embedded.model.image_inputs import ImageInputs, PreparedImages
 from openai_bls.embedded.options import EngineOptions
 from openai_bls.embedded.runners import factory
-from openai_bls.embedded.runners.runner import BatchingConfig, Runner, SequenceOutput
+from openai_bls.embedded.runners.runner import NO_LOAD, BatchingConfig, Runner, SequenceOutput
 from openai_bls.embedded.runners.runner_choice import RunnerChoice
 from openai_bls.embedded.self_test import self_test
 from openai_bls.embedded.self_test.runner_trials import RunnerTrials
@@ -181,20 +181,12 @@ class TransformersEngine:
     def stats(self) -> EngineStats:
         """The present load."""
         batcher = self._batcher
-        running, waiting, usage = batcher.load() if batcher else (0, 0, 0.0)
-        drafted, accepted = batcher.drafts if batcher else (0, 0)
-        blocks, block_size = batcher.kv_blocks if batcher else (0, 0)
-        return EngineStats(
-            running=running,
-            waiting=waiting + self._live.waiting,
-            kv_cache_usage=usage,
-            steps=batcher.steps if batcher else 0,
+        found = batcher.stats() if batcher else NO_LOAD
+        return msgspec.structs.replace(
+            found,
+            waiting=found.waiting + self._live.waiting,
             generated_tokens=self._generated,
             failed=self._failed and not self._commands.closed,
-            draft_tokens=drafted,
-            accepted_draft_tokens=accepted,
-            kv_blocks=blocks,
-            kv_block_size=block_size,
         )
 
     def load_lora(self, name: str, path: str) -> None:

@@ -32,42 +32,29 @@ def _attention(
     """Attention over query [1, heads, queries, size]; returns [1, queries, heads, size] and the weights."""
     if kwargs.get("cache") is None:
         raise ValueError("eager attention under continuous batching needs the paged cache")
-    isolated = kwargs["cache"] = IsolatedCache(kwargs["cache"])
-    output, weights = _attend(module, query, key, value, attention_mask, scaling, **kwargs)
-    return isolated.spread(output, attention_mask), weights
-
-
-def _attend(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: Any,
-    scaling: float,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    cap = kwargs.get("softcap")
     if kwargs.get("position_bias") is not None:
         raise NotImplementedError("eager attention under continuous batching has no position_bias")
+    isolated = kwargs["cache"] = IsolatedCache(kwargs["cache"])
+    cap = kwargs.get("softcap")
     if cap is None:
-        output: tuple[torch.Tensor, torch.Tensor] = eager_paged_attention_forward(
-            module, query, key, value, attention_mask, scaling, **kwargs
-        )
-        return output
-    cache = kwargs.pop("cache")
-    if hasattr(cache, "layer_to_allocator"):
+        output, weights = eager_paged_attention_forward(module, query, key, value, attention_mask, scaling, **kwargs)
+        return isolated.spread(output, attention_mask), weights
+    del kwargs["cache"]
+    if hasattr(isolated, "layer_to_allocator"):
         indices: dict[str, Any] = {"kwargs": kwargs}
     else:  # 5.17
         indices = {name: kwargs[name] for name in ("read_index", "write_index")}
-    key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, **indices)
+    key, value = isolated.update(key_states=key, value_states=value, layer_idx=module.layer_idx, **indices)
     if key.dim() == 3:  # 5.17: [tokens, heads, size]
         key, value = key.transpose(0, 1)[None], value.transpose(0, 1)[None]
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     scores = torch.tanh(query @ key.transpose(2, 3) * (scaling / cap)) * cap
-    if isinstance(attention_mask, dict):  # 5.17
-        attention_mask = attention_mask["sliding_attention" if module.sliding_window else "full_attention"]
-    if attention_mask is not None:
-        scores = scores + attention_mask
+    mask = attention_mask
+    if isinstance(mask, dict):  # 5.17
+        mask = mask["sliding_attention" if module.sliding_window else "full_attention"]
+    if mask is not None:
+        scores = scores + mask
     weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
+    output = (weights @ value).transpose(1, 2).contiguous()
+    return isolated.spread(output, attention_mask), weights

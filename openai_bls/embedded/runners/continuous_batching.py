@@ -26,7 +26,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching import continuous_api
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 
-from openai_bls.core.engine import PrefixCacheError
+from openai_bls.core.engine import EngineStats, PrefixCacheError
 from openai_bls.embedded.cache_memory import used_share
 from openai_bls.embedded.fp8_numbers import FP8
 from openai_bls.embedded.gpu import paged_attention
@@ -37,7 +37,14 @@ from openai_bls.embedded.runners.image_rows import install_positions
 from openai_bls.embedded.runners.prefix_cache import can_share_by_adapter, note_pieces, share
 from openai_bls.embedded.runners.prefix_cache_events import PrefixCacheEvents
 from openai_bls.embedded.runners.prompt_embeddings import ImageNumbers, PromptEmbeddings
-from openai_bls.embedded.runners.runner import BatchingConfig, BeforeStep, OnOutputs, Sampling, SequenceOutput
+from openai_bls.embedded.runners.runner import (
+    NO_LOAD,
+    BatchingConfig,
+    BeforeStep,
+    OnOutputs,
+    Sampling,
+    SequenceOutput,
+)
 from openai_bls.embedded.runners.sampler import Sampler
 from openai_bls.embedded.runners.scheduler import Scheduler, SequenceState, install_fast_path
 from openai_bls.embedded.runners.step_budget import StepBudget
@@ -255,31 +262,23 @@ class ContinuousBatcher:
         """Tokens that the KV cache holds."""
         return int(self._manager.batch_processor.cache.num_blocks) * self._page_size
 
-    @property
-    def steps(self) -> int:
-        """Forward passes so far."""
-        return int(self._manager.current_batch)
-
-    @property
-    def drafts(self) -> tuple[int, int]:
-        """(tokens drafted, those that were accepted) so far."""
-        speculator = self._manager.speculator
-        return (0, 0) if speculator is None else (speculator.draft_tokens, speculator.accepted_tokens)
-
-    def load(self) -> tuple[int, int, float]:
-        """(running, waiting, share of the KV cache in use): a rough look from any thread."""
-        processor = self._manager.batch_processor
+    def stats(self) -> EngineStats:
+        """The load and the counts so far; nothing once the cache is freed."""
+        processor, speculator = self._manager.batch_processor, self._manager.speculator
         if processor is None:
-            return 0, 0, 0.0
+            return NO_LOAD
         scheduler = processor.scheduler
-        waiting = len(scheduler.waiting_requests) + self._manager.input_queue.qsize()
-        return len(scheduler.active_requests), waiting, used_share(processor.cache)
-
-    @property
-    def kv_blocks(self) -> tuple[int, int]:
-        """(blocks of the KV cache, tokens per block); zeros before there is one."""
-        processor = self._manager.batch_processor
-        return (0, 0) if processor is None else (processor.cache.num_blocks, self._page_size)
+        return EngineStats(
+            running=len(scheduler.active_requests),
+            waiting=len(scheduler.waiting_requests) + self._manager.input_queue.qsize(),
+            kv_cache_usage=used_share(processor.cache),
+            steps=int(self._manager.current_batch),
+            generated_tokens=0,
+            draft_tokens=0 if speculator is None else speculator.draft_tokens,
+            accepted_draft_tokens=0 if speculator is None else speculator.accepted_tokens,
+            kv_blocks=processor.cache.num_blocks,
+            kv_block_size=self._page_size,
+        )
 
     def add(
         self,

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from openai_bls.core.engine import EngineStats
 from openai_bls.embedded.model.image_inputs import PromptImages
 from openai_bls.embedded.runners.runner import BatchingConfig, BeforeStep, OnOutputs, Sampling
 from openai_bls.embedded.runners.sampler import Sampler, likeliest
@@ -58,25 +59,18 @@ class DynamicCacheRunner:
         """Tokens that the caches may hold together."""
         return self._config.max_tokens_in_kv_cache
 
-    @property
-    def steps(self) -> int:
-        """Forward passes so far."""
-        return self._steps
-
-    def load(self) -> tuple[int, int, float]:
-        """(running, waiting, share of the budget in use): a rough look from any thread."""
+    def stats(self) -> EngineStats:
+        """The load and the number of forward passes; a block of the cache is a token, and nothing is drafted."""
         live, waiting = sum(not state.done for state in list(self._live.values())), len(self._waiting)
-        return max(0, live - waiting), waiting, min(1.0, self._used() / self.capacity)
-
-    @property
-    def kv_blocks(self) -> tuple[int, int]:
-        """(blocks of the KV cache, tokens per block): a sequence's cache grows token by token."""
-        return self.capacity, 1
-
-    @property
-    def drafts(self) -> tuple[int, int]:
-        """Nothing is drafted here."""
-        return 0, 0
+        return EngineStats(
+            running=max(0, live - waiting),
+            waiting=waiting,
+            kv_cache_usage=min(1.0, self._used() / self.capacity),
+            steps=self._steps,
+            generated_tokens=0,
+            kv_blocks=self.capacity,
+            kv_block_size=1,
+        )
 
     def add(
         self,

@@ -34,7 +34,7 @@ def make(
         EngineLoadError: nor could another.
     """
     if config.speculation is not None:
-        reason = speculation.refusal(model.config, choice.runner, images=config.images)
+        reason = speculation.refusal(model.config, choice.runner, paged=config.paged, images=config.images)
         if reason is not None:
             raise UnusableRunnerError(reason)
     if config.kv_events and choice.runner != "continuous_batching":

@@ -9,10 +9,14 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
+from openai_bls.core.engine import EngineStats
 from openai_bls.embedded.model.image_inputs import PromptImages
 from openai_bls.embedded.sampling.logits_processors import HostLogitsProcessors
 from openai_bls.embedded.speculation.drafter import Drafter, SpeculationConfig
 from openai_bls.engines.kv_events.events import Event
+
+NO_LOAD = EngineStats(running=0, waiting=0, kv_cache_usage=0.0, steps=0, generated_tokens=0)
+"""Stats where there is no runner."""
 
 
 class SequenceOutput(Protocol):
@@ -91,7 +95,7 @@ class Sampling:
 class Runner(Protocol):
     """Generates for many sequences at once on one thread, which is the caller of `run`.
 
-    Only `wake`, `stop` and the counts may be used from other threads; `add`, `cancel` and the
+    Only `wake`, `stop` and `stats` may be used from other threads; `add`, `cancel` and the
     reset of the prefix cache belong into `before_step`.
     """
 
@@ -99,20 +103,8 @@ class Runner(Protocol):
     def capacity(self) -> int:
         """Tokens that the KV cache holds."""
 
-    @property
-    def steps(self) -> int:
-        """Forward passes so far."""
-
-    def load(self) -> tuple[int, int, float]:
-        """(running, waiting, share of the KV cache in use): a rough look from any thread."""
-
-    @property
-    def kv_blocks(self) -> tuple[int, int]:
-        """(blocks of the KV cache, tokens per block)."""
-
-    @property
-    def drafts(self) -> tuple[int, int]:
-        """(tokens drafted, those that were accepted) so far."""
+    def stats(self) -> EngineStats:
+        """The load and the counts so far, but for the tokens that were generated: a rough look from any thread."""
 
     def add(
         self,

@@ -18,7 +18,7 @@ from openai_bls.embedded.options import EngineOptions, speculative_method
 from openai_bls.embedded.speculation import draft_cache
 from openai_bls.embedded.speculation.draft_model import MOST_SLOTS, DraftModel, Wanted
 from openai_bls.embedded.speculation.drafter import SpeculationConfig
-from openai_bls.embedded.speculation.speculation import full_attention_problem
+from openai_bls.embedded.speculation.speculation import has_full_attention
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +78,10 @@ def _load(
         model = model_loader.read_model(folder, msgspec.structs.replace(manifest, quant=""), device, "sdpa")
     except EngineLoadError as error:
         raise EngineLoadError(f"the draft model: {error}") from None
-    if (problem := full_attention_problem(model.config)) is not None:
-        raise EngineLoadError(f"the draft model cannot be used: {problem}")
+    if not has_full_attention(model.config):
+        raise EngineLoadError(
+            "the draft model cannot be used: not all of its layers have full attention, and its cache has no other"
+        )
     graphs = device.type == "cuda" and options.cuda_graphs is not False
     graphs = graphs and paged_attention.refusal(model, "paged") is None
     max_length = min(manifest.max_model_len, facts.max_position_embeddings or manifest.max_model_len)

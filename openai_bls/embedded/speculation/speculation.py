@@ -31,12 +31,13 @@ from openai_bls.engines.grammars.matcher import Bitmask
 _SUBJECT = "speculative decoding"
 
 
-def refusal(config: Any, runner: str, *, images: bool) -> str | None:
+def refusal(config: Any, runner: str, *, paged: bool, images: bool) -> str | None:
     """Reason why a model cannot be run with drafts.
 
     Args:
         config: configuration of the model.
         runner: `RunnerChoice.runner`.
+        paged: attention is `gpu.paged_attention`'s, whose cache keeps the keys and values behind a window.
         images: prompts may hold images.
 
     Returns:
@@ -48,21 +49,19 @@ def refusal(config: Any, runner: str, *, images: bool) -> str | None:
         return f"{_SUBJECT} needs the runner continuous_batching"
     if find_spec("transformers.generation.continuous_batching.cache_allocators") is None:
         return f"{_SUBJECT} needs a newer transformers"
-    problem = full_attention_problem(config)
-    return None if problem is None else f"{_SUBJECT} needs full attention in every layer: {problem}"
+    if not paged and not has_full_attention(config):
+        return (
+            f"{_SUBJECT} needs full attention in every layer, or the attention paged: any other keeps no more of a "
+            "layer than its window, and a rejected draft has overwritten a part of that"
+        )
+    return None
 
 
-def full_attention_problem(config: Any) -> str | None:
-    """Reason why keys and values of a rejected draft cannot be taken back; None if they can.
-
-    Args:
-        config: configuration of the served model, or of the draft model.
-    """
+def has_full_attention(config: Any) -> bool:
+    """True if every layer of a model, by its configuration, has full attention."""
     text = config.get_text_config(decoder=True)
     layers = getattr(text, "layer_types", None) or []
-    if any(layer != "full_attention" for layer in layers) or (not layers and getattr(text, "sliding_window", None)):
-        return "a sliding window has overwritten what it takes back"
-    return None
+    return all(layer == "full_attention" for layer in layers) if layers else not getattr(text, "sliding_window", None)
 
 
 def drafter_of(state: Any) -> Drafter | None:

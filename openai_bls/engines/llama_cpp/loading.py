@@ -48,12 +48,13 @@ def load(
     places = _places(options, manifest)
     asked = options.max_tokens_in_kv_cache or manifest.kv_cache.max_tokens_in_kv_cache
     cache_settings = msgspec.structs.replace(manifest.kv_cache, max_tokens_in_kv_cache=asked)
-    cache = memory.kv_cache(places, manifest.max_model_len, cache_settings, facts, file)
+    manifest = msgspec.structs.replace(manifest, max_batch_size=places, kv_cache=cache_settings)
+    cache = memory.kv_cache(manifest, facts, file)
     model = LlamaModel(file, places, cache, options.threads)
     facts = msgspec.structs.replace(facts, vocab_size=min(facts.vocab_size, model.vocab_size))
     grammars = llguidance_backend.load(version_dir / "tokenizer", facts.vocab_size, facts.eos_token_ids)
     info = engine_info(
-        msgspec.structs.replace(manifest, max_batch_size=places),
+        manifest,
         facts,
         version=f"{library.RELEASE.rpartition('.')[2]} ({library.PACKAGE} {library.RELEASE})",
         supported=FIELDS,

@@ -11,8 +11,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from openai_bls.core.checkpoint import CheckpointFacts
-from openai_bls.core.manifest import EngineLoadError, KvCacheSettings
+from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.core.memory import available_bytes
 
 PLACES_IN_PARTS = 8
@@ -57,19 +59,18 @@ def fitting_tokens(facts: CheckpointFacts, file: Path, share: float) -> int | No
     return max(0, int((available_bytes() - file.stat().st_size) * share)) // each
 
 
-def kv_cache(places: int, longest: int, settings: KvCacheSettings, facts: CheckpointFacts, file: Path) -> KvCache:
+def kv_cache(manifest: Manifest, facts: CheckpointFacts, file: Path) -> KvCache:
     """The KV cache that an engine takes.
 
     Args:
-        places: sequences at once.
-        longest: tokens of the longest sequence.
-        settings: number of tokens that is asked for, and the share of the memory that a cache may take.
+        manifest: manifest of the engine, with what overrides it.
         facts: facts of the checkpoint.
         file: the GGUF file.
 
     Raises:
         EngineLoadError: one sequence of the longest length does not fit.
     """
+    longest, settings = manifest.max_model_len, manifest.kv_cache
     shared = room = settings.max_tokens_in_kv_cache
     if shared and shared < longest:
         raise EngineLoadError(f"max_tokens_in_kv_cache {shared} does not hold one sequence of {longest} tokens")
@@ -85,18 +86,18 @@ def kv_cache(places: int, longest: int, settings: KvCacheSettings, facts: Checkp
         if fits is not None:
             shared = min(shared, fits)
             room = max(shared, int(fits * _SHARE_OF_PARTS))
-    parts = places * longest
+    parts = manifest.max_batch_size * longest
     return KvCache(parts, in_parts=True) if parts <= room else KvCache(shared)
 
 
-def default_places(longest: int, settings: KvCacheSettings, facts: CheckpointFacts, file: Path) -> int:
+def default_places(manifest: Manifest, facts: CheckpointFacts, file: Path) -> int:
     """Sequences at once where nothing is said: few in parts if these fit, else more in one cache.
 
     Raises:
         EngineLoadError: see `kv_cache`.
     """
-    in_parts = kv_cache(PLACES_IN_PARTS, longest, settings, facts, file).in_parts
-    return PLACES_IN_PARTS if in_parts else PLACES_IN_ONE_CACHE
+    few = msgspec.structs.replace(manifest, max_batch_size=PLACES_IN_PARTS)
+    return PLACES_IN_PARTS if kv_cache(few, facts, file).in_parts else PLACES_IN_ONE_CACHE
 
 
 def described(cache: KvCache, places: int, facts: CheckpointFacts) -> str:

@@ -52,6 +52,13 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(preparation, "choices", choices)
 
 
+@pytest.fixture(params=["in turn", "overlapping"])
+def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Continuous batching alone, whose steps overlap or do not."""
+    if request.param == "overlapping":
+        overlap(monkeypatch)
+
+
 IN_EVERY_WAY = pytest.mark.usefixtures("steps")
 """For tests whose outcome may depend on the runner and on whether steps overlap."""
 

@@ -18,13 +18,13 @@ from openai_bls.core.engine import PrefixCacheError
 from openai_bls.core.engine_types import Logprobs, SamplingParams, TokenDelta
 from openai_bls.embedded.model import prompt_forward
 from tests.unit.embedded.engine.test_engine import COUNT, PROMPTS, expected, generate, model
-from tests.unit.embedded.overlapping import IN_EVERY_WAY, overlap, steps
+from tests.unit.embedded.overlapping import IN_EVERY_WAY, steps, ways
 from tests.unit.engines.engine_support import GREEDY, VOCAB_SIZE, Recorder, counted_restarts, request, run_all
 
 if TYPE_CHECKING:
     from tests.unit.engines.conftest import EngineFactory
 
-__all__ = ["expected", "model", "steps"]  # fixtures
+__all__ = ["expected", "model", "steps", "ways"]  # fixtures
 
 EVERYTHING = SamplingParams(
     temperature=0.9,
@@ -264,13 +264,11 @@ def test_cached_tokens(start: EngineFactory, sharing: str) -> None:
     assert all(delta.cached_tokens == 0 for i in range(5) for delta in recorder.deltas(i)[1:])
 
 
-@pytest.mark.parametrize("overlapping", [False, True])
+@pytest.mark.usefixtures("ways")
 @pytest.mark.parametrize("pieces", ["33", "40", "96"])
 def test_a_prompt_of_several_pieces_is_found_again_up_to_its_last_page(
-    start: EngineFactory, monkeypatch: pytest.MonkeyPatch, model: Any, pieces: str, overlapping: bool
+    start: EngineFactory, model: Any, pieces: str
 ) -> None:
-    if overlapping:
-        overlap(monkeypatch)
     engine, recorder = start(max_num_tokens=pieces, max_batch_size="2")
     # Whole pages of 32, a token less, a token more, and the last piece a single token.
     for n, length in enumerate([192, 191, 193, 97, 150]):
@@ -285,13 +283,9 @@ def test_a_prompt_of_several_pieces_is_found_again_up_to_its_last_page(
     not hasattr(FIFOScheduler, "_try_to_meet_safety_margin"),
     reason="older releases of transformers give single pages back",
 )
-@pytest.mark.parametrize("overlapping", [False, True])
-def test_a_full_cache_forgets_what_is_longest_unused(
-    start: EngineFactory, monkeypatch: pytest.MonkeyPatch, overlapping: bool
-) -> None:
+@pytest.mark.usefixtures("ways")
+def test_a_full_cache_forgets_what_is_longest_unused(start: EngineFactory) -> None:
     """Of 32 pages, 27 kept at most: eight conversations of five pages each, the first one used again and again."""
-    if overlapping:
-        overlap(monkeypatch)
     engine, recorder = start(max_tokens_in_kv_cache=1024)
     conversations = [[n + 1, *PROMPTS[-1]] for n in range(8)]
     answers: dict[int, list[int]] = {}

@@ -14,13 +14,13 @@ import pytest
 from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.core.engine_types import GenerationRequest
-from openai_bls.core.manifest import EngineLoadError, load_manifest
+from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.media import Image
 from openai_bls.embedded.model import vision_forward
 from openai_bls.engines.images.processor import VisionProcessor
-from tests.architectures.comparison import NEW_TOKENS, difference
+from tests.architectures.comparison import NEW_TOKENS, answers, difference
 from tests.architectures.vision_checkpoint import make_vision_checkpoint
-from tests.architectures.vision_comparison import answers, expected, media_prompt, picture, requests
+from tests.architectures.vision_comparison import expected, media_prompt, picture, requests
 from tests.architectures.vision_table import CASES
 from tests.kv_events import Consumer
 from tests.unit.builder.tensorrt_llm.build_support import make_repository
@@ -87,13 +87,6 @@ def towers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def cached(recorder: Any, number: int) -> int:
     """Tokens of a prompt that were in the prefix cache."""
     return int(recorder.deltas(number)[0].cached_tokens)
-
-
-def test_the_build_chooses_continuous_batching(made: Made) -> None:
-    manifest = load_manifest(made.version_dir)
-    assert manifest.self_test is not None
-    assert manifest.self_test.runner == "continuous_batching"
-    assert any(made.processor.count(prompt) for prompt in manifest.self_test.prompts)
 
 
 @IN_EVERY_WAY
@@ -172,7 +165,11 @@ def test_an_image_that_is_read_otherwise_among_others_is_not_found(tmp_path: Pat
 
 
 @IN_EVERY_WAY
-def test_a_sequence_that_starts_again_reads_its_image_again(made: Made, start: EngineFactory) -> None:
+@pytest.mark.parametrize("name", ["made", "qwen"])
+def test_a_sequence_that_starts_again_reads_its_image_again(
+    name: str, request: pytest.FixtureRequest, start: EngineFactory
+) -> None:
+    made: Made = request.getfixturevalue(name)
     engine, recorder = start(made.version_dir, max_tokens_in_kv_cache="520")
     asked = [msgspec.structs.replace(one, max_tokens=120) for one in requests(made.processor)]
     with counted_restarts(engine) as restarts:

@@ -20,14 +20,14 @@ from openai_bls.core.engine_types import GenerationRequest, Grammar
 from openai_bls.core.manifest import BuildError, EngineLoadError, load_manifest
 from openai_bls.core.media import MediaPrompt
 from openai_bls.engines.images.processor import VisionProcessor
-from tests.architectures.comparison import difference
+from tests.architectures.comparison import answers, difference
 from tests.architectures.vision_checkpoint import make_vision_checkpoint
-from tests.architectures.vision_comparison import answers, expected, media_prompt, picture, requests
+from tests.architectures.vision_comparison import expected, media_prompt, picture, requests
 from tests.architectures.vision_table import CASES
 from tests.unit.builder.tensorrt_llm.build_support import make_repository
 from tests.unit.embedded.overlapping import IN_EVERY_WAY, steps
 from tests.unit.engines.conftest import EngineFactory
-from tests.unit.engines.engine_support import change, counted_restarts, request, run_all
+from tests.unit.engines.engine_support import change, request, run_all
 
 __all__ = ["steps"]
 
@@ -65,21 +65,6 @@ def test_the_build_says_and_records_images(made: Made) -> None:
     assert manifest.self_test.runner == "continuous_batching"
     own = VisionProcessor(made[1] / "tokenizer")
     assert any(own.count(prompt) for prompt in manifest.self_test.prompts), "a load replays a prompt with an image"
-
-
-def test_a_sequence_that_starts_again_reads_its_image_again(
-    made: Made, processor: VisionProcessor, start: EngineFactory
-) -> None:
-    engine, recorder = start(made[1], max_tokens_in_kv_cache="520")
-    asked = [msgspec.structs.replace(one, max_tokens=120) for one in requests(processor)]
-    with counted_restarts(engine) as restarts:
-        tokens = run_all(engine, recorder, asked)
-        got = [tokens[number][:12] for number in range(len(asked))]
-    assert restarts
-    for number in (0, 1, 2):
-        assert got[number] == expected(made[0], asked[number], processor).tokens
-    fresh, other = start(made[1])
-    assert run_all(fresh, other, asked) == tokens
 
 
 def test_a_load_compares_answers_about_images(made: Made, start: EngineFactory, tmp_path: Path) -> None:

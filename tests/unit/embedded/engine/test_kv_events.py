@@ -13,11 +13,13 @@ from openai_bls.core.manifest import EngineLoadError
 from tests.kv_events import Consumer
 from tests.unit.embedded.adapters import QUERIES, make_adapter, with_adapters
 from tests.unit.embedded.engine.test_engine import PROMPTS
-from tests.unit.embedded.overlapping import overlap
+from tests.unit.embedded.overlapping import ways
 from tests.unit.engines.engine_support import request, run_all
 
 if TYPE_CHECKING:
     from tests.unit.engines.conftest import EngineFactory
+
+__all__ = ["ways"]  # a fixture
 
 PAGE = 32
 TOPIC = "kv@pod@demo"
@@ -45,17 +47,13 @@ def cached(engine: Any) -> set[int]:
     return set(allocator.ledger.hash_to_block)
 
 
-@pytest.mark.parametrize("overlapping", [False, True])
+@pytest.mark.usefixtures("ways")
 def test_a_consumer_has_what_the_cache_has(
     start: EngineFactory,
     endpoints: dict[str, str],
     consumer: Consumer,
-    monkeypatch: pytest.MonkeyPatch,
-    overlapping: bool,
 ) -> None:
     """A cache of 32 pages, through which eight conversations of five pages each go, some at the same time."""
-    if overlapping:
-        overlap(monkeypatch)
     engine, recorder = start(max_tokens_in_kv_cache="1024", kv_events_topic=TOPIC, **endpoints)
     conversations = [[n + 1, *PROMPTS[-1]] for n in range(8)]
     for i, some in enumerate([[0, 1, 2], [0], [3, 4, 0], [5], [0, 6, 7]]):

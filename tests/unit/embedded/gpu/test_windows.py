@@ -21,13 +21,15 @@ from openai_bls.embedded.model import fused_layers
 from openai_bls.embedded.runners import preparation
 from openai_bls.embedded.runners.runner_choice import RunnerChoice
 from openai_bls.embedded.runners.scheduler import supports_fast_path
+from openai_bls.embedded.speculation.draft_budget import Account
 from openai_bls.engines.registry import create_engine
 from tests.architectures.checkpoint import MAX_LENGTH, WINDOW, make_checkpoint
-from tests.architectures.comparison import answers, difference, expected, prompts
+from tests.architectures.comparison import answers, difference, expected, prompts, requests
 from tests.architectures.table import CASES
 from tests.unit.embedded.gpu import reference_kernels
 from tests.unit.embedded.model.test_fused_layers import kernels
-from tests.unit.engines.engine_support import Recorder
+from tests.unit.embedded.speculation import test_speculation
+from tests.unit.engines.engine_support import Recorder, request, run_all
 
 __all__ = ["kernels"]  # fixtures
 
@@ -55,19 +57,19 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "checkpoint"
 
 
-def started(checkpoint: Path, max_model_len: int = MAX_LENGTH) -> Iterator[tuple[Any, Recorder]]:
+def started(checkpoint: Path, **options: str) -> Iterator[tuple[Any, Recorder]]:
     manifest = Manifest(
         engine="transformers",
         model_name="tiny",
-        max_model_len=max_model_len,
+        max_model_len=MAX_LENGTH,
         max_batch_size=4,
         created=1,
         checkpoint=str(checkpoint),
     )
-    (checkpoint / "1").mkdir()
+    (checkpoint / "1").mkdir(exist_ok=True)
     write_manifest(checkpoint / "1", manifest)
     recorder = Recorder()
-    engine: Any = create_engine(checkpoint / "1", recorder, {"num_threads": "1", "max_num_tokens": "32"})
+    engine: Any = create_engine(checkpoint / "1", recorder, {"num_threads": "1", "max_num_tokens": "32"} | options)
     yield engine, recorder
     engine.close()
 
@@ -81,7 +83,7 @@ def test_answers_with_windows(checkpoint: Path) -> None:
         assert supports_fast_path(cache)
         reference_kernels.calls.clear()  # the self-test's
         for first in (0, 100):
-            found = answers(engine, recorder, first, prompts())
+            found = answers(engine, recorder, requests(first))
             assert [difference(*pair) for pair in zip(found, wanted, strict=True)] == [""] * len(wanted)
         assert set(reference_kernels.calls) == {"decode", "mixed"}
         assert max(recorder.deltas(100 + i)[0].cached_tokens for i in range(len(wanted))) > 0
@@ -104,9 +106,29 @@ def test_answers_of_fused_layers(checkpoint: Path, monkeypatch: pytest.MonkeyPat
     wanted = expected(checkpoint)
     for engine, recorder in started(checkpoint):
         reference_kernels.calls.clear()
-        found = answers(engine, recorder, 0, prompts())
+        found = answers(engine, recorder, requests())
         assert [difference(*pair) for pair in zip(found, wanted, strict=True)] == [""] * len(wanted)
         assert set(reference_kernels.calls) == {"rotate and decode", "mixed"}
+
+
+@pytest.mark.usefixtures("on_paged")
+@pytest.mark.parametrize("checkpoint", ["gemma2", "gpt_oss", "mistral"], indirect=True)
+def test_drafts_with_windows(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is behind a window is there when a draft is rejected: answers are those without drafts."""
+    monkeypatch.setattr(Account, "is_overdrawn", False)
+    asked = [request(i, prompt=prompt, max_tokens=40, logprobs=2) for i, prompt in enumerate(prompts())]
+    for engine, recorder in started(checkpoint):
+        run_all(engine, recorder, asked)
+        wanted = test_speculation.answers(recorder, asked)
+    for engine, recorder in started(checkpoint, speculative_method="ngram"):
+        predicted = [
+            test_speculation.with_prediction(one, answer.tokens, wrong_at=range(i, 40, 5 + i))
+            for i, (one, answer) in enumerate(zip(asked, wanted, strict=True))
+        ]
+        run_all(engine, recorder, predicted)
+        test_speculation.check(recorder, asked, wanted)
+        drafted, right = test_speculation.accepted(engine)
+        assert 40 < right < drafted - 20
 
 
 LAYER = paged_attention._Layer(torch.empty(0), torch.empty(0), group=0, page_size=32, window=8)

@@ -42,7 +42,7 @@ def run(model: Any, prompts: list[list[int]], count: int, **sizes: Any) -> tuple
     runner = DynamicCacheRunner(
         model,
         config,
-        lambda: None if any(runner.load()[:2]) else runner.stop(),
+        lambda: None if runner.stats().running or runner.stats().waiting else runner.stop(),
         lambda outputs: ended.update({output.request_id: output for output in outputs}),
     )
     for i, prompt in enumerate(prompts):
@@ -58,7 +58,8 @@ def test_greedy_equals_generate(model: Any, expected: list[list[int]], sizes: di
     found, runner = run(model, PROMPTS, COUNT, **sizes)
     assert found == expected
     alone = len(PROMPTS) * COUNT
-    assert runner.steps == alone if sizes.get("shared_steps") is False else runner.steps < alone / 2
+    steps = runner.stats().steps
+    assert steps == alone if sizes.get("shared_steps") is False else steps < alone / 2
 
 
 def random_model(config: Any) -> Any:
@@ -80,7 +81,7 @@ def test_a_state_without_tokens_is_shared_by_sequences_of_any_length() -> None:
     model = random_model(Mamba2Config(**SIZES, num_heads=4, head_dim=16, state_size=8, n_groups=1, chunk_size=8))
     found, runner = run(model, PROMPTS[:6], 10)
     assert found == [generate(model, prompt, 10) for prompt in PROMPTS[:6]]
-    assert runner.steps <= 6 + 10
+    assert runner.stats().steps <= 6 + 10
 
 
 def test_a_state_in_the_modules_goes_with_its_sequence() -> None:

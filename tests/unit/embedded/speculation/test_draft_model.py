@@ -22,7 +22,7 @@ from openai_bls.embedded.speculation.drafter import ModelPace
 from tests.unit.embedded.engine.test_constraints import demo_dir
 from tests.unit.embedded.engine.test_engine import PROMPTS
 from tests.unit.embedded.engine.test_engine_features import EVERYTHING
-from tests.unit.embedded.overlapping import overlap
+from tests.unit.embedded.overlapping import overlap, ways
 from tests.unit.embedded.speculation.test_speculation import (
     COUNT,
     DRAWN,
@@ -37,7 +37,7 @@ from tests.unit.engines.engine_support import VOCAB_SIZE, counted_restarts, make
 if TYPE_CHECKING:
     from tests.unit.engines.conftest import EngineFactory
 
-__all__ = ["demo_dir"]  # a fixture
+__all__ = ["demo_dir", "ways"]  # fixtures
 
 LENGTH = 256
 
@@ -75,12 +75,6 @@ def cost(monkeypatch: pytest.MonkeyPatch, guess: float) -> None:
     monkeypatch.setattr(Account, "is_overdrawn", False)
     monkeypatch.setattr(DraftBudget, "step_cost", 1.2)
     monkeypatch.setattr(ModelPace, "guess_cost", guess)
-
-
-@pytest.fixture(params=["in turn", "overlapping"])
-def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "overlapping":
-        overlap(monkeypatch)
 
 
 @pytest.mark.usefixtures("ways")
@@ -177,7 +171,7 @@ def test_one_that_does_not_do_is_refused(
     config |= {"use_sliding_window": True, "sliding_window": 8, "layer_types": ["sliding_attention"] * 2}
     shutil.copyfile(own_draft / "draft" / "model.safetensors", broken / "draft" / "model.safetensors")
     (broken / "draft" / "config.json").write_bytes(msgspec.json.encode(config))
-    with pytest.raises(EngineLoadError, match="the draft model cannot be used: a sliding window"):
+    with pytest.raises(EngineLoadError, match="the draft model cannot be used: not all of its layers"):
         start(folder=broken)
 
     def blind(self: Any, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:

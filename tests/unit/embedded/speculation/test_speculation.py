@@ -27,7 +27,7 @@ from openai_bls.engines.random_bits import random_bits
 from tests.unit.embedded.engine.test_constraints import demo_dir
 from tests.unit.embedded.engine.test_engine import PROMPTS
 from tests.unit.embedded.engine.test_engine_features import EVERYTHING
-from tests.unit.embedded.overlapping import overlap
+from tests.unit.embedded.overlapping import ways
 from tests.unit.embedded.runners.test_scheduler import DRAWN as SAMPLED
 from tests.unit.embedded.runners.test_scheduler import add, decoding, make_io
 from tests.unit.engines.engine_support import GREEDY, Recorder, counted_restarts, request, run_all
@@ -35,7 +35,7 @@ from tests.unit.engines.engine_support import GREEDY, Recorder, counted_restarts
 if TYPE_CHECKING:
     from tests.unit.engines.conftest import EngineFactory
 
-__all__ = ["demo_dir"]  # a fixture
+__all__ = ["demo_dir", "ways"]  # fixtures
 
 COUNT = 24
 CONFIG = SpeculationConfig(num_tokens=8, lookup_min=2, lookup_max=4, max_batch_size=8)
@@ -47,12 +47,6 @@ PROMPT = PROMPTS[5]
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts whatever they cost: the steps of so small a model are too short to measure them by."""
     monkeypatch.setattr(Account, "is_overdrawn", False)
-
-
-@pytest.fixture(params=["in turn", "overlapping"])
-def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "overlapping":
-        overlap(monkeypatch)
 
 
 def speculating(start: EngineFactory, **options: Any) -> tuple[Any, Recorder]:
@@ -290,7 +284,9 @@ def test_what_cannot_have_drafts_is_refused_by_name(start: EngineFactory) -> Non
         speculating(start, prompt_lookup_min="5")
     sliding = SimpleNamespace(layer_types=["full_attention", "sliding_attention"])
     config = SimpleNamespace(get_text_config=lambda decoder: sliding)
-    assert "sliding window" in str(speculation.refusal(config, "continuous_batching", images=False))
+    for paged in (False, True):
+        reason = speculation.refusal(config, "continuous_batching", paged=paged, images=False)
+        assert (reason is None) is paged
 
 
 def test_a_prediction_without_speculation_is_refused(start: EngineFactory) -> None:

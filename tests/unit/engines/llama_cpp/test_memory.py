@@ -9,12 +9,16 @@ import pytest
 
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine_types import SamplingParams
-from openai_bls.core.manifest import EngineLoadError, KvCacheSettings
+from openai_bls.core.manifest import EngineLoadError, KvCacheSettings, Manifest
 from openai_bls.engines.llama_cpp import memory
 from openai_bls.engines.llama_cpp.memory import KvCache
 
 FACTS = CheckpointFacts("", "", 8, 8192, 2_000, (), None, SamplingParams())
-CHOSEN = KvCacheSettings()
+
+
+def manifest(places: int, longest: int, asked: int = 0) -> Manifest:
+    cache = KvCacheSettings(max_tokens_in_kv_cache=asked)
+    return Manifest("llama_cpp", "tiny", longest, places, created=1, kv_cache=cache)
 
 
 @pytest.fixture(autouse=True)
@@ -41,27 +45,26 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_parts_where_they_fit(file: Path, places: int, longest: int, asked: int, expected: KvCache) -> None:
-    settings = KvCacheSettings(max_tokens_in_kv_cache=asked)
-    assert memory.kv_cache(places, longest, settings, FACTS, file) == expected
+    assert memory.kv_cache(manifest(places, longest, asked), FACTS, file) == expected
 
 
 def test_what_does_not_fit(file: Path) -> None:
     with pytest.raises(EngineLoadError, match="100,000 tokens do"):
-        memory.kv_cache(1, 100_001, CHOSEN, FACTS, file)
+        memory.kv_cache(manifest(1, 100_001), FACTS, file)
     with pytest.raises(EngineLoadError, match="does not hold one sequence"):
-        memory.kv_cache(1, 100, KvCacheSettings(max_tokens_in_kv_cache=99), FACTS, file)
+        memory.kv_cache(manifest(1, 100, 99), FACTS, file)
 
 
 def test_without_the_size_of_a_token_parts_are_no_larger_than_one_cache(file: Path) -> None:
     unknown = msgspec.structs.replace(FACTS, kv_bytes_per_token=0)
-    assert memory.kv_cache(8, 4_096, CHOSEN, unknown, file) == KvCache(32_768, in_parts=True)
-    assert memory.kv_cache(8, 4_097, CHOSEN, unknown, file) == KvCache(32_768)
+    assert memory.kv_cache(manifest(8, 4_096), unknown, file) == KvCache(32_768, in_parts=True)
+    assert memory.kv_cache(manifest(8, 4_097), unknown, file) == KvCache(32_768)
     assert "GB" not in memory.described(KvCache(32_768), 64, unknown)
 
 
 def test_sequences_at_once_where_nothing_is_said(file: Path) -> None:
-    assert memory.default_places(5_000, CHOSEN, FACTS, file) == 8
-    assert memory.default_places(5_001, CHOSEN, FACTS, file) == 64
-    assert memory.default_places(5_000, KvCacheSettings(max_tokens_in_kv_cache=39_999), FACTS, file) == 64
-    cache = memory.kv_cache(8, 5_000, CHOSEN, FACTS, file)
+    assert memory.default_places(manifest(1, 5_000), FACTS, file) == 8
+    assert memory.default_places(manifest(1, 5_001), FACTS, file) == 64
+    assert memory.default_places(manifest(1, 5_000, 39_999), FACTS, file) == 64
+    cache = memory.kv_cache(manifest(8, 5_000), FACTS, file)
     assert memory.described(cache, 8, FACTS) == "40,000 tokens (0.0 GB), 5,000 for each of 8 sequences"
