@@ -146,20 +146,6 @@ def test_it_is_not_the_source_tree(installed: Installed) -> None:
     assert installed.run("--version").stdout.startswith("openai_bls ")
 
 
-def test_a_pipe_that_closes(installed: Installed) -> None:
-    script = f"set -o pipefail; {installed.command('doctor')[0]} doctor | head -1"
-    done = subprocess.run(
-        ["bash", "-c", script],
-        cwd=installed.folder,
-        env=installed.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.count("\n") == 1
-    assert done.stderr == ""
-
-
 def test_without_the_extras(installed: Installed, tmp_path: Path) -> None:
     """An environment with the library's own dependencies alone: one sentence, and nothing is written."""
     gone = ("torch", "transformers", "pytriton", "openai")
