@@ -21,6 +21,7 @@ from openai import OpenAI
 
 from openai_bls.core.manifest import load_manifest
 from openai_bls.launcher.tritonserver.ports import Ports, lease_ports
+from tests.processes import lines_until
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = [path for path in sys.path if Path(path).name == "site-packages"] or [sysconfig.get_path("purelib")]
@@ -69,14 +70,8 @@ class Installed:
             text=True,
         ) as process:
             try:
-                assert process.stdout is not None
-                lines: list[str] = []
-                for line in process.stdout:
-                    lines.append(line)
-                    if line.startswith("Listening: "):
-                        break
-                yield lines
-                assert process.poll() is None, "".join(lines)
+                yield lines_until(process.stdout, "Listening: ")
+                assert process.poll() is None
             finally:
                 process.send_signal(signal.SIGINT)
                 process.communicate()
