@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections import deque
@@ -11,10 +12,21 @@ from dataclasses import dataclass, field
 import msgspec
 
 from openai_bls.core.engine import Engine
-from openai_bls.core.engine_types import GenerationRequest, Logprobs, TokenDelta
+from openai_bls.core.engine_types import GenerationRequest, Logprobs, SamplingParams, TokenDelta
 
+GREEDY = SamplingParams(temperature=0)
 LIMIT_S = 120.0
 _GIVE_UP_S = 30.0
+
+
+def random_ids(numbers: random.Random, count: int) -> list[int]:
+    """Token ids that every vocabulary has."""
+    return [numbers.randrange(1000) for _ in range(count)]
+
+
+def greedy(prompt: list[int], tokens: int) -> GenerationRequest:
+    """A request that no end token ends, under whatever id it is submitted with."""
+    return GenerationRequest(request_id=0, prompt_token_ids=prompt, max_tokens=tokens, sampling=GREEDY)
 
 
 @dataclass
@@ -137,3 +149,17 @@ class Asker:
                 self._live.clear()
             raise TimeoutError(f"{len(late)} of {len(requests)} requests had no end after {limit_s:.0f} s")
         return answers
+
+
+def answered(
+    asker: Asker, requests: Sequence[GenerationRequest], limit_s: float = LIMIT_S, at_once: int | None = None
+) -> list[Answer]:
+    """As `Asker.ask`.
+
+    Raises:
+        RuntimeError: one ended with an error.
+    """
+    answers = asker.ask(requests, limit_s, at_once)
+    if errors := [answer.error for answer in answers if answer.error]:
+        raise RuntimeError(errors[0])
+    return answers

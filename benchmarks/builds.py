@@ -21,8 +21,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from benchmarks import lengths, mixed_load
-from benchmarks.asking import Asker
+from benchmarks.asking import Asker, answered, greedy, random_ids
 from benchmarks.build_report import (
     JSON_STREAMS,
     Result,
@@ -39,7 +41,7 @@ from benchmarks.golden import check_golden
 from benchmarks.options import levels
 from benchmarks.random_checkpoint import checkpoint_in, room_for
 from openai_bls.core.checkpoint import read_json
-from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingParams
+from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError, Manifest, write_manifest
 from openai_bls.engines.registry import create_engine
 
@@ -195,16 +197,8 @@ def drive(result: Result, version_dir: Path, plan: Plan) -> Iterator[Result]:
 
 def alone_ms(asker: Asker, length: int, seed: int, limit_s: float) -> tuple[float, float]:
     """Milliseconds to the token after a prompt of `length`, and the median per token after that."""
-    numbers = random.Random(f"{length} {seed}")
-    request = GenerationRequest(
-        request_id=0,
-        prompt_token_ids=[numbers.randrange(1000) for _ in range(length)],
-        max_tokens=_PROMPT_ANSWER,
-        sampling=SamplingParams(temperature=0.0),
-    )
-    [answer] = asker.ask([request], limit_s)
-    if answer.error is not None:
-        raise RuntimeError(answer.error)
+    prompt = random_ids(random.Random(f"{length} {seed}"), length)
+    [answer] = answered(asker, [greedy(prompt, _PROMPT_ANSWER)], limit_s)
     gaps = [b - a for a, b in itertools.pairwise(answer.times)]
     return (answer.times[0] - answer.asked) * 1e3, statistics.median(gaps) * 1e3
 
@@ -237,19 +231,8 @@ def json_rates(asker: Asker, tokens: int) -> dict[str, float]:
 def _streams_rate(asker: Asker, grammar: Grammar | None, tokens: int, seed: int) -> float:
     """Tokens/s of streams that are all asked for at once."""
     numbers = random.Random(seed)
-    requests = [
-        GenerationRequest(
-            request_id=0,
-            prompt_token_ids=numbers.choices(range(1000), k=_PROMPT_TOKENS),
-            max_tokens=tokens,
-            sampling=SamplingParams(temperature=0.0),
-            grammar=grammar,
-        )
-        for _ in range(JSON_STREAMS)
-    ]
-    answers = asker.ask(requests)
-    if errors := [answer.error for answer in answers if answer.error]:
-        raise RuntimeError(errors[0])
+    plain = [greedy(random_ids(numbers, _PROMPT_TOKENS), tokens) for _ in range(JSON_STREAMS)]
+    answers = answered(asker, [msgspec.structs.replace(request, grammar=grammar) for request in plain])
     took = max(answer.ended for answer in answers) - min(answer.asked for answer in answers)
     return sum(len(answer.tokens) for answer in answers) / took
 

@@ -14,11 +14,10 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.asking import Answer, Asker
+from benchmarks.asking import GREEDY
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, Grammar, SamplingParams
 from openai_bls.output import structured
 
-GREEDY = SamplingParams(temperature=0)
 DRAWN = SamplingParams(temperature=1.0, seed=5)
 _HOT = SamplingParams(temperature=4.0, top_k=2, seed=5)
 """A token in three is left out."""
@@ -178,15 +177,3 @@ def _schema() -> dict[str, object]:
         "additionalProperties": False,
     }
     return {"type": "array", "items": record, "minItems": _RECORDS, "maxItems": _RECORDS}
-
-
-def ask(asker: Asker, requests: Sequence[GenerationRequest], at_once: int = 1) -> list[Answer]:
-    """Answers to requests.
-
-    Raises:
-        RuntimeError: one ended with an error.
-    """
-    answers = asker.ask(requests, at_once=at_once)
-    if errors := [answer.error for answer in answers if answer.error]:
-        raise RuntimeError(errors[0])
-    return answers

@@ -22,12 +22,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from benchmarks.asking import Asker
+from benchmarks.asking import Asker, greedy, random_ids
 from benchmarks.clients.stats import percentile_ms
-from openai_bls.core.engine_types import GenerationRequest, SamplingParams
+from openai_bls.core.engine_types import GenerationRequest
 
 ROOT = Path(__file__).resolve().parent.parent
-_PROMPT_IDS = 1000  # ids that every vocabulary has
 
 
 @dataclass(frozen=True)
@@ -99,15 +98,7 @@ def run_level(asker: Asker, work: Work, level: int, count: int) -> Level:
         TimeoutError: they took longer than the work's limit.
     """
     numbers = random.Random(level)
-    requests = [
-        GenerationRequest(
-            request_id=0,
-            prompt_token_ids=[numbers.randrange(_PROMPT_IDS) for _ in range(work.prompt_tokens)],
-            max_tokens=work.output_tokens,
-            sampling=SamplingParams(temperature=0.0),
-        )
-        for _ in range(count)
-    ]
+    requests = [greedy(random_ids(numbers, work.prompt_tokens), work.output_tokens) for _ in range(count)]
     return measured(asker, requests, level, work.limit_s)
 
 

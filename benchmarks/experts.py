@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from benchmarks import builds, random_checkpoint
-from benchmarks.asking import Asker
+from benchmarks.asking import Asker, greedy
 from benchmarks.build_report import Result, speed_table
 from benchmarks.checkpoint_shapes import DEMO, SHAPES, configuration
 from benchmarks.children import attempt, in_child
@@ -33,7 +33,6 @@ from benchmarks.clients.target import prompt_text
 from benchmarks.engine import Level, Variant, Work, measured, run_level
 from benchmarks.options import levels
 from benchmarks.report import markdown_table
-from openai_bls.core.engine_types import GenerationRequest, SamplingParams
 
 _ROUNDS = 12
 """Calls of a layer in a CUDA graph, each with its own choice of experts."""
@@ -193,8 +192,7 @@ def _words(asker: Asker, level: int, tokens: int, limit_s: float) -> Level:
     for _ in range(max(4, (3 if tokens > 8 else 1) * level)):
         message = {"role": "user", "content": prompt_text(34, numbers)}
         ids = tokenizer.apply_chat_template([message], add_generation_prompt=True, return_dict=False)
-        sampling = SamplingParams(temperature=0.0)
-        requests.append(GenerationRequest(request_id=0, prompt_token_ids=ids, max_tokens=tokens, sampling=sampling))
+        requests.append(greedy(ids, tokens))
     return measured(asker, requests, level, limit_s)
 
 

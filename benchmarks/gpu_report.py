@@ -12,7 +12,7 @@ from benchmarks.builds import FP8
 from benchmarks.clients.stats import Measurement
 from benchmarks.copying import Load
 from benchmarks.engine import Floor, Level
-from benchmarks.report import MISSING, markdown_table
+from benchmarks.report import MISSING, goals_table, markdown_table
 
 MAIN = "auto"
 """Build with the engine's own choices."""
@@ -102,7 +102,7 @@ def summary(results: Results) -> str:
 def tables(results: Results) -> Iterator[tuple[str, str]]:
     """Title and Markdown of every table that has something."""
     if found := results.builds:
-        yield "Goals", markdown_table(("goal", "at", "measured", "met"), [_goal_row(*goal) for goal in goals(results)])
+        yield "Goals", goals_table(goals(results))
         at = sorted({level.concurrency for one in found for level in one.speed.levels})
         yield "The engine alone", build_report.speed_table(found, at)
         lengths = sorted({length for one in found for length in one.prompts_ms})
@@ -122,13 +122,6 @@ def tables(results: Results) -> Iterator[tuple[str, str]]:
         yield "/v1 against the engine alone", markdown_table(_SERVED, rows)
     stages = [[name, said.replace("|", "/")] for name, said in results.stages.items()]
     yield "Stages", markdown_table(("stage", "took"), stages)
-
-
-def _goal_row(name: str, sign: str, limit: float, measured: float | None) -> list[str]:
-    if measured is None:
-        return [name, f"{sign} {limit:,g}", MISSING, MISSING]
-    met = measured >= limit if sign == "≥" else measured <= limit
-    return [name, f"{sign} {limit:,g}", f"{measured:,.{0 if limit >= 100 else 2}f}", "yes" if met else "no"]
 
 
 _SERVED = (

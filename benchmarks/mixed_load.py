@@ -21,15 +21,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import lengths
-from benchmarks.asking import Answer, Asker
+from benchmarks.asking import Answer, Asker, greedy, random_ids
 from benchmarks.clients.stats import percentile_ms
 from benchmarks.engine import parse_variant, show_log
 from benchmarks.options import levels
 from benchmarks.report import markdown_table
-from openai_bls.core.engine_types import GenerationRequest, SamplingParams
+from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.engines.registry import create_engine
 
-_PROMPT_IDS = 1000  # ids that every vocabulary has
 _FIRST_TOKEN_S = 0.5
 """Seconds to the first token within which a request counts as served."""
 _TOKEN_S = 0.05
@@ -48,15 +47,8 @@ def arrivals(rate: float, seconds: float, seed: int) -> list[Arrival]:
     """Requests of `seconds` at `rate` per second, the same for the same seed; those of two rates share no prompt."""
     source, at, found = random.Random(f"{seed} {rate}"), 0.0, []
     while (at := at + source.expovariate(rate)) < seconds:
-        prompt = [source.randrange(_PROMPT_IDS) for _ in range(lengths.PROMPTS.draw(source))]
-        request = GenerationRequest(
-            request_id=0,
-            prompt_token_ids=prompt,
-            max_tokens=lengths.OUTPUTS.draw(source),
-            sampling=SamplingParams(temperature=0),
-            stop_token_ids=(),
-        )
-        found.append(Arrival(at, request))
+        prompt = random_ids(source, lengths.PROMPTS.draw(source))
+        found.append(Arrival(at, greedy(prompt, lengths.OUTPUTS.draw(source))))
     return found
 
 
@@ -124,8 +116,7 @@ def long_beside(asker: Asker, streams: int, prompt_tokens: int, output_tokens: i
     source = random.Random(seed)
 
     def request(tokens: int, out: int) -> GenerationRequest:
-        ids = [source.randrange(_PROMPT_IDS) for _ in range(tokens)]
-        return GenerationRequest(0, ids, out, SamplingParams(temperature=0), ())
+        return greedy(random_ids(source, tokens), out)
 
     def gaps(answers: Sequence[Answer], begin: float, end: float) -> list[float]:
         return [

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
+from collections.abc import Sequence
 
 
 def positive(text: str) -> int:
@@ -16,3 +19,12 @@ def positive(text: str) -> int:
 def levels(text: str) -> tuple[int, ...]:
     """Concurrencies, with commas between."""
     return tuple(positive(part) for part in text.split(","))
+
+
+def recorded_command(program: Sequence[str], arguments: Sequence[str] | None, left_out: Sequence[str]) -> str:
+    """The command to repeat a run of `program`, without the options `left_out`, which name folders."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in left_out:
+        parser.add_argument(option)
+    _, kept = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
+    return shlex.join(["python", "-m", *program, *kept])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -23,6 +23,18 @@ def markdown_table(headers: Sequence[str], body: Sequence[Sequence[str]]) -> str
     """A table, the first column to the left, the others to the right."""
     rule = ["---", *("---:" for _ in headers[1:])]
     return "\n".join(f"| {' | '.join(line)} |" for line in [headers, rule, *body])
+
+
+def goals_table(goals: Iterable[tuple[str, str, float, float | None]]) -> str:
+    """A row for each goal: its name, its sign, its limit, and what was measured."""
+    rows = []
+    for name, sign, limit, measured in goals:
+        told = MISSING, MISSING
+        if measured is not None:
+            met = measured >= limit if sign == "≥" else measured <= limit
+            told = f"{measured:,.{0 if limit >= 100 else 2}f}", "yes" if met else "no"
+        rows.append((name, f"{sign} {limit:,g}", *told))
+    return markdown_table(("goal", "at", "measured", "met"), rows)
 
 
 def with_section(document: str, key: str, section: str) -> str:

@@ -24,9 +24,9 @@ from typing import Any
 import msgspec
 
 from benchmarks import copying
-from benchmarks.asking import Answer, Asker
+from benchmarks.asking import Answer, Asker, answered
 from benchmarks.checkpoint_shapes import SHAPES
-from benchmarks.copying import Continued, Load, ask
+from benchmarks.copying import Continued, Load
 from benchmarks.engine import show_log
 from benchmarks.options import positive
 from benchmarks.random_checkpoint import checkpoint_in, cycle
@@ -50,10 +50,9 @@ def measure(load: Load, plain: Asker, drafting: Asker, rounds: int) -> None:
     assert drafting.engine is not None
     for _ in range(rounds):
         before = plain.engine.stats(), drafting.engine.stats()
-        wanted = ask(
-            plain, [msgspec.structs.replace(request, prediction=()) for request in load.requests], load.at_once
-        )
-        found = ask(drafting, load.requests, load.at_once)
+        unpredicted = [msgspec.structs.replace(request, prediction=()) for request in load.requests]
+        wanted = answered(plain, unpredicted, at_once=load.at_once)
+        found = answered(drafting, load.requests, at_once=load.at_once)
         after = plain.engine.stats(), drafting.engine.stats()
         load.plain.append(rate(wanted))
         load.drafting.append(rate(found))
@@ -115,7 +114,7 @@ def run(options: argparse.Namespace) -> Iterator[Load]:
         found = copying.loads(continued, plain.engine.info, bool(options.draft_shape))
         for load in itertools.takewhile(lambda _: time.monotonic() - started < options.limit_s, found):
             with _some_wrong(load.wrong):
-                ask(drafting, load.requests[:1])
+                answered(drafting, load.requests[:1])
                 measure(load, plain, drafting, options.rounds)
             yield load
 

@@ -9,7 +9,6 @@ tables and how the goals stand; writes JSON and a section of RESULTS.md. --quick
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 import tempfile
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 from benchmarks.clients.driver import Clients, exit_on_sigterm
 from benchmarks.contenders.servers import BARE, CONTENDERS, OURS, OURS_TLS, Contender, prepare
 from benchmarks.machine import Conditions, conditions
-from benchmarks.options import levels, positive
+from benchmarks.options import levels, positive, recorded_command
 from benchmarks.report import with_section
 from benchmarks.serve_layer.cells import Results, Shape
 from benchmarks.serve_layer.goals import Goal, judge
@@ -102,15 +101,6 @@ def run(session: Session, contenders: Sequence[Contender], stages: Sequence[str]
                 session.paced(contender, number)
 
 
-def recorded_command(arguments: Sequence[str]) -> str:
-    """The command to repeat the run, without the options that name folders."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for option in ("--out", "--repository"):
-        parser.add_argument(option)
-    _, kept = parser.parse_known_args(arguments)
-    return shlex.join(["python", "-m", "benchmarks.serve_layer", *kept])
-
-
 def write(
     results: Results, goals: Sequence[Goal], shape: Shape, made: Conditions, folder: Path, document: Path | None
 ) -> None:
@@ -126,7 +116,7 @@ def write(
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit code: 1 if a request of openai_bls failed, 2 if nothing could be measured."""
     options, shape = parse(arguments)
-    made = conditions(recorded_command(sys.argv[1:] if arguments is None else arguments))
+    made = conditions(recorded_command(["benchmarks.serve_layer"], arguments, ["--out", "--repository"]))
     results = Results()
     begun = time.monotonic()
 

@@ -10,7 +10,6 @@ RESULTS.md, of several runs those of the last for each load.
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ from benchmarks.checkpoint_shapes import DEMO, SHAPES
 from benchmarks.clients.driver import Clients, exit_on_sigterm
 from benchmarks.engine import ROOT
 from benchmarks.machine import conditions
-from benchmarks.options import levels, positive
+from benchmarks.options import levels, positive, recorded_command
 from benchmarks.random_checkpoint import checkpoint_in, room_for
 from benchmarks.report import compact, with_section
 from benchmarks.vllm_serve.loads import loads
@@ -153,15 +152,6 @@ def engine_arguments(options: argparse.Namespace) -> dict[str, Any]:
     return {**usual, **parallel, **options.engine_args}
 
 
-def recorded_command(arguments: list[str]) -> str:
-    """The command to repeat the run, without the options that name folders."""
-    left_out = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for option in ("--out", "--work", "--vllm-python"):
-        left_out.add_argument(option)
-    _, kept = left_out.parse_known_args(arguments)
-    return shlex.join(["python", "-m", "benchmarks.vllm_serve", "--vllm-python", "PYTHON", *kept])
-
-
 def run(options: argparse.Namespace, work: Path, command: str) -> Results:
     """Everything, with results written to `options.out` as they come."""
     begun = time.monotonic()
@@ -213,7 +203,8 @@ def main(arguments: list[str] | None = None) -> int:
         record(reduce(merged, map(read, options.record)))
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
-    command = recorded_command(sys.argv[1:] if arguments is None else arguments)
+    program = ["benchmarks.vllm_serve", "--vllm-python", "PYTHON"]
+    command = recorded_command(program, arguments, ["--out", "--work", "--vllm-python"])
     with tempfile.TemporaryDirectory(prefix="vllm_serve-") as scratch:
         work = options.work or (Path(scratch) if options.like == "demo" else room_for(options.like))
         work.mkdir(parents=True, exist_ok=True)

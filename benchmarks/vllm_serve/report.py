@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from benchmarks.clients.stats import Measurement, Spread, known_spread
-from benchmarks.report import MISSING, markdown_table
+from benchmarks.report import MISSING, goals_table, markdown_table
 from benchmarks.vllm_serve.death import Death
 from benchmarks.vllm_serve.engine_settings import differences
 from benchmarks.vllm_serve.servers import EMBEDDED, ONE_GPU, OVER_VLLM, VLLM_SERVE
@@ -67,7 +67,7 @@ def summary(results: Results) -> str:
         "Medians of the rounds, the range in brackets; all servers up, asked in turns by the same client. Times: over "
         "`vllm serve`. CPU: of all processes of a server, client left out. ITL: from one text event to the next.",
         loads_table(results),
-        markdown_table(("goal", "at", "measured", "met"), [_goal_row(*goal) for goal in goals(results)]),
+        goals_table(goals(results)),
         settings_text(results),
     ]
     if results.death is not None:
@@ -128,10 +128,3 @@ def death_text(death: Death) -> str:
         f"{death.worker} was killed beside {death.streams} streams. They ended within {death.told_s:.2f} s: "
         f"{failed or 'all well'}; {back}."
     )
-
-
-def _goal_row(name: str, sign: str, limit: float, measured: float | None) -> list[str]:
-    if measured is None:
-        return [name, f"{sign} {limit:g}", MISSING, MISSING]
-    met = measured >= limit if sign == "≥" else measured <= limit
-    return [name, f"{sign} {limit:g}", f"{measured:.2f}", "yes" if met else "no"]

@@ -133,28 +133,21 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
     called = read_json(source / "config.json").get("_name_or_path")
     report_other_bases(options.lora, [model_name, source_of(options.model), str(called or "")], report)
     built_from = _fingerprint(source, recipe, target)
-    wanted = msgspec.structs.replace(
-        recipe.manifest, source=f"{built_from}-{settings_hash(recipe.configs)}", revision=revision
-    )
+    source_id = f"{built_from}-{settings_hash(recipe.configs)}"
+    identity = {"model_name": model_name, "source": source_id, "revision": revision}
     present = _present(target)
     if present is not None and not options.force:
-        if (present.source, present.model_name, present.revision) == (wanted.source, model_name, revision):
+        if identity == {field: getattr(present, field) for field in identity}:
             report_edited(target, recipe, report)
             report(f"{target.version_dir} is up to date (--force builds it again)")
             return present
         if present.source.partition("-")[0] == built_from:
-            return _configure(present, wanted, recipe, target, report)
+            return _configure(present, identity, recipe, target, report)
     try:
+        files = _prepare(source, recipe, options, target, report)
+        versions = _versions() | recipe.manifest.builder | {SOURCE: source_of(options.model)}
         manifest = msgspec.structs.replace(
-            wanted,
-            created=int(time.time()),
-            **_prepare(source, recipe, options, target, report),
-            max_model_len=recipe.manifest.max_model_len,
-            max_images=recipe.manifest.max_images,
-            self_test=recipe.manifest.self_test,
-            vllm=recipe.manifest.vllm,
-            llama_cpp=recipe.manifest.llama_cpp,
-            builder=_versions() | recipe.manifest.builder | {SOURCE: source_of(options.model)},
+            recipe.manifest, **identity, **files, created=int(time.time()), builder=versions
         )
         target.commit(manifest, new_configs(target, recipe, report))
     finally:
@@ -208,14 +201,14 @@ def _records(folder: Path) -> dict[str, FileRecord]:
         return dict(zip((path.name for path in paths), hashed, strict=True))
 
 
-def _configure(present: Manifest, wanted: Manifest, recipe: Recipe, target: BuildTarget, report: Report) -> Manifest:
+def _configure(
+    present: Manifest, identity: dict[str, str], recipe: Recipe, target: BuildTarget, report: Report
+) -> Manifest:
     """Give the engine that is there another name or other settings, or a commit with the same files: no other build."""
-    manifest = msgspec.structs.replace(
-        present, model_name=wanted.model_name, source=wanted.source, revision=wanted.revision
-    )
+    manifest = msgspec.structs.replace(present, **identity)
     configs = new_configs(target, recipe, report)
     # While files change the settings are nobody's: if this is cut short, the next run writes them again.
-    built_from = wanted.source.partition("-")[0]
+    built_from = identity["source"].partition("-")[0]
     write_manifest(target.version_dir, msgspec.structs.replace(manifest, source=f"{built_from}-"))
     target.configure(configs)
     write_manifest(target.version_dir, manifest)

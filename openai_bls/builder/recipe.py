@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from openai_bls.builder.options.build import DEFAULT_MODEL_LEN
+from openai_bls.builder.options.build import DEFAULT_MODEL_LEN, BuildOptions
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import BuildError, FileRecord, Manifest
@@ -36,15 +36,19 @@ class Recipe(Protocol):
         ...
 
 
-def max_model_len(wanted: int | None, facts: CheckpointFacts) -> int:
-    """Longest sequence in tokens: `wanted`, or what the model was made for.
+def max_model_len(options: BuildOptions, facts: CheckpointFacts) -> int:
+    """Longest sequence in tokens that is asked for, or that the model was made for.
 
     Raises:
-        BuildError: the model was not made for that.
+        BuildError: the model was not made for that, or the KV cache does not hold it.
     """
-    most = facts.max_position_embeddings
-    if wanted is None:
-        return most or DEFAULT_MODEL_LEN
-    if wanted < 1 or (most is not None and wanted > most):
+    wanted, most, held = options.max_model_len, facts.max_position_embeddings, options.max_tokens_in_kv_cache
+    if wanted is not None and (wanted < 1 or (most is not None and wanted > most)):
         raise BuildError(f"--max-seq-len {wanted} is outside what the model was made for (1 to {most})")
-    return wanted
+    longest = wanted or most or DEFAULT_MODEL_LEN
+    if held and held < longest:
+        raise BuildError(
+            f"--max-tokens-in-kv-cache {held} does not hold one sequence of {longest} tokens: raise it, or give a "
+            "smaller --max-seq-len"
+        )
+    return longest

@@ -17,7 +17,7 @@ from openai_bls.launcher import checks, workspace
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ranks import llmapi_job, llmapi_launch
-from openai_bls.launcher.ranks.llmapi_launch import Launch, Launcher
+from openai_bls.launcher.ranks.llmapi_launch import Launcher
 from openai_bls.launcher.ranks.ranks import RankOptions
 from openai_bls.launcher.recovery.supervisor import DEFAULT_RESTARTS
 from openai_bls.launcher.serving import exposure
@@ -175,12 +175,12 @@ def serve_options(options: Namespace) -> ServeOptions:
 
 def _launch(options: Namespace, folder: Path) -> int:
     """Run the job that runs this command again, without --launcher."""
-    launch = Launch(options.launcher, options.gpus_per_node)
-    words = llmapi_launch.command(launch, serve_options(options).ranks, folder, options.extra, sys.argv[1:], os.environ)
+    launcher, per_node, ranks = options.launcher, options.gpus_per_node, serve_options(options).ranks
+    words = llmapi_launch.command(launcher, per_node, ranks, folder, options.extra, sys.argv[1:], os.environ)
     if options.dry_run:
         Console().line(shlex.join(words))
         return 0
-    if options.launcher == "mpirun":
+    if launcher == "mpirun":
         return llmapi_job.run(words, llmapi_launch.served(sys.argv[1:]))
     # A stop is SLURM's, which may run rank 0 on another machine.
     os.execvp(words[0], words)

@@ -9,7 +9,7 @@ import msgspec
 from openai_bls.builder.checkpoint.kind import quantized
 from openai_bls.builder.embedded import draft
 from openai_bls.builder.embedded.advice import vllm_advice
-from openai_bls.builder.embedded.images import TEXT_ALONE, max_images, refuse_without_text, require_processor
+from openai_bls.builder.embedded.images import TEXT_ALONE, max_images, refuse_without_text
 from openai_bls.builder.embedded.self_test import self_test
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.placing.adapters import fingerprint, lora_settings, place_adapters, read_adapters
@@ -20,6 +20,7 @@ from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.checkpoint import CheckpointFacts, read_json, text_config
 from openai_bls.core.manifest import BuildError, EngineSetupError, FileRecord, KvCacheSettings, Manifest
 from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.triton_models.repository.cpp_backend import render_configs
 
 
@@ -30,12 +31,7 @@ class EmbeddedRecipe:
         self, options: BuildOptions, source: Path, facts: CheckpointFacts, model_name: str, report: Report
     ) -> None:
         self._options, self._source, self._facts, self._report = options, source, facts, report
-        longest = max_model_len(options.max_model_len, facts)
-        if options.max_tokens_in_kv_cache and options.max_tokens_in_kv_cache < longest:
-            raise BuildError(
-                f"--max-tokens-in-kv-cache {options.max_tokens_in_kv_cache} does not hold one sequence of "
-                f"{longest} tokens: raise it, or give a smaller --max-seq-len"
-            )
+        longest = max_model_len(options, facts)
         if options.engine == "null" and (options.lora.adapters or options.lora.max_loras):
             raise BuildError("--lora-dir and --max-loras are for engines with a model: the null engine has none")
         if options.quant and quantized(source):
@@ -84,7 +80,7 @@ class EmbeddedRecipe:
     def _fill(self, prepared: Prepared) -> None:
         images = bool(self.manifest.max_images)
         if images:
-            require_processor(prepared.tokenizers[0])
+            VisionProcessor(prepared.tokenizers[0])  # Raises if it cannot serve images.
         place_weights(
             self._source,
             prepared.checkpoint,

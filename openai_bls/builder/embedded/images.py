@@ -10,7 +10,6 @@ from openai_bls.builder.options.images import asked_for, granted, problem_of_fil
 from openai_bls.builder.recipe import Report
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import BuildError, EngineLoadError
-from openai_bls.engines.images.processor import VisionProcessor
 
 TEXT_ALONE = "--max-images 0 serves its text alone"
 
@@ -35,11 +34,6 @@ def max_images(options: BuildOptions, source: Path, facts: CheckpointFacts, repo
     refuse_without_text(source, facts, problem, trust_remote_code=options.trust_remote_code)
     report(f"images are refused: {problem}")
     return 0
-
-
-def require_processor(tokenizer: Path) -> None:
-    """Load the processor in the prepared folder `tokenizer`; raises `EngineLoadError` if it cannot serve images."""
-    VisionProcessor(tokenizer)
 
 
 def refuse_without_text(source: Path, facts: CheckpointFacts, problem: str, *, trust_remote_code: bool) -> None:

@@ -45,12 +45,7 @@ class LlamaCppRecipe:
             raise BuildError(f"--engine llama_cpp: {problem}")
         if options.batch_size > MAX_PLACES:
             raise BuildError(f"--max-batch-size {options.batch_size}: llama.cpp holds up to {MAX_PLACES}")
-        longest = max_model_len(options.max_model_len, facts)
-        if options.max_tokens_in_kv_cache and options.max_tokens_in_kv_cache < longest:
-            raise BuildError(
-                f"--max-tokens-in-kv-cache {options.max_tokens_in_kv_cache} does not hold one sequence of "
-                f"{longest} tokens: raise it, or give a smaller --max-seq-len"
-            )
+        longest = max_model_len(options, facts)
         cache = KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache)
         if options.max_model_len is None and not options.max_tokens_in_kv_cache:
             longest = self._fitting(longest, facts, cache)

@@ -272,7 +272,7 @@ def _run(spec: BuildSpec, progress: Progress) -> None:
     with log_file() as log:
         code = run_worker(["build", str(spec_file)], log, on_line, progress.tick)
         if code != 0:
-            raise BuildError(f"{classify(code, lines, spec).sentence} (log: {log})")
+            raise BuildError(f"{classify(code, lines, spec)} (log: {log})")
 
 
 def _require_engine(folder: Path, spec: BuildSpec) -> None:

@@ -85,4 +85,4 @@ def survey(arguments: dict[str, Any]) -> Survey:
         if code == 0:
             return msgspec.json.decode(found.read_bytes(), type=Survey)
         none = BuildSpec(Path(), Path(), log.parent, 1, 1, 1, 1)
-        raise BuildError(f"TensorRT-LLM cannot be used here: {classify(code, lines, none).sentence} (log: {log})")
+        raise BuildError(f"TensorRT-LLM cannot be used here: {classify(code, lines, none)} (log: {log})")

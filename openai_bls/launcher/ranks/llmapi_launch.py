@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -27,21 +26,9 @@ PROGRAM = "trtllm-llmapi-launch"
 _OPTION = "--launcher"
 
 
-@dataclass(frozen=True)
-class Launch:
-    """Job that starts the ranks.
-
-    Args:
-        launcher: program that starts one process per GPU.
-        gpus_per_node: GPUs of each machine; None leaves it to the launcher.
-    """
-
-    launcher: Launcher
-    gpus_per_node: int | None = None
-
-
 def command(
-    launch: Launch,
+    launcher: Launcher,
+    per_node: int | None,
     ranks: RankOptions,
     repository: Path,
     extra: Sequence[str],
@@ -51,7 +38,8 @@ def command(
     """Command of the job whose rank 0 runs `serve` again.
 
     Args:
-        launch: job that starts the ranks.
+        launcher: program that starts one process per GPU.
+        per_node: GPUs of each machine; None leaves it to the launcher.
         ranks: options about ranks.
         repository: the model repository.
         extra: tritonserver flags of the user.
@@ -62,13 +50,13 @@ def command(
         LaunchError: the engines or the options do not fit, or a program is missing.
     """
     if PROXY_VARIABLE in environment:
-        raise LaunchError(f"{_OPTION} {launch.launcher} was given inside a job of {PROGRAM}: leave {_OPTION} out there")
+        raise LaunchError(f"{_OPTION} {launcher} was given inside a job of {PROGRAM}: leave {_OPTION} out there")
     heads = engine_heads(repository, expected_models(repository, extra)).values()
     sizes = {head.tensorrt_llm.ranks for head in heads if head.tensorrt_llm and head.tensorrt_llm.backend == "python"}
     if len(sizes) != 1:
         what = f"engines of {' and '.join(map(str, sorted(sizes)))} ranks" if sizes else "no engine of the LLM API"
         raise LaunchError(
-            f"{_OPTION} {launch.launcher} starts the ranks of one engine of TensorRT-LLM's LLM API, and {repository} "
+            f"{_OPTION} {launcher} starts the ranks of one engine of TensorRT-LLM's LLM API, and {repository} "
             f"has {what}; the C++ backend takes --hosts"
         )
     (world_size,) = sizes
@@ -76,11 +64,10 @@ def command(
         raise LaunchError(
             f"--world-size is {ranks.world_size}, and the engine was built for {world_size}: leave it out"
         )
-    per_node = launch.gpus_per_node
     if per_node and world_size % per_node:
         raise LaunchError(f"--gpus-per-node {per_node} does not divide the engine's {world_size} ranks")
     inner = [PROGRAM, *served(words)]
-    if launch.launcher == "srun":
+    if launcher == "srun":
         if ranks.hosts or ranks.hostfile or ranks.mpirun_args or ranks.oversubscribe:
             raise LaunchError("--hosts, --hostfile, --mpirun-arg and --oversubscribe are for --launcher mpirun")
         if shutil.which("srun", path=environment.get("PATH")) is None:

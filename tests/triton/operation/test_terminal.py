@@ -26,10 +26,3 @@ def test_chat_answers_standard_input(server: RunningServer) -> None:
     done = run("chat", "--url", server.openai_url, "--temperature", "0", said=question)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == ANSWERED.answer + "\n"
-
-
-def test_chat_names_the_models_that_there_are(server: RunningServer) -> None:
-    done = run("chat", "--url", server.openai_url, "--model", "other", said="Hello")
-    assert done.returncode == 2
-    assert "has no model 'other'; it serves " in done.stderr
-    assert len(done.stderr.splitlines()) == 1

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import Authority
+from tests.processes import lines_until
 from tests.unit.core_support import WAIT_S, free_port
 
 KEY = "a key of some length"
@@ -50,14 +51,7 @@ def process(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[st
         text=True,
     ) as running:
         try:
-            assert running.stderr is not None
-            lines = []
-            for line in running.stderr:
-                lines.append(line)
-                if "is ready" in line:
-                    break
-            else:
-                pytest.fail("".join(lines))
+            lines_until(running.stderr, "is ready")
             yield running
         finally:
             running.terminate()

@@ -6,6 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
+from tests.processes import lines_until
 from tests.unit.docker.conftest import ROOT, VLLM
 from tests.unit.docker.replay import Image
 from tests.unit.docker.test_images import SBOM, listed, packages, start
@@ -56,14 +57,7 @@ def test_its_command_serves_an_engine_with_the_interpreter_of_its_base(engine: I
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stderr is not None
-        lines = []
-        for line in process.stderr:
-            lines.append(line)
-            if "is ready" in line:
-                break
-        else:
-            raise AssertionError("".join(lines))
+        lines = lines_until(process.stderr, "is ready")
         try:
             pid = int(lines[-1].rpartition("process ")[2].rstrip(")\n"))
             interpreter, script = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")[:2]

@@ -21,6 +21,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from openai_bls.commands.table import COMMANDS
 from openai_bls.launcher.tritonserver.ports import lease_ports
+from tests.processes import lines_until
 from tests.unit.docker.conftest import NVIDIA, ROOT, Index
 from tests.unit.docker.replay import Image, Replay, is_root
 
@@ -276,14 +277,7 @@ def container(cpu: Image) -> Iterator[Container]:
             command, cwd=cpu.at("."), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
             try:
-                assert process.stdout is not None
-                lines = []
-                for line in process.stdout:
-                    lines.append(line)
-                    if line.startswith("Listening:"):
-                        break
-                else:
-                    pytest.fail("".join(lines[-30:]))
+                lines_until(process.stdout, "Listening:")
                 yield Container(cpu, process, environment)
             finally:
                 if process.poll() is None:
@@ -327,15 +321,9 @@ def test_the_servers_own_command_finds_the_engine(cpu: Image) -> None:
         with subprocess.Popen(
             [*words, *server], cwd=cpu.at("."), env=environment, stderr=subprocess.PIPE, text=True
         ) as process:
-            assert process.stderr is not None
-            lines = []
-            for line in process.stderr:
-                lines.append(line)
-                if "Started HTTPService" in line:
-                    break
-            ready = any("successfully loaded 'tensorrt_llm'" in line for line in lines)
+            lines = lines_until(process.stderr, "Started HTTPService")
             # It is the server itself that gets the signal.
             process.terminate()
-            rest = process.stderr.read()
-        assert ready, "".join(lines[-30:])
+            _, rest = process.communicate()
+        assert any("successfully loaded 'tensorrt_llm'" in line for line in lines), "".join(lines[-30:])
         assert process.returncode == 0, rest

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from openai_bls.builder.file_errors import free_space
 from openai_bls.builder.tensorrt_llm.memory.gpus import GIB
 from openai_bls.builder.tensorrt_llm.worker.main import REFUSAL
@@ -18,24 +16,14 @@ from openai_bls.builder.tensorrt_llm.worker.process import KILLED_BASE
 from openai_bls.core.manifest import BuildError
 from openai_bls.engines.tensorrt_llm.installed.interface import BuildSpec
 
-Kind = Literal[
-    "host memory", "GPU memory", "architecture", "package", "disk", "version", "network", "interrupted", "refused",
-    "other",
-]  # fmt: skip
+_Kind = Literal["host memory", "GPU memory", "architecture", "package", "disk", "version", "network"]
 
 TAIL_LINES = 400
 """Lines of a log's end; a traceback through TensorRT-LLM and MPI is long."""
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """Cause, in one sentence."""
-
-    kind: Kind
-    sentence: str
-
-
 # Words of Python, PyTorch, TensorRT, TensorRT-LLM, transformers and datasets, the most telling first.
-_WORDS: tuple[tuple[Kind, str], ...] = (
+_WORDS: tuple[tuple[_Kind, str], ...] = (
     ("disk", r"No space left on device|Disk quota exceeded|StorageFull|Errno (28|122)\b"),
     ("GPU memory", r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"),
     ("GPU memory", r"Cuda Runtime \(out of memory\)|CUDA runtime error .*out of memory|Error Code \d+: OutOfMemory"),
@@ -57,8 +45,8 @@ _MODULE = re.compile(r"No module named '?([\w.]+)|following packages[^:]*: ([\w,
 _ARCHITECTURE = re.compile(r"[Aa]rchitecture[^A-Z]*([A-Z]\w+)|model type `?(\w+)")
 
 
-def classify(code: int, tail: Sequence[str], spec: BuildSpec) -> Failure:
-    """Failure of a worker.
+def classify(code: int, tail: Sequence[str], spec: BuildSpec) -> str:
+    """Why a worker failed, in one sentence.
 
     Args:
         code: exit code, as `process.run_worker` returns it.
@@ -67,22 +55,22 @@ def classify(code: int, tail: Sequence[str], spec: BuildSpec) -> Failure:
     """
     refused = next((line.removeprefix(REFUSAL) for line in reversed(tail) if line.startswith(REFUSAL)), None)
     if refused is not None:
-        return Failure(_kind_of(refused) or "refused", refused)
+        return refused
     lines = [line for line in tail if not _HARMLESS.search(line)]
     # The last exception says more than what was printed before it.
     exceptions = [line for line in lines if _EXCEPTION.match(line.strip())]
     for text in (*reversed(exceptions[-2:]), "\n".join(lines)):
         kind = _kind_of(text)
         if kind is not None:
-            return Failure(kind, _sentence(kind, text, spec))
+            return _sentence(kind, text, spec)
     if code == KILLED_BASE + signal.SIGKILL:
-        return Failure("host memory", _sentence("host memory", "", spec))
+        return _sentence("host memory", "", spec)
     if code in (KILLED_BASE + signal.SIGINT, KILLED_BASE + signal.SIGTERM):
-        return Failure("interrupted", "the build was told to stop")
+        return "the build was told to stop"
     if code > KILLED_BASE:
-        return Failure("other", f"the build crashed ({_signal_name(code - KILLED_BASE)})")
+        return f"the build crashed ({_signal_name(code - KILLED_BASE)})"
     last = exceptions[-1].strip() if exceptions else f"exit code {code}"
-    return Failure("other", f"the build failed: {last}")
+    return f"the build failed: {last}"
 
 
 def require_disk(folder: Path, needed: int) -> None:
@@ -95,11 +83,11 @@ def require_disk(folder: Path, needed: int) -> None:
         )
 
 
-def _kind_of(text: str) -> Kind | None:
+def _kind_of(text: str) -> _Kind | None:
     return next((kind for kind, words in _WORDS if re.search(words, text)), None)
 
 
-def _sentence(kind: Kind, text: str, spec: BuildSpec) -> str:
+def _sentence(kind: _Kind, text: str, spec: BuildSpec) -> str:
     match kind:
         case "host memory":
             killed = "the build was killed, most likely by the kernel for want of host memory"
@@ -135,8 +123,6 @@ def _sentence(kind: Kind, text: str, spec: BuildSpec) -> str:
                 f"the network, or what was to be had from it, is out of reach ({_telling(text)}): give a local "
                 f"directory with {option}"
             )
-        case _:
-            said = f"the build failed: {_telling(text)}"
     return said
 
 

@@ -12,6 +12,7 @@ from benchmarks.clients.stats import nothing_measured
 from benchmarks.clients.target import http_target
 from benchmarks.contenders.servers import V1, Contender, Running, Setup
 from benchmarks.machine import conditions
+from benchmarks.options import recorded_command
 from benchmarks.serve_layer import __main__ as serve_layer
 from benchmarks.serve_layer import stages
 from benchmarks.serve_layer.cells import Cell, Results
@@ -97,7 +98,7 @@ def test_options() -> None:
     assert (shape.levels, shape.seconds, options.rounds) == ((64, 128), 1.5, 1)
     assert options.contenders == ["bare", "ours"]
     # Folders are left out.
-    assert serve_layer.recorded_command(given) == f"python -m benchmarks.serve_layer {' '.join(given[:-2])}"
+    assert recorded_command(["benchmarks.x"], given, ["--out"]) == f"python -m benchmarks.x {' '.join(given[:-2])}"
     with pytest.raises(SystemExit):
         serve_layer.parse(["--contenders", "nobody"])
 

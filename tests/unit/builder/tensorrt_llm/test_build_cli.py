@@ -23,6 +23,7 @@ from openai_bls.commands.main import parse
 from openai_bls.core import guide_names
 from openai_bls.core.manifest import BuildError, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
+from tests.processes import PATIENCE_S, lines_until
 from tests.unit.builder.builds import build_main
 from tests.unit.builder.tensorrt_llm.build_support import (
     ROOT,
@@ -33,8 +34,6 @@ from tests.unit.builder.tensorrt_llm.build_support import (
     make_checkpoint,
     make_repository,
 )
-
-PATIENCE_S = 60.0
 
 
 def asked(arguments: Sequence[str]) -> Any:
@@ -356,10 +355,7 @@ class Running:
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if "loading and converting" in line:
-                break
+        lines_until(self.process.stdout, "loading and converting")
         self.worker = self._child(lambda command: b"openai_bls.builder.tensorrt_llm.worker.main\0build" in command)
         self.guardian = self._child(lambda command: b"guardian.py" in command)
 

@@ -6,14 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-# Far beyond what any step takes: a test that waits this long has failed.
-PATIENCE_S = 60.0
+from tests.processes import PATIENCE_S, wait_until
 
 # Says that it runs, and what it was told.
 SERVED = """
@@ -31,14 +29,6 @@ while True:
 """
 # Waits for ever, as the leader node does.
 JOB = 'echo $$ > "$JOB_FOLDER/job"; "$@" & exec tail -f /dev/null'
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail("waited in vain")
-        time.sleep(0.02)
 
 
 @pytest.fixture

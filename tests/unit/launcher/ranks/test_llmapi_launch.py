@@ -14,7 +14,7 @@ from openai_bls.core.manifest import EngineLoadError, TensorRtLlmRecord
 from openai_bls.engines.tensorrt_llm.loading import check_gpus
 from openai_bls.engines.tensorrt_llm.ranks.llmapi_launch import PROXY_VARIABLE
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ranks.llmapi_launch import Launch, command
+from openai_bls.launcher.ranks.llmapi_launch import command
 from openai_bls.launcher.ranks.ranks import RankOptions
 
 WORDS = ["serve", "--model-repository", "models", "--launcher", "srun", "--gpus-per-node=8", "--host", "0.0.0.0", "--"]
@@ -47,7 +47,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 def test_srun(repository: Path, environment: dict[str, str]) -> None:
     engine(repository)
-    words = command(Launch("srun", 8), RankOptions(), repository, [], [*WORDS, "--launcher=x"], environment)
+    words = command("srun", 8, RankOptions(), repository, [], [*WORDS, "--launcher=x"], environment)
     job = ["srun", "--mpi=pmix", "--ntasks=16", "--nodes=2", "--ntasks-per-node=8"]
     # Up to the flags of tritonserver.
     kept = ["serve", "--model-repository", "models", "--host", "0.0.0.0", "--", "--launcher=x"]
@@ -60,7 +60,7 @@ def test_mpirun(repository: Path, environment: dict[str, str], monkeypatch: pyte
     ranks = RankOptions(world_size=16, hosts="a:8,b:8", mpirun_args=("--tag-output",))
     words = ["serve", "--hosts", "a:8,b:8", "--mpirun-arg=--tag-output", "--world-size", "16", "--launcher", "mpirun"]
     variables = {**environment, "NCCL_DEBUG": "WARN", "OPENAI_BLS_API_KEY": "stays here"}
-    found = command(Launch("mpirun", 8), ranks, repository, [], words, variables)
+    found = command("mpirun", 8, ranks, repository, [], words, variables)
     job = ["mpirun", "--allow-run-as-root", "-n", "16", "-x", "NCCL_DEBUG", "-x", "PATH", "--map-by", "ppr:8:node"]
     spread = ["--bind-to", "none", "--host", "a:8,b:8", "--tag-output"]
     assert found == [*job, *spread, *INNER, "serve"]
@@ -70,37 +70,37 @@ def test_mpirun(repository: Path, environment: dict[str, str], monkeypatch: pyte
 def test_words_that_the_launcher_would_split(word: str, repository: Path, environment: dict[str, str]) -> None:
     engine(repository)
     with pytest.raises(LaunchError, match="trtllm-llmapi-launch splits its command at blanks"):
-        command(Launch("srun"), RankOptions(), repository, [], ["serve", "--log-file", word], environment)
+        command("srun", None, RankOptions(), repository, [], ["serve", "--log-file", word], environment)
 
 
 @pytest.mark.parametrize(
-    ("made", "launch", "ranks", "said"),
+    ("made", "per_node", "ranks", "said"),
     [
-        (
-            {"backend": "cpp"},
-            Launch("srun"),
-            RankOptions(),
-            "has no engine of the LLM API; the C",
-        ),
-        ({}, Launch("srun", 5), RankOptions(), "--gpus-per-node 5 does not divide the engine's 16 ranks"),
-        ({}, Launch("srun"), RankOptions(world_size=4), "--world-size is 4, and the engine was built for 16"),
-        ({}, Launch("srun"), RankOptions(hosts="a:8"), "--hosts, --hostfile, .* are for --launcher mpirun"),
+        ({"backend": "cpp"}, None, RankOptions(), "has no engine of the LLM API; the C"),
+        ({}, 5, RankOptions(), "--gpus-per-node 5 does not divide the engine's 16 ranks"),
+        ({}, None, RankOptions(world_size=4), "--world-size is 4, and the engine was built for 16"),
+        ({}, None, RankOptions(hosts="a:8"), "--hosts, --hostfile, .* are for --launcher mpirun"),
     ],
 )
 def test_refusals(
-    made: dict[str, Any], launch: Launch, ranks: RankOptions, said: str, repository: Path, environment: dict[str, str]
+    made: dict[str, Any],
+    per_node: int | None,
+    ranks: RankOptions,
+    said: str,
+    repository: Path,
+    environment: dict[str, str],
 ) -> None:
     engine(repository, **made)
     with pytest.raises(LaunchError, match=said):
-        command(launch, ranks, repository, [], ["serve"], environment)
+        command("srun", per_node, ranks, repository, [], ["serve"], environment)
 
 
 def test_what_is_not_there_or_twice(repository: Path, tmp_path: Path) -> None:
     engine(repository)
     with pytest.raises(LaunchError, match="no srun on PATH"):
-        command(Launch("srun"), RankOptions(), repository, [], ["serve"], {"PATH": str(tmp_path)})
+        command("srun", None, RankOptions(), repository, [], ["serve"], {"PATH": str(tmp_path)})
     with pytest.raises(LaunchError, match="given inside a job of trtllm-llmapi-launch"):
-        command(Launch("srun"), RankOptions(), repository, [], ["serve"], {PROXY_VARIABLE: "1"})
+        command("srun", None, RankOptions(), repository, [], ["serve"], {PROXY_VARIABLE: "1"})
 
 
 class _Gpus:

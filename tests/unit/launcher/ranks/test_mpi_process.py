@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,9 +14,7 @@ from openai_bls.launcher.logs import RankWatcher
 from openai_bls.launcher.tritonserver import process
 from openai_bls.launcher.tritonserver.mpi_job import MpiJob, find_mpirun
 from openai_bls.launcher.tritonserver.process import ServerProcess
-
-# Far beyond what any step takes: a test that waits this long has failed.
-PATIENCE = 60.0
+from tests.processes import PATIENCE_S, wait_until
 
 # A rank writes down what happens to it, and leaves on SIGTERM; `RANK_<n>` tells it otherwise.
 RANK = """
@@ -38,14 +35,6 @@ signal.signal(signal.SIGTERM, leave)
 while True:
     signal.pause()
 """
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail("waited in vain")
-        time.sleep(0.02)
 
 
 class Job:
@@ -71,7 +60,7 @@ class Job:
         return path.read_text().splitlines() if path.exists() else []
 
     def finish(self) -> int:
-        code = self.process.wait(PATIENCE)
+        code = self.process.wait(PATIENCE_S)
         assert self.process.leftovers() == []
         return code
 
