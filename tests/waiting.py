@@ -10,9 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import IO, Any
 
 import httpx
+import pytest
 
 from openai_bls.launcher.testing import RunningServer
 from tests.triton.conversations import HELLO
@@ -28,6 +29,17 @@ def until(condition: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
         assert time.monotonic() < deadline, "waited in vain"
         pause.wait(0.02)
     return value
+
+
+def lines_until(stream: IO[str] | None, sign: str) -> list[str]:
+    """Lines of a process up to the one with `sign`, without which the test fails."""
+    assert stream is not None
+    lines = []
+    for line in stream:
+        lines.append(line)
+        if sign in line:
+            return lines
+    pytest.fail("".join(lines[-30:]))
 
 
 class Spoken:

@@ -21,7 +21,7 @@ from openai import OpenAI
 
 from openai_bls.core.manifest import load_manifest
 from openai_bls.launcher.tritonserver.ports import Ports, lease_ports
-from tests.processes import lines_until
+from tests.waiting import lines_until
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = [path for path in sys.path if Path(path).name == "site-packages"] or [sysconfig.get_path("purelib")]

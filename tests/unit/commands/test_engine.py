@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import Authority
-from tests.processes import lines_until
 from tests.unit.core_support import WAIT_S, free_port
+from tests.waiting import lines_until
 
 KEY = "a key of some length"
 

@@ -6,10 +6,10 @@ import json
 import subprocess
 from pathlib import Path
 
-from tests.processes import lines_until
 from tests.unit.docker.conftest import ROOT, VLLM
 from tests.unit.docker.replay import Image
 from tests.unit.docker.test_images import SBOM, listed, packages, start
+from tests.waiting import lines_until
 
 
 def venv(image: Image) -> str:

@@ -21,9 +21,9 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from openai_bls.commands.table import COMMANDS
 from openai_bls.launcher.tritonserver.ports import lease_ports
-from tests.processes import lines_until
 from tests.unit.docker.conftest import NVIDIA, ROOT, Index
 from tests.unit.docker.replay import Image, Replay, is_root
+from tests.waiting import lines_until
 
 IMAGES = ("cpu", "runtime")
 SBOM = "io.openai-bls.sbom"

@@ -23,7 +23,6 @@ from openai_bls.commands.main import parse
 from openai_bls.core import guide_names
 from openai_bls.core.manifest import BuildError, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
-from tests.processes import PATIENCE_S, lines_until
 from tests.unit.builder.builds import build_main
 from tests.unit.builder.tensorrt_llm.build_support import (
     ROOT,
@@ -34,6 +33,7 @@ from tests.unit.builder.tensorrt_llm.build_support import (
     make_checkpoint,
     make_repository,
 )
+from tests.waiting import PATIENCE_S, lines_until
 
 
 def asked(arguments: Sequence[str]) -> Any:

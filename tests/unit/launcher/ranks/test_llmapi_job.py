@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S, until
 
 # Says that it runs, and what it was told.
 SERVED = """
@@ -44,7 +44,7 @@ def job(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     assert process.stdout is not None
     # Says that it has found the process.
     assert b"rank 0 runs as process" in process.stdout.readline()
-    wait_until((tmp_path / "pid").exists)
+    until((tmp_path / "pid").exists)
     yield process
     process.kill()
     process.wait()
@@ -65,7 +65,7 @@ def test_a_stop_is_for_what_is_served(job: subprocess.Popen[bytes], tmp_path: Pa
 def test_a_second_stop_is_for_the_job(job: subprocess.Popen[bytes], tmp_path: Path) -> None:
     (tmp_path / "stubborn").touch()
     job.send_signal(signal.SIGTERM)
-    wait_until((tmp_path / "told").exists)
+    until((tmp_path / "told").exists)
     job.send_signal(signal.SIGTERM)
     assert job.wait(PATIENCE_S) == 0
     assert has_ended(tmp_path)
@@ -79,4 +79,4 @@ def test_the_job_ends_with_what_it_serves(job: subprocess.Popen[bytes], tmp_path
 
 def test_the_job_ends_with_the_process_around_it(job: subprocess.Popen[bytes], tmp_path: Path) -> None:
     job.kill()
-    wait_until(lambda: has_ended(tmp_path))
+    until(lambda: has_ended(tmp_path))

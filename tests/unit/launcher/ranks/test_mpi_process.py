@@ -14,7 +14,7 @@ from openai_bls.launcher.logs import RankWatcher
 from openai_bls.launcher.tritonserver import process
 from openai_bls.launcher.tritonserver.mpi_job import MpiJob, find_mpirun
 from openai_bls.launcher.tritonserver.process import ServerProcess
-from tests.processes import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S, until
 
 # A rank writes down what happens to it, and leaves on SIGTERM; `RANK_<n>` tells it otherwise.
 RANK = """
@@ -49,7 +49,7 @@ class Job:
         job = MpiJob(find_mpirun(environment), 2, ("engine",), options=("--bind-to", "none", "--oversubscribe"))
         command = [sys.executable, "-I", "-S", str(script)]
         self.process = ServerProcess(command, environment, folder / "log", job)
-        wait_until(lambda: (folder / "pid0").exists() and (folder / "pid1").exists())
+        until(lambda: (folder / "pid0").exists() and (folder / "pid1").exists())
 
     def signal(self, rank: int, number: signal.Signals) -> None:
         os.kill(int((self.folder / f"pid{rank}").read_text()), number)
@@ -102,7 +102,7 @@ def test_rank_0_leaves_first(start: Callable[..., Job], drain: bool) -> None:
 def test_the_others_run_as_long_as_rank_0_drains(start: Callable[..., Job]) -> None:
     job = start(RANK_0="stubborn")
     job.process.drain()
-    wait_until(lambda: job.events == ["0 told"])
+    until(lambda: job.events == ["0 told"])
     # A second order kills, whatever they do.
     job.process.drain()
     assert job.finish() == 128 + signal.SIGKILL
