@@ -9,7 +9,10 @@ from typing import NamedTuple
 
 from openai_bls.core.checkpoint import GGUF_NAME, read_checkpoint, read_json
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
+from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.llama_cpp.memory import bytes_per_token, kv_cache
+from openai_bls.engines.llama_cpp.options import LlamaCppOptions, with_settings
+from openai_bls.engines.registry import parse_options
 from openai_bls.engines.vllm.startup.kv_cache import cpu_kv_cache_bytes
 
 _MIB = 1 << 20
@@ -33,12 +36,13 @@ class LoadMemory(NamedTuple):
     """Whether the size of its KV cache is a share of the free GPU memory."""
 
 
-def load_memory(version_dir: Path, overrides: Mapping[str, str]) -> LoadMemory:
+def load_memory(version_dir: Path, overrides: Mapping[str, str], settings: TensorRtLlmSettings) -> LoadMemory:
     """Memory of the engine in `version_dir`; none for the null engine, or where the load will fail at once.
 
     Args:
         version_dir: a version folder of the model `tensorrt_llm`.
         overrides: options of the engine from the environment, as strings.
+        settings: settings of the model.
     """
     try:
         manifest = load_manifest(version_dir)
@@ -46,6 +50,10 @@ def load_memory(version_dir: Path, overrides: Mapping[str, str]) -> LoadMemory:
         kind = manifest.engine if kind == "auto" else kind
         if kind not in _PROCESS_BYTES:
             return LoadMemory(0)
+        if kind == "llama_cpp":
+            options = parse_options(overrides)[1]["llama_cpp"]
+            assert isinstance(options, LlamaCppOptions)
+            manifest = with_settings(options, settings).over(manifest)
         # llama.cpp runs on the CPU alone.
         on_cpu = kind == "llama_cpp" or overrides.get("device") == "cpu"
         if not on_cpu and gpu_is_visible(os.environ):

@@ -45,10 +45,10 @@ def load(
     if not file.is_file():
         raise EngineLoadError(f"{short(checkpoint)} has no {GGUF_NAME}, which llama.cpp reads: {BUILD_HINT}")
     facts = read_checkpoint(checkpoint)
-    places = _places(options, manifest)
-    asked = options.max_tokens_in_kv_cache or manifest.kv_cache.max_tokens_in_kv_cache
-    cache_settings = msgspec.structs.replace(manifest.kv_cache, max_tokens_in_kv_cache=asked)
-    manifest = msgspec.structs.replace(manifest, max_batch_size=places, kv_cache=cache_settings)
+    manifest = options.over(manifest)
+    places = manifest.max_batch_size
+    if places > MAX_PLACES:
+        raise EngineLoadError(f"max_batch_size is {places}: llama.cpp holds at most {MAX_PLACES} sequences")
     cache = memory.kv_cache(manifest, facts, file)
     model = LlamaModel(file, places, cache, options.threads)
     facts = msgspec.structs.replace(facts, vocab_size=min(facts.vocab_size, model.vocab_size))
@@ -84,10 +84,3 @@ def _compare(engine: LlamaCppEngine, listener: answers.Switch, manifest: Manifes
     if manifest.llama_cpp is not None and manifest.llama_cpp.answers is not None:
         answers.require_same(engine, listener, manifest.llama_cpp.answers, device="cpu")
         engine.reset_prefix_cache()
-
-
-def _places(options: LlamaCppOptions, manifest: Manifest) -> int:
-    wanted = options.max_batch_size or manifest.max_batch_size
-    if wanted > MAX_PLACES:
-        raise EngineLoadError(f"max_batch_size is {wanted}: llama.cpp holds at most {MAX_PLACES} sequences")
-    return wanted

@@ -6,7 +6,7 @@ import os
 
 import msgspec
 
-from openai_bls.core.manifest import EngineLoadError, NotNegative
+from openai_bls.core.manifest import EngineLoadError, Manifest, NotNegative
 from openai_bls.core.settings import TensorRtLlmSettings
 
 HONOURED_SETTINGS = {
@@ -35,6 +35,15 @@ class LlamaCppOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Threads of a step."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return self.num_threads or max(1, cores // 2)
+
+    def over(self, manifest: Manifest) -> Manifest:
+        """`manifest` with what these say in place of it."""
+        tokens = self.max_tokens_in_kv_cache or manifest.kv_cache.max_tokens_in_kv_cache
+        return msgspec.structs.replace(
+            manifest,
+            max_batch_size=self.max_batch_size or manifest.max_batch_size,
+            kv_cache=msgspec.structs.replace(manifest.kv_cache, max_tokens_in_kv_cache=tokens),
+        )
 
 
 def with_settings(options: LlamaCppOptions, settings: TensorRtLlmSettings) -> LlamaCppOptions:

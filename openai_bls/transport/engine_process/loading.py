@@ -45,7 +45,8 @@ def load_engine(
     """
     source = _source(version_dir, overrides, settings)
     # An engine elsewhere has its memory.
-    memory = load_memory(version_dir, overrides) if not isinstance(source, RemoteProcess) else LoadMemory(0)
+    is_remote = isinstance(source, RemoteProcess)
+    memory = LoadMemory(0) if is_remote else load_memory(version_dir, overrides, settings)
     with load_turns.turn(os.getppid(), version_dir.absolute().parent.name, memory):
         if source is None:
             return LoadedEngine(create_engine(version_dir, on_step, overrides, settings), None)

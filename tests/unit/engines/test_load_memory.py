@@ -10,6 +10,7 @@ import pytest
 
 from openai_bls.core.manifest import FileRecord, KvCacheSettings, LlamaCppRecord, Manifest, VllmRecord
 from openai_bls.core.memory import available_bytes
+from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines import load_memory
 from openai_bls.engines.load_memory import LoadMemory, gpu_is_visible
 
@@ -26,6 +27,10 @@ def engine(folder: Path, stored: str = "bfloat16", **fields: Any) -> Path:
     manifest = Manifest(**{**common, "created": 0, "files": files, **fields})
     (folder / "engine.json").write_bytes(msgspec.json.encode(manifest))
     return folder
+
+
+def estimate(folder: Path, overrides: dict[str, str], settings: TensorRtLlmSettings | None = None) -> LoadMemory:
+    return load_memory.load_memory(folder, overrides, settings or TensorRtLlmSettings())
 
 
 @pytest.fixture(autouse=True)
@@ -45,11 +50,11 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_embedded_engine_on_a_cpu(tmp_path: Path, dtype: str, fields: dict[str, Any], weights: int) -> None:
     """Weights in the type that they are computed in, the cache, and the process."""
     expected = LoadMemory(weights + 256 * MIB + 512 * MIB)
-    assert load_memory.load_memory(engine(tmp_path, dtype, **fields), {}) == expected
+    assert estimate(engine(tmp_path, dtype, **fields), {}) == expected
 
 
 def test_a_context_that_needs_more_than_the_usual_cache(tmp_path: Path) -> None:
-    found = load_memory.load_memory(engine(tmp_path, "float32", max_model_len=1 << 20), {})
+    found = estimate(engine(tmp_path, "float32", max_model_len=1 << 20), {})
     # Keys and values of 64 numbers in 2 layers.
     assert found.host_bytes == 3 * GIB + 512 * MIB + (1 << 20) * 2 * 64 * 2 * 4
 
@@ -63,30 +68,36 @@ def test_llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         record = LlamaCppRecord(version="1")
         folder = engine(tmp_path, engine="llama_cpp", files=files, kv_cache=kv_cache, llama_cpp=record)
         # Keys and values of 64 numbers in 2 layers.
-        assert load_memory.load_memory(folder, {}) == LoadMemory(GIB + taken * 2 * 64 * 2 * 2 + 256 * MIB)
+        assert estimate(folder, {}) == LoadMemory(GIB + taken * 2 * 64 * 2 * 2 + 256 * MIB)
+    for overrides, settings, taken in (
+        ({"max_batch_size": "2"}, None, 2 * 64),
+        ({"max_tokens_in_kv_cache": "100"}, None, 100),
+        ({}, TensorRtLlmSettings(max_tokens_in_paged_kv_cache=150), 150),
+    ):
+        assert estimate(folder, overrides, settings) == LoadMemory(GIB + taken * 2 * 64 * 2 * 2 + 256 * MIB)
     without = engine(tmp_path, engine="llama_cpp", files=files, llama_cpp=LlamaCppRecord(version="1"))
-    assert load_memory.load_memory(without, {}) == LoadMemory(0)
+    assert estimate(without, {}) == LoadMemory(0)
 
 
 def test_engines_on_a_gpu_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_memory, "gpu_is_visible", lambda *_: True)
     folder = engine(tmp_path)
-    assert load_memory.load_memory(folder, {}).on_gpu
-    assert not load_memory.load_memory(folder, {"device": "cpu"}).on_gpu
+    assert estimate(folder, {}).on_gpu
+    assert not estimate(folder, {"device": "cpu"}).on_gpu
     vllm = engine(tmp_path / "vllm", engine="vllm", vllm=VllmRecord("0.32.0"))
-    assert load_memory.load_memory(vllm, {}).on_gpu
+    assert estimate(vllm, {}).on_gpu
 
 
 def test_vllm_on_a_cpu(tmp_path: Path) -> None:
     folder = engine(tmp_path, engine="vllm", vllm=VllmRecord("0.32.0"), dtype="bfloat16")
-    assert load_memory.load_memory(folder, {}) == LoadMemory(3 * GIB + GIB + 3 * GIB)
+    assert estimate(folder, {}) == LoadMemory(3 * GIB + GIB + 3 * GIB)
 
 
 def test_what_takes_nothing(tmp_path: Path) -> None:
-    assert load_memory.load_memory(tmp_path / "none", {}) == LoadMemory(0)
+    assert estimate(tmp_path / "none", {}) == LoadMemory(0)
     folder = engine(tmp_path)
-    assert load_memory.load_memory(folder, {"engine": "null"}) == LoadMemory(0)
-    assert load_memory.load_memory(engine(folder, engine="null"), {}) == LoadMemory(0)
+    assert estimate(folder, {"engine": "null"}) == LoadMemory(0)
+    assert estimate(engine(folder, engine="null"), {}) == LoadMemory(0)
 
 
 def test_visible_gpus(tmp_path: Path) -> None:
