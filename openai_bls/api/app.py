@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from openai_bls import __version__
-from openai_bls.api.batches.files import UploadedImages, shared_folder
+from openai_bls.api.batches.files import image_path, shared_folder
 from openai_bls.api.http.handlers import Api, JsonResponse, error_response
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.openapi.routes import description_routes
@@ -27,7 +27,7 @@ def create_app(service: Service, write_batcher: WriteBatcher) -> Starlette:
     """The application for `service`; `write_batcher` belongs to the event loop that both run on."""
     api = Api(service, write_batcher)
     if service.settings.batches_dir:
-        service.images.files = UploadedImages(api.shared(shared_folder))
+        service.images.uploaded = partial(image_path, api.shared(shared_folder))
     pages = page_routes() if service.settings.http_ui else []
     others = [*_server_routes(service), *description_routes(service), *pages]
     endpoints = [route for endpoint in ENDPOINTS for route in endpoint.routes(api)]

@@ -15,6 +15,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TEMPLATES = Path("/app/all_models/inflight_batcher_llm")
 """Official model repository in the images."""
+TENSORS = HERE / "tensors.json"
 _CHECKPOINT = ROOT / "demo" / "checkpoint"
 _PROMPT = "What is machine learning?"
 _TENSOR_KEYS = ("data_type", "dims", "reshape", "optional", "allow_ragged_batch")
@@ -81,13 +82,36 @@ def _choices(annotation: Any) -> set[str]:
     return {choice for inner in typing.get_args(annotation) for choice in _choices(inner)}
 
 
-def configs(table: Path, templates: Path) -> Iterator[Difference]:
+def official(version: str) -> dict[str, dict[str, Any]]:
+    """Recorded config.pbtxt by model, of a version; empty where none is recorded."""
+    table, wanted = json.loads(TENSORS.read_text()), _version(version)
+    if version not in table["versions"]:
+        return {}
+    found: dict[str, dict[str, Any]] = table["models"]
+    for entry in found.values():
+        sources = [source for since, source in entry["source"].items() if _version(since) <= wanted]
+        entry["source"] = sources[-1]
+        for side in ("inputs", "outputs"):
+            entry[side] = [
+                tensor
+                for tensor in entry[side]
+                if _version(tensor.get("since", version)) <= wanted <= _version(tensor.get("until", version))
+            ]
+    return found
+
+
+def _version(text: str) -> list[int]:
+    return [int(number) for number in text.split(".")]
+
+
+def configs(version: str, templates: Path) -> Iterator[Difference]:
     """Differences of the official config.pbtxt files: tensors, and keys of their parameters."""
     if not templates.is_dir():
         raise NotHereError(f"there is no {templates} (--models DIR)")
-    if not table.is_file():
-        raise NotHereError(f"there is no {table.name}")
-    for model, entry in json.loads(table.read_text())["models"].items():
+    recorded_models = official(version)
+    if not recorded_models:
+        raise NotHereError(f"no config.pbtxt of {version} is in {TENSORS.name}")
+    for model, entry in recorded_models.items():
         path = templates / model / "config.pbtxt"
         if not path.is_file():
             yield True, f"{model}/config.pbtxt is missing"

@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
         page.Part(
             "config.pbtxt",
             f"table of {base['version']}",
-            lambda: page.configs(HERE / f"tensors-{base['version']}.json", parsed.models or page.TEMPLATES),
+            lambda: page.configs(base["version"], parsed.models or page.TEMPLATES),
         ),
     ]
     if not parsed.no_run:

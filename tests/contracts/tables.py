@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from tests.contracts import page
+
 HERE = Path(__file__).resolve().parent
 VERSIONS = ("0.20", "1.0", "1.1", "1.2")
 """Of Triton's TensorRT-LLM images; 1.3 has a signature table too."""
@@ -40,15 +42,10 @@ class OfficialConfig(msgspec.Struct, frozen=True):
     """Keys of the `parameters` section."""
 
 
-class _Tensors(msgspec.Struct, frozen=True):
-    version: str
-    models: dict[str, OfficialConfig]
-
-
 @cache
 def official(model: OfficialModel, version: str = NEWEST) -> OfficialConfig:
     """A model's official config.pbtxt in a version of TensorRT-LLM."""
-    return msgspec.json.decode((HERE / f"tensors-{version}.json").read_bytes(), type=_Tensors).models[model]
+    return msgspec.convert(page.official(version)[model], OfficialConfig)
 
 
 def signatures(version: str) -> dict[str, Any]:

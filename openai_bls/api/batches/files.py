@@ -200,22 +200,12 @@ class OpenFileResponse(FileResponse):
             await super().__call__(scope, receive, send)
 
 
-class UploadedImages:
-    """Uploaded files as images of requests.
-
-    Args:
-        folder: folder that has the files.
-    """
-
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-
-    def path(self, file_id: str, key: str) -> Path | None:
-        """Path of an image that the API key `key` has uploaded; None if there is none of that id."""
-        found = self._folder.file(file_id)
-        if found is None or found.owner != key or found.purpose not in IMAGE_PURPOSES:
-            return None
-        return self._folder.data(file_id)
+def image_path(folder: Folder, file_id: str, key: str) -> Path | None:
+    """Path of an image that the API key `key` has uploaded; None if there is none of that id."""
+    found = folder.file(file_id)
+    if found is None or found.owner != key or found.purpose not in IMAGE_PURPOSES:
+        return None
+    return folder.data(file_id)
 
 
 def _no_such_file(file_id: str) -> NotFoundError:

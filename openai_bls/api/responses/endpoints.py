@@ -247,18 +247,6 @@ class ResponsesHandlers:
         return stored
 
 
-def _endpoint(
-    name: str,
-    path: str,
-    handler: Callable[[ResponsesHandlers, Request, RequestContext], Awaitable[Response]],
-    **more: Any,
-) -> Endpoint:
-    async def handle(api: Api, request: Request, context: RequestContext) -> Response:
-        return await handler(api.shared(ResponsesHandlers), request, context)
-
-    return Endpoint(name=name, paths=(path,), handler=handle, **more)
-
-
 def _check_response(answer: Any) -> str:
     expect(answer["status"] in ("completed", "incomplete"), f"status is {answer['status']!r}")
     return f"{answer['usage']['output_tokens']} tokens"
@@ -282,91 +270,95 @@ _UNSUPPORTED = {
     },
 }
 
+
+def _endpoint(
+    name: str,
+    method: str,
+    path: str,
+    handler: Callable[[ResponsesHandlers, Request, RequestContext], Awaitable[Response]],
+    summary: str,
+    *,
+    smoke: Smoke | None = None,
+    **types: Any,
+) -> Endpoint:
+    async def handle(api: Api, request: Request, context: RequestContext) -> Response:
+        return await handler(api.shared(ResponsesHandlers), request, context)
+
+    operation = Operation(summary=summary, unsupported=_UNSUPPORTED, optional_tags=OPTIONAL_TAGS, **types)
+    return Endpoint(name=name, method=method, paths=(path,), handler=handle, operation=operation, smoke=smoke)
+
+
 ENDPOINTS = (
     _endpoint(
         "responses",
+        "POST",
         "/v1/responses",
         ResponsesHandlers.create,
-        operation=Operation(
-            summary="A response",
-            body=schema.CreateRequest,
-            answer=answers.Response,
-            events=answers.ResponseEvent,
-            unsupported=_UNSUPPORTED,
-            optional_tags=OPTIONAL_TAGS,
-        ),
+        "A response",
+        body=schema.CreateRequest,
+        answer=answers.Response,
+        events=answers.ResponseEvent,
         smoke=Smoke(body={"input": "Say hello.", "max_output_tokens": 8}, check=_check_response),
     ),
     # Before the paths that have an id in this place.
     _endpoint(
         "responses.input_tokens",
+        "POST",
         "/v1/responses/input_tokens",
         ResponsesHandlers.count,
-        operation=Operation(
-            summary="Number of a prompt's tokens",
-            body=schema.CountRequest,
-            answer=answers.InputTokens,
-            unsupported=_UNSUPPORTED,
-            optional_tags=OPTIONAL_TAGS,
-        ),
+        "Number of a prompt's tokens",
+        body=schema.CountRequest,
+        answer=answers.InputTokens,
         smoke=Smoke(body={"input": "Say hello."}, check=_check_count),
     ),
     _endpoint(
         "responses.render",
+        "POST",
         "/v1/responses/render",
         ResponsesHandlers.render,
-        operation=Operation(
-            summary="Token ids and sampling parameters of a response, which is not made",
-            body=schema.CreateRequest,
-            answer=GenerateRequest,
-            unsupported=_UNSUPPORTED,
-            optional_tags=OPTIONAL_TAGS,
-        ),
+        "Token ids and sampling parameters of a response, which is not made",
+        body=schema.CreateRequest,
+        answer=GenerateRequest,
         smoke=Smoke(body={"input": "Say hello.", "max_output_tokens": 8}, check=check_rendered),
     ),
     _endpoint(
         "responses.compact",
+        "POST",
         "/v1/responses/compact",
         ResponsesHandlers.compact,
-        operation=Operation(
-            summary="A conversation in fewer tokens: the user's messages, and a summary that the model writes",
-            body=schema.CompactRequest,
-            answer=answers.Compacted,
-            unsupported=_UNSUPPORTED,
-            optional_tags=OPTIONAL_TAGS,
-            example={"input": "Say hello."},
-        ),
+        "A conversation in fewer tokens: the user's messages, and a summary that the model writes",
+        body=schema.CompactRequest,
+        answer=answers.Compacted,
+        example={"input": "Say hello."},
     ),
     _endpoint(
         "responses.retrieve",
+        "GET",
         _ONE,
         ResponsesHandlers.retrieve,
-        method="GET",
-        operation=Operation(
-            summary="A stored response, or one in the background",
-            answer=answers.Response,
-            events=answers.ResponseEvent,
-            query=schema.RetrieveQuery,
-        ),
+        "A stored response, or one in the background",
+        answer=answers.Response,
+        events=answers.ResponseEvent,
+        query=schema.RetrieveQuery,
     ),
     _endpoint(
-        "responses.delete",
-        _ONE,
-        ResponsesHandlers.delete,
-        method="DELETE",
-        operation=Operation(summary="Delete a stored response", answer=answers.Deleted),
+        "responses.delete", "DELETE", _ONE, ResponsesHandlers.delete, "Delete a stored response", answer=answers.Deleted
     ),
     _endpoint(
         "responses.input_items",
+        "GET",
         f"{_ONE}/input_items",
         ResponsesHandlers.input_items,
-        method="GET",
-        operation=Operation(summary="What a response was made from", answer=answers.ItemPage, query=schema.PageQuery),
+        "What a response was made from",
+        answer=answers.ItemPage,
+        query=schema.PageQuery,
     ),
     _endpoint(
         "responses.cancel",
+        "POST",
         f"{_ONE}/cancel",
         ResponsesHandlers.cancel,
-        operation=Operation(summary="Cancel a response in the background", answer=answers.Response),
+        "Cancel a response in the background",
+        answer=answers.Response,
     ),
 )

@@ -109,20 +109,6 @@ class Stored:
         msgspec.ValidationError: the response, or an item of its output, has no id.
     """
 
-    __slots__ = (
-        "_images",
-        "_inputs",
-        "holders",
-        "id",
-        "included",
-        "item_ids",
-        "key",
-        "previous",
-        "recording",
-        "response",
-        "size",
-    )
-
     def __init__(
         self,
         response: bytes,

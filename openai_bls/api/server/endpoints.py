@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from openai_bls import __version__
 from openai_bls.api.common.queries import parse_query
-from openai_bls.api.endpoint import Endpoint, Operation
+from openai_bls.api.endpoint import ApiHandler, Endpoint, Operation
 from openai_bls.api.http.handlers import Api, JsonResponse
 from openai_bls.core.errors import NotFoundError, PermissionDeniedError
 from openai_bls.output import detect
@@ -97,44 +97,28 @@ def _tokenizer_config(folder: Path) -> dict[str, Any]:
     return {"tokenizer_class": None, **found, **({"chat_template": template} if template else {})}
 
 
+def _endpoint(method: str, name: str, handler: ApiHandler, summary: str, **more: Any) -> Endpoint:
+    operation = Operation(summary=summary, query=Query, **more)
+    return Endpoint(
+        name=name, method=method, paths=(f"/{name}",), handler=handler, operation=operation, has_guards=False
+    )
+
+
 ENDPOINTS = (
-    Endpoint(
-        name="reset_prefix_cache",
-        paths=("/reset_prefix_cache",),
-        handler=reset_prefix_cache,
-        has_guards=False,
-        operation=Operation(
-            summary="Make every engine, or that of `model`, forget its cached prompts",
-            query=Query,
-            errors=frozenset({PermissionDeniedError}),
-        ),
+    _endpoint(
+        "POST",
+        "reset_prefix_cache",
+        reset_prefix_cache,
+        "Make every engine, or that of `model`, forget its cached prompts",
+        errors=frozenset({PermissionDeniedError}),
     ),
-    Endpoint(
-        name="tokenizer_info",
-        paths=("/tokenizer_info",),
-        handler=tokenizer_info,
-        method="GET",
-        has_guards=False,
-        operation=Operation(
-            summary="tokenizer_config.json with the chat template, if the setting `tokenizer_info` is true",
-            answer=dict[str, Any],
-            query=Query,
-        ),
+    _endpoint(
+        "GET",
+        "tokenizer_info",
+        tokenizer_info,
+        "tokenizer_config.json with the chat template, if the setting `tokenizer_info` is true",
+        answer=dict[str, Any],
     ),
-    Endpoint(
-        name="server_info",
-        paths=("/server_info",),
-        handler=server_info,
-        method="GET",
-        has_guards=False,
-        operation=Operation(summary="What SGLang's router asks of a server", answer=ServerInfo, query=Query),
-    ),
-    Endpoint(
-        name="model_info",
-        paths=("/model_info",),
-        handler=model_info,
-        method="GET",
-        has_guards=False,
-        operation=Operation(summary="What SGLang's router asks of a model", answer=ModelInfo, query=Query),
-    ),
+    _endpoint("GET", "server_info", server_info, "What SGLang's router asks of a server", answer=ServerInfo),
+    _endpoint("GET", "model_info", model_info, "What SGLang's router asks of a model", answer=ModelInfo),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.media import Image, ImageSource
@@ -25,13 +25,8 @@ _DATA = "data:"
 # Characters before the base64 of a data: URI.
 _MAX_HEAD = 256
 
-
-class UploadedFiles(Protocol):
-    """Files that clients have uploaded."""
-
-    def path(self, file_id: str, key: str) -> Path | None:
-        """Path of an uploaded image that the API key `key` may see; None if there is none. Takes a while."""
-        ...
+UploadedPath = Callable[[str, str], Path | None]
+"""Path of an uploaded image by its file's id and the API key that may see it, None if there is none; takes a while."""
 
 
 class ImageLoader:
@@ -50,8 +45,8 @@ class ImageLoader:
         self.decoder = Decoder(settings.max_image_pixels, settings.max_image_bytes)
         hosts = Hosts(settings.image_hosts, settings.image_private_hosts)
         self._fetcher = Fetcher(hosts, settings.max_image_bytes, settings.image_timeout_s, resolve)
-        self.files: UploadedFiles | None = None
-        """Uploaded files; None if there are none."""
+        self.uploaded: UploadedPath | None = None
+        """Finder of uploaded images; None if files are off."""
 
     def close(self) -> None:
         """End the decoders."""
@@ -118,8 +113,7 @@ class ImageLoader:
         return comma + 1
 
     async def _read(self, source: ImageSource, key: str, lease: ImageLease) -> bytes:
-        files = self.files
-        if files is None:
+        if self.uploaded is None:
             raise InvalidRequestError(
                 f"'{source.param}' names a file, and files are off here: the setting 'batches_dir' of openai_bls names "
                 "a folder for them.",
@@ -128,7 +122,7 @@ class ImageLoader:
             )
         limit = self._max_bytes
 
-        def read(path_of: Callable[[str, str], Path | None]) -> bytes:
+        def read(path_of: UploadedPath) -> bytes:
             path = path_of(source.file_id, key)
             if path is None:
                 raise ImageError("image_file_not_found", f"names the file '{source.file_id[:60]}', which is not there")
@@ -142,7 +136,7 @@ class ImageLoader:
             lease.take(len(data))
             return data
 
-        return await asyncio.to_thread(read, files.path)
+        return await asyncio.to_thread(read, self.uploaded)
 
 
 async def _all(work: list[Coroutine[Any, Any, Image]]) -> list[Image]:

@@ -3,11 +3,12 @@
 ::
 
     pip download vllm==0.32.0 --no-deps --only-binary :all: --python-version 3.12 --platform manylinux_2_28_x86_64
-    python tests/contracts/vllm/record.py vllm-0.32.0-*.whl          # writes tests/contracts/vllm/vllm-0.32.json
-    python tests/contracts/vllm/record.py --check vllm-0.32.0-*.whl  # exit code 1 if the table is another
+    python tests/contracts/vllm/record.py vllm-0.32.0-*.whl          # writes what 0.32 has to vllm.json
+    python tests/contracts/vllm/record.py --check vllm-0.32.0-*.whl  # exit code 1 if something else is recorded of it
 
-The sources in the wheel are parsed, never run. Fields and methods are written as they stand there, on one line each;
-a type that is an alias of words or types is written out, since options are checked by it.
+The sources in the wheel are parsed, never run. Fields and methods are written as they stand there, on one line each,
+with the versions that changed them; a type that is an alias of words or types is written out, since options are checked
+by it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+TABLE = HERE / "vllm.json"
+"""Tables of all recorded versions, as `history` writes them."""
 
 CLASSES = (
     *("vllm.AsyncEngineArgs", "vllm.engine.arg_utils.EngineArgs", "vllm.SamplingParams", "vllm.PoolingParams"),
@@ -51,8 +54,8 @@ _KINDS = {
     **dict.fromkeys(("set", "tuple", "List", "Sequence"), "list"),
 }
 _EXCLUDED = re.compile(r"_(?!_init__|bad_words|backend|validate_structured)")
+_VERSION = re.compile(r"\d+\.\d+")
 _MAX_DEFAULT_CHARACTERS = 60
-_MODELS = "vllm/model_executor/models/registry.py"
 _QUANTIZATION = "vllm/model_executor/layers/quantization/__init__.py"
 
 
@@ -122,15 +125,13 @@ def record(wheel: Path) -> dict[str, Any]:
     sources = Sources(wheel)
     version = re.search(r"^Version: (\S+)$", sources.metadata, re.MULTILINE)
     needs = re.findall(
-        r"^Requires-Dist: ((?:llguidance|xgrammar|transformers|torch)[=<>][^;\n]*)", sources.metadata, re.MULTILINE
+        r"^Requires-Dist: (llguidance|xgrammar|transformers|torch)([=<>][^;\n]*)", sources.metadata, re.MULTILINE
     )
     python = re.search(r"^Requires-Python: (.+)$", sources.metadata, re.MULTILINE)
     return {
         "version": version[1] if version else "",
-        "requires": [f"python {python[1] if python else ''}", *needs],
-        "quantization": _quantization(sources),
-        "architectures": _architectures(sources),
-        "classes": {path: _class(sources, path) for path in CLASSES},
+        "requires": {"python": python[1] if python else "", **dict(needs)},
+        "classes": {path: found for path in CLASSES if (found := _class(sources, path)) is not None},
     }
 
 
@@ -194,26 +195,46 @@ def _attributes(part: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     )
 
 
-def engine_args(tables: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, str]]:
-    """Field of `AsyncEngineArgs` → version → its type from that version on, empty where it is gone; see `ENGINE_ARGS`.
+def history(by_version: Mapping[str, Any]) -> dict[str, Any]:
+    """Every value of some tables → version → the value from that version on, empty where it is gone.
 
     Args:
-        tables: by version, oldest first.
+        by_version: tables, or a value of each of them, by version, oldest first.
     """
-    found: dict[str, dict[str, str]] = {}
-    known: dict[str, str] = {}
-    for version, table in tables.items():
-        fields = {
+    if any(isinstance(value, dict) for value in by_version.values()):
+        names = dict.fromkeys(name for values in by_version.values() for name in values or ())
+        return {
+            name: history({version: (values or {}).get(name, "") for version, values in by_version.items()})
+            for name in names
+        }
+    changes: dict[str, Any] = {}
+    known: Any = ""
+    for version, value in by_version.items():
+        if value != known:
+            changes[version] = known = value
+    return changes
+
+
+def at(changes: dict[str, Any], version: str) -> Any:
+    """The table, or the value, of a version in what `history` has made."""
+    if changes and all(map(_VERSION.fullmatch, changes)):
+        return next((changes[known] for known in reversed(changes) if _numbers(known) <= _numbers(version)), "")
+    found = {name: at(inner, version) for name, inner in changes.items()}
+    return {name: value for name, value in found.items() if value != ""}
+
+
+def engine_args(tables: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """`history` of the types of the fields of `AsyncEngineArgs`, for `ENGINE_ARGS`."""
+    types_of = {
+        version: {
             name: alternatives(text.partition(" = ")[0])
             for path in _ENGINE_ARGS_CLASSES
             for name, text in table["classes"][path]["fields"].items()
             if not name.startswith("_")
         }
-        for name in sorted({*known, *fields}):
-            if fields.get(name, "") != known.get(name, ""):
-                found.setdefault(name, {})[version] = fields.get(name, "")
-        known = fields
-    return dict(sorted(found.items()))
+        for version, table in tables.items()
+    }
+    return dict(sorted(history(types_of).items()))
 
 
 def alternatives(annotation: str) -> str:
@@ -252,26 +273,6 @@ def _alternatives(node: ast.expr) -> Iterator[str]:
             yield "*"
 
 
-def _quantization(sources: Sources) -> list[str]:
-    for node in sources.tree(_QUANTIZATION).body:
-        name, value = _assigned(node)
-        if name == "QuantizationMethods" and isinstance(value, ast.Subscript):
-            return sorted(ast.literal_eval(value.slice))
-    return []
-
-
-def _architectures(sources: Sources) -> dict[str, list[str]]:
-    """Names of config.json's `architectures` by what the model is for."""
-    found = {}
-    for node in sources.tree(_MODELS).body:
-        name, value = _assigned(node)
-        if isinstance(value, ast.Dict) and name.endswith("_MODELS"):
-            keys = [key.value for key in value.keys if isinstance(key, ast.Constant)]
-            if keys:
-                found[name.strip("_").lower()] = sorted(map(str, keys))
-    return found
-
-
 def _assigned(node: ast.stmt) -> tuple[str, ast.expr | None]:
     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
         return node.targets[0].id, node.value
@@ -281,12 +282,12 @@ def _assigned(node: ast.stmt) -> tuple[str, ast.expr | None]:
 
 
 def to_json(table: dict[str, Any]) -> str:
-    """JSON with a field, a method or a list of names on a line."""
+    """JSON with a field or a method on a line."""
     return _lines(table, 0) + "\n"
 
 
 def _lines(value: Any, depth: int) -> str:
-    if not isinstance(value, dict) or not value or (depth and all(re.match(r"\d", key) for key in value)):
+    if not isinstance(value, dict) or not value or (depth and all(map(_VERSION.fullmatch, value))):
         return json.dumps(value, ensure_ascii=False)
     pad = " " * (depth + 1)
     items = [f"{pad}{json.dumps(key)}: {_lines(item, depth + 1)}" for key, item in value.items()]
@@ -296,27 +297,30 @@ def _lines(value: Any, depth: int) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code: 1 if `--check` finds a table that is another."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare with the recorded tables, write nothing")
+    parser.add_argument("--check", action="store_true", help="compare with what is recorded, write nothing")
     parser.add_argument("wheel", type=Path, nargs="+", help="wheels of vLLM")
     options = parser.parse_args(arguments)
-    differs = 0
-    for wheel in options.wheel:
-        table = record(wheel)
-        path = HERE / f"vllm-{'.'.join(table['version'].split('.')[:2])}.json"
-        text = to_json(table)
-        if options.check:
-            differs += not path.is_file() or path.read_text(encoding="utf-8") != text
-        else:
-            path.write_text(text, encoding="utf-8")
-    if not options.check:
-        ENGINE_ARGS.write_text(to_json(engine_args(recorded())), encoding="utf-8")
-    return int(bool(differs))
+    tables = recorded()
+    found = {".".join(table["version"].split(".")[:2]): table for table in map(record, options.wheel)}
+    if options.check:
+        return int(any(tables.get(version) != table for version, table in found.items()))
+    tables = dict(sorted({**tables, **found}.items(), key=lambda item: _numbers(item[0])))
+    TABLE.write_text(to_json(history(tables)), encoding="utf-8")
+    ENGINE_ARGS.write_text(to_json(engine_args(tables)), encoding="utf-8")
+    return 0
 
 
 def recorded() -> dict[str, dict[str, Any]]:
     """The recorded tables by version, oldest first."""
-    paths = sorted(HERE.glob("vllm-*.json"), key=lambda path: int(path.stem.rpartition(".")[2]))
-    return {path.stem.removeprefix("vllm-"): json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    changes = json.loads(TABLE.read_text(encoding="utf-8"))
+    tables = {version: at(changes, version) for version in changes["version"]}
+    for table in tables.values():
+        table["classes"] = {path: entry for path, entry in table["classes"].items() if "module" in entry}
+    return tables
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
-HERE = Path(__file__).resolve().parent
+from tests.contracts.vllm.record import recorded
+
 VERSIONS = tuple(f"0.{minor}" for minor in range(24, 34))
 
 
@@ -99,11 +98,12 @@ ENGINE_ARGS = (
 """Fields of `AsyncEngineArgs` that the engine sets itself."""
 
 
-@cache
+_tables = cache(recorded)
+
+
 def table(version: str) -> dict[str, Any]:
     """The table of a version, such as `0.32`."""
-    found: dict[str, Any] = json.loads((HERE / f"vllm-{version}.json").read_text(encoding="utf-8"))
-    return found
+    return _tables()[version]
 
 
 def members(version: str, path: str, kind: str) -> dict[str, str]:
@@ -113,7 +113,7 @@ def members(version: str, path: str, kind: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for base in entry["bases"]:
         for other in classes:
-            if other.rpartition(".")[2] == base.rpartition(".")[2] and classes[other] is not None and other != path:
+            if other.rpartition(".")[2] == base.rpartition(".")[2] and other != path:
                 found |= members(version, other, kind)
     found |= entry[kind]
     return found

@@ -82,14 +82,6 @@ def test_bodies(server: RunningServer, body: dict[str, Any], param: str) -> None
     assert caught.value.body == expected
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'"x"', b"nul", b'{"model": "\xff"}'])
-@pytest.mark.parametrize("path", ["chat/completions", "completions"])
-def test_not_an_object(server: RunningServer, body: bytes, path: str) -> None:
-    response = httpx.post(f"{server.openai_url}/{path}", content=body, timeout=60)
-    assert response.status_code == 400
-    check_error(response.json(), None)
-
-
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -134,22 +126,6 @@ def test_ensemble(server: RunningServer, body: dict[str, Any], param: str | None
     assert "Traceback" not in caught.value.error
     if param is not None:
         assert param in caught.value.error
-
-
-def test_paths_and_methods(server: RunningServer) -> None:
-    base = server.openai_url
-    assert httpx.get(f"{base}/no/such").status_code == 404
-    check_error(httpx.get(f"{base}/no/such").json(), None)
-    wrong = httpx.get(f"{base}/chat/completions")
-    assert wrong.status_code == 405
-    check_error(wrong.json(), None)
-
-
-def test_body_too_large(server: RunningServer) -> None:
-    body = json.dumps({"messages": [{"role": "user", "content": "x" * (33 * 1024 * 1024)}]})
-    response = httpx.post(f"{server.openai_url}/chat/completions", content=body, timeout=60)
-    assert response.status_code == 413
-    check_error(response.json(), None)
 
 
 def test_prompts_that_are_far_too_long(server: RunningServer) -> None:

@@ -99,7 +99,7 @@ def joined(chunks: Any) -> tuple[str, dict[str, list[Any]]]:
     return text, together
 
 
-def check_completion(found: dict[str, list[Any]], places: list[Place], token_ids: list[int], k: int) -> None:
+def check_completion(found: dict[str, list[Any]], places: list[Place], token_ids: list[int]) -> None:
     """`choice.logprobs` of a completion, of tokens from the second on if `places` are one fewer."""
     own = [place.logprob for place in places]
     start = len(token_ids) - len(own)
@@ -115,26 +115,24 @@ def check_completion(found: dict[str, list[Any]], places: list[Place], token_ids
         assert top[token] == logprob
 
 
+def check_text(client: openai.OpenAI, text: str, places: list[Place], token_ids: list[int], **options: Any) -> None:
+    """A greedy completion, whole and streamed."""
+    options |= {"model": "openai_bls", "temperature": 0}
+    choice = client.completions.create(**options).choices[0]
+    assert choice.logprobs is not None
+    streamed = joined(client.completions.create(stream=True, **options))
+    for said, found in ((choice.text, choice.logprobs.model_dump(exclude_unset=True)), streamed):
+        assert said == text
+        check_completion(found, places, token_ids)
+
+
 @pytest.mark.parametrize("k", [0, 3])
 def test_completions(client: openai.OpenAI, reference: Reference, k: int) -> None:
     for golden in some(RAW):
         prompt = reference.prompt_token_ids(golden)
         token_ids = reference.output_ids(golden)
         places = reference.places([*prompt, *token_ids], k)[len(prompt) - 1 :]
-        options: Any = {
-            "model": "openai_bls",
-            "prompt": golden.raw,
-            "temperature": 0,
-            "max_tokens": 200,
-            "logprobs": k,
-        }
-        choice = client.completions.create(**options).choices[0]
-        assert choice.text == golden.answer
-        assert choice.logprobs is not None
-        check_completion(choice.logprobs.model_dump(exclude_unset=True), places, token_ids, k)
-        text, found = joined(client.completions.create(stream=True, **options))
-        assert text == golden.answer
-        check_completion(found, places, token_ids, k)
+        check_text(client, golden.answer, places, token_ids, prompt=golden.raw, max_tokens=200, logprobs=k)
 
 
 @pytest.mark.parametrize("max_tokens", [0, 6])
@@ -143,22 +141,9 @@ def test_echo(client: openai.OpenAI, reference: Reference, max_tokens: int) -> N
     for golden in some(RAW):
         prompt = reference.prompt_token_ids(golden)
         token_ids = [*prompt, *reference.token_ids(golden, 6)[:max_tokens]]
-        places = reference.places(token_ids, 2)
-        options: Any = {
-            "model": "openai_bls",
-            "prompt": golden.raw,
-            "temperature": 0,
-            "max_tokens": max_tokens,
-            "logprobs": 2,
-            "echo": True,
-        }
-        choice = client.completions.create(**options).choices[0]
-        assert choice.text == (golden.raw or "") + reference.decode(token_ids[len(prompt) :])
-        assert choice.logprobs is not None
-        check_completion(choice.logprobs.model_dump(exclude_unset=True), places, token_ids, 2)
-        text, found = joined(client.completions.create(stream=True, **options))
-        assert text == choice.text
-        check_completion(found, places, token_ids, 2)
+        text = (golden.raw or "") + reference.decode(token_ids[len(prompt) :])
+        options = {"prompt": golden.raw, "max_tokens": max_tokens, "logprobs": 2, "echo": True}
+        check_text(client, text, reference.places(token_ids, 2), token_ids, **options)
 
 
 def test_sampled_tokens_have_the_models_own(client: openai.OpenAI, reference: Reference) -> None:

@@ -44,10 +44,15 @@ def text_inputs() -> list[grpcclient.InferInput]:
 STREAMING = (True, "BOOL", np.bool_)
 
 
-def ask(server: RunningServer, inputs: list[grpcclient.InferInput]) -> list[Any]:
-    """The responses of `tensorrt_llm`."""
+def ask(
+    server: RunningServer,
+    inputs: list[grpcclient.InferInput],
+    model: str = "tensorrt_llm",
+    parameters: dict[str, Any] | None = None,
+) -> list[Any]:
+    """The responses of a model."""
     with GrpcStream(server.grpc_url) as stream:
-        stream.send("tensorrt_llm", inputs)
+        stream.send(model, inputs, parameters)
         return list(stream.responses())
 
 
@@ -89,6 +94,11 @@ def test_outputs_that_are_named(server: RunningServer) -> None:
             list(stream.responses())
 
 
+def place_of(response: Any) -> tuple[int, int]:
+    """Row and sequence."""
+    return int(response.as_numpy("batch_index")[0, 0]), int(response.as_numpy("sequence_index")[0, 0])
+
+
 def test_return_sequences_and_batch(server: RunningServer, reference: Reference) -> None:
     """A response for each row and sequence, tagged by its indices."""
     prompts = [reference.prompt_token_ids(golden) for golden in RAW[:2]]
@@ -99,14 +109,7 @@ def test_return_sequences_and_batch(server: RunningServer, reference: Reference)
         infer_input("request_output_len", np.full((2, 1), 8, dtype=np.int32), "INT32"),
         infer_input("num_return_sequences", np.full((2, 1), 2, dtype=np.int32), "INT32"),
     ]
-    with GrpcStream(server.grpc_url) as stream:
-        stream.send("tensorrt_llm", inputs)
-        got = {
-            (int(r.as_numpy("batch_index")[0, 0]), int(r.as_numpy("sequence_index")[0, 0])): r.as_numpy("output_ids")
-            .reshape(-1)
-            .tolist()
-            for r in stream.responses()
-        }
+    got = {place_of(r): r.as_numpy("output_ids").reshape(-1).tolist() for r in ask(server, inputs)}
     expected = [list(reference.token_ids(golden, 8)) for golden in RAW[:2]]
     assert got == {(row, index): expected[row] for row in (0, 1) for index in (0, 1)}
 
@@ -168,7 +171,7 @@ def test_preprocessing_and_postprocessing(server: RunningServer, reference: Refe
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
         text = "What is machine learning? 你好 👩‍🚀"
         expected = reference.tokenizer(text)["input_ids"]
-        result = client.infer("preprocessing", [_query(text)])
+        result = client.infer("preprocessing", [infer_input("QUERY", [[text.encode()]], "BYTES")])
         assert result.as_numpy("INPUT_ID").tolist() == [expected]
         assert result.as_numpy("REQUEST_INPUT_LEN").tolist() == [[len(expected)]]
         tokens = infer_input("TOKENS_BATCH", np.array([[expected]], dtype=np.int32), "INT32")
@@ -176,13 +179,6 @@ def test_preprocessing_and_postprocessing(server: RunningServer, reference: Refe
         back = client.infer("postprocessing", [tokens, lengths])
         assert back.as_numpy("OUTPUT").reshape(-1)[0].decode() == text
         client.close()
-
-
-def _query(text: str) -> grpcclient.InferInput:
-    array = np.array([[text.encode()]], dtype=np.object_)
-    tensor = grpcclient.InferInput("QUERY", [1, 1], "BYTES")
-    tensor.set_data_from_numpy(array)
-    return tensor
 
 
 LOG_PROBS = (True, "BOOL", np.bool_)
@@ -310,20 +306,12 @@ def test_the_prompt_and_the_shape_of_text(server: RunningServer, name: str) -> N
         infer_input("max_tokens", np.array([[8]], dtype=np.int32), "INT32"),
         infer_input("exclude_input_in_output", np.array([[False]]), "BOOL"),
     ]
-    with GrpcStream(server.grpc_url) as stream:
-        stream.send(name, inputs)
-        (whole,) = stream.responses()
+    (whole,) = ask(server, inputs, name)
     (text,) = whole.as_numpy("text_output")
     answer = generate(server.http_url, name, {"text_input": prompt, "max_tokens": 8})["text_output"]
     assert text.decode() == prompt + answer
-    (again,) = _ask_text(server, name, inputs, parameters={"Streaming": False})
+    (again,) = ask(server, inputs, name, {"Streaming": False})
     assert again.as_numpy("text_output").tolist() == [text]
-
-
-def _ask_text(server: RunningServer, name: str, inputs: Any, parameters: dict[str, Any]) -> list[Any]:
-    with GrpcStream(server.grpc_url) as stream:
-        stream.send(name, inputs, parameters)
-        return list(stream.responses())
 
 
 @pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls", "tensorrt_llm"])
@@ -408,10 +396,7 @@ def test_rows_and_sequences_of_text(server: RunningServer) -> None:
         infer_input("max_tokens", np.full((2, 1), 8, dtype=np.int32), "INT32"),
         infer_input("num_return_sequences", np.full((2, 1), 2, dtype=np.int32), "INT32"),
     ]
-    got = {
-        (int(r.as_numpy("batch_index")[0, 0]), int(r.as_numpy("sequence_index")[0, 0])): r.as_numpy("text_output")[0]
-        for r in _ask_text(server, "tensorrt_llm_bls", inputs, {})
-    }
+    got = {place_of(r): r.as_numpy("text_output")[0] for r in ask(server, inputs, "tensorrt_llm_bls")}
     expected = [
         generate(server.http_url, "ensemble", {"text_input": golden.raw, "max_tokens": 8})["text_output"].encode()
         for golden in RAW[:2]

@@ -1,4 +1,4 @@
-"""/openapi.json and /docs of the real server, held against what it answers: generated requests, valid and invalid."""
+"""/openapi.json of the real server, held against what it answers: generated requests, valid and invalid."""
 
 from __future__ import annotations
 
@@ -94,11 +94,3 @@ def test_answers_of_every_kind_are_as_described(described: Any, server: RunningS
             statuses[path] = response.status_code
     assert {path for path, status in statuses.items() if status != 200} == {"/v1/batches"}
     assert len(statuses) > 9
-
-
-def test_the_page(server: RunningServer) -> None:
-    response = httpx.get(server.openai_url.removesuffix("/v1") + "/docs")
-    assert response.status_code == 200
-    assert response.headers["content-type"].startswith("text/html")
-    assert "default-src 'none'" in response.headers["content-security-policy"]
-    assert "/v1/chat/completions" in response.text

@@ -36,25 +36,6 @@ PARIS: Any = [{"role": "user", "content": "What's the weather in Paris?"}]
 TWO: Any = [{"role": "user", "content": "What's the weather in Paris and Tokyo?"}]
 JOKE: Any = [{"role": "user", "content": "Tell me a joke."}]
 NAMED: Any = {"type": "function", "function": {"name": "paint"}}
-ONLY_PAINT: Any = {
-    "type": "allowed_tools",
-    "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "paint"}}]},
-}
-MAY_PAINT: Any = {
-    "type": "allowed_tools",
-    "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "paint"}}]},
-}
-
-
-def check_calls_that_must_come_or_fit(client: openai.OpenAI) -> None:
-    """Required, of one name, and strict ones where the model likes."""
-    check_calls_that_must_come(client)
-    strict: Any = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
-    assert both_ways(client, PARIS, tools=[strict])[0] == [("get_weather", '{"city": "Paris"}')]
-    calls, content, reason = both_ways(client, JOKE, tools=[strict], tool_choice="auto")
-    assert calls == []
-    assert content
-    assert reason == "stop"
 
 
 def check_calls_that_must_come(client: openai.OpenAI, **options: Any) -> None:
@@ -107,15 +88,26 @@ def both_ways(client: openai.OpenAI, messages: Any, **options: Any) -> tuple[lis
 
 
 def test_calls_that_must_come_or_fit(client: openai.OpenAI) -> None:
-    check_calls_that_must_come_or_fit(client)
+    """Required, of one name, and strict ones where the model likes."""
+    check_calls_that_must_come(client)
+    strict: Any = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+    assert both_ways(client, PARIS, tools=[strict])[0] == [("get_weather", '{"city": "Paris"}')]
+    calls, content, reason = both_ways(client, JOKE, tools=[strict], tool_choice="auto")
+    assert calls == []
+    assert content
+    assert reason == "stop"
 
 
 def test_allowed_tools(client: openai.OpenAI) -> None:
-    calls, _, reason = both_ways(client, PARIS, tools=[WEATHER, PAINT], tool_choice=ONLY_PAINT)
+    tools = [WEATHER, PAINT]
+    required, auto = (
+        {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [NAMED]}} for mode in ("required", "auto")
+    )
+    calls, _, reason = both_ways(client, PARIS, tools=tools, tool_choice=required)
     assert {name for name, _ in calls} == {"paint"}
     assert reason == "tool_calls"
     # The model would call the other one, which it may not.
-    calls, _, _ = both_ways(client, PARIS, tools=[WEATHER, PAINT], tool_choice=MAY_PAINT)
+    calls, _, _ = both_ways(client, PARIS, tools=tools, tool_choice=auto)
     assert {name for name, _ in calls} <= {"paint"}
 
 

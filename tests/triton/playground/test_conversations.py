@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,6 @@ pytestmark = pytest.mark.triton
 SHORT = "Say this is a test"
 JOKE = "Tell me a joke."
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-
-
-@pytest.fixture
-def playground(browser: Browser, server: RunningServer) -> Iterator[Playground]:
-    with opened(browser, server.openai_url.removesuffix("v1")) as opened_page:
-        opened_page.page.wait_for_selector("#model option", state="attached")
-        yield opened_page
 
 
 def titles(page: Page) -> list[str]:

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -23,24 +22,6 @@ pytestmark = pytest.mark.triton
 QUESTION = "What is a KV cache?"
 SHORT = "Say this is a test"
 PHONE = {"width": 390, "height": 844}
-
-
-def url_of(server: RunningServer) -> str:
-    return server.openai_url.removesuffix("v1")
-
-
-@pytest.fixture
-def playground(browser: Browser, server: RunningServer) -> Iterator[Playground]:
-    with opened(browser, url_of(server)) as opened_page:
-        opened_page.page.wait_for_selector("#model option", state="attached")
-        yield opened_page
-
-
-@pytest.fixture(scope="module")
-def modules(browser: Browser, server: RunningServer) -> Iterator[Playground]:
-    """A page whose modules are tried by themselves."""
-    with opened(browser, url_of(server)) as opened_page:
-        yield opened_page
 
 
 def completion(client: openai.OpenAI, *questions_and_answers: str, **options: Any) -> Any:
@@ -419,7 +400,9 @@ def test_no_answer_becomes_code(modules: Playground) -> None:
 
 
 def test_a_phone(browser: Browser, server: RunningServer) -> None:
-    with opened(browser, url_of(server), viewport=PHONE, has_touch=True, is_mobile=True) as playground:
+    with opened(
+        browser, server.openai_url.removesuffix("v1"), viewport=PHONE, has_touch=True, is_mobile=True
+    ) as playground:
         page = playground.page
         page.wait_for_selector("#model option", state="attached")
         assert playground.overflow() <= 0

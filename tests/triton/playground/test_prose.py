@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from openai_bls.launcher.testing import RunningServer
-from tests.triton.playground.browser import Browser, Playground, opened
+from tests.triton.playground.browser import Playground
 
 pytestmark = pytest.mark.triton
-
-
-@pytest.fixture(scope="module")
-def modules(browser: Browser, server: RunningServer) -> Iterator[Playground]:
-    """A page whose modules are tried by themselves."""
-    with opened(browser, server.openai_url.removesuffix("v1")) as opened_page:
-        yield opened_page
-
 
 TEXTS = [
     "# T\n\npara *a\nb*\r\n\r\nSet\n===\n\n```py\nx = 1\n\n\ny\n```\nafter\n\n    indented\n\n    more\n",

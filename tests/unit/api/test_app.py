@@ -12,7 +12,7 @@ from openai_bls.core.engine_types import PromptResult
 from openai_bls.transport.ipc.link import PartState
 from tests.unit.api.connections import CHAT, STREAM_TEXT, Client, connected
 from tests.unit.api.http_support import asked, over_socket, until
-from tests.unit.core_support import EOS, Answered, Bench, events
+from tests.unit.core_support import Answered, Bench, events
 
 STREAM = {**CHAT, "stream": True}
 
@@ -164,12 +164,6 @@ def test_paths_and_methods_that_do_not_exist() -> None:
     assert len(one("GET", "/" + "x" * 100_000).body) < 1000
 
 
-def test_the_field_at_fault_is_told() -> None:
-    assert error_of(one("POST", "/v1/chat/completions", {**CHAT, "top_p": 2}))["param"] == "top_p"
-    assert error_of(one("POST", "/v1/completions", {"prompt": "x", "suffix": "y"}))["param"] == "suffix"
-    assert error_of(one("POST", "/v1/chat/completions", {**STREAM, "model": "x"}))["code"] == "model_not_found"
-
-
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/nope", "/v1/completions"])
 def test_request_ids_go_in_and_out(path: str) -> None:
     method = "POST" if path.endswith("completions") else "GET"
@@ -178,12 +172,6 @@ def test_request_ids_go_in_and_out(path: str) -> None:
     made = {one(method, path, headers=h).headers["x-request-id"] for h in ((), (("X-Request-Id", "a b"),), ())}
     assert len(made) == 3
     assert all(value.startswith("req_") for value in made)
-
-
-def test_a_body_that_is_too_large() -> None:
-    answered = one("POST", "/v1/completions", {"prompt": "x" * 200}, bench=Bench(max_request_bytes=100))
-    assert answered.status == 413
-    error_of(answered)
 
 
 @pytest.mark.parametrize(
@@ -227,16 +215,6 @@ def test_what_preprocessing_refuses_and_a_bug(body: dict[str, Any]) -> None:
 
 
 # --- with an engine ---
-
-
-def test_a_whole_answer() -> None:
-    bench = Bench()
-    answered = asked(
-        bench, "/v1/chat/completions", CHAT, lambda: bench.engine.deliver(0, "hé", "stop", stop_token_id=EOS)
-    )
-    assert answered.status == 200
-    assert int(answered.headers["content-length"]) == len(answered.body)
-    assert answered.json()["choices"][0]["message"]["content"] == "hé"
 
 
 def test_a_streamed_completion() -> None:

@@ -45,7 +45,11 @@ every_endpoint = pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda e: e.
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, b'{"n": 0}', b'{"what": 1}', b"{}"]
+    "body",
+    [
+        *(b"", b"{", b"[]", b"null", b'"x"', b"\xff", b'{"model": "\xff"}', b'{"n": NaN}', b"{1: 2}", b"[" * 100_000),
+        *(b'{"n": 0}', b'{"what": 1}', b"{}"),
+    ],
 )
 @every_endpoint
 async def test_a_bad_body_is_a_400_counted_under_the_endpoints_name(endpoint: Endpoint, body: bytes) -> None:
@@ -59,6 +63,7 @@ async def test_a_bad_body_is_a_400_counted_under_the_endpoints_name(endpoint: En
     for answer in answers:
         assert answer.status == 400
         assert set(answer.json()["error"]) >= {"message", "type"}
+        assert body.endswith(b"}") or answer.json()["error"].get("param") is None
     assert refused == [endpoint.name] * len(answers)
 
 

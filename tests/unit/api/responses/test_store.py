@@ -26,26 +26,6 @@ def ids(items: list[dict[str, Any]]) -> list[str]:
     return [item["id"] for item in items]
 
 
-def test_what_was_put_can_be_got() -> None:
-    store = ResponseStore()
-    one = stored("r1")
-    store.put(one)
-    assert store.get("r1") is one
-    assert store.get("r2") is None
-    assert one.response == b'{"id":"r1","output":[{"id":"r1_out","type":"message","text":"x"}]}'
-    assert store.owner("r1_in") is store.owner("r1_out") is one
-    assert store.owner("r1") is None
-
-
-def test_a_conversation() -> None:
-    first = stored("r1")
-    second = stored("r2", first)
-    third = stored("r3", second)
-    assert ids(third.items) == ["r1_in", "r1_out", "r2_in", "r2_out", "r3_in", "r3_out"]
-    assert ids(third.input_items) == ["r1_in", "r1_out", "r2_in", "r2_out", "r3_in"]
-    assert ids(first.input_items) == ["r1_in"]
-
-
 def test_deleting() -> None:
     store = ResponseStore()
     first = stored("r1")
