@@ -5,7 +5,7 @@
 # docker build --tag openai_bls-engine --target engine .             an engine in a container beside the server's
 #
 # BuildKit is needed (the default since Docker 23), but no syntax image: what is used here is in every BuildKit, so that a
-# machine without a network needs the base images and the packages alone. docs/docker.md has the rest.
+# machine without a network needs the base images and the packages alone. docs/operations/docker.md has the rest.
 
 ARG TRITON_TAG=26.07
 # Of NVIDIA's images of that tag: trtllm-python-py3, vllm-python-py3, or py3, which has neither of them and suffices where

@@ -85,7 +85,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="restarts within 10 minutes of a server that ends, and of each model whose process dies, after which it"
         " stays down; 0 for none, and no model control either (default: %(default)s)",
     )
-    tls = parser.add_argument_group("HTTPS on /v1", "Each is the setting of its name; see docs/security.md.")
+    tls = parser.add_argument_group("HTTPS on /v1", "Each is the setting of its name; see docs/operations/security.md.")
     tls.add_argument("--ssl-certfile", type=Path, metavar="FILE", help="certificate and chain, PEM")
     tls.add_argument("--ssl-keyfile", type=Path, metavar="FILE", help="private key, PEM (default: in --ssl-certfile)")
     tls.add_argument("--ssl-ca-certs", type=Path, metavar="FILE", help="CAs of clients, which then need a certificate")
@@ -97,7 +97,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def _add_rank_options(parser: ArgumentParser) -> None:
-    ranks = parser.add_argument_group("several GPUs", "For TensorRT-LLM; see docs/multi-gpu.md.")
+    ranks = parser.add_argument_group("several GPUs", "For TensorRT-LLM; see docs/operations/multi-gpu.md.")
     ranks.add_argument(
         "--launcher",
         choices=get_args(Launcher),

@@ -56,7 +56,7 @@ ENGINES: dict[str, EngineEntry] = {
 
 _WHERE = {
     "vllm": "--extra-engine-args of the build",
-    "llama_cpp": "docs/settings-reference.md",
+    "llama_cpp": "docs/reference/settings.md",
 }
 """Kind of engine → where its options stand, for a message."""
 

@@ -1,5 +1,5 @@
 """Command that compares all architectures, or those named, with transformers' `generate`; `--write` puts the outcomes
-into docs/embedded-models.md."""
+into docs/reference/embedded-models.md."""
 
 from __future__ import annotations
 

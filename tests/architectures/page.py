@@ -1,4 +1,4 @@
-"""Tables of docs/embedded-models.md that say how the embedded engine serves each architecture: read and written."""
+"""Tables of docs/reference/embedded-models.md, which say how the embedded engine serves each architecture."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection
 from tests.architectures.comparison import Result
 from tests.unit.docs.pages import ROOT
 
-PAGE = ROOT / "docs" / "embedded-models.md"
+PAGE = ROOT / "docs" / "reference" / "embedded-models.md"
 TEXT = "| exact | why not fast | models |\n|---|---|---|\n"
 """Header of the table of language models."""
 IMAGES = "| with images | why not fast | models |\n|---|---|---|\n"

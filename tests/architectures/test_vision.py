@@ -1,5 +1,6 @@
 """Every vision-language architecture of the table, from a checkpoint to tokens: prompts with images get the tokens and
-log-probabilities of transformers' `generate`, together and alone, by the runner that docs/embedded-models.md names."""
+log-probabilities of transformers' `generate`, together and alone, by the runner that docs/reference/embedded-models.md
+names."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Description of the API for programs and people: /openapi.json, /docs and the tables of docs/api*.md."""
+"""Description of the API for programs and people: /openapi.json, /docs and the tables of docs/."""

@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--draft-model",
         metavar="DIR|ID",
         help="transformers: a smaller model of the same vocabulary, which guesses the next tokens "
-        "(docs/speculative-decoding.md)",
+        "(docs/operations/speculative-decoding.md)",
     )
     what.add_argument("--model-repository", type=Path, metavar="DIR", help=REPOSITORY_HELP)
     which = what.add_mutually_exclusive_group()
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--gpu-memory", metavar="SIZE", help="to estimate for a GPU of this memory, such as 16GB")
     _add_sizes(parser.add_argument_group("sizes"))
     _add_quantization(parser.add_argument_group("number formats and quantization"))
-    _add_vllm(parser.add_argument_group("vLLM (docs/vllm.md)"))
+    _add_vllm(parser.add_argument_group("vLLM (docs/guides/vllm.md)"))
     _add_build(parser.add_argument_group("the build (TensorRT-LLM)"))
     _add_lora(parser.add_argument_group("adapters (LoRA)"))
     _add_serving(parser.add_argument_group("serving, written into config.pbtxt (TensorRT-LLM; no rebuild)"))
@@ -145,7 +145,7 @@ def _add_quantization(group: argparse._ArgumentGroup) -> None:
         help=f"of the weights: fp8 with transformers, on a GPU that has it; with TensorRT-LLM {', '.join(BUILT)};"
         " smoothquant, int8 and int4_awq are understood too; with vLLM a value of its"
         " `quantization`. A checkpoint that is quantized already is taken as it is,"
-        " without this (docs/quantization.md)",
+        " without this (docs/reference/quantization.md)",
     )
     group.add_argument(
         "--kv-cache-dtype", choices=get_args(KvCacheDtype), help="TensorRT-LLM: auto is that of the weights"

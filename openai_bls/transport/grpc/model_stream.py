@@ -1,6 +1,6 @@
 """Streams of other Triton models over loopback gRPC: one stream per request, all over one connection.
 
-Decoupled BLS calls crash stubs (docs/architecture-triton.md), hence this way for models that send several responses.
+Decoupled BLS calls crash stubs (docs/architecture/triton.md), hence this way for models that send several responses.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def test_tritons_paths_on_the_port_of_v1(server: RunningServer) -> None:
     """The index, which is closed on Triton's own port, loads, which stay closed, and generate of the text models."""
     v1 = server.openai_url.removesuffix("/v1")
     closed = httpx.post(f"{server.http_url}/v2/repository/index", timeout=TIMEOUT)
-    guide = (ROOT / "docs" / "migrate-tensorrtllm-backend.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "guides" / "migrate-tensorrtllm-backend.md").read_text(encoding="utf-8")
     assert closed.status_code == 403
     assert f'"{closed.json()["error"].partition(",")[0]}"' in guide
     index = httpx.post(f"{v1}/v2/repository/index", timeout=TIMEOUT).json()
@@ -162,7 +162,8 @@ def test_tritons_paths_on_the_port_of_v1(server: RunningServer) -> None:
     assert raw.text.rstrip().endswith("data: [DONE]")
     own = httpx.post(f"{server.http_url}/v2/models/openai_bls/generate", json=chat, timeout=TIMEOUT)
     assert own.status_code == 500
-    assert own.json()["error"] in (ROOT / "docs" / "api-endpoints.md").read_text(encoding="utf-8").replace("\n", " ")
+    page = (ROOT / "docs" / "reference" / "api-endpoints.md").read_text(encoding="utf-8")
+    assert own.json()["error"] in page.replace("\n", " ")
 
 
 def test_v1_streams_all_the_same(server: RunningServer) -> None:

@@ -45,7 +45,8 @@ from tests.unit.deploy.support import (
 )
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-DOCS = "".join((ROOT / "docs" / f"{page}.md").read_text("utf-8") for page in ("kubernetes", "kubernetes-nodes"))
+PAGES = ("kubernetes", "kubernetes-nodes")
+DOCS = "".join((ROOT / "docs" / "operations" / f"{page}.md").read_text("utf-8") for page in PAGES)
 _SCALING = ("keda/scaledobject.yaml", "prometheus/adapter.yaml")
 SCALING = "".join((ROOT / "deploy" / name).read_text("utf-8") for name in _SCALING)
 SETTINGS = (OpenAiBlsSettings, PreprocessingSettings, TensorRtLlmSettings)

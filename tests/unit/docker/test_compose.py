@@ -165,7 +165,7 @@ def test_monitoring_is_for_this_machine_alone() -> None:
 
 
 def test_the_page_names_what_there_is() -> None:
-    text = (ROOT / "docs" / "docker.md").read_text("utf-8")
+    text = (ROOT / "docs" / "operations" / "docker.md").read_text("utf-8")
     profiles = {name for service in SERVICES.values() for name in service["profiles"]}
     commands = [command for stage in STAGES.values() for command in stage.commands if command.cmd == "ARG"]
     arguments = {word.partition("=")[0] for command in commands for word in command.value}

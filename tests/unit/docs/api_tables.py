@@ -6,7 +6,9 @@ The order of the fields is the page's. `python -m tests.unit.docs.api_tables` wr
 from __future__ import annotations
 
 import json
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec.inspect as mi
@@ -23,7 +25,8 @@ from openai_bls.api.tasks.moderations.schema import ModerationsBody
 from openai_bls.api.tasks.rerank.schema import RerankBody, ScoreBody
 from tests.unit.docs.pages import ROOT, code, text
 
-PAGES = [f"docs/{name}.md" for name in ("api", "api-tools", "api-responses", "api-endpoints", "metrics")]
+_REFERENCE = ("api-tools", "api-responses", "api-endpoints", "metrics")
+PAGES = ["docs/api.md", *(f"docs/reference/{name}.md" for name in _REFERENCE)]
 TABLES: dict[tuple[str, ...], tuple[Any, ...]] = {
     ("Both", "Chat completions only"): (ChatCompletionRequest,),
     ("Both", "Completions only"): (CompletionRequest,),
@@ -79,8 +82,10 @@ def _cell(name: str, cls: Any, page: str) -> str:
 def _link(title: str, page: str) -> str:
     """Link from `page` to the section of this title; empty if no page has one."""
     place = next((place for place in PAGES if re.search(rf"^#+ {re.escape(title)}$", text(place), re.MULTILINE)), None)
-    path = "" if place == page else str(place).removeprefix("docs/")
-    return f"[{title}]({path}#{title.lower().replace(' ', '-')})" if place else ""
+    if place is None:
+        return ""
+    path = "" if place == page else os.path.relpath(place, Path(page).parent)
+    return f"[{title}]({path}#{title.lower().replace(' ', '-')})"
 
 
 if __name__ == "__main__":

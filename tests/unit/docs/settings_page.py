@@ -1,5 +1,5 @@
-"""What is written from the structs of settings: the tables of docs/settings-reference.md, and the names that the Helm
-chart's `settings` takes. `python -m tests.unit.docs.settings_page` writes both."""
+"""What is written from the structs of settings: the tables of docs/reference/settings.md, and the names that the
+Helm chart's `settings` takes. `python -m tests.unit.docs.settings_page` writes both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings, Preprocessin
 from openai_bls.engines.registry import ENGINES
 from tests.unit.docs.pages import ROOT
 
-PAGE = ROOT / "docs" / "settings-reference.md"
+PAGE = ROOT / "docs" / "reference" / "settings.md"
 
 ENVIRONMENT_ONLY = ("api_key", "engine_key")
 

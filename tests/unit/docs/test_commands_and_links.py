@@ -22,8 +22,8 @@ def test_a_command_is_understood(page: str, command: str, tmp_path: Path, monkey
 
 def test_commands_of_every_program_were_found() -> None:
     found = {(page, (program(command) or ("",))[0]) for page, command in COMMANDS}
-    assert {("docs/vllm.md", "openai_bls"), ("docs/migrate.md", "build/engine.py")} <= found
-    assert {("docs/serving.md", "build/smoke.py"), ("docs/docker.md", "openai_bls")} <= found
+    assert {("docs/guides/vllm.md", "openai_bls"), ("docs/guides/migrate.md", "build/engine.py")} <= found
+    assert {("docs/serving.md", "build/smoke.py"), ("docs/operations/docker.md", "openai_bls")} <= found
     assert {("docs/serving.md", "openai_bls"), ("docs/models.md", "build/engine.py")} <= found
 
 
@@ -51,7 +51,7 @@ def test_a_command_that_is_not_understood_is_noticed(
 
 
 def test_the_pages_on_serving_name_every_option() -> None:
-    named = "".join(map(text, ("docs/serving.md", "docs/multi-gpu.md", "docs/security.md")))
+    named = "".join(map(text, ("docs/serving.md", "docs/operations/multi-gpu.md", "docs/operations/security.md")))
     assert {option for option in serve_options(shown=True) if "_" not in option and option != "--help"} <= {
         *re.findall(r"--[a-z][a-z-]*", named), "--tensorrt-llm-model-name",
     }  # fmt: skip

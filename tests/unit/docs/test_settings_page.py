@@ -1,4 +1,4 @@
-"""docs/settings-reference.md has every setting, in the words of the structs."""
+"""docs/reference/settings.md has every setting, in the words of the structs."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
 
 def test_links_to_files_of_the_repository(site: Path) -> None:
     """A link that leaves docs/ on GitHub leads to a page of the site."""
-    page = (site / "guards.html").read_text(encoding="utf-8")
-    assert 'href="repository/examples/guard/1/model.py.html"' in page
+    page = (site / "operations" / "guards.html").read_text(encoding="utf-8")
+    assert 'href="../repository/examples/guard/1/model.py.html"' in page
     assert "TritonPythonModel" in (site / "repository/examples/guard/1/model.py.html").read_text(encoding="utf-8")
     assert (site / "repository" / "clients" / "index.html").is_file()
 

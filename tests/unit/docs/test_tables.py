@@ -1,4 +1,4 @@
-"""Tables of docs/ that the code must match: api*.md, metrics.md, migrate*.md."""
+"""Tables of docs/ that the code must match: of the API, the metrics, and other servers' commands."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from tests.unit.docs import pages
 from tests.unit.docs.api_tables import PAGES, TABLES, rewritten
 from tests.unit.docs.pages import Row, build_options, code, rows, rows_of, serve_options
 
-MIGRATE, BACKEND = "docs/migrate.md", "docs/migrate-tensorrtllm-backend.md"
+MIGRATE, BACKEND = "docs/guides/migrate.md", "docs/guides/migrate-tensorrtllm-backend.md"
 
-# --- docs/api*.md, docs/metrics.md
+# --- docs/api*.md, docs/reference/metrics.md
 
 
 @pytest.mark.parametrize("sections", TABLES, ids=" + ".join)
@@ -62,7 +62,7 @@ def test_every_endpoint_has_its_row() -> None:
 
 
 def test_every_metric_has_its_row() -> None:
-    listed = re.findall(r"^\|.*", pages.text("docs/metrics.md"), re.MULTILINE)
+    listed = re.findall(r"^\|.*", pages.text("docs/reference/metrics.md"), re.MULTILINE)
     listed = re.findall(r"`((?:openai_bls|nv_trt_llm)_[a-z0-9_]+)`", "\n".join(listed))
     assert len(listed) == len(set(listed))
     bench = Bench()
@@ -71,7 +71,7 @@ def test_every_metric_has_its_row() -> None:
     assert set(listed) == {family.name + "_total" * (family.type == "counter") for family in families}
 
 
-# --- docs/migrate*.md: the first column is another project's, the last is ours
+# --- docs/guides/migrate*.md: the first column is another project's, the last is ours
 
 TEMPLATES: dict[str, tuple[OfficialModel, ...]] = {
     "fill_template.py: tensorrt_llm": ("tensorrt_llm",),

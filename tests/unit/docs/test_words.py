@@ -9,10 +9,7 @@ import pytest
 from tests.unit.docs.pages import PAGES, text
 
 _EVERYWHERE = r"beside|nobody|whoever"
-_PLAIN = re.compile(
-    r"README|SECURITY|docs/(adapters|batches|guides/|kubernetes|limits|multi-gpu|observability|operations|other-models|"
-    r"playground|restarts|security|serving|settings\.md|speculative-decoding|terminal)"
-)
+_PLAIN = re.compile(r"README|SECURITY|docs/(guides/|operations|reference/other-models|serving)")
 _IN_PLAIN = rf"{_EVERYWHERE}|alone|of (its|their) own|(of|by|with|from) (which|whom)|some \d"
 
 

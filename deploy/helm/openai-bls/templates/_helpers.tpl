@@ -160,7 +160,7 @@ vllm
 {{- end -}}
 {{- if eq .Values.kind "LeaderWorkerSet" -}}
 {{- if and (include "openai-bls.isMpi" .) (not .Values.multinode.sshSecret) -}}
-{{- fail "kind LeaderWorkerSet needs multinode.sshSecret, for TensorRT-LLM's ranks (docs/kubernetes-nodes.md says how to make it), or engine.process sidecar, for vLLM" -}}
+{{- fail "kind LeaderWorkerSet needs multinode.sshSecret, for TensorRT-LLM's ranks (docs/operations/kubernetes-nodes.md says how to make it), or engine.process sidecar, for vLLM" -}}
 {{- end -}}
 {{- if and .Values.multinode.sshSecret (not (include "openai-bls.isMpi" .)) -}}
 {{- fail "multinode.sshSecret is for TensorRT-LLM's ranks: vLLM's workers (engine.process sidecar) need none" -}}

@@ -1,4 +1,4 @@
-"""The table of model families, row by row, and docs/models.md and docs/quantization.md, which show it."""
+"""The table of model families, row by row, and docs/models.md and docs/reference/quantization.md, which show it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.published_models import NAMES
 
 DOCS = Path(__file__).parents[4] / "docs"
-DOC = "\n## \n".join((DOCS / page).read_text(encoding="utf-8") for page in ("models.md", "quantization.md"))
+DOC = "\n## \n".join((DOCS / page).read_text(encoding="utf-8") for page in ("models.md", "reference/quantization.md"))
 
 # Which file in published/ stands for which models of the table.
 FILES = {
@@ -205,7 +205,7 @@ def test_quantizations_that_are_not_listed() -> None:
     assert "(it lists none)" in str(quant_note(gemma3, "fp8"))
 
 
-# --- docs/models.md, docs/quantization.md
+# --- docs/models.md, docs/reference/quantization.md
 
 
 def section(title: str) -> str:

@@ -48,7 +48,7 @@ def test_what_may_be_given(version: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_files_on_the_page_may_be_given(version: str) -> None:
     """Offloading to the host's memory, LMCache and KV events among them."""
-    page = (Path(__file__).parents[5] / "docs" / "vllm.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[5] / "docs" / "guides" / "vllm.md").read_text(encoding="utf-8")
     files = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
     assert {"kv-offloading-size", "kv-transfer-config", "kv-events-config"} <= {name for one in files for name in one}
     for values in files:
