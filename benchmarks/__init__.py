@@ -6,12 +6,11 @@ are only as large as the comparison needs, and small enough that on shared cores
 ::
 
     serve_layer/            command: contenders side by side; stages, cells, goals, tables
+        older.py            command: this tree next to an older checkout
+        overload.py         command: ten times too much load, and many streams of another key
+        engine_process.py   command: cost of an engine in a separate process
     contenders/             servers that are compared, and the small Triton models of the others
     clients/                client process: requests of one run, HTTP and gRPC, what comes back, CPU time of a server
-
-    older.py                command: this tree next to an older checkout
-    overload.py             command: ten times too much load, and many streams of another key
-    engine_process.py       command: cost of an engine in a separate process
 
     gpu.py                  command: the embedded engine on GPUs, alone, behind /v1, with all that follows
     gpu_report.py           its results, held against their goals
@@ -19,14 +18,13 @@ are only as large as the comparison needs, and small enough that on shared cores
     mixed_load.py           command: the engine under random arrivals of mixed lengths
     builds.py               command: the engine in FP8, next to the checkpoint's data type
     build_report.py         what it measures of a build, and its tables
+    experts.py              command: mixtures of experts by fused kernels and by transformers' code
     speculation.py          command: the engine with and without drafts
-    copying.py              its loads on a model whose next tokens are known
-    engine.py, asking.py    an engine in this process, requests to it
-    golden.py               the demo's golden answers by such an engine
-    children.py             calls in processes of their own
-    random_checkpoint.py    checkpoints of known shapes with random weights
+    kv_offload.py           command: vLLM's KV cache beyond the GPU
+    golden.py               command: the demo's golden answers by the engine
+    images/                 commands: prompts with images, by runner and by stage
 
-    report.py               tables
-    lengths.py              lengths of prompts and outputs as users' are
-    machine.py, options.py  conditions of a run, options of commands
+    laptop.py               command: llama.cpp's own server and the engine over it, on a CPU
+
+    support/                an engine in this process, requests to it, checkpoints, conditions, options, tables
 """

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks import mixed_load
-from benchmarks.engine import Level, Variant
-from benchmarks.report import MISSING, markdown_table
+from benchmarks.support.engine import Level, Variant
+from benchmarks.support.report import MISSING, markdown_table
 
 JSON_STREAMS = 64
 _ERROR_CHARACTERS = 300

@@ -23,8 +23,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from benchmarks import lengths, mixed_load
-from benchmarks.asking import Asker, answered, greedy, random_ids
+from benchmarks import mixed_load
 from benchmarks.build_report import (
     JSON_STREAMS,
     Result,
@@ -33,13 +32,15 @@ from benchmarks.build_report import (
     load_table,
     speed_table,
 )
-from benchmarks.checkpoint_shapes import DEMO, SHAPES
-from benchmarks.children import attempt, in_child
-from benchmarks.copying import grammar_of
-from benchmarks.engine import Variant, Work, run_levels
 from benchmarks.golden import check_golden
-from benchmarks.options import levels
-from benchmarks.random_checkpoint import checkpoint_in, room_for
+from benchmarks.support import lengths
+from benchmarks.support.asking import Asker, answered, greedy, random_ids
+from benchmarks.support.checkpoint_shapes import DEMO, SHAPES
+from benchmarks.support.children import attempt, in_child
+from benchmarks.support.copying import grammar_of
+from benchmarks.support.engine import Variant, Work, run_levels
+from benchmarks.support.options import levels
+from benchmarks.support.random_checkpoint import checkpoint_in, room_for
 from openai_bls.core.checkpoint import read_json
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError, Manifest, write_manifest

@@ -24,15 +24,16 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import builds, random_checkpoint
-from benchmarks.asking import Asker, greedy
+from benchmarks import builds
 from benchmarks.build_report import Result, speed_table
-from benchmarks.checkpoint_shapes import DEMO, SHAPES, configuration
-from benchmarks.children import attempt, in_child
 from benchmarks.clients.target import prompt_text
-from benchmarks.engine import Level, Variant, Work, measured, run_level
-from benchmarks.options import levels
-from benchmarks.report import markdown_table
+from benchmarks.support import random_checkpoint
+from benchmarks.support.asking import Asker, greedy
+from benchmarks.support.checkpoint_shapes import DEMO, SHAPES, configuration
+from benchmarks.support.children import attempt, in_child
+from benchmarks.support.engine import Level, Variant, Work, measured, run_level
+from benchmarks.support.options import levels
+from benchmarks.support.report import markdown_table
 
 _ROUNDS = 12
 """Calls of a layer in a CUDA graph, each with its own choice of experts."""

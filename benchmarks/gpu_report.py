@@ -10,9 +10,9 @@ from benchmarks import build_report, mixed_load, speculation
 from benchmarks.build_report import Result
 from benchmarks.builds import FP8
 from benchmarks.clients.stats import Measurement
-from benchmarks.copying import Load
-from benchmarks.engine import Floor, Level
-from benchmarks.report import MISSING, goals_table, markdown_table
+from benchmarks.support.copying import Load
+from benchmarks.support.engine import Floor, Level
+from benchmarks.support.report import MISSING, goals_table, markdown_table
 
 MAIN = "auto"
 """Build with the engine's own choices."""

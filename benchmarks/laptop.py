@@ -32,9 +32,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from benchmarks.clients.processes import cpu_used, sample_cpu
-from benchmarks.machine import conditions
-from benchmarks.options import levels, positive
-from benchmarks.report import markdown_table
+from benchmarks.support.machine import conditions
+from benchmarks.support.options import levels, positive
+from benchmarks.support.report import markdown_table
 from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.launcher.testing import copy_models, run_server

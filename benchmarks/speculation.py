@@ -23,14 +23,14 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import copying
-from benchmarks.asking import Answer, Asker, answered
-from benchmarks.checkpoint_shapes import SHAPES
-from benchmarks.copying import Continued, Load
-from benchmarks.engine import show_log
-from benchmarks.options import positive
-from benchmarks.random_checkpoint import checkpoint_in, cycle
-from benchmarks.report import markdown_table
+from benchmarks.support import copying
+from benchmarks.support.asking import Answer, Asker, answered
+from benchmarks.support.checkpoint_shapes import SHAPES
+from benchmarks.support.copying import Continued, Load
+from benchmarks.support.engine import show_log
+from benchmarks.support.options import positive
+from benchmarks.support.random_checkpoint import checkpoint_in, cycle
+from benchmarks.support.report import markdown_table
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.embedded.speculation.draft_model import DraftModel
 from openai_bls.engines.registry import create_engine

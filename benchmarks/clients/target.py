@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 from tokenizers import Tokenizer
 
-from benchmarks import lengths
+from benchmarks.support import lengths
 
 Api = Literal["chat", "completions", "generate_stream", "grpc"]
 

@@ -12,7 +12,7 @@ import msgspec
 from tokenizers import Tokenizer
 
 from benchmarks.clients.target import Dialect, Target, grpc_target, http_target
-from benchmarks.machine import triton_version
+from benchmarks.support.machine import triton_version
 from openai_bls.core.manifest import Manifest, NullSettings, write_manifest
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.testing import RunningServer, copy_models, run_server

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from benchmarks.clients.driver import Clients, exit_on_sigterm
 from benchmarks.contenders.servers import BARE, CONTENDERS, OURS, OURS_TLS, Contender, prepare
-from benchmarks.machine import Conditions, conditions
-from benchmarks.options import levels, positive, recorded_command
-from benchmarks.report import with_section
 from benchmarks.serve_layer.cells import Results, Shape
 from benchmarks.serve_layer.goals import Goal, judge
 from benchmarks.serve_layer.stages import Session
 from benchmarks.serve_layer.summary import json_document, markdown, terminal
+from benchmarks.support.machine import Conditions, conditions
+from benchmarks.support.options import levels, positive, recorded_command
+from benchmarks.support.report import with_section
 from openai_bls.launcher.errors import LaunchError
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.clients.stats import Measurement, Spread
 from benchmarks.contenders.servers import OURS, OURS_TLS, V1
-from benchmarks.machine import Conditions
-from benchmarks.report import MISSING, compact, markdown_table, number
 from benchmarks.serve_layer.cells import Results, Shape, Stage, Value
 from benchmarks.serve_layer.goals import SCALE, Goal, cpu, rate, reference
+from benchmarks.support.machine import Conditions
+from benchmarks.support.report import MISSING, compact, markdown_table, number
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """Title, headers, rows."""

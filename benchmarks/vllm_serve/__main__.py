@@ -19,13 +19,13 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.checkpoint_shapes import DEMO, SHAPES
 from benchmarks.clients.driver import Clients, exit_on_sigterm
-from benchmarks.engine import ROOT
-from benchmarks.machine import conditions
-from benchmarks.options import levels, positive, recorded_command
-from benchmarks.random_checkpoint import checkpoint_in, room_for
-from benchmarks.report import compact, with_section
+from benchmarks.support.checkpoint_shapes import DEMO, SHAPES
+from benchmarks.support.engine import ROOT
+from benchmarks.support.machine import conditions
+from benchmarks.support.options import levels, positive, recorded_command
+from benchmarks.support.random_checkpoint import checkpoint_in, room_for
+from benchmarks.support.report import compact, with_section
 from benchmarks.vllm_serve.loads import loads
 from benchmarks.vllm_serve.report import summary
 from benchmarks.vllm_serve.servers import EMBEDDED, ONE_GPU, SERVERS, TENSOR_PARALLEL, Setup

@@ -16,7 +16,7 @@ import msgspec
 from benchmarks.clients.driver import Clients, measure
 from benchmarks.clients.stats import Measurement, nothing_measured
 from benchmarks.clients.target import Plan, words_for
-from benchmarks.machine import Conditions
+from benchmarks.support.machine import Conditions
 from benchmarks.vllm_serve.death import Death, kill_worker
 from benchmarks.vllm_serve.engine_settings import engine_settings
 from benchmarks.vllm_serve.loads import Load

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.asking import Answer, Asker
+from benchmarks.support.asking import Answer, Asker
 from openai_bls.core.engine import PrefixCacheError
 from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 from openai_bls.core.manifest import LoraSettings, Manifest, VllmRecord, write_manifest

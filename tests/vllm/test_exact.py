@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.asking import Answer, Asker
+from benchmarks.support.asking import Answer, Asker
 from openai_bls.core.engine_types import GenerationRequest, Logprobs
 from tests.vllm import cases
 from tests.vllm.conftest import LIMIT_S, Served

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from safetensors.torch import load_file, save_file
 
-from benchmarks.asking import Asker
+from benchmarks.support.asking import Asker
 from openai_bls.builder.vllm.self_test import ask_with_images
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
 from openai_bls.core.manifest import EngineLoadError, Manifest, VllmRecord, write_manifest

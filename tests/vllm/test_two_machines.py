@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.asking import Asker
+from benchmarks.support.asking import Asker
 from openai_bls.launcher.tritonserver.ports import lease_ports
 from openai_bls.transport.engine_process.address import parse
 from openai_bls.transport.engine_process.engine import ProcessEngine

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.asking import Asker
+from benchmarks.support.asking import Asker
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.loading import arguments

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks import image_runners
-from benchmarks.asking import Asker
-from benchmarks.engine import ROOT, Work, floor, run_levels
+from benchmarks.images import runners as image_runners
+from benchmarks.support.asking import Asker
+from benchmarks.support.engine import ROOT, Work, floor, run_levels
 from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.engines.registry import create_engine
 

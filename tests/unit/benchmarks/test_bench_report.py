@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report
 from benchmarks.contenders.servers import word_token_ids
+from benchmarks.support import report
 
 
 def test_sections_are_appended_then_rewritten() -> None:

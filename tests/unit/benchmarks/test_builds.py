@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import lengths
 from benchmarks.build_report import Result, json_table, load_table, speed_table
 from benchmarks.builds import FP8, Build, Plan, measure, outcome
-from benchmarks.engine import Level, Variant
-from benchmarks.random_checkpoint import write
+from benchmarks.support import lengths
+from benchmarks.support.engine import Level, Variant
+from benchmarks.support.random_checkpoint import write
 from openai_bls.core.manifest import load_manifest
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.children import attempt, in_child
+from benchmarks.support.children import attempt, in_child
 
 
 def counting(last: int, then: str) -> Iterator[int]:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import experts
 from benchmarks.build_report import Result
-from benchmarks.engine import Level, Variant
+from benchmarks.support.engine import Level, Variant
 from openai_bls.embedded.model import model_loader
 
 

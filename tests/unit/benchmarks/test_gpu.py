@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.build_report import Result
 from benchmarks.builds import FP8
-from benchmarks.copying import Load
-from benchmarks.engine import Floor, Level, Variant
 from benchmarks.gpu import Session, Stage, parser
 from benchmarks.gpu_report import MAIN, NGRAMS, Results, goals, summary
 from benchmarks.mixed_load import Rate
+from benchmarks.support.copying import Load
+from benchmarks.support.engine import Floor, Level, Variant
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from benchmarks.checkpoint_shapes import SHAPES, stored_bytes, tensor_shapes
-from benchmarks.random_checkpoint import checkpoint_in, cycle, write
+from benchmarks.support.checkpoint_shapes import SHAPES, stored_bytes, tensor_shapes
+from benchmarks.support.random_checkpoint import checkpoint_in, cycle, write
 
 
 def test_both_kinds_share_their_layers(tmp_path: Path) -> None:

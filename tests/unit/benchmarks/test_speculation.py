@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from benchmarks import copying
-from benchmarks.copying import Load
 from benchmarks.speculation import main, table
+from benchmarks.support import copying
+from benchmarks.support.copying import Load
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
 
 REQUEST = GenerationRequest(0, [5, 6], 9, SamplingParams(temperature=0))

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.checkpoint_shapes import DEMO
 from benchmarks.clients.driver import Clients
 from benchmarks.clients.stats import Measurement
 from benchmarks.clients.target import Arrivals, Plan, bodies, http_target
-from benchmarks.machine import Conditions
+from benchmarks.support.checkpoint_shapes import DEMO
+from benchmarks.support.machine import Conditions
 from benchmarks.vllm_serve.__main__ import engine_arguments, main, parse, record
 from benchmarks.vllm_serve.engine_settings import differences, engine_settings
 from benchmarks.vllm_serve.loads import json_schema, loads

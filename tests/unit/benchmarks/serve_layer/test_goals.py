@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from benchmarks.clients.stats import Measurement, nothing_measured
-from benchmarks.machine import Conditions
 from benchmarks.serve_layer.cells import Cell, Results
 from benchmarks.serve_layer.goals import Goal, judge
 from benchmarks.serve_layer.summary import json_document, markdown, tables, terminal
+from benchmarks.support.machine import Conditions
 from tests.unit.benchmarks.serve_layer.bench_results import SHAPE, good_results, made_up
 
 _MADE = Conditions("python -m benchmarks.serve_layer", "2026-01-02T03:04Z", 2, "A CPU", 0.5, {"Python": "3.11"})

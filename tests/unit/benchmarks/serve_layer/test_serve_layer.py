@@ -11,13 +11,13 @@ from benchmarks.clients.driver import Clients
 from benchmarks.clients.stats import nothing_measured
 from benchmarks.clients.target import http_target
 from benchmarks.contenders.servers import V1, Contender, Running, Setup
-from benchmarks.machine import conditions
-from benchmarks.options import recorded_command
 from benchmarks.serve_layer import __main__ as serve_layer
 from benchmarks.serve_layer import stages
 from benchmarks.serve_layer.cells import Cell, Results
 from benchmarks.serve_layer.goals import judge
 from benchmarks.serve_layer.stages import Session
+from benchmarks.support.machine import conditions
+from benchmarks.support.options import recorded_command
 from tests.unit.benchmarks.clients.bench_stub import stub_server
 from tests.unit.benchmarks.serve_layer.bench_results import SHAPE, good_results
 

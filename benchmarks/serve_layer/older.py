@@ -1,4 +1,4 @@
-"""The serving layer of this tree and that of an older one: `python -m benchmarks.older FOLDER`.
+"""The serving layer of this tree and that of an older one: `python -m benchmarks.serve_layer.older FOLDER`.
 
 FOLDER is a checkout with a `.venv` and a built engine (`make engine`). Two servers with the null engine share one core,
 the client has another. Streamed chats and completions on /v1 go to both in turn, round after round, with answers of 128
@@ -22,13 +22,13 @@ from typing import Literal
 from benchmarks.clients.driver import Clients, ProbeError, exit_on_sigterm, measure, warm_up
 from benchmarks.clients.target import Api, Plan, http_target, words_for
 from benchmarks.contenders.servers import prepare
-from benchmarks.machine import conditions
-from benchmarks.options import levels, positive
-from benchmarks.report import markdown_table
+from benchmarks.support.machine import conditions
+from benchmarks.support.options import levels, positive
+from benchmarks.support.report import markdown_table
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.testing import run_server
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 _ENGINE = {"OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS": "0"}
 # `openai_bls.launch` is what `openai_bls.launcher` was called before.
 _OTHER = """
@@ -93,7 +93,7 @@ def table(figures: Figures) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.older", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serve_layer.older", description=__doc__)
     parser.add_argument("folder", type=Path, help="the older checkout")
     parser.add_argument("--streams", type=levels, default=(64, 16, 1), help="with commas between (64,16,1)")
     parser.add_argument("--rounds", type=positive, default=5, help="default %(default)s")

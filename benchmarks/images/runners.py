@@ -1,6 +1,6 @@
 """Prompts with images and of text alone on the embedded engine, by both of its runners.
 
-`python -m benchmarks.image_runners`: requests have a picture each, one picture for all, or as many tokens of text; end
+`python -m benchmarks.images.runners`: requests have a picture each, one picture for all, or as many tokens of text; end
 tokens end nothing. The runners are loaded in turn and round after round. Prints a table in Markdown: medians over the
 rounds.
 """
@@ -15,11 +15,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.asking import Asker
-from benchmarks.engine import ROOT, Level, gpu_versions, measured, show_log
-from benchmarks.machine import conditions
-from benchmarks.options import levels, positive
-from benchmarks.report import markdown_table
+from benchmarks.support.asking import Asker
+from benchmarks.support.engine import ROOT, Level, gpu_versions, measured, show_log
+from benchmarks.support.machine import conditions
+from benchmarks.support.options import levels, positive
+from benchmarks.support.report import markdown_table
 from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
@@ -96,7 +96,7 @@ def table(rounds: dict[str, list[dict[tuple[str, int], Level]]]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.image_runners", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.images.runners", description=__doc__)
     parser.add_argument("--model", default=str(ROOT / "demo" / "vision-checkpoint"), help="a model that takes images")
     parser.add_argument("--streams", type=levels, default=(1, 8), help="requests at a time, with commas between")
     parser.add_argument("--tokens", type=positive, default=64, help="tokens of an answer")
@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> None:
         for number in range(plan.rounds):
             for runner in RUNNERS if number % 2 == 0 else reversed(RUNNERS):
                 rounds[runner].append(run(repository / "tensorrt_llm" / "1", runner, plan))
-    print(conditions("python -m benchmarks.image_runners", gpu_versions()), file=sys.stderr)
+    print(conditions("python -m benchmarks.images.runners", gpu_versions()), file=sys.stderr)
     print(table(rounds))
 
 

@@ -1,4 +1,4 @@
-"""Cost of an image by stages: `python -m benchmarks.image_stages`.
+"""Cost of an image by stages: `python -m benchmarks.images.stages`.
 
 Prints a table in Markdown, in milliseconds of CPU time, the best of all rounds, of each stage by itself: base64 lifted
 out of the body, decoding in a process apart, the hash that is a part of it, the exchange, the model's processor and its
@@ -26,8 +26,8 @@ import torch
 from PIL import Image as PillowImage
 from transformers import AutoModelForImageTextToText
 
-from benchmarks.options import positive
-from benchmarks.report import markdown_table
+from benchmarks.support.options import positive
+from benchmarks.support.report import markdown_table
 from openai_bls.api.common.lifted import lifted
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest
 from openai_bls.core.media import Image, MediaPrompt
@@ -37,7 +37,7 @@ from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.server import ExchangeServer
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 _SIZES = ((48, 48), (1024, 768))
 _MAX_PIXELS = 16 << 20
 _REPEATS = 10
@@ -149,7 +149,7 @@ def stages(rounds: int, checkpoint: Path, width: int, height: int) -> dict[str, 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it, and print the tables."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.image_stages", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.images.stages", description=__doc__)
     parser.add_argument("--checkpoint", type=Path, default=_ROOT / "demo" / "vision-checkpoint", help="one that sees")
     parser.add_argument("--rounds", type=positive, default=9, help="of each figure (9)")
     options = parser.parse_args(arguments)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-DEMO = Path(__file__).resolve().parent.parent / "demo" / "checkpoint"
+DEMO = Path(__file__).resolve().parents[2] / "demo" / "checkpoint"
 
 Tensors = Iterator[tuple[str, tuple[int, ...]]]
 """Names and shapes, in the order of the layers."""

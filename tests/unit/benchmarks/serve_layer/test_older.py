@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.older import main, table
+from benchmarks.serve_layer.older import main, table
 
 
 def test_ratios_are_of_the_same_round() -> None:

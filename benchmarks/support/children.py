@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.engine import show_log
+from benchmarks.support.engine import show_log
 
 
 def in_child(

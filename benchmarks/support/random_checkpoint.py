@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from benchmarks.checkpoint_shapes import DEMO, FAMILIES, SHAPES, configuration, stored_bytes, tensor_shapes
+from benchmarks.support.checkpoint_shapes import DEMO, FAMILIES, SHAPES, configuration, stored_bytes, tensor_shapes
 
 if TYPE_CHECKING:
     import torch

@@ -1,4 +1,4 @@
-"""Overload and fairness, in one run: `python -m benchmarks.overload`.
+"""Overload and fairness, in one run: `python -m benchmarks.serve_layer.overload`.
 
 The engine is the null engine at a pace, with a delay of first tokens, as prompts would be. Goodput:
 requests arrive at random (open loop, no retries) at the rate that the server was measured to have and at ten times
@@ -28,13 +28,13 @@ import msgspec
 from benchmarks.clients.driver import exit_on_sigterm
 from benchmarks.clients.processes import CpuSample, cpu_used, sample_cpu
 from benchmarks.contenders.servers import prepare
-from benchmarks.machine import conditions
-from benchmarks.options import positive
-from benchmarks.report import markdown_table
+from benchmarks.support.machine import conditions
+from benchmarks.support.options import positive
+from benchmarks.support.report import markdown_table
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.testing import RunningServer, run_server
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 KEYS = "alone: alone\nmany: many\n"
 _FAIRNESS_PACE = {"STEP": 30, "FIRST_TOKEN": 100}
 _GOODPUT_PACE = {"STEP": 10, "FIRST_TOKEN": 50}
@@ -320,7 +320,7 @@ def _median(ratios: Sequence[float]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.overload", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serve_layer.overload", description=__doc__)
     parser.add_argument("--batch", type=positive, default=64, help="sequences of the engine (default %(default)s)")
     parser.add_argument(
         "--goodput-batch",

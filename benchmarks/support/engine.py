@@ -22,11 +22,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from benchmarks.asking import Asker, greedy, random_ids
 from benchmarks.clients.stats import percentile_ms
+from benchmarks.support.asking import Asker, greedy, random_ids
 from openai_bls.core.engine_types import GenerationRequest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)

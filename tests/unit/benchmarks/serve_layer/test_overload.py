@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from benchmarks.overload import Answer, Load, Round, fairness_table, goodput_table
+from benchmarks.serve_layer.overload import Answer, Load, Round, fairness_table, goodput_table
 
 
 def load(rate: float, good: int, late: int = 0, refused: int = 0, *, slow: int = 0, cpu_s: float = 0.0) -> Load:

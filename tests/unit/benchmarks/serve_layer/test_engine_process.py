@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from benchmarks.engine_process import steps_of, table
+from benchmarks.serve_layer.engine_process import steps_of, table
 
 
 def test_differences_are_of_the_same_round() -> None:

@@ -1,4 +1,4 @@
-"""Cost of an engine's own process, side by side with none: `python -m benchmarks.engine_process`.
+"""Cost of an engine's own process, side by side with none: `python -m benchmarks.serve_layer.engine_process`.
 
 Two servers at a time have the same null engine, one in the process of `tensorrt_llm`, the other in a process of its own
 (`engine_python`). Streamed chats on /v1 go to both in turn, round after round: first with an engine that is as fast as
@@ -23,13 +23,13 @@ from pathlib import Path
 from benchmarks.clients.driver import Clients, ProbeError, exit_on_sigterm, measure, warm_up
 from benchmarks.clients.target import Plan, http_target, words_for
 from benchmarks.contenders.servers import Setup, prepare
-from benchmarks.machine import conditions
-from benchmarks.options import levels, positive
-from benchmarks.report import markdown_table
+from benchmarks.support.machine import conditions
+from benchmarks.support.options import levels, positive
+from benchmarks.support.report import markdown_table
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.testing import RunningServer, run_server
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 _SIDES: dict[str, dict[str, str]] = {"in process": {}, "own process": {"OPENAI_BLS_ENGINE_PYTHON": sys.executable}}
 _STEPS = "openai_bls_engine_steps_total"
 # Seconds after which the engine's load has reached the metrics.
@@ -160,7 +160,7 @@ def table(throughput: Figures, cost: Figures, engine_cost: Figures) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine_process", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serve_layer.engine_process", description=__doc__)
     parser.add_argument("--streams", type=levels, default=(1, 64, 512), help="with commas between (1,64,512)")
     parser.add_argument("--rounds", type=positive, default=5, help="default %(default)s")
     parser.add_argument("--seconds", type=float, default=3.0, help="for a cell (default %(default)s)")

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.asking import GREEDY
+from benchmarks.support.asking import GREEDY
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, Grammar, SamplingParams
 from openai_bls.output import structured
 

@@ -1,0 +1,1 @@
+"""Benchmarks of prompts with images."""

@@ -1,0 +1,1 @@
+"""What several benchmarks use: an engine in this process, its checkpoints, conditions, options and tables."""
