@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import ssl
 from pathlib import Path
 
@@ -24,6 +25,10 @@ settings.load_profile("any machine")
 # Clients of httpx and openai read all of the machine's certificates as they are made: 25 ms, more than the one request
 # that many are made for. Here they share what has been read.
 ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]
+
+# What a shell without job control starts in the background ignores Ctrl-C, and so would the programs of the tests.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TRITON = Path(__file__).parent / "triton"
 # Files of tests/vllm that share no engine with the others.
