@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import threading
 from collections.abc import Callable
 
 from openai_bls.transport.ipc.server import Connection
@@ -36,34 +37,72 @@ def say_goodbye(channel: socket.socket) -> None:
         channel.sendall(_GOODBYE)
 
 
-def receive(channel: socket.socket, connect: Callable[[socket.socket], Connection]) -> None:
-    """Take in connections until the channel ends, and then hang up on them.
+class Handovers:
+    """Handovers to this process.
 
     Args:
-        channel: a Unix socket; closed at the end.
         connect: serves a connection.
     """
-    taken: list[Connection] = []
-    orderly = False
-    with channel:
-        while True:
-            try:
-                # Not inherited by processes that the engine starts: they would keep it open.
-                data, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
-            except OSError as error:
-                logger.warning("connections are not handed over any more: %s", error)
-                break
-            for descriptor in descriptors:
-                taken = [connection for connection in taken if connection.alive]
-                taken.append(connect(socket.socket(fileno=descriptor)))
-            if not data or data == _GOODBYE:
-                orderly = bool(data)
-                break
-    for connection in taken:
-        if orderly:
-            connection.close()
-        else:
-            connection.abandon()
-    if orderly:
+
+    def __init__(self, connect: Callable[[socket.socket], Connection]) -> None:
+        self._connect = connect
+        self._open: dict[socket.socket, threading.Event] = {}
+        """Channels, and whether all that came over them has been hung up on."""
+
+    def receive(self, channel: socket.socket) -> None:
+        """Take in connections until the channel ends, and then hang up on them.
+
+        Args:
+            channel: a Unix socket; closed at the end.
+        """
+        over = self._open[channel] = threading.Event()
+        try:
+            self._receive(channel)
+        finally:
+            del self._open[channel]
+            over.set()
+
+    def settle(self) -> None:
+        """Wait until those whose other end has gone are over.
+
+        A process that dies takes this one along. Its connections must have broken off by then: a goodbye that this
+        process says to all when it ends would tell that nothing has died.
+        """
+        for channel, over in list(self._open.items()):
+            if _has_ended(channel):
+                over.wait()
+
+    def _receive(self, channel: socket.socket) -> None:
+        taken: list[Connection] = []
+        orderly = False
+        with channel:
+            while True:
+                try:
+                    # Not inherited by processes that the engine starts: they would keep it open.
+                    data, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+                except OSError as error:
+                    logger.warning("connections are not handed over any more: %s", error)
+                    break
+                for descriptor in descriptors:
+                    taken = [connection for connection in taken if connection.alive]
+                    taken.append(self._connect(socket.socket(fileno=descriptor)))
+                if not data or data == _GOODBYE:
+                    orderly = bool(data)
+                    break
         for connection in taken:
-            connection.join()
+            if orderly:
+                connection.close()
+            else:
+                connection.abandon()
+        if orderly:
+            for connection in taken:
+                connection.join()
+
+
+def _has_ended(channel: socket.socket) -> bool:
+    try:
+        return channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) in (b"", _GOODBYE)
+    except BlockingIOError:
+        return False
+    except OSError:  # closed here, as it has ended
+        return True

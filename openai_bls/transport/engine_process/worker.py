@@ -64,6 +64,7 @@ class Worker:
     def __init__(self, options: Namespace) -> None:
         self._options = options
         self._exchange = ExchangeServer(None, options.supervised or 0)
+        self._handovers = handover.Handovers(self._exchange.connect)
         self._state = EngineState()
         self._told_to_end = threading.Event()
         self._loading = True
@@ -96,6 +97,7 @@ class Worker:
                 _leave(FAILED)
         listener.close()
         engine.close()
+        self._handovers.settle()
         self._exchange.close()
         _leave(0)
 
@@ -134,7 +136,7 @@ class Worker:
 
     def _serve(self, role: Role, connection: socket.socket) -> None:
         if role == "handover":
-            handover.receive(connection, self._exchange.connect)
+            self._handovers.receive(connection)
         else:
             self._exchange.connect(connection)
 

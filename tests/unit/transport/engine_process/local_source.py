@@ -77,7 +77,7 @@ class LocalSource:
             self._connections.append(exchange.connect(accepted))
             return self._connections[-1]
 
-        threading.Thread(target=handover.receive, args=(taken, connect), daemon=True).start()
+        threading.Thread(target=handover.Handovers(connect).receive, args=[taken], daemon=True).start()
         with self.opened:
             self.engines.append(engine)
             self.opened.notify_all()
