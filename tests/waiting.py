@@ -1,4 +1,4 @@
-"""Waiting for what a running server does or says, and streams of a server that have begun."""
+"""Waiting for what a server or a program does or says, and streams of a server that have begun."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -54,6 +55,16 @@ CHAT_TEMPLATE = (
     "{% if thinking is defined %}{{ thinking }}{% endif %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    turns = 0
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        # Mostly it takes a few turns of the loop.
+        turns += 1
+        await asyncio.sleep(0 if turns < 50 else 0.001)
 
 
 @cache

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.unit.api.http_support import over_socket, until
-from tests.unit.core_support import Bench, events
+from tests.unit.api.http_support import over_socket
+from tests.unit.core_support import Bench, events, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 CHAT_TEXT = json.dumps(CHAT).encode()

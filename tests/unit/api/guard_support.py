@@ -13,8 +13,8 @@ from starlette.applications import Starlette
 
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.transport.model_calls import Array, Arrays
-from tests.unit.api.http_support import application, until
-from tests.unit.core_support import WAIT_S, Answered, Bench, ask
+from tests.unit.api.http_support import application
+from tests.unit.core_support import WAIT_S, Answered, Bench, ask, until
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
 CHAT_PATH = "/v1/chat/completions"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,22 +15,12 @@ from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.tls_files import TlsFiles
 from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
-from tests.unit.core_support import WAIT_S, Answered, App, Bench, FakeEngineClient, ask, free_port
+from tests.unit.core_support import WAIT_S, Answered, App, Bench, FakeEngineClient, ask, free_port, until
 
 
 def application(bench: Bench) -> Starlette:
     """For the running event loop."""
     return create_app(bench.service, WriteBatcher(asyncio.get_running_loop()))
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    turns = 0
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        # Mostly it takes a few turns of the loop.
-        turns += 1
-        await asyncio.sleep(0 if turns < 50 else 0.001)
 
 
 def asked(

@@ -11,8 +11,8 @@ from openai_bls.core.engine import EngineStats
 from openai_bls.core.engine_types import PromptResult
 from openai_bls.transport.ipc.link import PartState
 from tests.unit.api.connections import CHAT, STREAM_TEXT, Client, connected
-from tests.unit.api.http_support import asked, over_socket, until
-from tests.unit.core_support import Answered, Bench, events
+from tests.unit.api.http_support import asked, over_socket
+from tests.unit.core_support import Answered, Bench, events, until
 
 STREAM = {**CHAT, "stream": True}
 

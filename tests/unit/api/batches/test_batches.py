@@ -12,8 +12,8 @@ import pytest
 from openai_bls.api.batches import lines, validation
 from openai_bls.api.batches.records import BatchRecord
 from tests.unit.api.batches.support import BATCH, ID, jsonl, request, requests, served
-from tests.unit.api.http_support import application, until
-from tests.unit.core_support import Bench
+from tests.unit.api.http_support import application
+from tests.unit.core_support import Bench, until
 
 
 async def test_a_batch(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from openai.types import FileDeleted, FileObject
 from openai_bls.api.batches import files
 from openai_bls.api.batches.folder import Folder
 from tests.unit.api.batches.support import ID, served
-from tests.unit.api.http_support import until
+from tests.unit.core_support import until
 
 
 async def test_files(tmp_path: Path) -> None:

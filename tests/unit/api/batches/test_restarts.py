@@ -16,7 +16,7 @@ from openai_bls.api.batches import lines, runner
 from openai_bls.api.batches.folder import Folder
 from openai_bls.api.batches.records import KEPT_S, BatchRecord
 from tests.unit.api.batches.support import ID, jsonl, request, requests, served
-from tests.unit.api.http_support import until
+from tests.unit.core_support import until
 
 
 async def test_a_batch_goes_on_after_its_server_has_ended(tmp_path: Path) -> None:

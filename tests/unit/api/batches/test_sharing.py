@@ -13,7 +13,7 @@ import pytest
 from openai_bls.api.batches import endpoints, runner
 from openai_bls.core.errors import OverloadedError, RateLimitError
 from tests.unit.api.batches.support import BATCH, Place, Stats, request, requests, served
-from tests.unit.api.http_support import until
+from tests.unit.core_support import until
 
 
 def keys(folder: Path, *named: str) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 from openai_bls.api.batches.window import Window
-from tests.unit.api.http_support import until
+from tests.unit.core_support import until
 
 
 async def test_a_window_shrinks_to_what_there_was_room_for_and_grows_again() -> None:

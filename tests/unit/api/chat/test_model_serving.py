@@ -29,8 +29,8 @@ from tests.unit.api.chat.chat_model_support import (
     streamed,
 )
 from tests.unit.api.guard_support import as_response
-from tests.unit.api.http_support import application, asked, until
-from tests.unit.core_support import Bench, FakeSink, ask, request_context
+from tests.unit.api.http_support import application, asked
+from tests.unit.core_support import Bench, FakeSink, ask, request_context, until
 from tests.unit.task_support import model
 
 

@@ -15,7 +15,8 @@ from openai_bls.api.http.body_budget import BodyBudget
 from openai_bls.api.http.bounded_connection import MAX_HEAD_BYTES, MAX_PIPELINED, BoundedConnection
 from openai_bls.core import memory
 from tests.unit.api.connections import CHAT, CHAT_TEXT, VERSION, Client, answered, connected, generated
-from tests.unit.api.http_support import over_socket, until
+from tests.unit.api.http_support import over_socket
+from tests.unit.core_support import until
 
 CHUNKED = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from openai_bls.api.http.event_stream import DONE, KEEP_ALIVE, EventStream
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import EngineError
-from tests.unit.api.http_support import until
-from tests.unit.core_support import WAIT_S, events
+from tests.unit.core_support import WAIT_S, events, until
 
 NEVER = 3600.0
 

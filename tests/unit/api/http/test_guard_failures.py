@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.unit.api.guard_support import CHAT, CHAT_PATH, Place, as_response, place
-from tests.unit.api.http_support import Leaving, given_up, until
-from tests.unit.core_support import WAIT_S, ask, usage_body
+from tests.unit.api.http_support import Leaving, given_up
+from tests.unit.core_support import WAIT_S, ask, until, usage_body
 
 
 @pytest.fixture

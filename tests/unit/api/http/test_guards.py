@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from tests.unit.api.guard_support import CHAT, CHAT_PATH, Place, as_response, place, refusal
-from tests.unit.api.http_support import until
 from tests.unit.api.responses.responses_support import call_text
-from tests.unit.core_support import WAIT_S, ask, events, usage_body
+from tests.unit.core_support import WAIT_S, ask, events, until, usage_body
 from tests.unit.task_support import model
 
 # Path and body of every endpoint that generates.

@@ -9,8 +9,8 @@ import pytest
 
 from openai_bls.core.engine import EngineStats
 from tests.unit.api.connections import CHAT
-from tests.unit.api.http_support import application, until
-from tests.unit.core_support import EOS, Answered, Bench, ask, engine_info
+from tests.unit.api.http_support import application
+from tests.unit.core_support import EOS, Answered, Bench, ask, engine_info, until
 
 STATS = EngineStats(3, 2, 0.25, 9, 40, kv_blocks=400, kv_block_size=32)
 HEADER = "endpoint-load-metrics"

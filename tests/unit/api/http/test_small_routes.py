@@ -7,8 +7,8 @@ from pathlib import Path
 
 from openai_bls import __version__
 from openai_bls.core.errors import InvalidRequestError
-from tests.unit.api.http_support import application, asked, until
-from tests.unit.core_support import Bench, ask, engine_info
+from tests.unit.api.http_support import application, asked
+from tests.unit.core_support import Bench, ask, engine_info, until
 
 
 def test_metrics_need_no_key_and_tell_of_requests_and_refusals() -> None:

@@ -11,8 +11,8 @@ import pytest
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.uvicorn_server import HttpServer
 from tests.unit.api.connections import CHAT, STREAM_TEXT, Client, connected, streamed_to_a_slow_reader
-from tests.unit.api.http_support import application, until
-from tests.unit.core_support import EOS, WAIT_S, Bench, free_port
+from tests.unit.api.http_support import application
+from tests.unit.core_support import EOS, WAIT_S, Bench, free_port, until
 
 STREAM = {**CHAT, "stream": True}
 

@@ -31,8 +31,8 @@ from openai_bls.core.keys import watched_files
 from openai_bls.core.settings import OpenAiBlsSettings
 from tests.certificates import Authority
 from tests.unit.api.connections import STREAM_TEXT, VERSION, Client, connected, streamed_to_a_slow_reader
-from tests.unit.api.http_support import over_socket, served, until
-from tests.unit.core_support import Bench
+from tests.unit.api.http_support import over_socket, served
+from tests.unit.core_support import Bench, until
 
 
 @pytest.fixture

@@ -21,8 +21,7 @@ from openai_bls.api.responses.conversations.store import ConversationStore
 from openai_bls.api.responses.endpoints import ENDPOINTS, ResponsesHandlers
 from openai_bls.api.responses.store import ResponseStore
 from openai_bls.output.detect import detect
-from tests.unit.api.http_support import until
-from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, ask
+from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, ask, until
 
 PATH = "/v1/responses"
 THINKS_AND_CALLS = detect(None, tool_call_parser="hermes", reasoning_parser="think")

@@ -13,9 +13,9 @@ from openai.types.responses import Response
 from openai_bls.api.responses.recording import Recording
 from openai_bls.core.errors import InvalidRequestError
 from tests.unit.api.guard_support import as_response
-from tests.unit.api.http_support import Leaving, until
+from tests.unit.api.http_support import Leaving
 from tests.unit.api.responses.responses_support import PATH, Client, Place, Reply, checked
-from tests.unit.core_support import EOS, Bench, FakeSink
+from tests.unit.core_support import EOS, Bench, FakeSink, until
 
 BACKGROUND = {"input": "hi", "background": True}
 

@@ -13,9 +13,8 @@ from openai.types.conversations import Conversation, ConversationDeletedResource
 
 from openai_bls.api.responses.conversations.store import ConversationStore
 from openai_bls.core.errors import InvalidRequestError
-from tests.unit.api.http_support import until
 from tests.unit.api.responses.responses_support import PATH, Client, Place, checked
-from tests.unit.core_support import EOS, Bench
+from tests.unit.core_support import EOS, Bench, until
 
 CONVERSATIONS = "/v1/conversations"
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.api.http_support import until
 from tests.unit.api.responses.responses_support import PATH, Client, Place
-from tests.unit.core_support import EOS, Bench
+from tests.unit.core_support import EOS, Bench, until
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
-from tests.unit.api.http_support import application, asked, refused, until
-from tests.unit.core_support import EOS, VOCAB_SIZE, Bench, ask, engine_info, tiny_tokenizer, token_ids
+from tests.unit.api.http_support import application, asked, refused
+from tests.unit.core_support import EOS, VOCAB_SIZE, Bench, ask, engine_info, tiny_tokenizer, token_ids, until
 
 TOKENIZE, DETOKENIZE = "/v1/tokenize", "/v1/detokenize"
 USER = {"role": "user", "content": "hi 你好"}

@@ -18,8 +18,7 @@ from openai_bls.core.errors import OverloadedError
 from openai_bls.transport.grpc import client as client_module
 from openai_bls.transport.grpc.client import GrpcEngineClient
 from openai_bls.transport.grpc.decoding import UNAVAILABLE
-from tests.unit.api.http_support import until
-from tests.unit.core_support import WAIT_S
+from tests.unit.core_support import WAIT_S, until
 from tests.unit.transport.grpc.test_description import write_engine
 
 

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.transport.grpc.decoding import UNAVAILABLE
-from tests.unit.api.http_support import until
+from tests.unit.core_support import until
 from tests.unit.transport.grpc.test_client import Listener, Model, World, folder, response, running, w
 
 __all__ = ["folder", "w"]

@@ -15,8 +15,7 @@ from openai_bls.core.errors import OverloadedError
 from openai_bls.transport.ipc import link as link_module
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.server import ExchangeServer
-from tests.unit.api.http_support import until
-from tests.unit.core_support import WAIT_S, FakeEngine, engine_info, exchange_address
+from tests.unit.core_support import WAIT_S, FakeEngine, engine_info, exchange_address, until
 
 
 class World:

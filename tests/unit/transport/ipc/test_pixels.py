@@ -14,8 +14,7 @@ from openai_bls.core.media import Image, MediaPrompt
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import ClientFrame, Frames, ServerFrame, pack
 from openai_bls.transport.ipc.pixel_sender import PIECE_BYTES
-from tests.unit.api.http_support import until
-from tests.unit.core_support import engine_info, exchange_address
+from tests.unit.core_support import engine_info, exchange_address, until
 from tests.unit.transport.ipc.test_exchange import Listener, running
 
 ID_BASE = 1 << 32

@@ -22,8 +22,7 @@ from openai_bls.transport.ipc.prompts import (
     SlowPromptError,
     encode_request,
 )
-from tests.unit.api.http_support import until
-from tests.unit.core_support import WAIT_S, exchange_address
+from tests.unit.core_support import WAIT_S, exchange_address, until
 
 
 class World:

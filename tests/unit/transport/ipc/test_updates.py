@@ -17,8 +17,7 @@ from openai_bls.transport.ipc import frames
 from openai_bls.transport.ipc import server as server_module
 from openai_bls.transport.ipc.frames import Frames, ServerFrame
 from openai_bls.transport.ipc.server import ExchangeServer
-from tests.unit.api.http_support import until
-from tests.unit.core_support import WAIT_S, FakeEngine, exchange_address
+from tests.unit.core_support import WAIT_S, FakeEngine, exchange_address, until
 from tests.unit.transport.ipc.test_exchange import World, world
 
 __all__ = ["world"]

@@ -16,8 +16,7 @@ from openai_bls.transport.model_calls import (
     ModelUnavailableError,
 )
 from openai_bls.triton_models.bls.calls import MAX_CALLS, MAX_CALLS_PER_MODEL, BlsCalls
-from tests.unit.api.http_support import until
-from tests.unit.core_support import WAIT_S
+from tests.unit.core_support import WAIT_S, until
 
 X = {"X": np.array([1], np.int32)}
 LONG = WAIT_S

@@ -15,8 +15,7 @@ from openai_bls.core.errors import ApiError, EngineError
 from openai_bls.core.usage import Usage
 from openai_bls.triton_models.endpoint import response_sender
 from openai_bls.triton_models.endpoint.response_sender import ResponseSender, SenderThreads, Throttle
-from tests.unit.api.http_support import until
-from tests.unit.core_support import WAIT_S, FakeReply
+from tests.unit.core_support import WAIT_S, FakeReply, until
 
 
 class HeldReply(FakeReply):

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from openai_bls.triton_models.server.drain import DrainGuard
-from tests.unit.api.http_support import until
-from tests.unit.core_support import WAIT_S, free_port
+from tests.unit.core_support import WAIT_S, free_port, until
 
 
 class FrontEnd:

@@ -12,8 +12,8 @@ import pytest
 
 from openai_bls.api.common.bodies import MAX_INPUTS
 from openai_bls.core.engine_types import GenerationRequest, PromptRequest, PromptResult
-from tests.unit.api.http_support import application, asked, given_up, refused, until
-from tests.unit.core_support import VOCAB_SIZE, WAIT_S, Answered, Bench, ask, engine_info, token_ids
+from tests.unit.api.http_support import application, asked, given_up, refused
+from tests.unit.core_support import VOCAB_SIZE, WAIT_S, Answered, Bench, ask, engine_info, token_ids, until
 
 PATH = "/v1/embeddings"
 VECTOR = [0.6, -0.8, 1e-7]
