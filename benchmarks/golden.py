@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.support import ROOT
 from benchmarks.support.asking import Asker
 from benchmarks.support.checkpoint_shapes import DEMO
-from benchmarks.support.engine import ROOT
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.transport.engine_process.loading import load_engine

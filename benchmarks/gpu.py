@@ -31,10 +31,11 @@ from benchmarks.builds import FP8, Build
 from benchmarks.clients.driver import Clients, measure, warm_up
 from benchmarks.clients.target import Plan, http_target, words_for
 from benchmarks.gpu_report import MAIN, NGRAMS, Results, summary
+from benchmarks.support import ROOT
 from benchmarks.support.checkpoint_shapes import DEMO
 from benchmarks.support.children import attempt, in_child
 from benchmarks.support.copying import Load
-from benchmarks.support.engine import ROOT, Floor, floor, gpu_versions, parse_variant
+from benchmarks.support.engine import Floor, floor, gpu_versions, parse_variant
 from benchmarks.support.machine import conditions
 from benchmarks.support.options import levels
 from benchmarks.support.random_checkpoint import checkpoint_in, room_for

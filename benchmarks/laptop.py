@@ -32,6 +32,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from benchmarks.clients.processes import cpu_used, sample_cpu
+from benchmarks.support import ROOT
 from benchmarks.support.machine import conditions
 from benchmarks.support.options import levels, positive
 from benchmarks.support.report import markdown_table
@@ -39,7 +40,6 @@ from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.launcher.testing import copy_models, run_server
 
-ROOT = Path(__file__).resolve().parent.parent
 _PROMPT_TOKENS = 16
 _MODEL = "laptop"
 _SLOTS = 8

@@ -15,8 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.support import ROOT
 from benchmarks.support.asking import Asker
-from benchmarks.support.engine import ROOT, Level, gpu_versions, measured, show_log
+from benchmarks.support.engine import Level, gpu_versions, measured, show_log
 from benchmarks.support.machine import conditions
 from benchmarks.support.options import levels, positive
 from benchmarks.support.report import markdown_table

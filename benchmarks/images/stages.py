@@ -26,6 +26,7 @@ import torch
 from PIL import Image as PillowImage
 from transformers import AutoModelForImageTextToText
 
+from benchmarks.support import ROOT
 from benchmarks.support.options import positive
 from benchmarks.support.report import markdown_table
 from openai_bls.api.common.lifted import lifted
@@ -37,7 +38,6 @@ from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.server import ExchangeServer
 
-_ROOT = Path(__file__).resolve().parents[2]
 _SIZES = ((48, 48), (1024, 768))
 _MAX_PIXELS = 16 << 20
 _REPEATS = 10
@@ -150,7 +150,7 @@ def stages(rounds: int, checkpoint: Path, width: int, height: int) -> dict[str, 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it, and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.images.stages", description=__doc__)
-    parser.add_argument("--checkpoint", type=Path, default=_ROOT / "demo" / "vision-checkpoint", help="one that sees")
+    parser.add_argument("--checkpoint", type=Path, default=ROOT / "demo" / "vision-checkpoint", help="one that sees")
     parser.add_argument("--rounds", type=positive, default=9, help="of each figure (9)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)

@@ -21,14 +21,14 @@ from benchmarks.serve_layer.cells import Results, Shape
 from benchmarks.serve_layer.goals import Goal, judge
 from benchmarks.serve_layer.stages import Session
 from benchmarks.serve_layer.summary import json_document, markdown, terminal
+from benchmarks.support import ROOT
 from benchmarks.support.machine import Conditions, conditions
 from benchmarks.support.options import levels, positive, recorded_command
 from benchmarks.support.report import with_section
 from openai_bls.launcher.errors import LaunchError
 
-_ROOT = Path(__file__).resolve().parents[2]
-_RESULTS = _ROOT / "benchmarks" / "RESULTS.md"
-_FOLDER = _ROOT / "benchmarks" / "results"
+_RESULTS = ROOT / "benchmarks" / "RESULTS.md"
+_FOLDER = ROOT / "benchmarks" / "results"
 _NAME = "serve_layer"
 _STAGES = ("throughput", "crowd", "paced")
 
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--step-delay-ms", type=float, default=5.0, help="of paced stages (default %(default)s)")
     parser.add_argument("--paced-concurrency", type=positive, default=64, help="default %(default)s")
     parser.add_argument("--crowd", type=positive, default=2000, help="streams at a time (default %(default)s)")
-    parser.add_argument("--repository", type=Path, default=_ROOT / "model_repository")
+    parser.add_argument("--repository", type=Path, default=ROOT / "model_repository")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="for JSON, without RESULTS.md then")
     return parser
 

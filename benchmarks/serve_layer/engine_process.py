@@ -23,13 +23,13 @@ from pathlib import Path
 from benchmarks.clients.driver import Clients, ProbeError, exit_on_sigterm, measure, warm_up
 from benchmarks.clients.target import Plan, http_target, words_for
 from benchmarks.contenders.servers import Setup, prepare
+from benchmarks.support import ROOT
 from benchmarks.support.machine import conditions
 from benchmarks.support.options import levels, positive
 from benchmarks.support.report import markdown_table
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.testing import RunningServer, run_server
 
-_ROOT = Path(__file__).resolve().parents[2]
 _SIDES: dict[str, dict[str, str]] = {"in process": {}, "own process": {"OPENAI_BLS_ENGINE_PYTHON": sys.executable}}
 _STEPS = "openai_bls_engine_steps_total"
 # Seconds after which the engine's load has reached the metrics.
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="for a cell (default %(default)s)")
     parser.add_argument("--output-tokens", type=positive, default=128, help="default %(default)s")
     parser.add_argument("--step-delay-ms", type=float, default=40.0, help="of the paced rounds (default %(default)s)")
-    parser.add_argument("--repository", type=Path, default=_ROOT / "model_repository")
+    parser.add_argument("--repository", type=Path, default=ROOT / "model_repository")
     options = parser.parse_args(arguments)
     exit_on_sigterm()
     try:

@@ -22,13 +22,13 @@ from typing import Literal
 from benchmarks.clients.driver import Clients, ProbeError, exit_on_sigterm, measure, warm_up
 from benchmarks.clients.target import Api, Plan, http_target, words_for
 from benchmarks.contenders.servers import prepare
+from benchmarks.support import ROOT
 from benchmarks.support.machine import conditions
 from benchmarks.support.options import levels, positive
 from benchmarks.support.report import markdown_table
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.testing import run_server
 
-_ROOT = Path(__file__).resolve().parents[2]
 _ENGINE = {"OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS": "0"}
 # `openai_bls.launch` is what `openai_bls.launcher` was called before.
 _OTHER = """
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with contextlib.ExitStack() as stack:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="openai_bls-")))
-            setup = prepare(_ROOT / "model_repository", scratch)
+            setup = prepare(ROOT / "model_repository", scratch)
             made = conditions("")
             os.sched_setaffinity(0, cores[:1])
             older = stack.enter_context(_older(options.folder.resolve()))

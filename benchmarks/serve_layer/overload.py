@@ -28,13 +28,13 @@ import msgspec
 from benchmarks.clients.driver import exit_on_sigterm
 from benchmarks.clients.processes import CpuSample, cpu_used, sample_cpu
 from benchmarks.contenders.servers import prepare
+from benchmarks.support import ROOT
 from benchmarks.support.machine import conditions
 from benchmarks.support.options import positive
 from benchmarks.support.report import markdown_table
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.testing import RunningServer, run_server
 
-_ROOT = Path(__file__).resolve().parents[2]
 KEYS = "alone: alone\nmany: many\n"
 _FAIRNESS_PACE = {"STEP": 30, "FIRST_TOKEN": 100}
 _GOODPUT_PACE = {"STEP": 10, "FIRST_TOKEN": 50}
@@ -341,7 +341,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         keys = Path(scratch) / "keys"
         keys.write_text(KEYS)
-        repository = prepare(_ROOT / "model_repository", Path(scratch)).repository
+        repository = prepare(ROOT / "model_repository", Path(scratch)).repository
         for measure, batch, pace in (
             (fairness, options.batch, _FAIRNESS_PACE),
             (goodput, options.goodput_batch, _GOODPUT_PACE),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-DEMO = Path(__file__).resolve().parents[2] / "demo" / "checkpoint"
+from benchmarks.support import ROOT
+
+DEMO = ROOT / "demo" / "checkpoint"
 
 Tensors = Iterator[tuple[str, tuple[int, ...]]]
 """Names and shapes, in the order of the layers."""

@@ -26,8 +26,6 @@ from benchmarks.clients.stats import percentile_ms
 from benchmarks.support.asking import Asker, greedy, random_ids
 from openai_bls.core.engine_types import GenerationRequest
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @dataclass(frozen=True)
 class Work:

@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 
 from benchmarks.clients.driver import Clients, exit_on_sigterm
+from benchmarks.support import ROOT
 from benchmarks.support.checkpoint_shapes import DEMO, SHAPES
-from benchmarks.support.engine import ROOT
 from benchmarks.support.machine import conditions
 from benchmarks.support.options import levels, positive, recorded_command
 from benchmarks.support.random_checkpoint import checkpoint_in, room_for

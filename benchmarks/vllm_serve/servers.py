@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from benchmarks.clients.target import Target, http_target
-from benchmarks.support.engine import ROOT
+from benchmarks.support import ROOT
 from openai_bls.launcher.testing import copy_models, run_server
 from openai_bls.launcher.tritonserver.ports import lease_ports
 

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from benchmarks.images import runners as image_runners
+from benchmarks.support import ROOT
 from benchmarks.support.asking import Asker
-from benchmarks.support.engine import ROOT, Work, floor, run_levels
+from benchmarks.support.engine import Work, floor, run_levels
 from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.engines.registry import create_engine
 
