@@ -45,6 +45,9 @@ _MIXED_SPLITS = 16
 """Shares of the keys of a block of queries in the mixed kernel, where contexts are long."""
 _LEAST_SHARE_TILES = 16
 """Tiles of keys below which the mixed kernel does not cut a share."""
+_FEW_QUERIES = 512
+"""Queries of a step up to which the keys of prompts are shared out as well: more of them fill a GPU. There are half as
+many shares then, each of which needs memory for every query."""
 _SPARE_SHARED_BYTES = 8192
 """Shared memory left to the compiler, besides the tiles."""
 
@@ -207,7 +210,8 @@ def mixed_attention(
         key_ends: int32 [sequences + 1], running total of keys.
         scale: factor of the scores.
         most_queries: most queries of a sequence; longer sequences are left out, their rows are zero.
-        split_keys: several programs share the keys of a query, which pays where contexts are long.
+        split_keys: several programs share the keys of a query, which pays where contexts are long; in a step of many
+            queries those of sequences with a block of them alone.
         scoring: window, cap and sinks of the layer.
 
     Returns:
@@ -219,12 +223,15 @@ def mixed_attention(
     rows, dims = max(_MIXED_ROWS, width), triton.next_power_of_2(size)
     count = query_ends.shape[0] - 1
     out = query.new_zeros(queries, heads, size)
-    splits = _MIXED_SPLITS if split_keys else 1
+    tokens, is_large = rows // width, queries > _FEW_QUERIES
+    splits = 1
+    if split_keys:
+        splits = _MIXED_SPLITS // 2 if is_large else _MIXED_SPLITS
     factor, cap = _factors(scale, scoring.cap)
     sums = query.new_empty((queries, heads, splits, dims) if split_keys else (1,), dtype=torch.float32)
     stats = query.new_empty((queries, heads, splits, 2) if split_keys else (1,), dtype=torch.float32)
     shares = torch.zeros((queries, heads) if split_keys else (1,), dtype=torch.int32, device=query.device)
-    mixed_kernel[(queries // (rows // width) + count, kv_heads, splits)](
+    mixed_kernel[(queries // tokens + count, kv_heads, splits)](
         query,
         key,
         value,
@@ -238,6 +245,7 @@ def mixed_attention(
         shares,
         count,
         most_queries,
+        tokens if is_large else ANY_QUERIES,
         factor,
         cap,
         scoring.window,

@@ -7,7 +7,7 @@ or from a list with one slot per token (everything else). Rows that the query he
 matrix product.
 """
 
-# ruff: noqa: ANN001, ANN201, N803, N806, PLR0124, PLR0915
+# ruff: noqa: ANN001, ANN201, N803, N806, PLR0124, PLR0912, PLR0915
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-not-found"
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def join_kernel(
         tl.store(out_ptr + row * SIZE + dims, result.to(out_ptr.dtype.element_ty), mask=dims < SIZE)
 
 
-@triton.jit(do_not_specialize=["count", "most_queries", "window"])
+@triton.jit(do_not_specialize=["count", "most_queries", "most_shared", "window"])
 def mixed_kernel(
     q_ptr,
     k_ptr,
@@ -247,6 +247,7 @@ def mixed_kernel(
     shares_ptr,
     count,
     most_queries,
+    most_shared,
     scale,
     cap,
     window,
@@ -271,7 +272,8 @@ def mixed_kernel(
 ):
     """ROWS / WIDTH consecutive queries of one sequence, for the query heads that share a key head.
 
-    With SPLITS above 1, over a share of the keys. With WINDOWED, each sees the last `window` keys up to its own.
+    With SPLITS above 1, over a share of the keys, but for sequences of more than `most_shared` queries. With WINDOWED,
+    each sees the last `window` keys up to its own.
     """
     block = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -296,7 +298,10 @@ def mixed_kernel(
     end = past + tl.minimum(first + TOKENS, queries)
     lowest = tl.maximum(past + first + 1 - window, 0) if WINDOWED else 0
     span = end - lowest
-    share = tl.maximum(tl.cdiv(tl.cdiv(span, TILE), SPLITS), LEAST_TILES) * TILE if SPLITS > 1 else span
+    share = span
+    if SPLITS > 1:
+        shared = tl.maximum(tl.cdiv(tl.cdiv(span, TILE), SPLITS), LEAST_TILES) * TILE
+        share = tl.where(queries > most_shared, span, shared)
     begin = lowest + split * share
     if (first < queries) & (queries <= most_queries) & (begin < end):
         rows = tl.arange(0, ROWS)

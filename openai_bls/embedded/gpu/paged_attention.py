@@ -95,7 +95,7 @@ def seconds_per_score(model: Any) -> float:
     from openai_bls.embedded.gpu import attention_kernels
 
     heads, kv_heads, size = head_sizes(model.config.get_text_config())
-    queries, length, rounds = 512, 8192, 3
+    queries, length, rounds = 1024, 8192, 3
     q = torch.randn(queries, heads, size, device=model.device, dtype=model.dtype)
     k, v = (torch.randn(length, kv_heads, size, device=model.device, dtype=model.dtype) for _ in range(2))
     slots = torch.arange(length, device=model.device)

@@ -31,10 +31,13 @@ from openai_bls.embedded.runners.step_budget import StepTimes
 
 logger = logging.getLogger(__name__)
 
-_LADDER = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 448, 512, 640, 768, 896, 1024)
+_LADDER = (
+    *(1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 448, 512, 640, 768, 896, 1024),
+    *(1280, 1536, 1792, 2048),
+)
 _LONG = 2**30  # tokens, more than any sequence has
 _LEAST_PROMPT = 16  # tokens of the smallest step with prompts that is captured
-_MOST_MEASURED = 2112  # tokens: larger steps take longer than a sequence that decodes should wait
+_MOST_MEASURED = _LADDER[-1] + 64  # tokens: larger steps take longer than a sequence that decodes should wait
 
 
 _GraphKey = tuple[int, int, bool, bool, bool]

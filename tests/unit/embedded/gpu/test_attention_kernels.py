@@ -195,8 +195,10 @@ def test_a_cache_in_fp8(processors: int) -> None:
 
 
 @pytest.mark.parametrize("size", [64, 80])
-def test_mixed_with_split_keys(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+@pytest.mark.parametrize("few", [8, 512])
+def test_mixed_with_split_keys(monkeypatch: pytest.MonkeyPatch, size: int, few: int) -> None:
     monkeypatch.setattr(attention_kernels, "_LEAST_SHARE_TILES", 1)
+    monkeypatch.setattr(attention_kernels, "_FEW_QUERIES", few)
     torch.manual_seed(0)
     queries, keys = ends(1, 70, 3, 0), ends(700, 333, 3, 0)
     q = normal(80, 4, size, dtype=DTYPES[0])
