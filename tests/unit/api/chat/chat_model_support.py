@@ -9,7 +9,7 @@ from typing import Any
 from openai_bls.transport.model_calls import Array
 from tests.unit.api.guard_support import as_response
 from tests.unit.core_support import Answered, Bench, events
-from tests.unit.task_support import model
+from tests.unit.pipeline.task_models.task_support import model
 
 PATH = "/v1/chat/completions"
 USER = {"role": "user", "content": "hi"}

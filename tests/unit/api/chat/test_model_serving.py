@@ -31,7 +31,7 @@ from tests.unit.api.chat.chat_model_support import (
 from tests.unit.api.guard_support import as_response
 from tests.unit.api.http_support import application, asked
 from tests.unit.core_support import Bench, FakeSink, ask, request_context, until
-from tests.unit.task_support import model
+from tests.unit.pipeline.task_models.task_support import model
 
 
 def test_a_whole_answer_is_the_models_own() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.api.guard_support import CHAT, CHAT_PATH, Place, as_response, place, refusal
 from tests.unit.api.responses.responses_support import call_text
 from tests.unit.core_support import WAIT_S, ask, events, until, usage_body
-from tests.unit.task_support import model
+from tests.unit.pipeline.task_models.task_support import model
 
 # Path and body of every endpoint that generates.
 GENERATING: dict[str, tuple[str, dict[str, Any]]] = {

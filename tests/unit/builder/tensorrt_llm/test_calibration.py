@@ -15,8 +15,8 @@ from openai_bls.builder.tensorrt_llm.plan.calibration import Calibration
 from openai_bls.builder.tensorrt_llm.plan.planning import Plan, Request
 from openai_bls.engines.tensorrt_llm.installed.interface import KvCacheDtype, Quant
 from tests.unit.builder.tensorrt_llm import published_models
-from tests.unit.builder.tensorrt_llm.test_planning import asked
-from tests.unit.builder.tensorrt_llm.test_planning import plan_of as plan_of_any
+from tests.unit.builder.tensorrt_llm.plan.test_planning import asked
+from tests.unit.builder.tensorrt_llm.plan.test_planning import plan_of as plan_of_any
 
 # Sources: module docstring of `calibration`. The dispatch is the same in 0.20, 1.0, 1.1 and 1.2.
 _NATIVE: tuple[Quant, ...] = ("int8_weight_only", "int4_weight_only", "fp8_rowwise")

@@ -14,7 +14,7 @@ from openai_bls.builder.tensorrt_llm.plan.windows import windows_of
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.installed.interface import Flow, Version
 from tests.unit.builder.tensorrt_llm import published_models
-from tests.unit.builder.tensorrt_llm.test_planning import asked, plan_of
+from tests.unit.builder.tensorrt_llm.plan.test_planning import asked, plan_of
 
 GEMMA3 = published_models.config("gemma-3-1b-it")
 MISTRAL = published_models.config("Mistral-7B-v0.1")

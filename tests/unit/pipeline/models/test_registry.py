@@ -8,7 +8,7 @@ from openai_bls.core.errors import InvalidRequestError, ModelNotFoundError, Over
 from openai_bls.output.detect import ModelFormats
 from openai_bls.pipeline.models.registry import Models, ServedModel
 from tests.unit.core_support import FakeEngineClient, FakePrompts, engine_info, tiny_detokenizers
-from tests.unit.task_support import model as task_model
+from tests.unit.pipeline.task_models.task_support import model as task_model
 
 
 def served(*aliases: str, **info: Any) -> ServedModel:

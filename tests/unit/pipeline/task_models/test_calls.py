@@ -12,7 +12,7 @@ from openai_bls.pipeline.task_models.calls import CALLS_AT_ONCE, TaskCall, integ
 from openai_bls.pipeline.task_models.registry import TaskModel
 from openai_bls.transport.model_calls import Array, Arrays, ModelCallError, ModelUnavailableError
 from tests.fakes.model_calls import FakeModelCalls
-from tests.unit.task_support import model, tensor
+from tests.unit.pipeline.task_models.task_support import model, tensor
 
 pytestmark = pytest.mark.anyio
 

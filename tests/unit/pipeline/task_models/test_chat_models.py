@@ -16,7 +16,7 @@ from openai_bls.pipeline.task_models.chat_models import ChatModels
 from openai_bls.transport.model_calls import Array, Arrays, ModelCallError, NoStreamsError
 from tests.fakes.model_calls import FakeModelCalls
 from tests.unit.core_support import WAIT_S
-from tests.unit.task_support import model, tensor
+from tests.unit.pipeline.task_models.task_support import model, tensor
 
 DECOUPLED: dict[str, Any] = {"model_transaction_policy": {"decoupled": True}}
 WHOLE = model("chat", "rag", max_batch_size=0)

@@ -4,7 +4,7 @@ import pytest
 
 from openai_bls.core.errors import ApiError
 from openai_bls.pipeline.task_models.registry import Task, TaskModels
-from tests.unit.task_support import model
+from tests.unit.pipeline.task_models.task_support import model
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ import pytest
 
 from openai_bls.pipeline.task_models.registry import TASKS
 from openai_bls.triton_models.openai_bls.task_config import SIGNATURES, task_model
-from tests.unit.task_support import config, model, tensor
+from tests.unit.pipeline.task_models.task_support import config, model, tensor
 
 FP32 = "TYPE_FP32"
 DECOUPLED: dict[str, Any] = {"model_transaction_policy": {"decoupled": True}}

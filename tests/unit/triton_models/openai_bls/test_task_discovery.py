@@ -12,7 +12,7 @@ from openai_bls.triton_models.openai_bls import task_discovery
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
 from openai_bls.triton_models.server.model_index import ModelIndexError
 from tests.unit.core_support import FakeEngineClient, FakePrompts, engine_info, tiny_detokenizers
-from tests.unit.task_support import FakeIndex, config
+from tests.unit.pipeline.task_models.task_support import FakeIndex, config
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.api.http_support import asked, refused
 from tests.unit.core_support import Bench, engine_info
-from tests.unit.task_support import model, tensor
+from tests.unit.pipeline.task_models.task_support import model, tensor
 
 PATH = "/v1/embeddings"
 IDS = tensor("token_ids", "TYPE_INT64", [-1], optional=True)

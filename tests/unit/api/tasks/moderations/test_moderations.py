@@ -11,7 +11,7 @@ from openai_bls.api.common.bodies import MAX_INPUTS
 from openai_bls.transport.model_calls import Array, Arrays
 from tests.unit.api.http_support import asked, refused
 from tests.unit.core_support import Bench
-from tests.unit.task_support import model, tensor
+from tests.unit.pipeline.task_models.task_support import model, tensor
 
 PATH = "/v1/moderations"
 

@@ -10,7 +10,7 @@ from openai_bls.api.common.bodies import MAX_INPUTS
 from openai_bls.transport.model_calls import Array, Arrays
 from tests.unit.api.http_support import asked, refused
 from tests.unit.core_support import Bench
-from tests.unit.task_support import model, tensor
+from tests.unit.pipeline.task_models.task_support import model, tensor
 
 RERANK, SCORE = "/v1/rerank", "/v1/score"
 DOCUMENTS = ["pear", "Paris", "a pair"]

@@ -11,7 +11,7 @@ import pytest
 
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
 
-REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
+REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "openai_bls")
 
 _SERVER = {"starlette", "uvicorn", "uvloop"}

@@ -20,7 +20,7 @@ else:
 
 from openai_bls.builder.vllm import environment
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _SPEC = importlib.util.spec_from_file_location("build_lock", ROOT / "build" / "lock.py")
 assert _SPEC is not None

@@ -17,9 +17,9 @@ from openai_bls.builder.tensorrt_llm.plan.planning import described, plan
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.installed.interface import Version
 from tests.unit.builder.tensorrt_llm import published_models
-from tests.unit.builder.tensorrt_llm.test_planning import asked
+from tests.unit.builder.tensorrt_llm.plan.test_planning import asked
 
-DOCS = Path(__file__).parents[4] / "docs"
+DOCS = Path(__file__).parents[5] / "docs"
 NEMOTRON_H: dict[str, Any] = {
     "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h", "hidden_size": 256, "num_hidden_layers": 4,
     "layers_block_type": ["mamba", "moe", "attention", "mlp"], "num_attention_heads": 4, "num_key_value_heads": 2,

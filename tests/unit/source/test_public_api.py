@@ -12,7 +12,7 @@ import pytest
 
 import openai_bls
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # Needs a module that exists only inside Triton.
 INSIDE_TRITON = {"openai_bls.triton_models.pb_utils"}
 MODULES = [
