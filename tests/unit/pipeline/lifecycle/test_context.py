@@ -9,7 +9,7 @@ import pytest
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.pipeline.lifecycle.context import CLIENT_GONE, RequestContext
 from openai_bls.pipeline.observation.observer import Observer
-from tests.unit.pipeline.metrics.test_metrics import record
+from tests.unit.pipeline.metrics.metrics_support import record
 from tests.unit.pipeline.observation.test_request_log import observed
 
 

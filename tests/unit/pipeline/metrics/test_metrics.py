@@ -8,61 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from openai_bls.api.chat import serving
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import AuthenticationError, EngineError, InvalidRequestError
-from openai_bls.core.request_record import Outcome, RequestRecord
+from openai_bls.core.request_record import Outcome
 from openai_bls.core.usage import Usage
 from openai_bls.pipeline.metrics.metrics import Metrics
 from tests.unit.core_support import Bench, chat, request_context
+from tests.unit.pipeline.metrics.metrics_support import CHAT, line, lines, new, of, record, series
 
-CHAT = {"model": "tiny", "endpoint": "chat.completions"}
 OUTCOMES: tuple[Outcome, ...] = ("done", "cancelled")
-
-
-def lines(text: bytes) -> dict[str, float]:
-    """`name{label="value",...}`, the labels sorted → value, as Prometheus itself would read them."""
-    found = {}
-    for family in text_string_to_metric_families(text.decode()):
-        assert family.documentation
-        for sample in family.samples:
-            key = series(sample.name, sample.labels)
-            assert key not in found
-            found[key] = sample.value
-    return found
-
-
-def series(name: str, labels: dict[str, str]) -> str:
-    pairs = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()))
-    return f"{name}{{{pairs}}}" if pairs else name
-
-
-def of(metrics: Metrics) -> dict[str, float]:
-    return lines(asyncio.run(metrics.scrape()))
-
-
-def line(name: str, **labels: str) -> str:
-    return series(f"openai_bls_{name}", labels)
-
-
-def record(outcome: Outcome = "done", **changes: Any) -> RequestRecord:
-    values: dict[str, Any] = {
-        "endpoint": "chat.completions",
-        "model": "tiny",
-        "outcome": outcome,
-        "finish_reasons": ["stop"] if outcome == "done" else [],
-        "usage": Usage.of(10, 5, cached=4, reasoning=2),
-        "began_at": 100.0,
-        "first_token_at": 100.05,
-        "ended_at": 102.05,
-    }
-    return RequestRecord(**(values | changes))
-
-
-def new() -> Metrics:
-    return Metrics(Bench().service)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +198,7 @@ from pathlib import Path
 from openai_bls.pipeline.metrics import directory as metrics_directory
 metrics_directory._SHARED_MEMORY = Path(sys.argv[1])
 assert metrics_directory.share(int(sys.argv[2])) is not None
-from tests.unit.pipeline.metrics.test_metrics import new, record
+from tests.unit.pipeline.metrics.metrics_support import new, record
 
 metrics = new()
 

@@ -19,7 +19,7 @@ from openai_bls.pipeline.observation import request_log
 from openai_bls.pipeline.observation.observer import Observer
 from openai_bls.pipeline.observation.request_log import RequestLog, as_json, as_text, fields_of
 from tests.unit.core_support import chat
-from tests.unit.pipeline.metrics.test_metrics import record
+from tests.unit.pipeline.metrics.metrics_support import record
 
 WORDS = re.compile(r'(?:[^ "]|"(?:[^"\\]|\\.)*")+')
 

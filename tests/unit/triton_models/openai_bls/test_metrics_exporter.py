@@ -14,7 +14,7 @@ from openai_bls.core.engine import EngineStats
 from openai_bls.pipeline.metrics import directory as metrics_directory
 from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter
 from tests.unit.core_support import Bench
-from tests.unit.pipeline.metrics.test_metrics import CHAT, line, record, series
+from tests.unit.pipeline.metrics.metrics_support import CHAT, line, record, series
 
 
 class Port:
