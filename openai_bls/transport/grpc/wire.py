@@ -26,8 +26,9 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
     # While the server starts.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # Whatever its name says, this is how long an attempt may take: a busy server takes its time to accept one.
+    ("grpc.min_reconnect_backoff_ms", 20_000),
 )
 
 # Without it a last response that brings nothing is not sent.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from typing import Any
 
 import grpc
@@ -73,6 +73,26 @@ def error(message: str) -> Any:
 
 def text(*values: bytes) -> Any:
     return np.array(values, dtype=np.object_)
+
+
+@asynccontextmanager
+async def slow_front_end(address: str, seconds: float) -> AsyncIterator[str]:
+    """Address of a front end that says nothing on a new connection for some seconds."""
+    host, port = address.split(":")
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError), closing(writer):
+            while data := await reader.read(65536):
+                writer.write(data)
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(seconds)
+        server = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(copy(reader, server[1]), copy(server[0], writer))
+
+    front = await asyncio.start_server(connect, "127.0.0.1", 0)
+    async with front:
+        yield f"127.0.0.1:{front.sockets[0].getsockname()[1]}"
 
 
 def open_stream(streams: GrpcModelStreams, timeout_s: float = WAIT_S) -> AsyncIterator[Arrays]:
@@ -251,3 +271,16 @@ async def test_a_stream_that_is_about_to_end_is_not_broken_off(early: str) -> No
         go_on.set()
         await soon(triton.closed_by_client.wait())
         assert not triton.cancelled.is_set()
+
+
+async def test_a_connection_that_a_busy_server_is_slow_to_accept() -> None:
+    async def answers(request: Any, context: Any) -> AsyncIterator[Any]:
+        yield response(response=text(b"late"), final=True)
+
+    async with serving(answers) as (triton, _), slow_front_end(triton.address, 0.5) as address:
+        streams = GrpcModelStreams(address)
+        try:
+            found = [arrays["response"].item() async for arrays in open_stream(streams)]
+        finally:
+            await streams.close()
+    assert found == [b"late"]
