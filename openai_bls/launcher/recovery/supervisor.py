@@ -10,6 +10,8 @@ DEFAULT_RESTARTS = 5
 """Restarts within `WINDOW_SECONDS`."""
 WINDOW_SECONDS = 600.0
 _LONGEST_WAIT_SECONDS = 60.0
+_MOST_STARVED = 3
+"""Loads in a row that may fail for want of CPU time without counting as restarts."""
 
 # Looks, about one a second, and no clock: a launcher that was suspended along with the server has not looked.
 SILENT_LOOKS = 30
@@ -29,9 +31,19 @@ class Backoff:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._recent: deque[float] = deque()
+        self._starved = 0
 
-    def next(self, now: float) -> float | None:
-        """Seconds to wait before the restart that is due now; None if it is one too many."""
+    def next(self, now: float, *, starved: bool = False) -> float | None:
+        """Seconds to wait before the restart that is due now; None if it is one too many.
+
+        Args:
+            now: current time in seconds.
+            starved: true after a load that failed for want of CPU time; `_MOST_STARVED` such restarts in a row come at
+                once and do not count.
+        """
+        self._starved = self._starved + 1 if starved else 0
+        if 0 < self._starved <= _MOST_STARVED:
+            return 0.0
         while self._recent and now - self._recent[0] > WINDOW_SECONDS:
             self._recent.popleft()
         if len(self._recent) >= self._limit:

@@ -104,7 +104,7 @@ class Foreground:
     @property
     def starved(self) -> bool:
         """Its load has failed for want of CPU time."""
-        return self._gave_up or self._watcher.lock_timed_out
+        return not self.served and (self._gave_up or self._watcher.lock_timed_out)
 
     def _read_log(self) -> None:
         for line in self._log.lines():

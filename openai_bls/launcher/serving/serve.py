@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _KEEP_LOG_BYTES = 16 * 1024 * 1024
-_MOST_STARVED = 3
-"""Loads in a row that may fail for want of CPU time without counting for `--restarts`."""
 
 
 def serve(options: ServeOptions, console: Console) -> int:
@@ -73,7 +71,6 @@ def _run(options: ServeOptions, start: Start, console: Console, log_path: Path) 
     backoff = Backoff(options.restarts)
     # A server that has never been ready would mostly not be the next time.
     served = False
-    starved = 0
     code = 1
     with stop_requests() as stops:
         try:
@@ -86,11 +83,10 @@ def _run(options: ServeOptions, start: Start, console: Console, log_path: Path) 
                     # Reached with a live server only by an exception, such as a closed standard output.
                     code = process.stop()
                 # A load that failed for want of CPU time has every chance at the next start.
-                starved = starved + 1 if foreground.starved and not foreground.served else 0
-                served = served or foreground.served or starved > 0
+                served = served or foreground.served or foreground.starved
                 if counts is None or not served or not foreground.failed:
                     return code
-                if not _wait(console, 0.0 if 0 < starved <= _MOST_STARVED else backoff.next(time.monotonic()), stops):
+                if not _wait(console, backoff.next(time.monotonic(), starved=foreground.starved), stops):
                     return code
                 counts.add(SERVER)
         finally:

@@ -136,3 +136,10 @@ def test_backoff() -> None:
     assert [backoff.next(0) for _ in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, None]
     assert backoff.next(WINDOW_SECONDS + 1) == 0
     assert Backoff(0).next(0) is None
+
+
+def test_loads_without_cpu_time_do_not_count_but_for_too_many_in_a_row() -> None:
+    backoff = Backoff(2)
+    assert [backoff.next(0, starved=True) for _ in range(4)] == [0, 0, 0, 0]
+    assert backoff.next(0) == 1
+    assert [backoff.next(0, starved=starved) for starved in (True, False)] == [0, None]
