@@ -24,11 +24,9 @@ _CHANNEL_OPTIONS = (
     # Log-probabilities of long outputs, biases of large vocabularies.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # While the server starts.
+    # While the server starts. The least backoff keeps its 20 s: it is also how long an attempt may take.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # Whatever its name says, this is how long an attempt may take: a busy server takes its time to accept one.
-    ("grpc.min_reconnect_backoff_ms", 20_000),
 )
 
 # Without it a last response that brings nothing is not sent.
