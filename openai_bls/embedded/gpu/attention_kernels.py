@@ -46,8 +46,8 @@ _MIXED_SPLITS = 16
 _LEAST_SHARE_TILES = 16
 """Tiles of keys below which the mixed kernel does not cut a share."""
 _FEW_QUERIES = 512
-"""Queries of a step up to which the keys of prompts are shared out as well: more of them fill a GPU. There are half as
-many shares then, each of which needs memory for every query."""
+"""Queries of a step up to which the keys of prompts are shared out as well. Larger steps fill a GPU without, and have
+half as many shares, each of which needs memory for every query."""
 _SPARE_SHARED_BYTES = 8192
 """Shared memory left to the compiler, besides the tiles."""
 
@@ -210,8 +210,8 @@ def mixed_attention(
         key_ends: int32 [sequences + 1], running total of keys.
         scale: factor of the scores.
         most_queries: most queries of a sequence; longer sequences are left out, their rows are zero.
-        split_keys: several programs share the keys of a query, which pays where contexts are long; in a step of many
-            queries those of sequences with a block of them alone.
+        split_keys: several programs share the keys of a query, which pays where contexts are long; in a step of more
+            than `_FEW_QUERIES` only for sequences whose queries one block holds.
         scoring: window, cap and sinks of the layer.
 
     Returns:

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 _LADDER = (
     *(1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 448, 512, 640, 768, 896, 1024),
-    *(1280, 1536, 1792, 2048),
+    *range(1280, 2049, 256),
 )
 _LONG = 2**30  # tokens, more than any sequence has
 _LEAST_PROMPT = 16  # tokens of the smallest step with prompts that is captured
