@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import math
 import random
 import shutil
@@ -39,6 +40,7 @@ _ROUNDS = 12
 """Calls of a layer in a CUDA graph, each with its own choice of experts."""
 _PROMPTS = 256, 1024
 """Tokens of prompts that come alone."""
+_CLASSES = {"qwen3_moe": "Qwen3MoeExperts", "gpt_oss": "GptOssExperts"}
 _FEW = 24
 """Experts that tokens which are alike go to."""
 
@@ -52,7 +54,7 @@ def layer(like: str, tokens: Sequence[int]) -> list[list[str]]:
     plain, fused = (_experts(like) for _ in range(2))
     if not fused_experts.fuse_experts(fused):
         raise RuntimeError("the experts are not fused")
-    count, _, size = plain.gate_up_proj.shape
+    count, size = len(plain.down_proj), plain.config.hidden_size
     bytes_each = (plain.gate_up_proj.nbytes + plain.down_proj.nbytes) / count
     rows = []
     for among in (count, _FEW):
@@ -73,13 +75,13 @@ def layer(like: str, tokens: Sequence[int]) -> list[list[str]]:
 def _experts(like: str) -> Any:
     import torch
     import transformers
-    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
 
-    config = transformers.Qwen3MoeConfig(**SHAPES[like].sizes)
+    config = transformers.AutoConfig.for_model(SHAPES[like].family, **SHAPES[like].sizes)
     config._experts_implementation = "grouped_mm"  # which models choose themselves
     torch.manual_seed(0)
+    code = importlib.import_module(f"transformers.models.{config.model_type}.modeling_{config.model_type}")
     with torch.device("cuda"):
-        module = Qwen3MoeExperts(config).to(torch.bfloat16).requires_grad_(False)
+        module = getattr(code, _CLASSES[config.model_type])(config).to(torch.bfloat16).requires_grad_(False)
     for weight in module.parameters():
         weight.data.normal_(0, weight.shape[-1] ** -0.5)
     return module
@@ -200,7 +202,12 @@ def _words(asker: Asker, level: int, tokens: int, limit_s: float) -> Level:
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit code: 1 if a request failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.experts", description=__doc__.partition("\n")[0])
-    parser.add_argument("--shape", choices=SHAPES, default="qwen3-30b-a3b", help="default %(default)s")
+    parser.add_argument(
+        "--shape",
+        choices=[name for name in SHAPES if SHAPES[name].family in _CLASSES],
+        default="qwen3-30b-a3b",
+        help="default %(default)s",
+    )
     parser.add_argument("--tokens", type=levels, default="1,4,16,64,256,1024", help="of a layer (default %(default)s)")
     parser.add_argument("--concurrency", type=levels, default="1,16,64,256", help="default %(default)s")
     parser.add_argument("--only", choices=("plain", "fused"), help="one kind of engine (default: both)")

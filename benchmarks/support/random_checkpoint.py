@@ -39,6 +39,9 @@ _WRITERS = 8
 """Files that are written at the same time."""
 _VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight")
 _DEVIATION = 0.02
+_ROUTER_DEVIATION = 0.08
+"""Of gpt-oss's routers: with small numbers its four experts have nearly equal shares, so that rounding, which decides
+between the last and the next, would change what the model says."""
 _NO_TEXT_SCALE = 2.0**-6
 _CYCLE_TOKENS = 512
 _CYCLE_DEVIATION = 128.0
@@ -216,7 +219,8 @@ def _random(
 
     if "norm" in name:
         return torch.full(shape, norm, dtype=torch.bfloat16, device=device)
-    tensor = torch.empty(shape, dtype=torch.bfloat16, device=device).normal_(0.0, _DEVIATION, generator=generator)
+    deviation = _ROUTER_DEVIATION if ".router." in name else _DEVIATION
+    tensor = torch.empty(shape, dtype=torch.bfloat16, device=device).normal_(0.0, deviation, generator=generator)
     if is_output:
         has_text = torch.zeros(shape[0], dtype=torch.bool)
         has_text[text_ids()] = True

@@ -9,7 +9,7 @@ so that a step with these is captured in a CUDA graph.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -35,6 +35,31 @@ _SHARE = 1024
 _MOST_SHARES = 32
 
 
+class Clamp(NamedTuple):
+    """What gpt-oss has in the place of SiLU: `(up + 1) * gate * sigmoid(alpha * gate)`, of numbers within a limit."""
+
+    alpha: float
+    limit: float
+    """Upper bound of gates, and bound of the other numbers on both sides."""
+
+
+class Experts(NamedTuple):
+    """Weights of the experts of a layer, with all inputs of an output next to each other."""
+
+    gate_up: torch.Tensor
+    """[experts, 2 * inner, size], contiguous; size and inner are even."""
+    down: torch.Tensor
+    """[experts, size, inner], contiguous."""
+    gate_up_bias: torch.Tensor | None = None
+    """[experts, 2 * inner], contiguous."""
+    down_bias: torch.Tensor | None = None
+    """[experts, size], contiguous; with `gate_up_bias` or not at all."""
+    interleaved: bool = False
+    """Each row of a gate is followed by its partner; else the gate's rows come first."""
+    clamp: Clamp | None = None
+    """None is `silu(gate) * up`."""
+
+
 class Tile(NamedTuple):
     """Shape of a program of `products_kernel`."""
 
@@ -54,6 +79,7 @@ class Tile(NamedTuple):
         return self._replace(**smaller).fitting(shared_bytes, gated=gated)
 
 
+_NO_GATE: dict[str, Any] = {"alpha": 0.0, "limit": 0.0, "INTERLEAVED": False, "CLAMPED": False}
 _LEAST_BLOCK, _LEAST_STAGES = 32, 2
 _FEW = Tile(16, 16, 256, 3, 1), Tile(16, 64, 128, 3, 4)
 _TILES = {
@@ -124,30 +150,28 @@ def takes(x: torch.Tensor, experts: torch.Tensor, scores: torch.Tensor) -> bool:
     return bool(x.itemsize == 2 and len(x) and are_contiguous and scores.dtype in (x.dtype, torch.float32))
 
 
-def mix(
-    x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, experts: torch.Tensor, scores: torch.Tensor
-) -> torch.Tensor:
+def mix(x: torch.Tensor, experts: Experts, chosen: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
     """Sum of what each token's experts make of it, `down @ (silu(gate @ x) * (up @ x))`, by their scores.
 
     Args:
         x: [tokens, size], contiguous, in half precision.
-        gate_up: [experts, 2 * inner, size], contiguous, the gate's rows first; size and inner are even.
-        down: [experts, size, inner], contiguous.
-        experts: indices [tokens, top], contiguous; no token names one twice.
+        experts: the weights, in the type of `x`.
+        chosen: indices [tokens, top], contiguous; no token names one twice.
         scores: [tokens, top], contiguous, in the type of `x` or float32.
 
     Returns:
         [tokens, size].
     """
     if len(x) == 1:
-        return _mix_one(x, gate_up, down, experts, scores)
-    tokens, top, few = len(x), experts.shape[1], len(x) <= FEW_TOKENS
-    inner = x.new_empty(tokens * top, down.shape[2])
-    first, second = _tiles_for(tokens, top, len(down), x.device)
-    order = None if few else _ordered(experts, len(down), first.rows)
-    _products(x, gate_up, experts, order, inner, first, gated=True)
-    rows = x.new_empty(tokens * top, x.shape[1])
-    _products(inner, down, experts, order, rows, second, gated=False)
+        return _mix_one(x, experts, chosen, scores)
+    count, size, middle = experts.down.shape
+    tokens, top, few = len(x), chosen.shape[1], len(x) <= FEW_TOKENS
+    inner = x.new_empty(tokens * top, middle)
+    first, second = _tiles_for(tokens, top, count, x.device)
+    order = None if few else _ordered(chosen, count, first.rows)
+    _products(x, experts, chosen, order, inner, first, gated=True)
+    rows = x.new_empty(tokens * top, size)
+    _products(inner, experts, chosen, order, rows, second, gated=False)
     out = torch.empty_like(x)
     block = min(1024, triton.next_power_of_2(x.shape[1]))
     sum_kernel[(tokens, triton.cdiv(x.shape[1], block))](
@@ -164,33 +188,47 @@ def mix(
     return out
 
 
-def _mix_one(
-    x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, experts: torch.Tensor, scores: torch.Tensor
-) -> torch.Tensor:
-    size, inner, top = x.shape[1], down.shape[2], experts.shape[1]
+def _gate(experts: Experts) -> dict[str, Any]:
+    """How a program makes one number of a gate and its partner."""
+    alpha, limit = experts.clamp or (0.0, 0.0)
+    return {
+        "alpha": alpha,
+        "limit": limit,
+        "INTERLEAVED": experts.interleaved,
+        "CLAMPED": experts.clamp is not None,
+    }
+
+
+def _mix_one(x: torch.Tensor, experts: Experts, chosen: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    size, inner, top = x.shape[1], experts.down.shape[2], chosen.shape[1]
     between, out = x.new_empty(top, inner), torch.empty_like(x)
     options = dependent_launch.options(x.device)
     rows, block, warps = _ONE_GATE
     one_gate_kernel[(triton.cdiv(inner, rows), top)](
         x.view(torch.int32),
-        gate_up.view(torch.int32),
-        experts,
+        experts.gate_up.view(torch.int32),
+        experts.gate_up_bias,
+        chosen,
         between,
         inner,
+        BIAS=experts.gate_up_bias is not None,
         WORDS=size // 2,
         ROWS=rows,
         BLOCK=block,
         num_warps=warps,
+        **_gate(experts),
         **options,
     )
     rows, block, warps = _ONE_DOWN
     one_down_kernel[(triton.cdiv(size, rows),)](
         between.view(torch.int32),
-        down.view(torch.int32),
-        experts,
+        experts.down.view(torch.int32),
+        experts.down_bias,
+        chosen,
         scores,
         out,
         size,
+        BIAS=experts.down_bias is not None,
         WORDS=inner // 2,
         TOP=top,
         TOP_BLOCK=triton.next_power_of_2(top),
@@ -202,20 +240,20 @@ def _mix_one(
     return out
 
 
-def _ordered(experts: torch.Tensor, count: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _ordered(chosen: torch.Tensor, count: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Pairs in the order of their experts, in tiles of `rows`, and the expert of each tile or -1."""
-    pairs, bins = experts.numel(), triton.next_power_of_2(count)
+    pairs, bins = chosen.numel(), triton.next_power_of_2(count)
     tiles = (pairs + min(pairs, count) * (rows - 1)) // rows  # all but one pair of each expert's last tile left over
     block = triton.next_power_of_2(pairs if pairs <= _SHARE else max(_SHARE, triton.cdiv(pairs, _MOST_SHARES)))
     shares = triton.cdiv(pairs, block)
-    options = dependent_launch.options(experts.device)
+    options = dependent_launch.options(chosen.device)
     order, owners, counts = (
-        torch.empty(size, dtype=torch.int32, device=experts.device) for size in (tiles * rows, tiles, shares * bins)
+        torch.empty(size, dtype=torch.int32, device=chosen.device) for size in (tiles * rows, tiles, shares * bins)
     )
     if shares > 1:
-        count_kernel[(shares,)](experts, counts, pairs, BINS=bins, BLOCK=block, num_warps=4, **options)
+        count_kernel[(shares,)](chosen, counts, pairs, BINS=bins, BLOCK=block, num_warps=4, **options)
     order_kernel[(count + 1, shares)](
-        experts,
+        chosen,
         counts,
         order,
         owners,
@@ -235,8 +273,8 @@ def _ordered(experts: torch.Tensor, count: int, rows: int) -> tuple[torch.Tensor
 
 def _products(
     x: torch.Tensor,
-    weight: torch.Tensor,
-    experts: torch.Tensor,
+    experts: Experts,
+    chosen: torch.Tensor,
     order: tuple[torch.Tensor, torch.Tensor] | None,
     out: torch.Tensor,
     tile: Tile,
@@ -245,12 +283,14 @@ def _products(
 ) -> None:
     """Write the products of all pairs with their experts' weights into `out`, [pairs, outputs]."""
     pairs, outputs = out.shape
-    tokens, top = experts.shape
-    pair_list, owners = (experts, experts) if order is None else order
+    tokens, top = chosen.shape
+    pair_list, owners = (chosen, chosen) if order is None else order
+    weight, bias = (experts.gate_up, experts.gate_up_bias) if gated else (experts.down, experts.down_bias)
     products_kernel[((pairs if order is None else len(owners)) * triton.cdiv(outputs, tile.outputs),)](
         x,
         weight,
-        experts,
+        bias,
+        chosen,
         pair_list,
         owners,
         out,
@@ -260,11 +300,13 @@ def _products(
         TOP=top,
         TOP_BLOCK=triton.next_power_of_2(top),
         GATED=gated,
+        BIAS=bias is not None,
         ORDERED=order is not None,
         ROWS=tile.rows,
         OUTPUTS=tile.outputs,
         BLOCK=tile.block,
         STAGES=tile.stages,
         num_warps=tile.warps,
+        **(_gate(experts) if gated else _NO_GATE),
         **dependent_launch.options(x.device),
     )

@@ -10,7 +10,7 @@ A pair is a token and one of its experts; pairs are counted token by token. Only
 Products are rounded where transformers' grouped products are, and the sum is in float32.
 """
 
-# ruff: noqa: ANN001, ANN201, ANN202, N803
+# ruff: noqa: ANN001, ANN201, ANN202, N803, PLR0915
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-not-found"
 
 from __future__ import annotations
@@ -72,18 +72,47 @@ def _weighted(rows, scores, kind: tl.constexpr, score_kind: tl.constexpr):
 
 
 @triton.jit
+def _clamped(gate, value, alpha, limit, kind: tl.constexpr):
+    """`(value + 1) * gate * sigmoid(alpha * gate)` of numbers within `limit`, rounded as by `gated`."""
+    everywhere: tl.constexpr = tl.PropagateNan.ALL
+    gate = tl.minimum(gate.to(kind).to(tl.float32), limit, propagate_nan=everywhere)
+    value = tl.minimum(value.to(kind).to(tl.float32), limit, propagate_nan=everywhere)
+    value = tl.maximum(value, -limit, propagate_nan=everywhere)
+    slope = (gate * alpha).to(kind).to(tl.float32)
+    share = (1.0 / (1.0 + tl.exp(-slope))).to(kind).to(tl.float32)
+    return (value + 1.0).to(kind).to(tl.float32) * (gate * share).to(kind).to(tl.float32)
+
+
+@triton.jit
+def _activated(gate, value, alpha, limit, CLAMPED: tl.constexpr, kind: tl.constexpr):
+    return _clamped(gate, value, alpha, limit, kind) if CLAMPED else gated(gate, value, kind)
+
+
+@triton.jit
+def _with_bias(sums, bias_ptr, at, inside, kind: tl.constexpr):
+    """Sums, rounded to `kind`, and the bias at `at`."""
+    return sums.to(kind).to(tl.float32) + tl.load(bias_ptr + at, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def one_gate_kernel(
     x_ptr,
     weight_ptr,
+    bias_ptr,
     experts_ptr,
     out_ptr,
     outputs,
+    alpha,
+    limit,
+    BIAS: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    CLAMPED: tl.constexpr,
     WORDS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """ROWS outputs of `silu(gate) * up` of one pair of one token, by words of two numbers."""
+    """ROWS outputs of the gated product of one pair of one token, by words of two numbers."""
     if DEPENDENT:
         start_next()
         wait()
@@ -93,8 +122,10 @@ def one_gate_kernel(
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     in_rows = row < outputs
     columns = tl.arange(0, BLOCK)
-    at = weight_ptr + expert * 2 * outputs * WORDS + tl.where(in_rows, row, 0)[:, None] * WORDS
-    further = at + outputs * WORDS
+    place_of_gate = expert * 2 * outputs + tl.where(in_rows, row, 0) * (2 if INTERLEAVED else 1)
+    apart = 1 if INTERLEAVED else outputs
+    at = weight_ptr + place_of_gate[:, None] * WORDS
+    further = at + apart * WORDS
     gates = tl.zeros([ROWS, BLOCK], tl.float32)
     values = tl.zeros([ROWS, BLOCK], tl.float32)
     for start in tl.static_range(0, WORDS, BLOCK):
@@ -107,7 +138,11 @@ def one_gate_kernel(
             factor = number(x, place, kind)[None, :]
             gates += number(gate, place, kind) * factor
             values += number(value, place, kind) * factor
-    result = gated(tl.sum(gates, 1), tl.sum(values, 1), kind)
+    gate_sums, value_sums = tl.sum(gates, 1), tl.sum(values, 1)
+    if BIAS:
+        gate_sums = _with_bias(gate_sums, bias_ptr, place_of_gate, in_rows, kind)
+        value_sums = _with_bias(value_sums, bias_ptr, place_of_gate + apart, in_rows, kind)
+    result = _activated(gate_sums, value_sums, alpha, limit, CLAMPED, kind)
     tl.store(out_ptr + pair * outputs + row, result.to(kind), mask=in_rows)
 
 
@@ -115,10 +150,12 @@ def one_gate_kernel(
 def one_down_kernel(
     x_ptr,
     weight_ptr,
+    bias_ptr,
     experts_ptr,
     scores_ptr,
     out_ptr,
     outputs,
+    BIAS: tl.constexpr,
     WORDS: tl.constexpr,
     TOP: tl.constexpr,
     TOP_BLOCK: tl.constexpr,
@@ -148,7 +185,11 @@ def one_down_kernel(
         x = tl.load(x_ptr + ranks[:, None] * WORDS + column[None, :], mask=inside, other=0)
         for place in tl.static_range(2):
             sums += number(block, place, kind) * number(x, place, kind)[None, :, :]
-    products = _weighted(tl.sum(sums, 2), scores[None, :], kind, scores_ptr.dtype.element_ty)
+    rows = tl.sum(sums, 2)
+    if BIAS:
+        place_of_bias = (experts * outputs)[None, :] + tl.where(in_rows, row, 0)[:, None]
+        rows = _with_bias(rows, bias_ptr, place_of_bias, in_rows[:, None] & in_ranks[None, :], kind)
+    products = _weighted(rows, scores[None, :], kind, scores_ptr.dtype.element_ty)
     tl.store(out_ptr + row, tl.sum(products, 1).to(kind), mask=in_rows)
 
 
@@ -222,16 +263,22 @@ def order_kernel(
 def products_kernel(
     x_ptr,
     weight_ptr,
+    bias_ptr,
     experts_ptr,
     order_ptr,
     owners_ptr,
     out_ptr,
     tokens,
     outputs,
+    alpha,
+    limit,
     SIZE: tl.constexpr,
     TOP: tl.constexpr,
     TOP_BLOCK: tl.constexpr,
     GATED: tl.constexpr,
+    BIAS: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    CLAMPED: tl.constexpr,
     ORDERED: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
@@ -268,8 +315,10 @@ def products_kernel(
         in_m = m < outputs
         kind: tl.constexpr = out_ptr.dtype.element_ty
         first = expert.to(tl.int64) * outputs * (2 if GATED else 1)
-        at = weight_ptr + first * SIZE + tl.where(in_m, m, 0)[:, None] * SIZE
-        further = at + outputs * SIZE
+        place = first + tl.where(in_m, m, 0) * (2 if INTERLEAVED else 1)
+        apart = 1 if INTERLEAVED else outputs
+        at = weight_ptr + place[:, None] * SIZE
+        further = at + apart * SIZE
         rows = tl.where(in_n, pair, 0).to(tl.int64)
         x_at = x_ptr + (rows // TOP if GATED else rows)[None, :] * SIZE
         acc = tl.zeros([OUTPUTS, ROWS], tl.float32)
@@ -287,7 +336,11 @@ def products_kernel(
                 acc = tl.dot(tl.load(at + k[None, :], mask=in_k[None, :], other=0.0), x, acc)
                 if GATED:
                     values = tl.dot(tl.load(further + k[None, :], mask=in_k[None, :], other=0.0), x, values)
-        result = gated(acc, values, kind) if GATED else acc
+        if BIAS:
+            acc = _with_bias(acc, bias_ptr, place[:, None], in_m[:, None], kind)
+            if GATED:
+                values = _with_bias(values, bias_ptr, place[:, None] + apart, in_m[:, None], kind)
+        result = _activated(acc, values, alpha, limit, CLAMPED, kind) if GATED else acc
         to = out_ptr + rows[None, :] * outputs + m[:, None]
         tl.store(to, result.to(kind), mask=in_m[:, None] & in_n[None, :])
 

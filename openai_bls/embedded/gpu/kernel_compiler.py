@@ -119,10 +119,15 @@ def _expert_calls(config: Any, dtype: torch.dtype, device: torch.device) -> Iter
 
     zeros = functools.partial(torch.zeros, dtype=dtype, device=device)
     size, inner = config.hidden_size, getattr(config, "moe_intermediate_size", None) or config.intermediate_size
-    gate_up, down = (zeros(1, *shape).expand(count, -1, -1) for shape in ((2 * inner, size), (size, inner)))
+    weights = [zeros(1, *shape).expand(count, -1, -1) for shape in ((2 * inner, size), (size, inner))]
+    experts = expert_kernels.Experts(*weights)
+    if hasattr(config, "swiglu_limit"):  # gpt-oss
+        clamp = expert_kernels.Clamp(config.swiglu_alpha, config.swiglu_limit)
+        experts = experts._replace(interleaved=True, clamp=clamp)
+        experts = experts._replace(gate_up_bias=zeros(count, 2 * inner), down_bias=zeros(count, size))
     for tokens in expert_kernels.sizes(top, count):
         chosen = torch.zeros(tokens, top, dtype=torch.int64, device=device)
-        yield functools.partial(expert_kernels.mix, zeros(tokens, size), gate_up, down, chosen, zeros(tokens, top))
+        yield functools.partial(expert_kernels.mix, zeros(tokens, size), experts, chosen, zeros(tokens, top))
     normalized = bool(getattr(config, "norm_topk_prob", True))
     yield functools.partial(expert_kernels.choose, zeros(1, count), top, normalized=normalized, dtype=dtype)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from openai_bls.embedded.model.fusion_trials import close, leave, normal
+
+if TYPE_CHECKING:
+    from openai_bls.embedded.gpu.expert_kernels import Experts
 
 _TRIAL_TOKENS = 40
 _MULTIPLE = 16
@@ -17,18 +21,19 @@ _MULTIPLE = 16
 def fuse_experts(module: Any) -> int:
     """Let stacked experts run by Triton kernels; returns 1 if they do.
 
-    These are transformers' experts with the weights `gate_up_proj` [experts, 2 * inner, size] and `down_proj`
-    [experts, size, inner], without biases, and with SiLU.
+    These are transformers' experts with the weights `gate_up_proj` and `down_proj`, each in one tensor, with SiLU or
+    gpt-oss's gate. Weights that lie input by input are put output by output, which their shapes do not show.
     """
     if not _are_stacked(module):
         return 0
     from openai_bls.embedded.gpu import expert_kernels
 
-    gate_up, down, original = module.gate_up_proj.data, module.down_proj.data, type(module).forward
+    experts, original = _experts(module), type(module).forward
 
+    # The arguments have names of their own in each class, and transformers' blocks give them by their places.
     def forward(hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
         if expert_kernels.takes(hidden_states, top_k_index, top_k_weights):
-            return expert_kernels.mix(hidden_states, gate_up, down, top_k_index, top_k_weights)
+            return expert_kernels.mix(hidden_states, experts, top_k_index, top_k_weights)
         found: torch.Tensor = original(module, hidden_states, top_k_index, top_k_weights)
         return found
 
@@ -47,19 +52,51 @@ def _are_stacked(module: Any) -> bool:
     gate_up, down = (getattr(module, name, None) for name in ("gate_up_proj", "down_proj"))
     if not isinstance(gate_up, nn.Parameter) or not isinstance(down, nn.Parameter) or down.dim() != 3:
         return False
+    if getattr(module, "is_transposed", False):
+        gate_up, down = gate_up.mT, down.mT
+    elif not (gate_up.is_contiguous() and down.is_contiguous()):
+        return False
     count, size, inner = down.shape
-    has_more = any(getattr(module, name, False) for name in ("has_bias", "has_post_expert_norm", "_is_expert_parallel"))
+    has_more = any(getattr(module, name, False) for name in ("has_post_expert_norm", "_is_expert_parallel"))
     return bool(
         gate_up.shape == (count, 2 * inner, size)
         and gate_up.dtype == down.dtype
-        and gate_up.is_contiguous()
-        and down.is_contiguous()
         and not has_more
-        and not getattr(module, "is_transposed", False)
         and not size % _MULTIPLE
         and not inner % _MULTIPLE
-        and "silu" in type(getattr(module, "act_fn", None)).__name__.lower()
+        and (_has_silu(module) or _clamp(module) is not None)
     )
+
+
+def _has_silu(module: Any) -> bool:
+    return "silu" in type(getattr(module, "act_fn", None)).__name__.lower()
+
+
+def _clamp(module: Any) -> tuple[float, float] | None:
+    """Factor and limit of gpt-oss's gate, if a module has numbers by these names."""
+    alpha, limit = getattr(module, "alpha", None), getattr(module, "limit", None)
+    if isinstance(alpha, int | float) and isinstance(limit, int | float):
+        return float(alpha), float(limit)
+    return None
+
+
+def _experts(module: Any) -> Experts:
+    """The weights as the kernels take them; those of `module` are moved where they lie otherwise."""
+    from openai_bls.embedded.gpu import expert_kernels
+
+    gate_up, down = module.gate_up_proj, module.down_proj
+    if getattr(module, "is_transposed", False):
+        for weight in (gate_up, down):
+            weight.data = weight.data.mT.contiguous().mT
+        gate_up, down = gate_up.mT, down.mT
+    found = expert_kernels.Experts(
+        gate_up.detach(), down.detach(), interleaved=not getattr(module, "is_concatenated", True)
+    )
+    if getattr(module, "has_bias", False):
+        biases = [module.gate_up_proj_bias.detach().contiguous(), module.down_proj_bias.detach().contiguous()]
+        found = found._replace(gate_up_bias=biases[0], down_bias=biases[1])
+    clamp = None if _has_silu(module) else _clamp(module)
+    return found if clamp is None else found._replace(clamp=expert_kernels.Clamp(*clamp))
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -67,10 +104,13 @@ def _experts_alike(module: Any, forward: Any) -> bool:
     """True if `forward` gives for random tokens and choices what the class of `module` does, by every program."""
     from openai_bls.embedded.gpu import expert_kernels
 
-    count, size, _ = module.down_proj.shape
+    gate_up, down = module.gate_up_proj, module.down_proj
+    count, size = len(down), gate_up.shape[1 if getattr(module, "is_transposed", False) else 2]
     top = min(count, getattr(getattr(module, "config", None), "num_experts_per_tok", None) or 2)
-    for tokens in expert_kernels.sizes(top, count):
-        x = torch.randn(tokens, size, dtype=module.down_proj.dtype, device=module.down_proj.device)
+    clamp = _clamp(module)
+    scales = (1.0,) if clamp is None else (1.0, clamp[1])  # within the limit, and beyond
+    for tokens, scale in itertools.product(expert_kernels.sizes(top, count), scales):
+        x = torch.randn(tokens, size, dtype=down.dtype, device=down.device) * scale
         scores, chosen = torch.randn(tokens, count, device=x.device).softmax(-1).topk(top)
         arguments = x, chosen, scores.to(x.dtype)
         if not close([forward(*arguments)], [type(module).forward(module, *arguments)]):
@@ -83,14 +123,15 @@ def fuse_router(module: Any) -> int:
     weight, top = getattr(module, "weight", None), getattr(module, "top_k", None)
     if not type(module).__name__.lower().endswith("topkrouter") or not isinstance(top, int):
         return 0
-    if not isinstance(weight, nn.Parameter) or weight.dim() != 2 or _has_bias(module):
+    bias = getattr(module, "bias", None)
+    if not isinstance(weight, nn.Parameter) or weight.dim() != 2 or _has_other_bias(module):
         return 0
     from openai_bls.embedded.gpu import expert_kernels, few_rows_kernels
 
     with torch.no_grad():
         trial = normal(_TRIAL_TOKENS, weight.shape[1], of=module)
         logits, wanted, chosen = type(module).forward(module, trial)
-        if not close([logits], [nn.functional.linear(trial, weight)]):
+        if not close([logits], [nn.functional.linear(trial, weight, bias)]):
             return leave(module)
         highest = logits.gather(1, chosen)
         for normalized in (True, False):
@@ -104,13 +145,13 @@ def fuse_router(module: Any) -> int:
     def forward(hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         x = hidden_states.reshape(-1, weight.shape[1])
         few = few_rows_kernels.takes(x)
-        logits = few_rows_kernels.linear(x, weight, None) if few else nn.functional.linear(x, weight)
+        logits = few_rows_kernels.linear(x, weight, bias) if few else nn.functional.linear(x, weight, bias)
         return logits, *expert_kernels.choose(logits, top, normalized=normalized, dtype=wanted.dtype)
 
     module.forward = forward
     return 1
 
 
-def _has_bias(module: Any) -> bool:
-    """True if a router adds something to its logits or scores."""
-    return any("bias" in name for name, _ in (*module.named_parameters(), *module.named_buffers()))
+def _has_other_bias(module: Any) -> bool:
+    """True if a router adds something to its scores, or to its logits by another name than a linear layer's."""
+    return any("bias" in name and name != "bias" for name, _ in (*module.named_parameters(), *module.named_buffers()))

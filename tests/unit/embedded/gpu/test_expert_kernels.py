@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 
 from openai_bls.embedded.gpu import expert_kernels
+from openai_bls.embedded.gpu.expert_kernels import Clamp, Experts
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -22,16 +23,25 @@ def normal(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=DTYPE, device=DEVICE)
 
 
-def mixed(
-    x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, chosen: torch.Tensor, scores: torch.Tensor
-) -> torch.Tensor:
+def mixed(x: torch.Tensor, experts: Experts, chosen: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
     """The sum in float32."""
     out = torch.zeros(x.shape, device=x.device)
     for token, row in enumerate(x.float()):
         for expert, score in zip(chosen[token].tolist(), scores[token].float(), strict=True):
-            gate, up = functional.linear(row, gate_up[expert].float()).chunk(2, -1)
-            out[token] += score * functional.linear(functional.silu(gate) * up, down[expert].float())
+            both = layer(row, experts.gate_up, experts.gate_up_bias, expert)
+            gate, up = (both[::2], both[1::2]) if experts.interleaved else both.chunk(2, -1)
+            if experts.clamp is None:
+                between = functional.silu(gate) * up
+            else:
+                alpha, limit = experts.clamp
+                gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+                between = (up + 1) * gate * torch.sigmoid(alpha * gate)
+            out[token] += score * layer(between, experts.down, experts.down_bias, expert)
     return out
+
+
+def layer(row: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, expert: int) -> torch.Tensor:
+    return functional.linear(row, weight[expert].float(), None if bias is None else bias[expert].float())
 
 
 def choice(tokens: int, experts: int, top: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -53,15 +63,18 @@ def choice(tokens: int, experts: int, top: int, dtype: torch.dtype) -> tuple[tor
         (700, 3, 2, 16, 16),  # pairs that several programs count
     ],
 )
-@pytest.mark.parametrize("score_type", [DTYPE, torch.float32])
-def test_sums(tokens: int, experts: int, top: int, size: int, inner: int, score_type: torch.dtype) -> None:
+@pytest.mark.parametrize("form", ["plain", "float32 scores", "gpt-oss"])
+def test_sums(tokens: int, experts: int, top: int, size: int, inner: int, form: str) -> None:
     torch.manual_seed(0)
     x, gate_up, down = normal(tokens, size), normal(experts, 2 * inner, size), normal(experts, size, inner)
-    gate_up, down = gate_up * size**-0.5, down * inner**-0.5
-    chosen, scores = choice(tokens, experts, top, score_type)
-    found = expert_kernels.mix(x, gate_up, down, chosen, scores)
+    weights = Experts(gate_up * size**-0.5, down * inner**-0.5)
+    if form == "gpt-oss":
+        clamp = Clamp(1.702, 1.0)  # a limit that many numbers pass
+        weights = Experts(*weights[:2], normal(experts, 2 * inner), normal(experts, size), True, clamp)
+    chosen, scores = choice(tokens, experts, top, torch.float32 if form == "float32 scores" else DTYPE)
+    found = expert_kernels.mix(x, weights, chosen, scores)
     assert found.dtype == DTYPE
-    torch.testing.assert_close(found.float(), mixed(x, gate_up, down, chosen, scores), rtol=0.02, atol=0.02)
+    torch.testing.assert_close(found.float(), mixed(x, weights, chosen, scores), rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize(("experts", "top"), [(8, 2), (6, 3), (5, 5), (4, 1)])
@@ -93,14 +106,14 @@ def test_no_token_chooses_an_expert_twice() -> None:
 def test_many_tokens_need_no_list_of_theirs_to_be_full() -> None:
     """Tiles of experts that nobody chose, and columns that are left over, write nothing."""
     torch.manual_seed(0)
-    x, gate_up, down = normal(20, 32), normal(40, 32, 32), normal(40, 32, 16)
+    x, experts = normal(20, 32), Experts(normal(40, 32, 32), normal(40, 32, 16))
     chosen = torch.full((20, 1), 39, dtype=torch.int32, device=DEVICE)
     order, owners = expert_kernels._ordered(chosen, 40, 16)
     assert owners.tolist() == [39, 39] + [-1] * (len(owners) - 2)
     assert order[:32].tolist() == [*range(20), *[20] * 12]
     scores = torch.ones(20, 1, dtype=DTYPE, device=DEVICE)
-    found = expert_kernels.mix(x, gate_up, down, chosen, scores)
-    wanted = mixed(x, gate_up, down, chosen, scores)
+    found = expert_kernels.mix(x, experts, chosen, scores)
+    wanted = mixed(x, experts, chosen, scores)
     torch.testing.assert_close(found.float(), wanted, rtol=0.02, atol=0.02 * float(wanted.abs().max()))
 
 
@@ -136,12 +149,15 @@ from openai_bls.embedded.gpu import dependent_launch, expert_kernels
 
 TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
 
+def kind(one):
+    return TYPES[one.dtype] if isinstance(one, torch.Tensor) else "fp32" if isinstance(one, float) else "i32"
+
 def compiled(kernel, grid):
     def launch(*arguments, **named):
         options = {name: named.pop(name) for name in ("num_warps", "launch_pdl") if name in named}
         given = dict(zip(kernel.arg_names, arguments)) | named
-        signature = {name: TYPES[one.dtype] if isinstance(one, torch.Tensor) else "i32" for name, one in given.items()}
-        constants = {name: one for name, one in given.items() if name.isupper()}
+        signature = {name: kind(one) for name, one in given.items()}
+        constants = {name: one for name, one in given.items() if name.isupper() or one is None}
         signature |= dict.fromkeys(constants, "constexpr")
         values = {(kernel.arg_names.index(name),): one for name, one in constants.items()}
         source = ASTSource(kernel, {name: signature[name] for name in kernel.arg_names}, values, {})
@@ -154,11 +170,14 @@ def zeros(*shape):
 
 JITFunction.__getitem__ = compiled
 dependent_launch.options = lambda device: {"DEPENDENT": True, "launch_pdl": True}
-tokens, experts, top, size, inner = map(int, sys.argv[1:])
+tokens, experts, top, size, inner, is_gpt_oss = map(int, sys.argv[1:])
 expert_kernels.choose(zeros(tokens, experts), top, normalized=True, dtype=torch.bfloat16)
 chosen = torch.zeros(tokens, top, dtype=torch.int64)
-weights = zeros(experts, 2 * inner, size), zeros(experts, size, inner)
-expert_kernels.mix(zeros(tokens, size), *weights, chosen, zeros(tokens, top))
+weights = expert_kernels.Experts(zeros(experts, 2 * inner, size), zeros(experts, size, inner))
+if is_gpt_oss:
+    biases = {"gate_up_bias": zeros(experts, 2 * inner), "down_bias": zeros(experts, size)}
+    weights = weights._replace(**biases, interleaved=True, clamp=expert_kernels.Clamp(1.702, 7.0))
+expert_kernels.mix(zeros(tokens, size), weights, chosen, zeros(tokens, top))
 """
 
 
@@ -170,12 +189,18 @@ expert_kernels.mix(zeros(tokens, size), *weights, chosen, zeros(tokens, top))
         (900, 8, 2, 96, 48, ["choose", "count", "order", "products wgmma", "products wgmma", "sum"]),
     ],
 )
+@pytest.mark.parametrize("is_gpt_oss", [False, True])
 def test_kernels_compile_for_hopper(
-    tokens: int, experts: int, top: int, size: int, inner: int, kernels: list[str], tmp_path: Path
+    tokens: int, experts: int, top: int, size: int, inner: int, kernels: list[str], is_gpt_oss: bool, tmp_path: Path
 ) -> None:
     """Which the interpreter, that knows no types, does not show."""
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", _COMPILE_FOR_HOPPER, *map(str, (tokens, experts, top, size, inner))]
+    command = [
+        sys.executable,
+        "-c",
+        _COMPILE_FOR_HOPPER,
+        *map(str, (tokens, experts, top, size, inner, int(is_gpt_oss))),
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     found = [line.replace("_kernel False", "").replace("_kernel True", " wgmma") for line in done.stdout.splitlines()]
     assert found == kernels

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from transformers import AutoConfig, MixtralConfig, Qwen3MoeConfig
+from transformers import AutoConfig, GptOssConfig, MixtralConfig, Qwen3MoeConfig
 
 from openai_bls.core.manifest import Manifest
 from openai_bls.embedded.gpu import attention_kernels, kernel_compiler
@@ -46,6 +46,7 @@ def test_calls_for_experts_are_valid(checkpoint: Path) -> None:
     mixtures = (
         Qwen3MoeConfig(hidden_size=32, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2),
         MixtralConfig(hidden_size=32, intermediate_size=16, num_local_experts=2, num_experts_per_tok=1),
+        GptOssConfig(hidden_size=32, intermediate_size=16, num_local_experts=4, num_experts_per_tok=2),
     )
     for config in mixtures:
         calls = list(kernel_compiler._expert_calls(config, torch.float16, CPU))
