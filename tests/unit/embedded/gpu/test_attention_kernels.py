@@ -131,8 +131,7 @@ def test_decoding_with_windows(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 2, 256), (8, 1, 64)])
-@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize(("heads", "kv_heads", "size", "split"), [(4, 2, 256, False), (8, 1, 64, True)])
 @pytest.mark.parametrize(("window", "cap"), SCORINGS)
 def test_mixed_with_windows(
     dtype: torch.dtype,
