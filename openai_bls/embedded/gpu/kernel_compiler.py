@@ -121,7 +121,7 @@ def _expert_calls(config: Any, dtype: torch.dtype, device: torch.device) -> Iter
     size, inner = config.hidden_size, getattr(config, "moe_intermediate_size", None) or config.intermediate_size
     weights = [zeros(1, *shape).expand(count, -1, -1) for shape in ((2 * inner, size), (size, inner))]
     experts = expert_kernels.Experts(*weights)
-    if hasattr(config, "swiglu_limit"):  # gpt-oss
+    if config.model_type == "gpt_oss":
         clamp = expert_kernels.Clamp(config.swiglu_alpha, config.swiglu_limit)
         experts = experts._replace(interleaved=True, clamp=clamp)
         experts = experts._replace(gate_up_bias=zeros(count, 2 * inner), down_bias=zeros(count, size))

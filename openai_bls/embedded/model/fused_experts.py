@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from openai_bls.embedded.model.fusion_trials import close, leave, normal
+from openai_bls.embedded.model.fusion_trials import SCALES, close, leave, normal
 
 if TYPE_CHECKING:
     from openai_bls.embedded.gpu.expert_kernels import Experts
@@ -107,9 +107,7 @@ def _experts_alike(module: Any, forward: Any) -> bool:
     gate_up, down = module.gate_up_proj, module.down_proj
     count, size = len(down), gate_up.shape[1 if getattr(module, "is_transposed", False) else 2]
     top = min(count, getattr(getattr(module, "config", None), "num_experts_per_tok", None) or 2)
-    clamp = _clamp(module)
-    scales = (1.0,) if clamp is None else (1.0, clamp[1])  # within the limit, and beyond
-    for tokens, scale in itertools.product(expert_kernels.sizes(top, count), scales):
+    for tokens, scale in itertools.product(expert_kernels.sizes(top, count), SCALES):
         x = torch.randn(tokens, size, dtype=down.dtype, device=down.device) * scale
         scores, chosen = torch.randn(tokens, count, device=x.device).softmax(-1).topk(top)
         arguments = x, chosen, scores.to(x.dtype)

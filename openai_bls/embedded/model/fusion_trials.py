@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,6 +14,8 @@ from openai_bls.embedded.model.fp8_layers import Fp8Linear
 logger = logging.getLogger(__name__)
 
 _CLOSE = 0.02  # relative to the largest value
+SCALES = 1.0, 8.0
+"""Sizes of a trial's numbers; by the larger, gates go beyond the limits that some classes have."""
 
 
 def close(found: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor]) -> bool:
@@ -38,8 +41,8 @@ def leave(module: Any) -> int:
 def install(module: Any, forward: Callable[..., Any], layer: Any) -> int:
     """Make `forward` the module's, if it agrees with the original on random rows such as `layer` takes."""
     with torch.no_grad():
-        for rows in (1, 3):
-            trial = normal(1, rows, layer.weight.shape[-1], of=layer)
+        for rows, scale in itertools.product((1, 3), SCALES):
+            trial = normal(1, rows, layer.weight.shape[-1], of=layer) * scale
             if not close([forward(trial)], [type(module).forward(module, trial)]):
                 return leave(module)
     module.forward = forward

@@ -30,6 +30,7 @@ MODULES = {
     "GptOss": "gpt_oss",
     "Glm4Moe": "glm4_moe",
     "Aria": "aria",
+    "DeepseekV4": "deepseek_v4",
 }
 CONFIGS = {"Aria": "AriaTextConfig"}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -99,6 +100,7 @@ def test_a_gate_beyond_its_limit_is_tried_too(monkeypatch: pytest.MonkeyPatch) -
     ("name", "part", "more"),
     [
         ("Qwen3Moe", "Experts", {"hidden_act": "gelu"}),
+        ("DeepseekV4", "Experts", {}),  # a limit before SiLU
         ("Qwen3Moe", "Experts", {"moe_intermediate_size": 24}),  # loads that are not aligned
         ("Qwen3Moe", "MLP", {}),
         ("Glm4Moe", "TopkRouter", {}),  # scores by a sigmoid

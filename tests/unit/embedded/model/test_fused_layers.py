@@ -11,7 +11,8 @@ from unittest.mock import Mock
 import pytest
 import torch
 from torch.nn.functional import gelu, linear, silu
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DeepseekV4Config
+from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4MLP
 from transformers.models.qwen2 import modeling_qwen2
 
 from openai_bls.embedded import gpu
@@ -136,6 +137,17 @@ def test_what_comes_out_different_is_left_alone(model: Any, kernels: Any) -> Non
     }
     assert fused_layers.fuse(model) == counts
     torch.testing.assert_close(logits(model), before, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_gate_with_a_limit_is_left_alone(model: Any) -> None:
+    """Which small numbers do not reach."""
+    torch.manual_seed(0)
+    size = model.config.hidden_size
+    config = DeepseekV4Config(hidden_size=size, intermediate_size=4 * size, swiglu_limit=7.0)
+    for layer in model.model.layers:
+        layer.mlp = DeepseekV4MLP(config).eval()
+    assert fused_layers.fuse(model)["gates"] == 0
 
 
 def test_what_does_not_run_is_left_alone(model: Any, kernels: Any) -> None:
