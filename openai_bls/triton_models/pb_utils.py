@@ -26,7 +26,7 @@ from openai_bls.core.errors import (
 )
 from openai_bls.core.keys.api_keys import NO_KEYS, ApiKeys
 from openai_bls.transport.model_calls import Arrays, ModelCallError, ModelUnavailableError
-from openai_bls.triton_models.endpoint.request_keys import HEADER_PARAMETERS, check_key
+from openai_bls.triton_models.endpoint.request_keys import HEADER_PARAMETERS, check_key, with_trace
 from openai_bls.triton_models.tensors.arrays import is_true
 
 logger = logging.getLogger(__name__)
@@ -166,7 +166,8 @@ def answer(request: Any, compute: Callable[[Arrays], Mapping[str, Any]], keys: A
 def request_parameters(request: Any) -> dict[str, Any]:
     """The request's parameters: on HTTP every key of the body that names no input, `id` among them; on gRPC too.
 
-    Where Triton traces the request, the context of that trace is among them, as `traceparent`.
+    Where Triton traces the request, the context of that trace is among them, as `traceparent`, unless the client named
+    another trace: Triton's spans of requests over gRPC do not always belong to that.
 
     Raises:
         InvalidRequestError: they are not UTF-8, which Triton does not look at.
@@ -177,7 +178,7 @@ def request_parameters(request: Any) -> dict[str, Any]:
             parameters["id"] = request.request_id()
     except UnicodeDecodeError:
         raise InvalidRequestError("The request is not valid UTF-8.") from None
-    return parameters | _trace_context(request)
+    return with_trace(parameters, _trace_context(request))
 
 
 def _trace_context(request: Any) -> dict[str, str]:

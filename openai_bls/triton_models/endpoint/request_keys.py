@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,24 @@ HEADER_PARAMETERS = KEY_PARAMETERS | TRACE_PARAMETERS | {TIMEOUT_HEADER}
 """Request parameters that are no fields of a request."""
 
 _REMEDY = "give it as the request parameter 'api_key' or, over gRPC, as the header 'authorization: Bearer <key>'."
+
+
+_TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+"""The start of W3C's header `traceparent`, with the id of the trace."""
+
+
+def with_trace(parameters: Mapping[str, Any], context: Mapping[str, str]) -> dict[str, Any]:
+    """Parameters with the context of Triton's trace of the request, unless the client named another trace.
+
+    Args:
+        parameters: parameters of the request, among them headers that Triton handed on.
+        context: W3C's headers of the span that Triton makes; empty if it makes none.
+    """
+    given = next((value for name, value in parameters.items() if name.lower() == "traceparent"), None)
+    own = _TRACE.match(given) if isinstance(given, str) else None
+    if own is not None and own[1] not in context.get("traceparent", ""):
+        return dict(parameters)
+    return {**parameters, **context}
 
 
 def check_key(api_keys: ApiKeys, parameters: Mapping[str, Any]) -> str:
