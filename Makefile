@@ -7,7 +7,7 @@
 #   BUILD_ARGS="..."    further options of `openai-bls build`, such as BUILD_ARGS="--engine tensorrt_llm --tp-size 2"
 #   TORCH_INDEX_URL=    PyTorch's index of builds for CPUs, which its installation page names: gigabytes less on disk for a
 #                       machine without a GPU than what pip's own index has (default: pip's own index alone)
-#   JOBS=2              tests that run at the same time
+#   JOBS=3              tests that run at the same time
 #   ARGS="..."          further options of the command that a target runs, such as ARGS="--http-port 8100"
 #   V=1                 all output of pip, of which else only the progress is shown (the rest is in .venv/install.log)
 
@@ -17,7 +17,7 @@ ENGINE ?=
 BUILD_ARGS ?=
 ARGS ?=
 TORCH_INDEX_URL ?=
-JOBS ?= 2
+JOBS ?= 3
 
 VENV := .venv
 BIN := $(VENV)/bin
