@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from openai_bls.core.keys.api_keys import ApiKeys, bearer
@@ -37,11 +37,18 @@ def with_trace(parameters: Mapping[str, Any], context: Mapping[str, str]) -> dic
         parameters: parameters of the request, among them headers that Triton handed on.
         context: W3C's headers of the span that Triton makes; empty if it makes none.
     """
-    given = next((value for name, value in parameters.items() if name.lower() == "traceparent"), None)
+    if not context:
+        return dict(parameters)
+    given = next(_values(parameters, "traceparent"), None)
     own = _TRACE.match(given) if isinstance(given, str) else None
     if own is not None and own[1] not in context.get("traceparent", ""):
         return dict(parameters)
     return {**parameters, **context}
+
+
+def _values(parameters: Mapping[str, Any], wanted: str) -> Iterator[Any]:
+    """Values of the parameters of a name, whatever the case of its letters."""
+    return (value for name, value in parameters.items() if name.lower() == wanted)
 
 
 def check_key(api_keys: ApiKeys, parameters: Mapping[str, Any]) -> str:
@@ -56,7 +63,7 @@ def check_key(api_keys: ApiKeys, parameters: Mapping[str, Any]) -> str:
 
 def request_id(parameters: Mapping[str, Any]) -> str:
     """Id that the client of a request with these parameters gave; empty if none."""
-    return next((str(value) for name, value in parameters.items() if name.lower() == "id"), "")
+    return next((str(value) for value in _values(parameters, "id")), "")
 
 
 def timeout_s(parameters: Mapping[str, Any]) -> float | None:
@@ -65,7 +72,4 @@ def timeout_s(parameters: Mapping[str, Any]) -> float | None:
     Raises:
         InvalidRequestError: it is no number, or out of range.
     """
-    for name, value in parameters.items():
-        if name.lower() == TIMEOUT_HEADER:
-            return header_timeout(value)
-    return None
+    return next((header_timeout(value) for value in _values(parameters, TIMEOUT_HEADER)), None)
