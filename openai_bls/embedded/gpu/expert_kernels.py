@@ -36,7 +36,7 @@ _MOST_SHARES = 32
 
 
 class Clamp(NamedTuple):
-    """What gpt-oss has in the place of SiLU: `(up + 1) * gate * sigmoid(alpha * gate)`, of numbers within a limit."""
+    """gpt-oss's clamped SwiGLU: `(up + 1) * gate * sigmoid(alpha * gate)`, of numbers within a limit."""
 
     alpha: float
     limit: float

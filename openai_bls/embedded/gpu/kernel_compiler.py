@@ -123,8 +123,8 @@ def _expert_calls(config: Any, dtype: torch.dtype, device: torch.device) -> Iter
     experts = expert_kernels.Experts(*weights)
     if config.model_type == "gpt_oss":
         clamp = expert_kernels.Clamp(config.swiglu_alpha, config.swiglu_limit)
-        experts = experts._replace(interleaved=True, clamp=clamp)
-        experts = experts._replace(gate_up_bias=zeros(count, 2 * inner), down_bias=zeros(count, size))
+        biases = {"gate_up_bias": zeros(count, 2 * inner), "down_bias": zeros(count, size)}
+        experts = experts._replace(**biases, interleaved=True, clamp=clamp)
     for tokens in expert_kernels.sizes(top, count):
         chosen = torch.zeros(tokens, top, dtype=torch.int64, device=device)
         yield functools.partial(expert_kernels.mix, zeros(tokens, size), experts, chosen, zeros(tokens, top))

@@ -37,7 +37,7 @@ def fuse_experts(module: Any) -> int:
         found: torch.Tensor = original(module, hidden_states, top_k_index, top_k_weights)
         return found
 
-    if not _experts_alike(module, forward):
+    if not _experts_alike(module, experts, forward):
         return leave(module)
     module.forward = forward
     return 1
@@ -52,10 +52,9 @@ def _are_stacked(module: Any) -> bool:
     gate_up, down = (getattr(module, name, None) for name in ("gate_up_proj", "down_proj"))
     if not isinstance(gate_up, nn.Parameter) or not isinstance(down, nn.Parameter) or down.dim() != 3:
         return False
-    if getattr(module, "is_transposed", False):
-        gate_up, down = gate_up.mT, down.mT
-    elif not (gate_up.is_contiguous() and down.is_contiguous()):
+    if not _is_by_input(module) and not (gate_up.is_contiguous() and down.is_contiguous()):
         return False
+    gate_up, down = _by_output(module)
     count, size, inner = down.shape
     has_more = any(getattr(module, name, False) for name in ("has_post_expert_norm", "_is_expert_parallel"))
     return bool(
@@ -66,6 +65,17 @@ def _are_stacked(module: Any) -> bool:
         and not inner % _MULTIPLE
         and (_has_silu(module) or _clamp(module) is not None)
     )
+
+
+def _is_by_input(module: Any) -> bool:
+    """True if the class has the inputs of its weights before the outputs."""
+    return bool(getattr(module, "is_transposed", False))
+
+
+def _by_output(module: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Views of both weights, [experts, outputs, inputs]."""
+    weights = module.gate_up_proj.detach(), module.down_proj.detach()
+    return (weights[0].mT, weights[1].mT) if _is_by_input(module) else weights
 
 
 def _has_silu(module: Any) -> bool:
@@ -84,14 +94,11 @@ def _experts(module: Any) -> Experts:
     """The weights as the kernels take them; those of `module` are moved where they lie otherwise."""
     from openai_bls.embedded.gpu import expert_kernels
 
-    gate_up, down = module.gate_up_proj, module.down_proj
-    if getattr(module, "is_transposed", False):
-        for weight in (gate_up, down):
+    if _is_by_input(module):
+        for weight in (module.gate_up_proj, module.down_proj):
             weight.data = weight.data.mT.contiguous().mT
-        gate_up, down = gate_up.mT, down.mT
-    found = expert_kernels.Experts(
-        gate_up.detach(), down.detach(), interleaved=not getattr(module, "is_concatenated", True)
-    )
+    gate_up, down = _by_output(module)
+    found = expert_kernels.Experts(gate_up, down, interleaved=not getattr(module, "is_concatenated", True))
     if getattr(module, "has_bias", False):
         biases = [module.gate_up_proj_bias.detach().contiguous(), module.down_proj_bias.detach().contiguous()]
         found = found._replace(gate_up_bias=biases[0], down_bias=biases[1])
@@ -100,12 +107,12 @@ def _experts(module: Any) -> Experts:
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def _experts_alike(module: Any, forward: Any) -> bool:
+def _experts_alike(module: Any, experts: Experts, forward: Any) -> bool:
     """True if `forward` gives for random tokens and choices what the class of `module` does, by every program."""
     from openai_bls.embedded.gpu import expert_kernels
 
-    gate_up, down = module.gate_up_proj, module.down_proj
-    count, size = len(down), gate_up.shape[1 if getattr(module, "is_transposed", False) else 2]
+    down = experts.down
+    count, size, _ = down.shape
     top = min(count, getattr(getattr(module, "config", None), "num_experts_per_tok", None) or 2)
     for tokens, scale in itertools.product(expert_kernels.sizes(top, count), SCALES):
         x = torch.randn(tokens, size, dtype=down.dtype, device=down.device) * scale
