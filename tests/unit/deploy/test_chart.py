@@ -68,7 +68,7 @@ def test_manifests_are_what_helm_and_kubernetes_take(values: Values) -> None:
 def test_every_template_is_used() -> None:
     """So that no manifest goes without being looked at."""
     rendered = {manifest["kind"] for values in CASES.values() for manifest in render(values)}
-    templates = "\n".join(path.read_text(encoding="utf-8") for path in (CHART / "templates").glob("*.yaml"))
+    templates = "\n".join(path.read_text(encoding="utf-8") for path in (CHART / "templates").rglob("*.yaml"))
     assert set(re.findall(r"^kind: (\w+)$", templates, re.MULTILINE)) == rendered
 
 

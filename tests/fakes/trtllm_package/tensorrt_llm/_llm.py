@@ -15,9 +15,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tensorrt_llm import _build, _model, _options, _settings, _table
+from tensorrt_llm import _build, _model, _settings
 from tensorrt_llm._executor import Executor
 from tensorrt_llm._guided import Guides
+from tensorrt_llm._recorded import options, table
 from tensorrt_llm._result import IterationResult, RequestOutput
 from tensorrt_llm._sampling_params import SamplingParams
 
@@ -72,7 +73,7 @@ class _LLM:
         self._ids = itertools.count(1)
         self._stack = contextlib.ExitStack()
         self._check(kwargs)
-        self.args = _table.made(self._args_name)(
+        self.args = table.made(self._args_name)(
             model=model,
             tokenizer=tokenizer,
             tokenizer_mode=tokenizer_mode,
@@ -102,7 +103,7 @@ class _LLM:
     def _check(self, kwargs: dict[str, Any]) -> None:
         if _settings.release() < (1, 0):
             return  # the model of the arguments refuses them there
-        known = {*_table.table()["classes"][self._args_name]["fields"], "_mpi_session", "backend"}
+        known = {*table.table()["classes"][self._args_name]["fields"], "_mpi_session", "backend"}
         for key in kwargs:
             if key not in known:
                 raise ValueError(f"{type(self).__name__} got invalid argument: {key}")
@@ -111,7 +112,7 @@ class _LLM:
         for name in _TYPES:
             key = "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
             value = getattr(self.args, key, None)
-            if value is not None and not isinstance(value, (_table.made(name), dict)):
+            if value is not None and not isinstance(value, (table.made(name), dict)):
                 raise ValueError(f"{key}: Input should be a valid dictionary or instance of {name}, got {value!r}")
         kv_cache = self.args.kv_cache_config
         windows = kv_cache.max_attention_window
@@ -177,7 +178,7 @@ class _LLM:
         """Start a request; call it on the event loop that will read the answer."""
         if self._executor is None or self._executor.is_shutdown():
             raise RuntimeError("LLM is shutting down")
-        known = _table.table()["functions"]["LLM.generate_async"]["parameters"]
+        known = table.table()["functions"]["LLM.generate_async"]["parameters"]
         for key in kwargs:
             if key not in known:
                 raise TypeError(f"generate_async() got an unexpected keyword argument {key!r}")
@@ -262,7 +263,7 @@ class _LLM:
 def _signature() -> inspect.Signature:
     """Of `LLM.generate_async`, as the table has it."""
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    for name, field in _table.table()["functions"]["LLM.generate_async"]["parameters"].items():
+    for name, field in table.table()["functions"]["LLM.generate_async"]["parameters"].items():
         default = inspect.Parameter.empty if field.get("required") else field["default"]
         parameters.append(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default))
     return inspect.Signature(parameters)
@@ -290,7 +291,7 @@ class TensorRtLLM(_LLM):
         self._engine_dir = self._folder
         if not _build.is_engine(self._folder):
             args.build_config = self._build_config()
-            args.calib_config = args.calib_config or _table.made("CalibConfig")()
+            args.calib_config = args.calib_config or table.made("CalibConfig")()
             self._engine_dir = workspace / "engine"
             _build.build(self._folder, self._engine_dir, args)
         config = json.loads((self._engine_dir / "config.json").read_text())
@@ -323,7 +324,7 @@ class TensorRtLLM(_LLM):
         if args.build_config is not None:
             return args.build_config
         names = ("max_batch_size", "max_num_tokens", "max_seq_len", "max_beam_width", "max_input_len")
-        return _table.made("BuildConfig")(**{name: getattr(args, name) for name in names if getattr(args, name)})
+        return table.made("BuildConfig")(**{name: getattr(args, name) for name in names if getattr(args, name)})
 
     def _check_limits(self) -> None:
         for name in ("max_batch_size", "max_num_tokens"):
@@ -376,7 +377,7 @@ class TorchLLM(_LLM):
     _args_name = "TorchLlmArgs"
 
     def _check(self, kwargs: dict[str, Any]) -> None:
-        classes = _table.table()["classes"]
+        classes = table.table()["classes"]
         only = [
             key
             for key in kwargs
@@ -395,9 +396,9 @@ class TorchLLM(_LLM):
         super()._check_types()
         if _settings.release() >= (1, 3) and getattr(self.args, "sampler_type", "auto") == "TRTLLMSampler":
             raise ValueError("sampler_type: TRTLLMSampler was removed")
-        for key, kind in _options.classes().get("TorchLlmArgs", {}).items():
+        for key, kind in options.classes().get("TorchLlmArgs", {}).items():
             value = getattr(self.args, key, None)
-            known = _options.classes().get(kind.rstrip("?!"))
+            known = options.classes().get(kind.rstrip("?!"))
             if value is not None and known is not None and not hasattr(type(value), "model_fields"):
                 raise ValueError(f"{key}: Input should be an instance of {kind.rstrip('?!')}, got {value!r}")
         self._check_speculation()

@@ -19,7 +19,8 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tensorrt_llm import _settings, _table
+from tensorrt_llm import _settings
+from tensorrt_llm._recorded import table
 
 if TYPE_CHECKING:
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
         stop_reason: int | str | None
 
 else:
-    _CompletionOutput = _table.made("CompletionOutput")
+    _CompletionOutput = table.made("CompletionOutput")
 
 
 class RequestError(RuntimeError):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from tensorrt_llm import _settings, _table
+from tensorrt_llm import _settings
+from tensorrt_llm._recorded import table
 
 if TYPE_CHECKING:
     _SamplingParams: Any = object
 else:
-    _SamplingParams = _table.made("SamplingParams")
+    _SamplingParams = table.made("SamplingParams")
 
 
 class SamplingParams(_SamplingParams):  # type: ignore[misc]

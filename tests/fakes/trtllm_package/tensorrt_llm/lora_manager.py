@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tensorrt_llm import _table
+from tensorrt_llm._recorded import table
 
-LoraConfig = _table.made("LoraConfig")
+LoraConfig = table.made("LoraConfig")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tensorrt_llm import _table
+from tensorrt_llm._recorded import table
 from tensorrt_llm._sampling_params import SamplingParams
 
-GuidedDecodingParams = _table.made("GuidedDecodingParams")
+GuidedDecodingParams = table.made("GuidedDecodingParams")
 
 __all__ = ["GuidedDecodingParams", "SamplingParams"]

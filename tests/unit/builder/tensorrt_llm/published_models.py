@@ -10,8 +10,8 @@ import msgspec
 
 from openai_bls.builder.tensorrt_llm.model.shapes import ModelShape, shape_of
 
-_FOLDER = Path(__file__).parent / "published"
-NAMES = sorted(path.stem for path in _FOLDER.glob("*.json"))
+_FILES = {path.stem: path for path in (Path(__file__).parent / "published").glob("*/*.json")}
+NAMES = sorted(_FILES)
 
 
 class Published(NamedTuple):
@@ -62,7 +62,7 @@ PUBLISHED = {
 
 def config(name: str) -> dict[str, Any]:
     """The contents of one file."""
-    found: dict[str, Any] = msgspec.json.decode((_FOLDER / f"{name}.json").read_bytes())
+    found: dict[str, Any] = msgspec.json.decode(_FILES[name].read_bytes())
     return found
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorrt_llm import _table
+from tensorrt_llm._recorded import table
 from tensorrt_llm._result import CompletionOutput, RequestError
 
 if TYPE_CHECKING:
     _LoRARequest = object
 else:
-    _LoRARequest = _table.made("LoRARequest")
+    _LoRARequest = table.made("LoRARequest")
 
 
 class LoRARequest(_LoRARequest):

@@ -17,7 +17,8 @@ _VALUES = (
 
 
 def __getattr__(name: str) -> Any:
-    from tensorrt_llm import _settings, _table
+    from tensorrt_llm import _settings
+    from tensorrt_llm._recorded import table
 
     if name == "SamplingParams":
         from tensorrt_llm._sampling_params import SamplingParams
@@ -28,5 +29,5 @@ def __getattr__(name: str) -> Any:
 
         return getattr(_result, name)
     if name in _VALUES and not (name == "BuildConfig" and not _settings.has_tensorrt()):
-        return _table.made(name)
+        return table.made(name)
     raise AttributeError(f"module 'tensorrt_llm.llmapi' has no attribute {name!r}")

@@ -6,12 +6,13 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    from tensorrt_llm import _options, _settings, _table
+    from tensorrt_llm import _settings
+    from tensorrt_llm._recorded import options, table
 
     if name == "LoraConfig":
-        return _table.made(name)
+        return table.made(name)
     if name == "TorchLlmArgs" or (name == "TrtLlmArgs" and _settings.has_tensorrt()):
-        return _table.made(name)
-    if name in _options.classes():
-        return _table.made(name) if name in _table.table()["classes"] else _options.made(name)
+        return table.made(name)
+    if name in options.classes():
+        return table.made(name) if name in table.table()["classes"] else options.made(name)
     raise AttributeError(f"module 'tensorrt_llm.llmapi.llm_args' has no attribute {name!r}")

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tensorrt_llm import _table
+from tensorrt_llm._recorded import table
 
-PluginConfig = _table.made("PluginConfig")
+PluginConfig = table.made("PluginConfig")

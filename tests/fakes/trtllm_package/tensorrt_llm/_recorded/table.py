@@ -15,7 +15,7 @@ from typing import Any
 
 from tensorrt_llm import _settings
 
-_CONTRACTS = Path(__file__).resolve().parents[3] / "contracts"
+_CONTRACTS = Path(__file__).resolve().parents[4] / "contracts"
 _NEWEST = "1.4"
 _LAST_WITH_ENGINES = "1.2"
 
