@@ -1,6 +1,6 @@
 // Choice of the model, from what the server lists.
 
-import { chatModels } from "./api.js";
+import { chatModels } from "./api/api.js";
 import { byId, element } from "./ui/dom.js";
 import { Problem } from "./problems.js";
 import { kept } from "./ui/storage.js";

@@ -1,8 +1,8 @@
 // Requests to the API of this server, with the visitor's key.
 
-import { eventBatches } from "./chat/event_stream.js";
-import { inlined } from "./chat/pictures.js";
-import { Problem, brokenOff, problemOf, unreachable } from "./problems.js";
+import { eventBatches } from "./event_stream.js";
+import { inlined } from "./pictures.js";
+import { Problem, brokenOff, problemOf, unreachable } from "../problems.js";
 
 /** The address under which this page and the API are: "/" or what a proxy puts before it. */
 export const ROOT = new URL("./", document.baseURI);

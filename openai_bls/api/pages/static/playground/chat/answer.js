@@ -1,5 +1,7 @@
 // An answer as it streams in: text, reasoning, tool calls and log-probabilities, and how fast they came.
 
+import { count, duration } from "../ui/numbers.js";
+
 /** A message of the assistant, empty so far. */
 export function emptyAnswer() {
   return { role: "assistant", content: "", reasoning: "", toolCalls: [], tokens: [], stats: null };
@@ -76,9 +78,6 @@ const FINISH = {
   stopped: "stopped by you",
   broken: "incomplete",
 };
-
-export const duration = (ms) => (ms < 10 ? `${ms.toFixed(1)} ms` : ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`);
-export const count = (number) => number.toLocaleString("en", { maximumFractionDigits: number < 10 ? 1 : 0 });
 
 /** The line below an answer, in parts. */
 export function statsInWords(stats) {

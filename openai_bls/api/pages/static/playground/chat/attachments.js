@@ -3,7 +3,7 @@
 import { newId } from "../conversations/store.js";
 import { byId, element, symbolButton } from "../ui/dom.js";
 import { chosenFiles } from "../ui/files.js";
-import { FORMATS } from "./pictures.js";
+import { FORMATS } from "../api/pictures.js";
 
 const LARGEST_BYTES = 20 * 1024 * 1024;
 const megabytes = (bytes) => `${(bytes / (1024 * 1024)).toFixed(1)} MB`;

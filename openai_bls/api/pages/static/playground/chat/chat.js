@@ -1,7 +1,7 @@
 // Chat: questions go out, answers stream in, one at a time in each conversation.
 
 import { AnswerReader, emptyAnswer } from "./answer.js";
-import { chatChunks } from "../api.js";
+import { chatChunks } from "../api/api.js";
 import { byId, element } from "../ui/dom.js";
 import { ScrollEnd } from "./scroll_end.js";
 import { MessageView } from "./message_view.js";

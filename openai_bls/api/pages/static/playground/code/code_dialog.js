@@ -1,7 +1,7 @@
 // Dialog that shows a request as text to copy.
 
-import { ROOT } from "../api.js";
-import { abbreviated, hasPictures } from "../chat/pictures.js";
+import { ROOT } from "../api/api.js";
+import { abbreviated, hasPictures } from "../api/pictures.js";
 import { byId, copyText, element } from "../ui/dom.js";
 import { FORMS } from "./snippets.js";
 import { Tabs } from "../ui/tabs.js";

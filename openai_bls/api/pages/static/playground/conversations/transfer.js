@@ -1,6 +1,6 @@
 // Conversations as files: JSON, which has all of a conversation, and Markdown, which people read. Both can be read in.
 
-import { dataUri } from "../chat/pictures.js";
+import { dataUri } from "../api/pictures.js";
 import { fromMarkdown, toMarkdown } from "./markdown_file.js";
 
 const FORMAT = "openai_bls.conversations";
