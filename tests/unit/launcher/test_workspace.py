@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import resource
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from openai_bls.launcher import workspace
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.triton_models.repository.render_configs import configure
 from openai_bls.triton_models.tensors.models import MODELS
-from tests.unit.docker.replay import is_root
 
 ROOT = Path(__file__).resolve().parents[3]
 CODE = Path("openai_bls/1/model.py")
@@ -163,12 +163,17 @@ def test_vacant(tmp_path: Path) -> None:
     assert not workspace.is_vacant(tmp_path)
 
 
-@pytest.mark.skipif(is_root(), reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written(repository: Path) -> None:
+def test_a_disk_that_takes_nothing(repository: Path) -> None:
     age(repository)
-    (repository / CODE).parent.chmod(0o555)
-    with pytest.raises(LaunchError, match="cannot write to"):
-        update(repository)
+    before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # holds for root too, as permissions do not
+    try:
+        with pytest.raises(LaunchError, match="cannot write to"):
+            update(repository)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
