@@ -23,12 +23,12 @@ import numpy as np
 import openai
 
 from benchmarks.clients.driver import exit_on_sigterm
-from benchmarks.clients.stats import percentile_ms
 from benchmarks.clients.target import prompt_text, words_for
 from benchmarks.support.checkpoint_shapes import DEMO, SHAPES
 from benchmarks.support.options import positive
 from benchmarks.support.random_checkpoint import checkpoint_in, room_for
 from benchmarks.support.report import markdown_table
+from benchmarks.support.spread import percentile_ms
 from benchmarks.vllm_serve.servers import Setup, StartError, over_vllm
 
 _BLOCK_TOKENS = 16

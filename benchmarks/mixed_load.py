@@ -20,12 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.clients.stats import percentile_ms
 from benchmarks.support import lengths
 from benchmarks.support.asking import Answer, Asker, greedy, random_ids
 from benchmarks.support.engine import parse_variant, show_log
 from benchmarks.support.options import levels
 from benchmarks.support.report import markdown_table
+from benchmarks.support.spread import percentile_ms
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.engines.registry import create_engine
 

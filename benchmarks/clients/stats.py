@@ -1,20 +1,17 @@
-"""From the traces of requests to numbers, and from repeated measurements to medians."""
+"""From the traces of requests to numbers."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.clients.events import Ending, PayloadReader, StreamFailure, layout_of, payload_reader, read_ending
 from benchmarks.clients.target import Plan
 from benchmarks.clients.traces import Trace
-
-Seconds = NDArray[np.float64]
+from benchmarks.support.spread import Seconds, percentile_ms
 
 
 @dataclass
@@ -102,11 +99,6 @@ def _problem(ending: Ending, text_events: int, plan: Plan, wanted: int) -> str:
     if not 0 < text_events <= ending.completion_tokens:
         return f"incomplete: {text_events} text events for {ending.completion_tokens} tokens"
     return ""
-
-
-def percentile_ms(seconds: Seconds, percent: float) -> float:
-    """A percentile, interpolated, in milliseconds; NaN of nothing."""
-    return float(np.percentile(seconds, percent)) * 1000 if len(seconds) else float("nan")
 
 
 @dataclass(frozen=True)
@@ -206,26 +198,3 @@ def measurement(
         server_cpu_by_process=server_cpu or {},
         machine_cpu_s=machine_cpu_s,
     )
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A number over repeated measurements."""
-
-    median: float
-    low: float
-    high: float
-
-
-def spread(values: Iterable[float | None]) -> Spread | None:
-    """Median and range; None if a value is missing."""
-    numbers = list(values)
-    known = [number for number in numbers if number is not None]
-    if not known or len(known) < len(numbers):
-        return None
-    return Spread(float(np.median(known)), min(known), max(known))
-
-
-def known_spread(values: Iterable[float | None]) -> Spread | None:
-    """Median and range of the numbers among `values`; None if there is none."""
-    return spread([value for value in values if value is not None and not math.isnan(value)])

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from benchmarks.clients.stats import Measurement, Spread, known_spread
+from benchmarks.clients.stats import Measurement
+from benchmarks.support.spread import Spread, known_spread
 
 Stage = Literal["throughput", "paced", "first token", "crowd"]
 """As fast as possible; at a pace; single requests with pauses, at the same pace; very many streams at once."""

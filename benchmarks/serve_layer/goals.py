@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from benchmarks.clients.stats import Measurement, Spread
+from benchmarks.clients.stats import Measurement
 from benchmarks.contenders.servers import BARE, ENSEMBLE, GRPC, HTTP, OURS, V1
 from benchmarks.serve_layer.cells import Results, Shape, Value
+from benchmarks.support.spread import Spread
 
 GOAL_LEVEL = 64
 """Concurrency at which the throughput goals are judged."""

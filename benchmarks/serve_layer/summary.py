@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from benchmarks.clients.stats import Measurement, Spread
+from benchmarks.clients.stats import Measurement
 from benchmarks.contenders.servers import OURS, OURS_TLS, V1
 from benchmarks.serve_layer.cells import Results, Shape, Stage, Value
 from benchmarks.serve_layer.goals import SCALE, Goal, cpu, rate, reference
 from benchmarks.support.machine import Conditions
 from benchmarks.support.report import MISSING, compact, markdown_table, number
+from benchmarks.support.spread import Spread
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """Title, headers, rows."""

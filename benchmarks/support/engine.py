@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from benchmarks.clients.stats import percentile_ms
 from benchmarks.support.asking import Asker, greedy, random_ids
+from benchmarks.support.spread import percentile_ms
 from openai_bls.core.engine_types import GenerationRequest
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from benchmarks.clients.stats import Spread
+from benchmarks.support.spread import Spread
 
 MISSING = "n/a"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from benchmarks.clients.stats import Measurement, Spread, known_spread
+from benchmarks.clients.stats import Measurement
 from benchmarks.support.report import MISSING, goals_table, markdown_table
+from benchmarks.support.spread import Spread, known_spread
 from benchmarks.vllm_serve.death import Death
 from benchmarks.vllm_serve.engine_settings import differences
 from benchmarks.vllm_serve.servers import EMBEDDED, ONE_GPU, OVER_VLLM, VLLM_SERVE
