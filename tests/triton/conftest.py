@@ -16,6 +16,7 @@ import pytest
 
 from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
+from openai_bls.launcher.logs import tail
 from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 from openai_bls.triton_models.repository.render_configs import configure
 from tests.triton import reference as transformers_model
@@ -106,6 +107,7 @@ def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     batches = {"OPENAI_BLS_BATCHES_DIR": str(tmp_path_factory.mktemp("batches"))}
     with run_server(repository, batches, auto_complete=True) as running:
         yield running
+        _assert_alive(running)
 
 
 @pytest.fixture(scope="session")
@@ -117,6 +119,13 @@ def other_server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     configure(copy, ["tensorrt_llm.decoupled_mode=False", "openai_bls.reasoning_parser=think"])
     with run_server(copy, args=["--http-restricted-api=model-repository:control=key"]) as running:
         yield running
+        _assert_alive(running)
+
+
+def _assert_alive(running: RunningServer) -> None:
+    """Or every test after its end has failed, and none of them knows why: its log says it."""
+    code = running.process.poll()
+    assert code is None, f"the server has ended by itself, with code {code}:\n{tail(running.log_path, 100)}"
 
 
 @pytest.fixture(scope="session")
