@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import resource
 import shutil
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from openai_bls.launcher import workspace
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.triton_models.repository.render_configs import configure
 from openai_bls.triton_models.tensors.models import MODELS
+from tests.unit.full_disk import full_disk
 
 ROOT = Path(__file__).resolve().parents[3]
 CODE = Path("openai_bls/1/model.py")
@@ -166,13 +166,8 @@ def test_vacant(tmp_path: Path) -> None:
 def test_a_disk_that_takes_nothing(repository: Path) -> None:
     age(repository)
     before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # holds for root too, as permissions do not
-    try:
-        with pytest.raises(LaunchError, match="cannot write to"):
-            update(repository)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with full_disk(0), pytest.raises(LaunchError, match="cannot write to"):
+        update(repository)
     assert {path: path.read_bytes() for path in before} == before
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import codecs
 import errno
 import json
-import resource
-import signal
 import tempfile
 from pathlib import Path
 
@@ -16,21 +14,14 @@ from hypothesis import strategies as st
 
 from openai_bls.api.batches import lines
 from tests.unit.api.batches.support import request
+from tests.unit.full_disk import full_disk
 
 
 def test_half_a_result_is_not_left(tmp_path: Path) -> None:
-    """A limit of the process on the size of files stands for a disk that is nearly full."""
     path = tmp_path / "results"
     lines.append(path, b"1234\n")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8, hard))
-    try:
-        with pytest.raises(OSError, check=lambda error: error.errno == errno.ENOSPC):
-            lines.append(path, b"12345678\n")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, ignored)
+    with full_disk(8), pytest.raises(OSError, check=lambda error: error.errno == errno.ENOSPC):
+        lines.append(path, b"12345678\n")
     assert path.read_bytes() == b"1234\n"
 
 
