@@ -1,4 +1,4 @@
-"""API key and timeout of a request on Triton's endpoints: request parameters, or headers forwarded as such."""
+"""Key, trace, id and timeout of a request on Triton's endpoints: request parameters, or headers forwarded as such."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ HEADER_PARAMETERS = KEY_PARAMETERS | TRACE_PARAMETERS | {TIMEOUT_HEADER}
 
 _REMEDY = "give it as the request parameter 'api_key' or, over gRPC, as the header 'authorization: Bearer <key>'."
 
-
 _TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 """The start of W3C's header `traceparent`, with the id of the trace."""
 
 
-def with_trace(parameters: Mapping[str, Any], context: Mapping[str, str]) -> dict[str, Any]:
+def with_trace(parameters: dict[str, Any], context: Mapping[str, str]) -> dict[str, Any]:
     """Parameters with the context of Triton's trace of the request, unless the client named another trace.
 
     Args:
@@ -38,11 +37,11 @@ def with_trace(parameters: Mapping[str, Any], context: Mapping[str, str]) -> dic
         context: W3C's headers of the span that Triton makes; empty if it makes none.
     """
     if not context:
-        return dict(parameters)
+        return parameters
     given = next(_values(parameters, "traceparent"), None)
     own = _TRACE.match(given) if isinstance(given, str) else None
     if own is not None and own[1] not in context.get("traceparent", ""):
-        return dict(parameters)
+        return parameters
     return {**parameters, **context}
 
 
