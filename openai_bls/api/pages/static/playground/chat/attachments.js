@@ -1,9 +1,9 @@
 // Pictures that go out with the next message: by a button, by paste and by drop, with a preview.
 
+import { FORMATS } from "../api/pictures.js";
 import { newId } from "../conversations/store.js";
 import { byId, element, symbolButton } from "../ui/dom.js";
 import { chosenFiles } from "../ui/files.js";
-import { FORMATS } from "../api/pictures.js";
 
 const LARGEST_BYTES = 20 * 1024 * 1024;
 const megabytes = (bytes) => `${(bytes / (1024 * 1024)).toFixed(1)} MB`;

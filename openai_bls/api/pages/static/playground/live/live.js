@@ -1,9 +1,9 @@
 // Live view: what /metrics says of the server, asked once a second while it is looked at.
 
-import { count, duration } from "../ui/numbers.js";
 import { metrics } from "../api/api.js";
 import { Chart } from "./chart.js";
 import { byId, element } from "../ui/dom.js";
+import { count, duration } from "../ui/numbers.js";
 import { Problem } from "../problems.js";
 import { Samples, quantile } from "./prometheus.js";
 
