@@ -141,6 +141,10 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the prompt's last tokens to keep; None keeps all."""
     timeout: float | None = None
     """Seconds from its arrival in which it must be answered; None is no limit."""
+    ignored: tuple[str, ...] = ()
+    """Fields of the body that were taken without effect, at most 32."""
+    thinking_params: tuple[str, ...] = ()
+    """Fields of the body that are hints about the reasoning."""
 
     @property
     def prompt_count(self) -> int:

@@ -71,6 +71,9 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     max_request_values: Positive = 320 * 1024
     """The most values of a JSON body: items of arrays, token ids too, and values of objects. To decode so many holds up
     other requests for up to a tenth of a second."""
+    unknown_fields: Literal["refuse", "ignore"] = "refuse"
+    """Treatment of fields of a request that the API does not have: a 400 that names the field, or taken without effect
+    and named in the response header `openai-bls-ignored` and in the log."""
     max_body_bytes_in_flight: Positive = 256 * 1024 * 1024
     """Bytes of the bodies of all requests that /v1 is reading or preparing; further ones are answered 503, except
     small ones (16 KiB)."""

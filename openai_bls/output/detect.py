@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,11 @@ _COMMENT = re.compile(r"\{#.*?(?:#\}|\Z)", re.DOTALL)
 _BLOCK = re.compile(r"\{[{%](.*?)(?:[%}]\}|\Z)", re.DOTALL)
 _STRING = re.compile(r"'(?:\\.|[^'\\])*'?|\"(?:\\.|[^\"\\])*\"?", re.DOTALL)
 _TOOLS = re.compile(r"(?<![\w.])tools\b")
+# "thinking" is also what templates call a thought; as a switch it is asked for.
+_THINKING = re.compile(
+    r"(?<![\w.])(reasoning_effort|enable_thinking|thinking_budget|(?:(?<=if )|(?<=not )|(?<=and )|(?<=or ))thinking"
+    r"|thinking(?=\s+is\b))\b"
+)
 
 
 class ModelFormats(msgspec.Struct, frozen=True):
@@ -72,6 +77,8 @@ class ModelFormats(msgspec.Struct, frozen=True):
     """None: the model has no reasoning between markers."""
     takes_tools: bool = False
     """The chat template renders tools."""
+    takes_thinking_hints: bool = False
+    """The chat template has levels of effort, or a switch for thinking."""
     harmony: bool = False
     """The output is in gpt-oss's format, of which both are a part."""
 
@@ -129,11 +136,12 @@ def detect(chat_template: str | None, tool_call_parser: str = "auto", reasoning_
     reasoning_name = _choose("reasoning_parser", reasoning_parser, reasonings, _REASONING_SIGNS, template)
     if HARMONY in (tool_name, reasoning_name):
         calls = None if tool_call_parser == "none" else HARMONY_FORMAT
-        return ModelFormats(calls, HARMONY_REASONING, takes_tools(template), harmony=True)
+        return ModelFormats(calls, HARMONY_REASONING, takes_tools(template), True, harmony=True)
     return ModelFormats(
         TOOL_FORMATS[tool_name] if tool_name is not None else None,
         REASONINGS[reasoning_name] if reasoning_name is not None else None,
         takes_tools(template),
+        bool(thinking_variables(template)),
     )
 
 
@@ -151,8 +159,18 @@ def _choose(
 
 def takes_tools(template: str) -> bool:
     """True if a template's code uses the variable `tools`; text, strings and comments do not count."""
-    blocks = _BLOCK.findall(_COMMENT.sub("", template))
-    return any(_TOOLS.search(_STRING.sub("", block)) for block in blocks)
+    return any(_TOOLS.search(code) for code in _code(template))
+
+
+def thinking_variables(template: str) -> frozenset[str]:
+    """Variables of a template's code that say whether, and how much, to think."""
+    return frozenset(name for code in _code(template) for name in _THINKING.findall(code))
+
+
+def _code(template: str) -> Iterator[str]:
+    """The code of a template, block by block, without comments and strings."""
+    for block in _BLOCK.findall(_COMMENT.sub("", template)):
+        yield _STRING.sub("", block)
 
 
 def chat_template(tokenizer_dir: Path) -> str | None:

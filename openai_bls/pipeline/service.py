@@ -7,8 +7,6 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
-import msgspec
-
 from openai_bls.core.errors import (
     ApiError,
     OverloadedError,
@@ -224,9 +222,11 @@ class Service:
     async def _prepare(
         self, context: RequestContext, request: ValidRequest, make_writer: Callable[[Target], WriterT]
     ) -> tuple[Generation, WriterT]:
-        context.request = msgspec.structs.replace(request, images=()) if request.images else request
+        context.asks(request)
         await self.models.look_for(request.model)
         target = self.find(context, request.model)
+        if not target.model.formats.takes_thinking_hints:
+            context.ignored += request.thinking_params
         self.check_admission()
         began_at = context.work_began_at()
         deadline = context.deadline(request.timeout, began_at)

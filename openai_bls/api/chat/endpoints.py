@@ -13,7 +13,7 @@ from openai_bls.api.chat import model_serving, serving
 from openai_bls.api.chat.chunks import Answer, ChatChoice, ChatChunkChoice, Chunk, TextChoice, TextChunkChoice
 from openai_bls.api.chat.model_serving import ChatModelRequest
 from openai_bls.api.chat.render_endpoints import RENDERING
-from openai_bls.api.chat.schema import UNSUPPORTED, ChatCompletionRequest, CompletionRequest
+from openai_bls.api.chat.schema import UNSUPPORTED, UNSUPPORTED_IN_CHAT, ChatCompletionRequest, CompletionRequest
 from openai_bls.api.chat.validation import Body, parse_json, parse_object
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
@@ -41,11 +41,12 @@ async def generate(api: Api, request: Request, context: RequestContext, name: Bo
     service = api.service
     context.endpoint = name
     max_items, large = service.models.longest_context, is_large(body)
+    unknown = service.settings.unknown_fields
 
     def parse() -> ValidRequest:
         if not large:
-            return parse_json(name, body, max_items)
-        return lifted_body(body).parse(lambda text, put_back: put_back(parse_json(name, text, max_items)))
+            return parse_json(name, body, max_items, unknown)
+        return lifted_body(body).parse(lambda text, put_back: put_back(parse_json(name, text, max_items, unknown)))
 
     checked = await _checked(service, name, parse, lambda: json_object(body), large=large)
     if not checked.stream:
@@ -63,10 +64,10 @@ def _endpoint(name: Body, path: str, prompt: dict[str, Any], operation: Operatio
         body = given.body
 
         async def respond(service: Service, context: RequestContext, sink: ChunkSink) -> bytes | Cancellable:
-            max_items = service.models.longest_context
+            max_items, unknown = service.models.longest_context, service.settings.unknown_fields
 
             def parse() -> ValidRequest:
-                return given.parse(lambda body, put_back: put_back(parse_object(name, body, max_items)))
+                return given.parse(lambda body, put_back: put_back(parse_object(name, body, max_items, unknown)))
 
             checked = await _checked(service, name, parse, given.whole, large=is_large(body) or given.large)
             if checked.stream:
@@ -74,8 +75,8 @@ def _endpoint(name: Body, path: str, prompt: dict[str, Any], operation: Operatio
             return encode(await _answer(service, context, checked))
 
         if not isinstance(body.get("model"), str) and not is_large(body):
-            # It is for an engine, so what is wrong can be said before there is one.
-            parse_object(name, body)
+            # It is for an engine, so what is wrong can be said before there is one. Unknown fields are the service's.
+            parse_object(name, body, unknown="ignore")
         return respond
 
     smoke = Smoke(body={**prompt, "max_tokens": 8, "temperature": 0}, check=_check)
@@ -150,7 +151,7 @@ ENDPOINTS = (
             answer=Answer[ChatChoice],
             events=Chunk[ChatChunkChoice],
             errors=frozenset({ModelAnswerError}),
-            unsupported={ChatCompletionRequest: UNSUPPORTED},
+            unsupported={ChatCompletionRequest: UNSUPPORTED_IN_CHAT},
         ),
     ),
     _endpoint(

@@ -54,9 +54,9 @@ class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
     structural_tag: dict[str, Any] | str | None = None
     """Structural tag, also as JSON text."""
     disable_any_whitespace: bool | None = None
-    """Harmless: JSON is written on one line."""
+    """Without effect: JSON is written on one line."""
     disable_fallback: bool | None = None
-    """Harmless: there is no fallback."""
+    """Without effect: there is no fallback."""
     disable_additional_properties: Literal[False] | None = None
     whitespace_pattern: None = None
     backend: Literal["auto"] | None = None

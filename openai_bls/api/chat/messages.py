@@ -5,7 +5,7 @@ Source: the OpenAI API reference for chat completions; vLLM's names for the addi
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -17,13 +17,13 @@ from openai_bls.core.media import ImageDetail
 FunctionName = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.\-]+\Z")]
 
 
-class TextPart(msgspec.Struct, tag_field="type", tag="text"):
+class TextPart(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
     """A content part; audio and files are refused."""
 
     text: str
 
 
-class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal"):
+class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal", forbid_unknown_fields=True):
     """An assistant's refusal, fed back."""
 
     refusal: str
@@ -31,6 +31,9 @@ class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal"):
 
 class ImageUrl(msgspec.Struct, forbid_unknown_fields=True):
     """An image, by one of `url` and `file_id`."""
+
+    # LiteLLM's: the image itself says what it is.
+    WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset({"format"})
 
     url: str | None = None
     """A `data:` URI with base64 of a PNG, JPEG, WebP or still GIF, or an http or https URL of a host that the setting
@@ -52,16 +55,20 @@ Content = str | Annotated[list[TextPart | RefusalPart], PER_TOKEN]
 MediaContent = str | Annotated[list[TextPart | RefusalPart | ImagePart], PER_TOKEN]
 
 
-class FunctionCall(msgspec.Struct):
+class FunctionCall(msgspec.Struct, forbid_unknown_fields=True):
     """The function of a tool call, as an assistant message carries it."""
+
+    FROM_A_SERVER: ClassVar[bool] = True
 
     name: str
     arguments: str = "{}"
     """JSON text."""
 
 
-class ToolCall(msgspec.Struct, tag_field="type", tag="function"):
+class ToolCall(msgspec.Struct, tag_field="type", tag="function", forbid_unknown_fields=True):
     """An earlier tool call, fed back."""
+
+    FROM_A_SERVER: ClassVar[bool] = True
 
     function: FunctionCall
     id: str | None = None
@@ -89,8 +96,10 @@ class UserMessage(msgspec.Struct, tag_field="role", tag="user", forbid_unknown_f
     name: str | None = None
 
 
-class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
-    """An earlier answer. Further fields of OpenAI's own answers (annotations, say) are harmless here."""
+class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant", forbid_unknown_fields=True):
+    """An earlier answer. Further fields of some server's answers (annotations, say) are without effect."""
+
+    FROM_A_SERVER: ClassVar[bool] = True
 
     content: Content | None = None
     name: str | None = None
@@ -138,26 +147,26 @@ class Tool(msgspec.Struct, tag_field="type", tag="function", forbid_unknown_fiel
     function: Function
 
 
-class NamedFunction(msgspec.Struct):
+class NamedFunction(msgspec.Struct, forbid_unknown_fields=True):
     """The function a `tool_choice` names."""
 
     name: str
 
 
-class NamedToolChoice(msgspec.Struct, tag_field="type", tag="function"):
+class NamedToolChoice(msgspec.Struct, tag_field="type", tag="function", forbid_unknown_fields=True):
     """A `tool_choice` that names a function, or one of those that it allows."""
 
     function: NamedFunction
 
 
 class AllowedTools(msgspec.Struct, forbid_unknown_fields=True):
-    """Some of the tools, to be called at will or for certain."""
+    """A list of allowed tools, called optionally or always."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedToolChoice], Meta(min_length=1)]
 
 
-class AllowedToolsChoice(msgspec.Struct, tag_field="type", tag="allowed_tools"):
+class AllowedToolsChoice(msgspec.Struct, tag_field="type", tag="allowed_tools", forbid_unknown_fields=True):
     """A `tool_choice` that allows some of the tools only."""
 
     allowed_tools: AllowedTools

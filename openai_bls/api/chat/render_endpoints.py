@@ -6,7 +6,7 @@ from typing import Any
 
 from openai_bls.api.chat.generate_request import GenerateRequest
 from openai_bls.api.chat.rendering import rendered, rendered_one
-from openai_bls.api.chat.schema import UNSUPPORTED, ChatCompletionRequest, CompletionRequest
+from openai_bls.api.chat.schema import UNSUPPORTED, UNSUPPORTED_IN_CHAT, ChatCompletionRequest, CompletionRequest
 from openai_bls.api.chat.validation import Body, parse_object
 from openai_bls.api.common.large_bodies import is_large, parsed
 from openai_bls.api.endpoint import Smoke, expect, one_shot
@@ -25,7 +25,8 @@ async def _render_completion(service: Service, context: RequestContext, body: di
 
 async def _request(service: Service, name: Body, body: dict[str, Any]) -> ValidRequest:
     max_items = service.models.longest_context
-    return await parsed(lambda: parse_object(name, body, max_items), large=is_large(body))
+    unknown = service.settings.unknown_fields
+    return await parsed(lambda: parse_object(name, body, max_items, unknown), large=is_large(body))
 
 
 def check_rendered(answer: Any) -> str:
@@ -47,7 +48,7 @@ RENDERING = (
         summary="Token ids and sampling parameters of a chat completion, which is not made",
         paths=("/v1/chat/completions/render",),
         smoke=Smoke(body={"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}, check=check_rendered),
-        unsupported={ChatCompletionRequest: UNSUPPORTED},
+        unsupported={ChatCompletionRequest: UNSUPPORTED_IN_CHAT},
     ),
     one_shot(
         "completions.render",

@@ -32,6 +32,7 @@ async def rendered(service: Service, context: RequestContext, request: ValidRequ
     Raises:
         ApiError: the generation would be refused, or preprocessing cannot be reached.
     """
+    context.asks(request)
     await service.models.look_for(request.model)
     target = service.find(context, request.model)
     check(request, target.model, service.settings)

@@ -1,18 +1,19 @@
 """OpenAI request bodies, field by field.
 
-A field is in one of four places, and nowhere else:
+A field is in one of four places, and nowhere else; `api.common.fields` has the rule:
 
 - honoured: typed here and used in `validation`;
-- harmless: in `Harmless`, accepted and ignored since it cannot change the output;
-- unsupported: in `UNSUPPORTED`, accepted at its neutral value and otherwise refused by name;
-- unknown: refused by name.
+- without effect: in `WithoutEffect`, taken, and named in the response header `openai-bls-ignored`;
+- unsupported: in `UNSUPPORTED`, accepted at its neutral values and otherwise refused by name;
+- unknown: refused by name, unless the setting `unknown_fields` is `ignore`.
 
-Sources: the OpenAI API reference for chat completions and completions; vLLM's names for the additions.
+Sources: the OpenAI API reference for chat completions and completions; the names of vLLM, SGLang, llama.cpp,
+OpenRouter, Ollama and DashScope for the additions.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta
@@ -42,7 +43,7 @@ NonNegativeInt = Annotated[int, Meta(ge=0)]
 PositiveInt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Temperature = Annotated[float, Meta(ge=0.0, le=2.0)]
 Probability = Annotated[float, Meta(ge=0.0, le=1.0)]
-TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
+TopP = Probability
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Choices = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Priority = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -62,8 +63,8 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     """Padding against traffic analysis on OpenAI's own network: accepted, none is sent."""
 
 
-class Harmless(msgspec.Struct, kw_only=True):
-    """Accepted and ignored: none of these can change the output."""
+class WithoutEffect(msgspec.Struct, kw_only=True):
+    """Taken without effect: none of these can change the answer."""
 
     user: str | None = None
     metadata: dict[str, Any] | None = None
@@ -73,9 +74,19 @@ class Harmless(msgspec.Struct, kw_only=True):
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
+    client_metadata: Any = None
+    # Other servers' hints for caches and routers, and ids of the request.
+    cache_salt: Any = None
+    cache_prompt: Any = None
+    request_id: Any = None
+    rid: Any = None
+    provider: Any = None
+    usage: Any = None
+    keep_alive: Any = None
+    speed: Any = None
 
 
-class StructuredOutput(Harmless, kw_only=True):
+class StructuredOutput(WithoutEffect, kw_only=True):
     """Structured output; `output.structured` reads these fields."""
 
     response_format: Annotated[
@@ -100,9 +111,16 @@ class StructuredOutput(Harmless, kw_only=True):
     """See "Structured output"."""
     guided_whitespace_pattern: Annotated[Any, documented(None)] = None
     """See "Structured output"."""
+    # SGLang's names
+    json_schema: Annotated[Any, documented(dict[str, Any] | str | None)] = None
+    """SGLang's name of `guided_json`."""
+    regex: Annotated[Any, documented(Annotated[str, Meta(min_length=1)] | None)] = None
+    """SGLang's name of `guided_regex`."""
+    ebnf: Annotated[Any, documented(Annotated[str, Meta(min_length=1)] | None)] = None
+    """SGLang's name of `guided_grammar`."""
 
 
-STRUCTURED_FIELDS = StructuredOutput.__struct_fields__[len(Harmless.__struct_fields__) :]
+STRUCTURED_FIELDS = StructuredOutput.__struct_fields__[len(WithoutEffect.__struct_fields__) :]
 
 
 class Generation(StructuredOutput, kw_only=True):
@@ -118,11 +136,11 @@ class Generation(StructuredOutput, kw_only=True):
     """Server-sent events instead of one answer."""
     stream_options: StreamOptions | None = None
     """Options of a stream: `include_usage`, and with it `continuous_usage_stats` (counts in every chunk, from 0 on;
-    else nothing); `include_obfuscation` is harmless."""
+    else nothing); `include_obfuscation` is without effect."""
     temperature: Temperature | None = None
     """Sampling parameter; without it the checkpoint's generation_config.json counts."""
     top_p: TopP | None = None
-    """Sampling parameter; without it the checkpoint's generation_config.json counts."""
+    """Sampling parameter; without it the checkpoint's generation_config.json counts. 0 takes the likeliest token."""
     seed: Annotated[int, limits(minimum=-(2**63), maximum=2**64 - 1)] | None = None
     """Seed of the sampling: an equal request with it gives the same text, whatever else is in the batch. Each of `n`
     choices has its own. On a GPU in half precision scores differ in their last bits with the size of the batch, which
@@ -168,12 +186,52 @@ class Generation(StructuredOutput, kw_only=True):
     # unsupported: see UNSUPPORTED
     use_beam_search: Any = UNSET
     length_penalty: Any = UNSET
-    # SGLang's, which vllm-router and sglang-router add at these values
+    spaces_between_special_tokens: Any = UNSET
+    return_token_ids: Any = UNSET
+    return_tokens_as_token_ids: Any = UNSET
+    prompt_logprobs: Any = UNSET
+    allowed_token_ids: Any = UNSET
+    kv_transfer_params: Any = UNSET
+    mm_processor_kwargs: Any = UNSET
+    vllm_xargs: Any = UNSET
+    repetition_detection: Any = UNSET
+    # SGLang's, of which vllm-router and sglang-router add the first two at these values
     no_stop_trim: Any = UNSET
     return_hidden_states: Any = UNSET
+    lora_path: Any = UNSET
+    session_params: Any = UNSET
+    # llama.cpp's, Ollama's and Dynamo's
+    typical_p: Any = UNSET
+    options: Any = UNSET
+    nvext: Any = UNSET
 
 
-class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):
+class WithoutEffectInChat(Generation, kw_only=True):
+    """Taken without effect by chat completions, unknown to completions."""
+
+    verbosity: Any = None
+
+
+class ThinkingSwitch(msgspec.Struct):
+    """DeepSeek's and GLM's switch of the reasoning."""
+
+    type: Literal["enabled", "disabled", "auto", "adaptive"]
+    budget_tokens: NonNegativeInt | None = None
+
+
+class ReasoningOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """OpenRouter's options of the reasoning."""
+
+    WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset({"summary"})
+
+    effort: Annotated[str, Meta(max_length=32)] | None = None
+    max_tokens: NonNegativeInt | None = None
+    enabled: bool | None = None
+    exclude: bool | None = None
+    """True leaves thoughts out of the answer, as `include_reasoning` does."""
+
+
+class ChatCompletionRequest(WithoutEffectInChat, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/chat/completions."""
 
     messages: Annotated[list[Message], Meta(min_length=1), PER_TOKEN]
@@ -184,6 +242,8 @@ class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True
     """Most new tokens; without it the answer goes on to the end of the context."""
     max_completion_tokens: PositiveInt | None = None
     """The newer name of `max_tokens`: thoughts count."""
+    n_predict: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    """llama.cpp's name of `max_tokens`; -1 is no limit."""
     logprobs: bool | None = None
     """The probability of each token. See "Log-probabilities"."""
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
@@ -195,14 +255,24 @@ class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True
     parallel_tool_calls: bool | None = None
     """False ends the answer after one call."""
     reasoning_effort: Annotated[str, Meta(max_length=32)] | None = None
-    """Effort of the reasoning where the chat template knows it; `"none"` also sets `enable_thinking` to false where a
-    template knows that. Else only `"none"` and `"medium"`, which change nothing, are taken."""
+    """A hint: the effort where the chat template has levels, the nearest one; where it only switches thinking, `"none"`
+    turns it off and any other on. Without effect where a model has neither."""
     # vLLM's additions
     chat_template: str | None = None
     """Template instead of the model's own, if the operator set `trust_chat_template`, since a template is a program;
     else refused."""
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=MAX_TEMPLATE_VARIABLES)] | None = None
     """`{"enable_thinking": false}` and whatever else the template takes, up to 256 variables."""
+    enable_thinking: bool | None = None
+    """DashScope's name of `chat_template_kwargs.enable_thinking`, a hint as `reasoning_effort` is."""
+    thinking: ThinkingSwitch | bool | None = None
+    """DeepSeek's and GLM's `{"type": "enabled"}` or `{"type": "disabled"}`, a hint as `reasoning_effort` is."""
+    think: bool | Annotated[str, Meta(max_length=32)] | None = None
+    """Ollama's name of it: true, false or an effort."""
+    thinking_token_budget: NonNegativeInt | None = None
+    """A hint: 0 turns thinking off, any other on, and is told to templates that take a budget. It cuts nothing."""
+    reasoning: ReasoningOptions | None = None
+    """OpenRouter's `effort`, `enabled`, `max_tokens` (a budget) and `exclude`, as hints."""
     add_generation_prompt: bool | None = None
     """The prompt ends with the opening of the answer, unless false."""
     continue_final_message: bool | None = None
@@ -217,7 +287,8 @@ class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True
     # unsupported: see UNSUPPORTED
     modalities: Any = UNSET
     audio: Any = UNSET
-    verbosity: Any = UNSET
+    echo: Any = UNSET
+    best_of: Any = UNSET
     web_search_options: Any = UNSET
     moderation: Any = UNSET
     functions: Any = UNSET
@@ -252,7 +323,6 @@ ENGINE_FIELDS = frozenset(STRUCTURED_FIELDS) | {
 UNSUPPORTED: dict[str, Unsupported] = {
     "modalities": Unsupported((["text"], []), "answers are text only"),
     "audio": Unsupported((), "answers are text only"),
-    "verbosity": Unsupported(("medium",), "the served models have no such setting"),
     "web_search_options": Unsupported((), "there is no web search here"),
     "moderation": Unsupported((), "nothing is moderated by itself here; ask /v1/moderations, or set a guard"),
     "functions": Unsupported(([],), "use tools"),
@@ -260,9 +330,28 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "suffix": Unsupported(("",), "the served models do not fill in the middle"),
     "use_beam_search": Unsupported((False,), "the engines sample; use n or best_of"),
     "length_penalty": Unsupported((1,), "it belongs to beam search, which there is not"),
+    "spaces_between_special_tokens": Unsupported((True,), "text is what the tokenizer makes of the tokens"),
+    "return_token_ids": Unsupported((False,), "answers are text; for the prompt's ids use /v1/chat/completions/render"),
+    "return_tokens_as_token_ids": Unsupported((False,), "log-probabilities name tokens by their text and bytes"),
+    "prompt_logprobs": Unsupported((), "use completions with 'echo' and 'logprobs'"),
+    "allowed_token_ids": Unsupported((), "say what the answer must match by structured output, or use logit_bias"),
+    "kv_transfer_params": Unsupported((), "the engines pass no KV caches on"),
+    "mm_processor_kwargs": Unsupported(({},), "images are processed as the checkpoint says"),
+    "vllm_xargs": Unsupported(({},), "the engines take no further arguments"),
+    "repetition_detection": Unsupported((), "use repetition_penalty"),
+    "lora_path": Unsupported((), "name the adapter in 'model'"),
+    "session_params": Unsupported(({},), "send the messages; conversations are kept by /v1/responses"),
+    "typical_p": Unsupported((1,), "use top_p or min_p"),
+    "options": Unsupported(({},), "give sampling parameters as fields of the request"),
+    "nvext": Unsupported(({},), "give sampling parameters as fields of the request"),
     "no_stop_trim": Unsupported((False,), "use include_stop_str_in_output"),
     "return_hidden_states": Unsupported((False,), "the engines give tokens; for vectors use /v1/embeddings"),
     "separate_reasoning": Unsupported((True,), "thoughts come apart from the answer, or not: include_reasoning"),
     "stream_reasoning": Unsupported((True,), "thoughts are streamed as they come"),
 }
 """Field name → the values at which it may be given; null always may."""
+UNSUPPORTED_IN_CHAT: dict[str, Unsupported] = UNSUPPORTED | {
+    "echo": Unsupported((False,), "a conversation is not part of its answer"),
+    "best_of": Unsupported((1,), "use n, or completions"),
+}
+"""Unsupported fields of chat completions."""

@@ -11,9 +11,11 @@ from msgspec import UNSET
 
 from openai_bls.api.chat import schema
 from openai_bls.api.chat.messages import AssistantMessage, Message
+from openai_bls.api.chat.thinking import thinking_hints
 from openai_bls.api.chat.tools import template_message, tool_use
-from openai_bls.api.common.bodies import convert, fault, texts_or_token_ids
-from openai_bls.api.common.faults import TOO_DEEP, decoded
+from openai_bls.api.common.bodies import fault, texts_or_token_ids
+from openai_bls.api.common.faults import TOO_DEEP
+from openai_bls.api.common.fields import IgnoredFields, UnknownFields, converted_fields, decoded_body
 from openai_bls.api.common.large_bodies import check_count
 from openai_bls.api.common.unsupported import refuse_unsupported
 from openai_bls.core.engine_types import PromptRequest
@@ -36,24 +38,31 @@ _SCHEMAS: dict[str, type[schema.ChatCompletionRequest | schema.CompletionRequest
 _DECODERS = {name: msgspec.json.Decoder(cls) for name, cls in _SCHEMAS.items()}
 
 
-def parse_json(endpoint: Body, body: bytes, max_items: int | None = None) -> ValidRequest:
+def parse_json(
+    endpoint: Body, body: bytes, max_items: int | None = None, unknown: UnknownFields = "refuse"
+) -> ValidRequest:
     """A `ValidRequest` from a request body.
 
     Args:
         endpoint: endpoint of the request.
         body: JSON text.
         max_items: see `check_count`.
+        unknown: treatment of unknown fields.
 
     Raises:
         InvalidRequestError: the body is not JSON, or a field is unknown, of the wrong type, out of range or not
             honoured; `param` names the field.
     """
-    return _checked(decoded(_DECODERS[endpoint], body, fault), max_items)
+    ignored = IgnoredFields(unknown)
+    return _checked(decoded_body(_DECODERS[endpoint], body, fault, ignored), max_items, ignored)
 
 
-def parse_object(endpoint: Body, body: dict[str, Any], max_items: int | None = None) -> ValidRequest:
+def parse_object(
+    endpoint: Body, body: dict[str, Any], max_items: int | None = None, unknown: UnknownFields = "refuse"
+) -> ValidRequest:
     """A `ValidRequest` from a parsed body; raises as `parse_json` does."""
-    return _checked(convert(body, _SCHEMAS[endpoint]), max_items)
+    ignored = IgnoredFields(unknown)
+    return _checked(converted_fields(body, _SCHEMAS[endpoint], fault, ignored), max_items, ignored)
 
 
 def with_image_params(request: ValidRequest, params: Sequence[str]) -> ValidRequest:
@@ -71,13 +80,15 @@ def with_image_params(request: ValidRequest, params: Sequence[str]) -> ValidRequ
     )
 
 
-def _checked(request: schema.ChatCompletionRequest | schema.CompletionRequest, max_items: int | None) -> ValidRequest:
+def _checked(
+    request: schema.ChatCompletionRequest | schema.CompletionRequest, max_items: int | None, ignored: IgnoredFields
+) -> ValidRequest:
     if isinstance(request, schema.ChatCompletionRequest) and max_items is not None:
         check_count(sum(map(_parts, request.messages)), "messages", max_items)
         check_count(len(request.tools or ()), "tools", max_items)
         check_count(len(request.documents or ()), "documents", max_items)
     try:
-        return _validate(request)
+        return _validate(request, ignored)
     except RecursionError:
         # A schema within msgspec's bounds may be beyond those of what walks through it.
         raise InvalidRequestError(TOO_DEEP) from None
@@ -88,11 +99,13 @@ def _parts(message: Message) -> int:
     return max(1, len(calls or ()) + (len(message.content) if isinstance(message.content, list) else 0))
 
 
-def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) -> ValidRequest:
+def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest, ignored: IgnoredFields) -> ValidRequest:
+    chat = isinstance(request, schema.ChatCompletionRequest)
+    fields = schema.UNSUPPORTED_IN_CHAT if chat else schema.UNSUPPORTED
     # Null, like what is left out, changes nothing.
-    given = _given(request, schema.UNSUPPORTED)
+    given = _given(request, fields)
     if given:
-        refuse_unsupported(given, schema.UNSUPPORTED)
+        refuse_unsupported(given, fields)
     options = request.stream_options
     if options is not None and not request.stream:
         raise InvalidRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
@@ -110,9 +123,7 @@ def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) 
         "include_stop_str_in_output": bool(request.include_stop_str_in_output),
         "skip_special_tokens": request.skip_special_tokens is not False,
         "temperature": request.temperature,
-        "top_p": request.top_p,
-        # Both 0 (transformers) and -1 (vLLM) mean off.
-        "top_k": max(request.top_k, 0) if request.top_k is not None else None,
+        **_nucleus(request),
         "min_p": request.min_p,
         "repetition_penalty": request.repetition_penalty,
         "presence_penalty": request.presence_penalty,
@@ -124,6 +135,7 @@ def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) 
         "truncate_prompt_tokens": request.truncate_prompt_tokens,
         "timeout": request.timeout,
         "priority": request.priority or 0,
+        "ignored": ignored.names,
         "stream": bool(request.stream),
         "include_usage": options is not None and bool(options.include_usage),
         "continuous_usage_stats": options is not None
@@ -134,6 +146,14 @@ def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) 
     return _completion(request, common)
 
 
+def _nucleus(request: schema.Generation) -> dict[str, Any]:
+    if request.top_p == 0:
+        # The smallest nucleus: the likeliest token, which is OpenAI's least.
+        return {"top_p": None, "top_k": 1}
+    # Both 0 (transformers) and -1 (vLLM) mean off.
+    return {"top_p": request.top_p, "top_k": max(request.top_k, 0) if request.top_k is not None else None}
+
+
 def _given(request: schema.Generation, names: Iterable[str]) -> dict[str, Any]:
     """Those of the fields that are set, to anything but null."""
     values = [(name, getattr(request, name, None)) for name in names]
@@ -141,14 +161,12 @@ def _given(request: schema.Generation, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any]) -> ValidRequest:
-    if request.max_tokens is not None and request.max_completion_tokens is not None:
-        raise InvalidRequestError(
-            "'max_tokens' and 'max_completion_tokens' say the same; give one of them.", param="max_tokens"
-        )
+    max_tokens = _max_tokens(request)
     if request.top_logprobs is not None and not request.logprobs:
         raise InvalidRequestError("'top_logprobs' is only allowed when 'logprobs' is true.", param="top_logprobs")
     tools = tool_use(request)
-    kwargs = dict(request.chat_template_kwargs or {})
+    hints = thinking_hints(request)
+    kwargs = {**hints.variables, **(request.chat_template_kwargs or {})}
     for name in ("add_generation_prompt", "continue_final_message"):
         value = getattr(request, name)
         if value is not None:
@@ -160,7 +178,6 @@ def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any]) -> Vali
                 param="continue_final_message",
             )
         kwargs["add_generation_prompt"] = False
-    max_tokens = request.max_completion_tokens or request.max_tokens
     prediction = None
     if request.prediction is not None:
         content = request.prediction.content
@@ -177,7 +194,7 @@ def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any]) -> Vali
             chat_template=request.chat_template,
             chat_template_kwargs=kwargs,
             documents=request.documents,
-            reasoning_effort=request.reasoning_effort,
+            reasoning_effort=hints.effort,
             prediction=prediction,
             add_special_tokens=bool(request.add_special_tokens),
             bad_words=list(common["bad_words"]),
@@ -188,9 +205,26 @@ def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any]) -> Vali
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         tools=tools,
         parallel_tool_calls=request.parallel_tool_calls is not False,
-        include_reasoning=request.include_reasoning is not False,
+        include_reasoning=request.include_reasoning is not False
+        and not (request.reasoning is not None and request.reasoning.exclude),
+        thinking_params=hints.params,
         **common,
     )
+
+
+def _max_tokens(request: schema.ChatCompletionRequest) -> int | None:
+    names = ("max_tokens", "max_completion_tokens", "n_predict")
+    given = [(name, value) for name in names if (value := getattr(request, name)) is not None]
+    if len(given) > 1:
+        raise InvalidRequestError(
+            f"'{given[0][0]}' and '{given[1][0]}' say the same; give one of them.", param=given[0][0]
+        )
+    if not given or given[0][1] == -1:
+        return None
+    if given[0][1] == 0:
+        raise InvalidRequestError("'n_predict' must be -1, or at least 1.", param="n_predict")
+    most: int = given[0][1]
+    return most
 
 
 def _completion(request: schema.CompletionRequest, common: dict[str, Any]) -> ValidRequest:

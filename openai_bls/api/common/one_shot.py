@@ -99,6 +99,7 @@ async def prompt_token_ids(service: Service, context: RequestContext, request: V
     Raises:
         ApiError: the request is bad, or preprocessing cannot be reached.
     """
+    context.asks(request)
     target = service.find(context, request.model)
     check(request, target.model, service.settings)
     with admitted(service, context, target.name):

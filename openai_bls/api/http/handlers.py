@@ -45,6 +45,8 @@ CONTEXT = "openai_bls.context"
 # In the scope of a request that the server makes itself: the name of the key for which.
 _KEY = "openai_bls.key"
 _TIMEOUT = TIMEOUT_HEADER.lower().encode()
+# Fields of the body that were taken without effect.
+_IGNORED = b"openai-bls-ignored"
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -175,6 +177,8 @@ class Api:
             response.raw_headers += ((b"x-request-id", request_id.encode()), (b"openai-processing-ms", processing_ms))
             if served.id_header != "x-request-id":
                 response.headers[served.id_header] = request_id
+            if context.ignored:
+                response.raw_headers.append((_IGNORED, ", ".join(context.ignored).encode()))
             form = head.get(FORMAT_HEADER)
             if form is not None and (report := load_report(service, context.model, form.decode("latin-1"))) is not None:
                 response.headers[LOAD_HEADER] = report

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from openai_bls.api.chat.validation import parse_object, with_image_params
-from openai_bls.api.common.faults import converted, decoded
+from openai_bls.api.common.fields import IgnoredFields, converted_fields, decoded_body
 from openai_bls.api.common.large_bodies import check_count
 from openai_bls.api.common.unsupported import first_unsupported
 from openai_bls.api.messages.errors import fault, fault_at, refused
@@ -46,24 +46,25 @@ class Converted(NamedTuple):
     """Leave the text of thinking blocks empty."""
 
 
-def decode(body: bytes, kind: type[RequestT]) -> RequestT:
-    """A request body.
+def decode(body: bytes, kind: type[RequestT], ignored: IgnoredFields) -> RequestT:
+    """A request body, of which the fields without effect are noted.
 
     Raises:
         InvalidRequestError: it is not JSON, or a field is unknown, missing, of the wrong type or not honoured.
     """
-    request: RequestT = decoded(_DECODERS[kind], body, fault)
+    request: RequestT = decoded_body(_DECODERS[kind], body, fault, ignored)
     name = first_unsupported({name: getattr(request, name, UNSET) for name in UNSUPPORTED}, UNSUPPORTED)
     if name is not None:
         raise refused(name, f"this is not supported: {UNSUPPORTED[name].advice}")
     return request
 
 
-def convert(request: PromptRequest, *, thinks: bool, max_items: int | None = None) -> Converted:
+def convert(request: PromptRequest, ignored: IgnoredFields, *, thinks: bool, max_items: int | None = None) -> Converted:
     """The chat completion that asks for the same.
 
     Args:
         request: the body.
+        ignored: receiver of the fields without effect.
         thinks: the model's reasoning can be parsed out of its answer.
         max_items: see `check_count`.
 
@@ -73,7 +74,7 @@ def convert(request: PromptRequest, *, thinks: bool, max_items: int | None = Non
     check_count(_blocks(request.system), "system", max_items)
     check_count(sum(_blocks(message.content) for message in request.messages), "messages", max_items)
     check_count(len(request.tools or ()), "tools", max_items)
-    turns = chat_messages(request.system, request.messages)
+    turns = chat_messages(request.system, request.messages, ignored)
     body: dict[str, Any] = {"model": request.model, "messages": turns.messages}
     structured = _format(request)
     if turns.prefilled:
@@ -83,7 +84,7 @@ def convert(request: PromptRequest, *, thinks: bool, max_items: int | None = Non
         json_schema = {"name": "answer", "schema": structured.schema}
         body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
     if request.tools is not None:
-        body["tools"] = [_tool(value, f"tools.{at}") for at, value in enumerate(request.tools)]
+        body["tools"] = [_tool(value, f"tools.{at}", ignored) for at, value in enumerate(request.tools)]
     if request.tool_choice is not None:
         body |= _tool_choice(request.tool_choice)
     effort = request.output_config.effort if request.output_config is not None else None
@@ -96,12 +97,18 @@ def convert(request: PromptRequest, *, thinks: bool, max_items: int | None = Non
         max_tokens = request.max_tokens
         body |= _generation(request)
     valid = with_image_params(parse_object("chat.completions", body), turns.images)
+    valid = msgspec.structs.replace(valid, ignored=ignored.names, thinking_params=_thinking_params(request))
     if max_tokens == 0:
         # Chat completions do not have it, the engines do.
         valid = msgspec.structs.replace(valid, max_tokens=0)
     thinking = request.thinking
     shown = not isinstance(thinking, (ThinkingEnabled, ThinkingAdaptive)) or thinking.display != "omitted"
     return Converted(valid, omit_thinking=not shown)
+
+
+def _thinking_params(request: PromptRequest) -> tuple[str, ...]:
+    effort = request.output_config is not None and request.output_config.effort is not None
+    return ("output_config.effort",) if effort else ()
 
 
 def _blocks(content: str | list[dict[str, Any]] | None) -> int:
@@ -158,7 +165,7 @@ def _thinking(request: PromptRequest, thinks: bool) -> dict[str, Any]:
     return {"chat_template_kwargs": {**_THINK, "thinking_budget": thinking.budget_tokens}}
 
 
-def _tool(value: dict[str, Any], where: str) -> dict[str, Any]:
+def _tool(value: dict[str, Any], where: str, ignored: IgnoredFields) -> dict[str, Any]:
     kind = value.get("type")
     if kind is not None and kind != "custom":
         raise refused(
@@ -166,7 +173,7 @@ def _tool(value: dict[str, Any], where: str) -> dict[str, Any]:
             f"a tool of type {str(kind)[:100]!r} is not supported: only tools of type 'custom', which have an "
             "input_schema and are run by the client, are",
         )
-    tool = converted(value, Tool, fault_at(where))
+    tool = converted_fields(value, Tool, fault_at(where), ignored, "tools[]")
     function = {
         "name": tool.name,
         "description": tool.description,

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from openai_bls.api.chat.generate_request import GenerateRequest
 from openai_bls.api.chat.render_endpoints import check_rendered
 from openai_bls.api.chat.rendering import rendered_one
+from openai_bls.api.common.fields import IgnoredFields
 from openai_bls.api.common.lifted import PutBack, lifted_body
 from openai_bls.api.common.one_shot import prompt_token_ids
 from openai_bls.api.endpoint import ApiHandler, Endpoint, Operation, Smoke, expect
@@ -37,10 +38,11 @@ async def _parsed(
     """The request's body, and the chat completion that it becomes."""
 
     def parse(body: bytes, put_back: PutBack) -> tuple[RequestT, Converted]:
-        given = decode(body, kind)
+        ignored = IgnoredFields(api.service.settings.unknown_fields)
+        given = decode(body, kind, ignored)
         model = api.service.find(context, given.model).model
         thinks = model.formats.reasoning is not None
-        converted = convert(given, thinks=thinks, max_items=model.info.max_model_len)
+        converted = convert(given, ignored, thinks=thinks, max_items=model.info.max_model_len)
         return given, converted._replace(valid=put_back(converted.valid))
 
     return await api.parsed(request, context, lambda body: lifted_body(body).parse(parse))

@@ -1,8 +1,7 @@
 """Bodies of /v1/messages and /v1/messages/count_tokens, field by field.
 
-As in `chat.schema`, a field is honoured, harmless (`Harmless`), unsupported (`UNSUPPORTED`: refused by name except at
-the values at which it changes nothing) or unknown (refused by name). Content blocks and tools are decoded by
-`conversion`, which can tell by their `type` what is refused.
+As in `chat.schema`, a field is honoured, without effect (`WithoutEffect`), unsupported (`UNSUPPORTED`) or unknown.
+Content blocks and tools are decoded by `conversion`, which can tell by their `type` what is refused.
 
 Source: Anthropic's API reference, version 2023-06-01, with the later additions that its Python SDK 2.12 knows.
 """
@@ -31,7 +30,7 @@ class Block(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Fields of every content block."""
 
     cache_control: Any = None
-    """Harmless: prefix caching is automatic here."""
+    """Without effect: prefix caching is automatic here."""
 
 
 class TextBlock(Block, kw_only=True, tag_field="type", tag="text"):
@@ -95,7 +94,7 @@ class ThinkingBlock(Block, kw_only=True, tag_field="type", tag="thinking"):
 
     thinking: str
     signature: str = ""
-    """Harmless: thoughts are not signed here."""
+    """Without effect: thoughts are not signed here."""
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
@@ -120,9 +119,9 @@ class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     strict: bool | None = None
     type: Literal["custom"] | None = None
     cache_control: Any = None
-    """Harmless: prefix caching is automatic here."""
+    """Without effect: prefix caching is automatic here."""
     eager_input_streaming: bool | None = None
-    """Harmless: arguments are streamed as they are written."""
+    """Without effect: arguments are streamed as they are written."""
     defer_loading: Literal[False] | None = None
     allowed_callers: list[Literal["direct"]] | None = None
     input_examples: Annotated[list[Any], Meta(max_length=0)] | None = None
@@ -196,8 +195,8 @@ class OutputConfig(msgspec.Struct, forbid_unknown_fields=True):
 # --- requests ---
 
 
-class Harmless(msgspec.Struct, kw_only=True):
-    """Accepted and ignored: none of these can change the output."""
+class WithoutEffect(msgspec.Struct, kw_only=True):
+    """Taken without effect: none of these can change the answer."""
 
     billing_policy: Any = None
     cache_control: Any = None
@@ -206,7 +205,7 @@ class Harmless(msgspec.Struct, kw_only=True):
     workspace_id: str | None = None
 
 
-class PromptRequest(Harmless, kw_only=True, forbid_unknown_fields=True):
+class PromptRequest(WithoutEffect, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/messages/count_tokens, and what /v1/messages shares with it."""
 
     model: Name
@@ -239,14 +238,14 @@ class PromptRequest(Harmless, kw_only=True, forbid_unknown_fields=True):
     thread: Any = UNSET
 
 
-class HarmlessInGeneration(PromptRequest, kw_only=True):
-    """Accepted and ignored by /v1/messages, unknown to /v1/messages/count_tokens."""
+class WithoutEffectInGeneration(PromptRequest, kw_only=True):
+    """Taken without effect by /v1/messages, unknown to /v1/messages/count_tokens."""
 
     metadata: dict[str, Any] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
 
 
-class MessagesRequest(HarmlessInGeneration, kw_only=True, forbid_unknown_fields=True):
+class MessagesRequest(WithoutEffectInGeneration, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/messages."""
 
     max_tokens: Count

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from openai_bls.api.common.faults import converted
+from openai_bls.api.common.fields import IgnoredFields, converted_fields
 from openai_bls.api.messages.errors import fault_at, refused
 from openai_bls.api.messages.schema import (
     REFUSED_BLOCKS,
@@ -62,7 +62,7 @@ def call_id_of(tool_use_id: str) -> str:
     return tool_use_id.removeprefix(_ID_PREFIX)
 
 
-def chat_messages(system: str | list[dict[str, Any]] | None, messages: list[Message]) -> Turns:
+def chat_messages(system: str | list[dict[str, Any]] | None, messages: list[Message], ignored: IgnoredFields) -> Turns:
     """The conversation.
 
     Raises:
@@ -70,13 +70,14 @@ def chat_messages(system: str | list[dict[str, Any]] | None, messages: list[Mess
     """
     result: list[ChatMessage] = []
     images: list[str] = []
+    reader = _Reader(images, ignored)
     if system:
-        result.append({"role": "system", "content": _parts(_blocks(system, "system", "system", images))})
+        result.append({"role": "system", "content": _parts(reader.blocks(system, "system", "system"))})
     turns = groupby(enumerate(messages), lambda numbered: numbered[1].role)
     role = ""
     for role, turn in turns:
         last = len(messages) - 1
-        blocks = [block for at, message in turn for block in _content(message, at, images, last=at == last)]
+        blocks = [block for at, message in turn for block in reader.content(message, at, last=at == last)]
         if role == "user":
             result += _user(blocks)
         elif role == "system":
@@ -102,39 +103,55 @@ def _prefill(messages: list[ChatMessage]) -> bool:
     return True
 
 
-def _content(message: Message, at: int, images: list[str], *, last: bool) -> list[Block]:
-    where = f"messages.{at}.content"
-    if not message.content and not (last and message.role == "assistant"):
-        raise refused(where, "every message but an assistant's last one needs content")
-    return _blocks(message.content, where, message.role, images)
+class _Reader:
+    """Reader of content blocks.
 
+    Args:
+        images: receiver of the paths of images.
+        ignored: receiver of the fields without effect.
+    """
 
-def _blocks(content: str | list[dict[str, Any]], where: str, place: str, images: list[str]) -> list[Block]:
-    """The blocks of a content; the paths of its images are added to `images`."""
-    if isinstance(content, str):
-        return [TextBlock(text=content)] if content else []
-    return [_block(value, f"{where}.{at}", place, images) for at, value in enumerate(content)]
+    def __init__(self, images: list[str], ignored: IgnoredFields) -> None:
+        self._images = images
+        self._ignored = ignored
 
+    def content(self, message: Message, at: int, *, last: bool) -> list[Block]:
+        """The blocks of message number `at`."""
+        where = f"messages.{at}.content"
+        if not message.content and not (last and message.role == "assistant"):
+            raise refused(where, "every message but an assistant's last one needs content")
+        return self.blocks(message.content, where, message.role)
 
-def _block(value: dict[str, Any], where: str, place: str, images: list[str]) -> Block:
-    kind = value.get("type")
-    if not isinstance(kind, str):
-        raise refused(f"{where}.type", "Field required" if kind is None else "Expected `str`")
-    known = _BLOCKS[place].get(kind)
-    if known is None:
-        article = "a tool's result" if place == "tool_result" else f"content of the role '{place}'"
-        why = f"it cannot stand in {article}" if kind in _KNOWN else REFUSED_BLOCKS.get(kind, SERVER_BLOCKS)
-        raise refused(where, f"a block of type {kind[:100]!r} is not supported: {why}")
-    block = converted(value, known, fault_at(where))
-    if isinstance(block, TextBlock) and block.citations:
-        raise refused(f"{where}.citations", "citations are not supported; leave them out")
-    if isinstance(block, ToolUseBlock) and block.caller not in (None, {"type": "direct"}):
-        raise refused(f"{where}.caller", "tools are called by the model itself; nothing but direct calls is supported")
-    if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
-        block.content = _parts(_blocks(block.content, f"{where}.content", "tool_result", images))
-    if isinstance(block, ImageBlock):
-        images.append(where)
-    return block
+    def blocks(self, content: str | list[dict[str, Any]], where: str, place: str) -> list[Block]:
+        """The blocks of a content."""
+        if isinstance(content, str):
+            return [TextBlock(text=content)] if content else []
+        return [self._block(value, f"{where}.{at}", place) for at, value in enumerate(content)]
+
+    def _block(self, value: dict[str, Any], where: str, place: str) -> Block:
+        kind = value.get("type")
+        if not isinstance(kind, str):
+            raise refused(f"{where}.type", "Field required" if kind is None else "Expected `str`")
+        known = _BLOCKS[place].get(kind)
+        if known is None:
+            article = "a tool's result" if place == "tool_result" else f"content of the role '{place}'"
+            why = f"it cannot stand in {article}" if kind in _KNOWN else REFUSED_BLOCKS.get(kind, SERVER_BLOCKS)
+            raise refused(where, f"a block of type {kind[:100]!r} is not supported: {why}")
+        path = "system[]" if place == "system" else "messages[].content[]"
+        block = converted_fields(value, known, fault_at(where), self._ignored, path)
+        if block.cache_control is not None:
+            self._ignored.add(f"{path}.cache_control")
+        if isinstance(block, TextBlock) and block.citations:
+            raise refused(f"{where}.citations", "citations are not supported; leave them out")
+        if isinstance(block, ToolUseBlock) and block.caller not in (None, {"type": "direct"}):
+            raise refused(
+                f"{where}.caller", "tools are called by the model itself; nothing but direct calls is supported"
+            )
+        if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
+            block.content = _parts(self.blocks(block.content, f"{where}.content", "tool_result"))
+        if isinstance(block, ImageBlock):
+            self._images.append(where)
+        return block
 
 
 def _parts(blocks: list[Block]) -> list[dict[str, Any]]:

@@ -11,18 +11,20 @@ from inspect import cleandoc
 from typing import Any, Literal
 
 import msgspec.inspect as mi
-from msgspec import NODEFAULT, UNSET, Struct, StructMeta
+from msgspec import NODEFAULT, UNSET
 
 from openai_bls.api.chat.schema import ENGINE_FIELDS, ChatCompletionRequest, Generation
 from openai_bls.api.common.documented import DOCUMENTED, is_per_token
+from openai_bls.api.common.fields import without_effect
 from openai_bls.api.common.unsupported import Unsupported
 from openai_bls.api.openapi.field_docs import field_docs
 
 Schema = dict[str, Any]
 Refusals = Mapping[Any, Mapping[str, Unsupported]]
-Verdict = Literal["honoured", "engine", "harmless", "neutral", "refused"]
+Verdict = Literal["honoured", "engine", "without effect", "neutral", "refused"]
 
 REF = "#/components/schemas/"
+_WITHOUT_EFFECT = "Without effect."
 _BOUNDS = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",
@@ -40,11 +42,8 @@ def verdict(cls: type[Any], field: str, refusals: Refusals) -> Verdict:
     unsupported = refusals.get(cls, {}).get(field)
     if unsupported is not None:
         return "neutral" if unsupported.values else "refused"
-    structs = [base for base in reversed(cls.__mro__) if isinstance(base, StructMeta) and base is not Struct]
-    declaring = next(base for base in structs if field in base.__struct_encode_fields__)
-    harmless = declaring.__name__.startswith("Harmless") or field_docs(cls).get(field, "").startswith("Harmless")
-    if harmless:
-        return "harmless"
+    if field in without_effect(cls) or field_docs(cls).get(field, "").startswith("Without effect"):
+        return "without effect"
     return "engine" if issubclass(cls, Generation) and field in ENGINE_FIELDS else "honoured"
 
 
@@ -186,17 +185,19 @@ class SchemaBuilder:
             properties[field.encode_name] = self._field(struct.cls, field, docs.get(field.name, ""))
             if field.required:
                 required.append(field.encode_name)
+        for name in sorted(getattr(struct.cls, "WITHOUT_EFFECT", ())):
+            properties[name] = {"description": _WITHOUT_EFFECT}
         origin = getattr(struct.cls, "__origin__", struct.cls)
         schema: Schema = {"type": "object", "description": _first_paragraph(origin), "properties": properties}
         if required:
             schema["required"] = required
-        if struct.forbid_unknown_fields:
+        if struct.forbid_unknown_fields and not getattr(struct.cls, "FROM_A_SERVER", False):
             schema["additionalProperties"] = False
         return schema
 
     def _rank(self, cls: Any, field: mi.Field) -> int:
         """Place among a struct's fields: those that must be there first, those that change nothing last."""
-        place: dict[Verdict, int] = {"harmless": 1, "neutral": 2, "refused": 3}
+        place: dict[Verdict, int] = {"without effect": 1, "neutral": 2, "refused": 3}
         return -1 if field.required else place.get(verdict(cls, field.encode_name, self._refusals), 0)
 
     def _field(self, cls: Any, field: mi.Field, doc: str) -> Schema:
@@ -208,8 +209,8 @@ class SchemaBuilder:
             return self._chat_fields[name]
         schema = self._schema(field.type)
         judged = verdict(cls, name, self._refusals)
-        if judged == "harmless" and not doc.startswith("Harmless"):
-            doc = "Harmless: accepted, changes nothing."
+        if judged == "without effect" and not doc.startswith("Without effect"):
+            doc = f"{_WITHOUT_EFFECT} {doc}".strip()
         elif judged == "engine":
             doc = f"{doc} Refused where the engine does not do it.".strip()
         if doc:

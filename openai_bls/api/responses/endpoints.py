@@ -17,6 +17,7 @@ from openai_bls.api.chat.generate_request import GenerateRequest
 from openai_bls.api.chat.logprobs import LogprobRenderer
 from openai_bls.api.chat.render_endpoints import check_rendered
 from openai_bls.api.chat.rendering import rendered_one
+from openai_bls.api.common.fields import UnknownFields
 from openai_bls.api.common.one_shot import prompt_token_ids
 from openai_bls.api.common.queries import NoQuery, page, parse_query
 from openai_bls.api.endpoint import Endpoint, Operation, Smoke, expect
@@ -231,12 +232,15 @@ class ResponsesHandlers:
         return JsonResponse(Raw(stored.response))
 
     async def _parsed(
-        self, request: Request, context: RequestContext, parse: Callable[[bytes, References, int], RequestT]
+        self,
+        request: Request,
+        context: RequestContext,
+        parse: Callable[[bytes, References, int, UnknownFields], RequestT],
     ) -> RequestT:
         """What `parse` makes of the body; what it refers to has the same limit as the body itself."""
         references = References(self.store, self._service.settings.max_request_bytes, context.key, self.conversations)
-        max_items = self._service.models.longest_context
-        return await self._api.parsed(request, context, lambda body: parse(body, references, max_items))
+        max_items, unknown = self._service.models.longest_context, self._service.settings.unknown_fields
+        return await self._api.parsed(request, context, lambda body: parse(body, references, max_items, unknown))
 
     def _stored(self, request: Request, context: RequestContext) -> Stored:
         response_id, key = request.path_params["response_id"], context.key

@@ -14,7 +14,7 @@ import msgspec
 from openai_bls.api.common.bodies import fault_at
 from openai_bls.api.common.documented import PER_TOKEN
 from openai_bls.api.common.encoding import new_id
-from openai_bls.api.common.faults import converted
+from openai_bls.api.common.fields import IgnoredFields, converted_fields
 from openai_bls.api.common.unsupported import Unsupported, refuse_unsupported
 from openai_bls.api.responses.sealing import unseal
 from openai_bls.core.errors import InvalidRequestError
@@ -156,13 +156,16 @@ def item_parts(item: dict[str, Any]) -> int:
     return max(1, sum(map(len, lists)))
 
 
-def read_input(given: str | list[dict[str, Any]] | None, find: Find, field: str = "input") -> list[Item]:
+def read_input(
+    given: str | list[dict[str, Any]] | None, find: Find, field: str = "input", ignored: IgnoredFields | None = None
+) -> list[Item]:
     """`input` as items.
 
     Args:
         given: the field.
         find: looks up a referenced item.
         field: name of the body's field, in the errors.
+        ignored: receiver of the fields without effect; None is nobody.
 
     Raises:
         InvalidRequestError: an item is not as it should be, or of a kind that is not supported; `param` is its path.
@@ -171,10 +174,11 @@ def read_input(given: str | list[dict[str, Any]] | None, find: Find, field: str 
         return []
     if isinstance(given, str):
         return [_message(Message(role="user", content=given), field)]
-    return [_read(item, f"{field}[{at}]", find) for at, item in enumerate(given)]
+    ignored = ignored or IgnoredFields()
+    return [_read(item, f"{field}[{at}]", find, ignored) for at, item in enumerate(given)]
 
 
-def _read(given: dict[str, Any], at: str, find: Find) -> Item:
+def _read(given: dict[str, Any], at: str, find: Find, ignored: IgnoredFields) -> Item:
     # Both may leave their type out.
     kind = given.get("type") or ("message" if "role" in given or "content" in given else "item_reference")
     struct = _KINDS.get(kind) if isinstance(kind, str) else None
@@ -184,7 +188,7 @@ def _read(given: dict[str, Any], at: str, find: Find) -> Item:
             f"Input items of type {kind!r} are not supported; supported are {known}.", param=f"{at}.type"
         )
     refuse_unsupported(given, UNSUPPORTED_IN_ITEMS, f"{at}.")
-    item = converted({**given, "type": kind}, struct, fault_at(at))
+    item = converted_fields({**given, "type": kind}, struct, fault_at(at), ignored, f"{at.split('[', maxsplit=1)[0]}[]")
     if isinstance(item, Message):
         return _message(item, at)
     if isinstance(item, FunctionCall):

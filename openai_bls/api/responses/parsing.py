@@ -11,7 +11,7 @@ from msgspec import UNSET
 from openai_bls.api.chat.formats import JsonObjectFormat, TextFormat
 from openai_bls.api.chat.validation import parse_object, with_image_params
 from openai_bls.api.common.bodies import fault, fault_at
-from openai_bls.api.common.faults import converted, decoded
+from openai_bls.api.common.fields import IgnoredFields, UnknownFields, converted_fields, decoded_body
 from openai_bls.api.common.large_bodies import check_count
 from openai_bls.api.common.unsupported import refuse_unsupported
 from openai_bls.api.responses import schema
@@ -62,38 +62,53 @@ class CreateRequest(Request, frozen=True, kw_only=True):
     body: schema.CreateRequest
 
 
-def parse_create(body: bytes, references: References, max_items: int | None = None) -> CreateRequest:
+def parse_create(
+    body: bytes, references: References, max_items: int | None = None, unknown: UnknownFields = "refuse"
+) -> CreateRequest:
     """The request in a body of /v1/responses.
 
     Args:
         body: JSON text.
         references: stored items that it may refer to.
         max_items: see `check_count`.
+        unknown: treatment of unknown fields.
 
     Raises:
         InvalidRequestError: the body is not JSON, or a field is unknown, of the wrong type, out of range or not
             honoured; `param` names the field.
     """
-    given = _decode(body, schema.CreateRequest)
+    ignored = IgnoredFields(unknown)
+    given = _decode(body, schema.CreateRequest, ignored)
     chat = _generation(given)
-    return _request(given, chat, references, CreateRequest, max_items, body=given)
+    return _request(given, chat, references, CreateRequest, max_items, ignored, body=given)
 
 
-def parse_count(body: bytes, references: References, max_items: int | None = None) -> Request:
+def parse_count(
+    body: bytes, references: References, max_items: int | None = None, unknown: UnknownFields = "refuse"
+) -> Request:
     """The request in a body of /v1/responses/input_tokens; see `parse_create`."""
-    return _request(_decode(body, schema.CountRequest), {}, references, Request, max_items)
+    ignored = IgnoredFields(unknown)
+    return _request(_decode(body, schema.CountRequest, ignored), {}, references, Request, max_items, ignored)
 
 
-def parse_compact(body: bytes, references: References, max_items: int | None = None, *, question: str) -> Request:
+def parse_compact(
+    body: bytes,
+    references: References,
+    max_items: int | None = None,
+    unknown: UnknownFields = "refuse",
+    *,
+    question: str,
+) -> Request:
     """The request in a body of /v1/responses/compact, which `question` ends; see `parse_create`."""
-    given = decoded(_COMPACT, body, fault)
+    ignored = IgnoredFields(unknown)
+    given = decoded_body(_COMPACT, body, fault, ignored)
     refuse_unsupported({name: getattr(given, name) for name in ("image",)}, schema.UNSUPPORTED)
     same = {name: getattr(given, name) for name in ("model", "input", "instructions", "previous_response_id")}
-    return _request(schema.CountRequest(**same), {}, references, Request, max_items, question)
+    return _request(schema.CountRequest(**same), {}, references, Request, max_items, ignored, question)
 
 
-def _decode(body: bytes, cls: type[BodyT]) -> BodyT:
-    given: BodyT = decoded(_DECODERS[cls], body, fault)
+def _decode(body: bytes, cls: type[BodyT], ignored: IgnoredFields) -> BodyT:
+    given: BodyT = decoded_body(_DECODERS[cls], body, fault, ignored)
     reasoning = given.reasoning or schema.Reasoning()
     values = {name: getattr(given, name, UNSET) for name in schema.UNSUPPORTED}
     values |= {f"reasoning.{name}": getattr(reasoning, name) for name in schema.Reasoning.__struct_fields__}
@@ -110,6 +125,7 @@ def _request(
     references: References,
     cls: type[RequestT],
     max_items: int | None,
+    ignored: IgnoredFields,
     question: str | None = None,
     **more: Any,
 ) -> RequestT:
@@ -123,7 +139,7 @@ def _request(
     if isinstance(given.input, list):
         check_count(sum(map(item_parts, given.input)), "input", max_items)
     check_count(len(given.tools or ()), "tools", max_items)
-    inputs = read_input(given.input, references.take)
+    inputs = read_input(given.input, references.take, ignored=ignored)
     conversation = Conversation()
     if given.instructions is not None:
         conversation.instruct(given.instructions)
@@ -136,7 +152,7 @@ def _request(
         raise InvalidRequestError("'input' is empty.", param="input")
     if question is not None:
         conversation.ask(question)
-    tools = _tools(given.tools or [])
+    tools = _tools(given.tools or [], ignored)
     chat |= _prompt(given, tools)
     chat["messages"] = conversation.messages
     try:
@@ -144,6 +160,7 @@ def _request(
     except ApiError as error:
         translate(error, conversation.origins)
         raise
+    valid = msgspec.structs.replace(valid, ignored=ignored.names, thinking_params=_thinking_params(given))
     return cls(
         chat=with_image_params(valid, conversation.images),
         origins=conversation.origins,
@@ -153,6 +170,10 @@ def _request(
         key=references.key,
         **more,
     )
+
+
+def _thinking_params(given: schema.CountRequest) -> tuple[str, ...]:
+    return ("reasoning.effort",) if given.reasoning is not None and given.reasoning.effort is not None else ()
 
 
 def _previous(given: schema.CountRequest, references: References) -> Stored | Snapshot | None:
@@ -176,7 +197,7 @@ def _previous(given: schema.CountRequest, references: References) -> Stored | Sn
     return previous
 
 
-def _tools(given: list[dict[str, Any]]) -> list[schema.FunctionTool]:
+def _tools(given: list[dict[str, Any]], ignored: IgnoredFields) -> list[schema.FunctionTool]:
     tools = []
     for at, tool in enumerate(given):
         kind = tool.get("type")
@@ -187,7 +208,7 @@ def _tools(given: list[dict[str, Any]]) -> list[schema.FunctionTool]:
                 code="unsupported_parameter",
             )
         refuse_unsupported(tool, schema.UNSUPPORTED_IN_TOOLS, f"tools[{at}].")
-        tools.append(converted(tool, schema.FunctionTool, fault_at(f"tools[{at}]")))
+        tools.append(converted_fields(tool, schema.FunctionTool, fault_at(f"tools[{at}]"), ignored, "tools[]"))
     return tools
 
 

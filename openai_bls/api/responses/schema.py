@@ -1,6 +1,6 @@
 """Bodies of /v1/responses and /v1/responses/input_tokens, field by field.
 
-As in `chat.schema`, a field is honoured, harmless, refused unless neutral, or unknown. Honoured ones that chat
+As in `chat.schema`, a field is honoured, without effect, refused unless neutral, or unknown. Honoured ones that chat
 completions has too are checked there; only what differs is typed here. Source: the OpenAI API reference.
 """
 
@@ -149,13 +149,13 @@ class CompactRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     previous_response_id: str | None = None
     """A response to continue."""
     prompt_cache_key: str | None = None
-    """Harmless."""
+    """Without effect."""
     prompt_cache_retention: str | None = None
-    """Harmless."""
+    """Without effect."""
     service_tier: str | None = None
-    """Harmless."""
+    """Without effect."""
     prompt_cache_options: dict[str, Any] | None = None
-    """Harmless."""
+    """Without effect."""
     # unsupported: see UNSUPPORTED
     image: Any = UNSET
 
@@ -188,8 +188,8 @@ class ChatFields(CountRequest, kw_only=True):
     structured_outputs: Any = UNSET
 
 
-class Harmless(ChatFields, kw_only=True):
-    """Accepted and ignored: none of these can change the output."""
+class WithoutEffect(ChatFields, kw_only=True):
+    """Taken without effect: none of these can change the answer."""
 
     metadata: Metadata | None = None
     user: str | None = None
@@ -200,7 +200,7 @@ class Harmless(ChatFields, kw_only=True):
     service_tier: str | None = None
 
 
-class CreateRequest(Harmless, kw_only=True, forbid_unknown_fields=True):
+class CreateRequest(WithoutEffect, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/responses."""
 
     max_output_tokens: PositiveInt | None = None
@@ -218,7 +218,7 @@ class CreateRequest(Harmless, kw_only=True, forbid_unknown_fields=True):
     stream: bool | None = None
     """Typed server-sent events with `sequence_number` instead of one response."""
     stream_options: StreamOptions | None = None
-    """Harmless: `include_obfuscation`."""
+    """Without effect: `include_obfuscation`."""
     # unsupported: see UNSUPPORTED
     background_options: Any = UNSET
     prompt: Any = UNSET
@@ -244,7 +244,7 @@ class RetrieveQuery(ItemQuery, kw_only=True):
     starting_after: Annotated[int, Meta(ge=0, le=999_999_999)] | None = None
     """Number of the last event that the client knows, with `stream`."""
     include_obfuscation: bool | None = None
-    """Harmless."""
+    """Without effect."""
 
 
 class PageQuery(ItemQuery, kw_only=True):

@@ -1,4 +1,4 @@
-"""Request fields of structured output: OpenAI's `response_format`, vLLM's `structured_outputs` and older `guided_*`.
+"""Request fields of structured output: those of OpenAI, vLLM and SGLang.
 
 Of vLLM's knobs only those are honoured that ask for what is done here anyway: JSON is written on one line as
 `json.dumps` writes it, and the grammar library is chosen by what it honours. The others are refused by name.
@@ -29,13 +29,15 @@ _KNOBS = (
     "backend",
 )
 _GUIDED = ("json", "regex", "choice", "grammar", "json_object")
+# SGLang's fields.
+_SGLANG = {"json_schema": "json", "regex": "regex", "ebnf": "grammar"}
 
 
 def requested(fields: Mapping[str, Any]) -> Requested | None:
     """The format that a request's fields ask for; None if they leave the output free.
 
     Args:
-        fields: `response_format`, `structured_outputs` and the `guided_*` fields as they came; None is not set.
+        fields: the fields of `api.chat.schema.StructuredOutput` as they came; None is not set.
 
     Raises:
         InvalidRequestError: one of them is malformed or not supported, or two ask at once.
@@ -43,6 +45,8 @@ def requested(fields: Mapping[str, Any]) -> Requested | None:
     found = [*_response_format(fields.get("response_format")), *_structured_outputs(fields.get("structured_outputs"))]
     for kind in _GUIDED:
         found += _wanted(kind, fields.get(f"guided_{kind}"), f"guided_{kind}")
+    for name, kind in _SGLANG.items():
+        found += _wanted(kind, fields.get(name), name)
     _check_backend(fields.get("guided_decoding_backend"), "guided_decoding_backend")
     _check_white_space(fields.get("guided_whitespace_pattern"), "guided_whitespace_pattern")
     if len(found) > 1:

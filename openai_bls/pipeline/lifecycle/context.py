@@ -48,6 +48,7 @@ class RequestContext:
         "guarded",
         "has_guards",
         "http_status",
+        "ignored",
         "key",
         "method",
         "model",
@@ -93,6 +94,8 @@ class RequestContext:
         self.request: ValidRequest | None = None
         """The request to an engine, without its images, which may be large."""
         self.records: list[RequestRecord] = []
+        self.ignored: tuple[str, ...] = ()
+        """Fields of the body that were taken without effect."""
         self.http_status = 0
         self.error: ApiError | None = None
         """Error of the answer."""
@@ -107,6 +110,11 @@ class RequestContext:
         if timeout_s is None or (self.timeout_s is not None and self.timeout_s < timeout_s):
             timeout_s = self.timeout_s
         return None if timeout_s is None else Deadline(began_at + timeout_s, timeout_s)
+
+    def asks(self, request: ValidRequest) -> None:
+        """Note what is asked for, as soon as the body has been read."""
+        self.request = msgspec.structs.replace(request, images=()) if request.images else request
+        self.ignored = request.ignored
 
     def work_began_at(self) -> float:
         """`time.monotonic()` at which a guard got it; now, if it has no guard."""

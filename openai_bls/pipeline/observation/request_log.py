@@ -14,6 +14,7 @@ from collections import deque
 from functools import lru_cache
 from typing import Any
 
+from openai_bls.core.errors import ApiError
 from openai_bls.pipeline.lifecycle.context import RequestContext
 
 MAX_WAITING_LINES = 10_000
@@ -66,13 +67,20 @@ def fields_of(observed: RequestContext, trace_id: str = "") -> dict[str, Any]:
     fields["total_s"] = _rounded(observed.ended_at - began)
     if total is not None and total.finish_reasons:
         fields["finish_reason"] = ",".join(dict.fromkeys(total.finish_reasons))
+    if observed.ignored:
+        fields["ignored"] = ",".join(observed.ignored)
     if failure is not None:
-        fields["error"] = failure.code or failure.type
-        # The name of a field, not whatever a client has put in the place of one.
-        if failure.param and _FIELD_PATH.fullmatch(failure.param):
-            fields["param"] = failure.param
+        fields |= _failure(failure)
     if trace_id:
         fields["trace_id"] = trace_id
+    return fields
+
+
+def _failure(error: ApiError) -> dict[str, Any]:
+    fields = {"error": error.code or error.type}
+    # The name of a field, not whatever a client has put in the place of one.
+    if error.param and _FIELD_PATH.fullmatch(error.param):
+        fields["param"] = error.param
     return fields
 
 

@@ -5,24 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from openai_bls.core.errors import InvalidRequestError
-
-EFFORTS = ("low", "medium", "high")
-
 ChatMessage = dict[str, Any]
-
-
-def check_effort(effort: str) -> None:
-    """Refuse a level of reasoning that the model was not trained with.
-
-    Raises:
-        InvalidRequestError: `effort` is none of its levels.
-    """
-    if effort not in EFFORTS:
-        raise InvalidRequestError(
-            f"'reasoning_effort' {effort!r} is not supported by this model: use {', '.join(EFFORTS)}.",
-            param="reasoning_effort",
-        )
 
 
 def template_messages(messages: Sequence[ChatMessage]) -> list[ChatMessage]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Sequence
 from typing import Any
 
 import jinja2
@@ -14,6 +13,7 @@ from openai_bls.core.errors import ApiError, InvalidRequestError, UnsupportedByM
 from openai_bls.output.harmony import is_harmony
 from openai_bls.triton_models.preprocessing import harmony
 from openai_bls.triton_models.preprocessing.cpu_limit import CpuLimit, CpuLimitError
+from openai_bls.triton_models.preprocessing.effort import effort_variables
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +103,8 @@ def render(tokenizer: Any, request: PromptRequest, cpu_s: float = CPU_S) -> str:
     templates = [request.chat_template] if request.chat_template else template_texts(tokenizer)
     if not templates:
         raise InvalidRequestError("This model has no chat template; use the completions endpoint.", param="messages")
-    kwargs = {"add_generation_prompt": True, **_effort(request, templates), **request.chat_template_kwargs}
+    effort = effort_variables(request.reasoning_effort, templates)
+    kwargs = {"add_generation_prompt": True, **effort, **request.chat_template_kwargs}
     reserved = _RESERVED.intersection(kwargs)
     if reserved:
         raise InvalidRequestError(
@@ -150,27 +151,3 @@ def _template_line(error: Exception) -> str:
     frames = traceback.walk_tb(error.__traceback__)
     lines = [number for frame, number in frames if frame.f_code.co_filename == "<template>"]
     return f" (line {lines[-1]} of the template)" if lines else ""
-
-
-def _effort(request: PromptRequest, templates: Sequence[str]) -> dict[str, Any]:
-    """`reasoning_effort` as the templates know it.
-
-    Raises:
-        InvalidRequestError: they do not know it.
-    """
-    effort = request.reasoning_effort
-    if effort is None:
-        return {}
-    if any(map(is_harmony, templates)):
-        harmony.check_effort(effort)
-    if any("reasoning_effort" in text for text in templates):
-        return {"reasoning_effort": effort}
-    # "medium" is OpenAI's default, hence as good as nothing; a model that does not think thinks as little as "none".
-    if effort == "none" and any("enable_thinking" in text for text in templates):
-        return {"enable_thinking": False}
-    if effort in ("none", "medium"):
-        return {}
-    raise InvalidRequestError(
-        'This model has no levels of reasoning: \'reasoning_effort\' may be left out, or be "none" or "medium".',
-        param="reasoning_effort",
-    )

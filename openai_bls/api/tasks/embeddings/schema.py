@@ -35,7 +35,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The model's own size and no other. Of another Triton model any up to its size, if it says that its vectors may be
     cut."""
     user: str | None = None
-    """Harmless."""
+    """Without effect."""
     pooling: Pooling | None = None
     """An addition: `last` (the last token's state, the default) or `mean`. Refused with another Triton model."""
     add_special_tokens: bool | None = None

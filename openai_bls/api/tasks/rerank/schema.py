@@ -37,7 +37,7 @@ class RerankBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     return_documents: bool | None = None
     """Texts in the answer, unless false."""
     user: str | None = None
-    """Harmless."""
+    """Without effect."""
 
 
 class ScoreBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -54,7 +54,7 @@ class ScoreBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model: str | None = None
     """May be left out where there is one model."""
     user: str | None = None
-    """Harmless."""
+    """Without effect."""
 
 
 class RerankResult(msgspec.Struct, frozen=True, omit_defaults=True):

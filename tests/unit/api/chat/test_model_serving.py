@@ -256,7 +256,7 @@ def test_bad_requests_on_tritons_endpoints() -> None:
         assert caught.value.param == param
     # Before there is a service.
     with pytest.raises(InvalidRequestError):
-        TRITON_ENTRIES["chat.completions"](Lifted.nothing({"messages": [USER], "anything": 1}))
+        TRITON_ENTRIES["chat.completions"](Lifted.nothing({"messages": [USER], "n": "1"}))
 
 
 async def test_a_draining_server_answers_what_chat_models_ask_for() -> None:

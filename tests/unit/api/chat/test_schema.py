@@ -12,6 +12,7 @@ import pytest
 from openai_bls.api.chat import schema
 from openai_bls.api.chat.schema import MAX_BAD_WORDS, MAX_STOP_LENGTH, MAX_STOP_STRINGS
 from openai_bls.api.chat.validation import Body, parse_object
+from openai_bls.api.common.fields import without_effect
 from openai_bls.core.errors import InvalidRequestError
 from tests.unit.api.chat.chat_support import ENDPOINTS, MINIMAL, SCHEMAS, parse, refused
 
@@ -43,7 +44,7 @@ BAD_SHARED: dict[str, list[Any]] = {
     "stream": NOT_BOOL,
     "stream_options": [*NOT_OBJECT, {"include_usage": 1}, {"other": True}, {"include_usage": True}],
     "temperature": [*NOT_NUMBER, -0.01, 2.01, -1],
-    "top_p": [*NOT_NUMBER, 0, -0.1, 1.01],
+    "top_p": [*NOT_NUMBER, -0.1, 1.01],
     "min_p": [*NOT_NUMBER, -0.1, 1.01],
     "top_k": [*NOT_INT, *HUGE, -2],
     "seed": [*NOT_INT, -(2**63) - 1, 2**64, 10**30],
@@ -119,9 +120,17 @@ BAD_CASES = [
 BACKEND_ONLY = {"guided_decoding_backend", "guided_whitespace_pattern"}
 
 
+# Other servers' fields without effect, of any type.
+ANYTHING = {
+    f.name for cls in SCHEMAS.values() for f in msgspec.structs.fields(cls) if f.type is Any and f.default is None
+}
+
+
 def test_the_table_of_bad_values_has_every_field() -> None:
     for endpoint in ENDPOINTS:
-        assert set(BAD[endpoint]) | set(schema.UNSUPPORTED) | BACKEND_ONLY >= set(SCHEMAS[endpoint].__struct_fields__)
+        assert set(BAD[endpoint]) | set(schema.UNSUPPORTED_IN_CHAT) | BACKEND_ONLY | set(ANYTHING) >= set(
+            SCHEMAS[endpoint].__struct_fields__
+        )
         assert set(BAD[endpoint]) <= set(SCHEMAS[endpoint].__struct_fields__)
 
 
@@ -185,17 +194,26 @@ def test_good_values(endpoint: Body, field: str, given: Any, value: Any) -> None
     assert getattr(parse(endpoint, {**MINIMAL[endpoint], field: given}), field) == value
 
 
-# --- what is not honoured, what is harmless, what is unknown ---
+def test_the_smallest_nucleus_is_the_likeliest_token() -> None:
+    for endpoint in ENDPOINTS:
+        found = parse(endpoint, {**MINIMAL[endpoint], "top_p": 0, "top_k": 40})
+        assert (found.top_p, found.top_k) == (None, 1)
+
+
+# --- what is not honoured, what is without effect, what is unknown ---
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-@pytest.mark.parametrize("field", schema.UNSUPPORTED)
+@pytest.mark.parametrize("field", schema.UNSUPPORTED_IN_CHAT)
 def test_a_field_that_is_not_honoured_is_accepted_at_its_neutral_values_only(endpoint: Body, field: str) -> None:
+    table = schema.UNSUPPORTED_IN_CHAT if endpoint == "chat.completions" else schema.UNSUPPORTED
+    if field not in table and field in SCHEMAS[endpoint].__struct_fields__:
+        return
     if field not in SCHEMAS[endpoint].__struct_fields__:
         assert refused(endpoint, {**MINIMAL[endpoint], field: None}).code == "unknown_parameter"
         return
     plain = parse(endpoint, MINIMAL[endpoint])
-    neutral = schema.UNSUPPORTED[field].values
+    neutral = schema.UNSUPPORTED_IN_CHAT[field].values
     for value in (*neutral, None):
         assert parse(endpoint, {**MINIMAL[endpoint], field: value}) == plain
     candidates = [0, 1, 2, 0.5, -1, True, False, "", "x", "none", "high", [], ["text", "audio"], {}, {"50256": -100}]
@@ -210,30 +228,37 @@ def test_a_field_that_is_not_honoured_is_accepted_at_its_neutral_values_only(end
 
 def test_every_field_that_is_not_honoured_belongs_to_some_request() -> None:
     fields = {field for cls in SCHEMAS.values() for field in cls.__struct_fields__}
-    assert set(schema.UNSUPPORTED) <= fields
+    assert set(schema.UNSUPPORTED_IN_CHAT) <= fields
     every = [f for cls in SCHEMAS.values() for f in msgspec.structs.fields(cls)]
+    taken = {name for cls in SCHEMAS.values() for name in without_effect(cls)}
     untyped = {f.name for f in every if getattr(f.type, "__origin__", f.type) is Any}
-    assert untyped == set(schema.UNSUPPORTED) | set(schema.STRUCTURED_FIELDS)
+    assert untyped - taken == set(schema.UNSUPPORTED_IN_CHAT) | set(schema.STRUCTURED_FIELDS)
+
+
+OPENAIS_WITHOUT_EFFECT = {
+    "user": "u",
+    "metadata": {"a": "b"},
+    "store": True,
+    "service_tier": "auto",
+    "safety_identifier": "s",
+    "prompt_cache_key": "k",
+    "prompt_cache_retention": "24h",
+    "prompt_cache_options": {"mode": "implicit"},
+}
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_harmless_fields_change_nothing(endpoint: Body) -> None:
-    harmless = {
-        "user": "u",
-        "metadata": {"a": "b"},
-        "store": True,
-        "service_tier": "auto",
-        "safety_identifier": "s",
-        "prompt_cache_key": "k",
-        "prompt_cache_retention": "24h",
-        "prompt_cache_options": {"mode": "implicit"},
-    }
-    assert set(harmless) == set(schema.Harmless.__struct_fields__)
-    assert parse(endpoint, {**MINIMAL[endpoint], **harmless}) == parse(endpoint, MINIMAL[endpoint])
+def test_fields_without_effect_are_taken_and_named(endpoint: Body) -> None:
+    given = {**dict.fromkeys(without_effect(SCHEMAS[endpoint]), "x"), **OPENAIS_WITHOUT_EFFECT}
+    found = parse(endpoint, {**MINIMAL[endpoint], **given})
+    assert set(found.ignored) == set(given)
+    plain = parse(endpoint, MINIMAL[endpoint])
+    assert msgspec.structs.replace(found, ignored=()) == plain
+    assert parse(endpoint, {**MINIMAL[endpoint], **dict.fromkeys(given)}) == plain
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-@pytest.mark.parametrize("field", ["allowed_token_ids", "Temperature", "", "a`b", "a\nb", "$.x", "中", " - at `$.n`"])
+@pytest.mark.parametrize("field", ["tool_use_prompt", "Temperature", "", "a`b", "a\nb", "$.x", "中", " - at `$.n`"])
 def test_unknown_fields_are_refused_by_name(endpoint: Body, field: str) -> None:
     error = refused(endpoint, {**MINIMAL[endpoint], field: 1})
     assert (error.param, error.code) == (field, "unknown_parameter")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from openai_bls.api.common.fields import IgnoredFields
 from openai_bls.api.messages.conversion import Converted, convert, decode
 from openai_bls.api.messages.errors import error_body
 from openai_bls.api.messages.schema import MessagesRequest
@@ -31,7 +32,8 @@ def body(**fields: Any) -> dict[str, Any]:
 
 def converted(*, thinks: bool = False, **fields: Any) -> Converted:
     """What becomes of a body."""
-    return convert(decode(json.dumps(body(**fields)).encode(), MessagesRequest), thinks=thinks)
+    ignored = IgnoredFields()
+    return convert(decode(json.dumps(body(**fields)).encode(), MessagesRequest, ignored), ignored, thinks=thinks)
 
 
 def prompt_of(**fields: Any) -> PromptRequest:

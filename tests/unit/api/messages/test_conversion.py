@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from openai_bls.api.common.fields import IgnoredFields
 from openai_bls.api.messages.conversion import decode
 from openai_bls.api.messages.schema import UNSUPPORTED, MessagesRequest, PromptRequest
 from openai_bls.core.errors import InvalidRequestError
@@ -68,7 +69,7 @@ HARMLESS_IN_A_TOOL: dict[str, Any] = {
 def test_what_changes_nothing() -> None:
     assert valid(**HARMLESS) == valid()
     optional = set(MessagesRequest.__struct_fields__) - {"model", "messages", "max_tokens"}
-    request = decode(json.dumps({**body(), **dict.fromkeys(optional)}).encode(), MessagesRequest)
+    request = decode(json.dumps({**body(), **dict.fromkeys(optional)}).encode(), MessagesRequest, IgnoredFields())
     assert {getattr(request, name) for name in optional} == {None}
     for more in (HARMLESS_IN_A_TOOL, {"type": None}):
         assert valid(tools=[{**WEATHER, **more}]) == valid(tools=TOOLS)
@@ -84,9 +85,9 @@ def test_fields_that_are_not_supported(name: str) -> None:
 
 def test_counting_takes_what_makes_the_prompt() -> None:
     request = body(max_tokens=None, system="s", tools=TOOLS, tool_choice={"type": "none"}, output_config={})
-    decode(json.dumps(request).encode(), PromptRequest)
+    decode(json.dumps(request).encode(), PromptRequest, IgnoredFields())
     with pytest.raises(InvalidRequestError) as caught:
-        decode(json.dumps(body()).encode(), PromptRequest)
+        decode(json.dumps(body()).encode(), PromptRequest, IgnoredFields())
     assert caught.value.param == "max_tokens"
 
 

@@ -79,7 +79,7 @@ def test_examples_fit_their_schemas() -> None:
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}}, True),
         ({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "auto"}, True),
         ({"temperature": 3}, False),
-        ({"top_p": 0}, False),
+        ({"top_p": -0.1}, False),
         ({"stop": ["a"] * 17}, False),
         ({"stop": ""}, False),
         ({"priority": 2**64}, False),
@@ -149,7 +149,7 @@ def test_every_array_and_text_of_a_request_is_bounded() -> None:
 def test_fields_are_described_where_they_are_declared() -> None:
     properties = made()["components"]["schemas"]["ChatCompletionRequest"]["properties"]
     assert properties["stop"]["description"] == field_docs(ChatCompletionRequest)["stop"]
-    assert properties["user"]["description"].startswith("Harmless")
+    assert properties["user"]["description"].startswith("Without effect")
     for name, unsupported in UNSUPPORTED.items():
         if name in properties:
             assert unsupported.advice in properties[name]["description"]

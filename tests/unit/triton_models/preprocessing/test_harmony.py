@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from openai_bls.core.errors import InvalidRequestError
-from openai_bls.triton_models.preprocessing.harmony import check_effort, template_messages
+from openai_bls.triton_models.preprocessing.harmony import template_messages
 
 
 def call(name: str, call_id: str | None = None) -> dict[str, Any]:
@@ -55,10 +54,3 @@ def test_results_without_a_call_are_left_to_the_template() -> None:
     assert template_messages([USER, result("r")]) == [USER, result("r")]
     given = [{"role": "assistant", "content": "", "tool_calls": [call("f", "1")]}, result("r", "1"), result("s", "9")]
     assert template_messages(given) == given
-
-
-def test_levels_of_reasoning() -> None:
-    for effort in ("low", "medium", "high"):
-        check_effort(effort)
-    with pytest.raises(InvalidRequestError, match="use low, medium, high"):
-        check_effort("none")

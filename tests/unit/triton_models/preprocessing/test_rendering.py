@@ -186,13 +186,14 @@ def test_templates_by_name(tokenizer: Any) -> None:
     [
         ("{{ reasoning_effort }}", "low", "low"),
         ("{{ enable_thinking }}", "none", "False"),
-        ("{{ enable_thinking is defined }}", "medium", "False"),
+        ("{{ enable_thinking is defined }}", "medium", "True"),
         ("x", "none", "x"),
         ("x", "medium", "x"),
-        ("x", "high", None),
-        ("{{ enable_thinking }}", "low", None),
+        ("x", "high", "x"),
+        ("x", "very", None),
+        ("{{ enable_thinking }}", "low", "True"),
         (HARMONY + "{{ reasoning_effort }}", "low", HARMONY + "low"),
-        (HARMONY + "{{ reasoning_effort }}", "none", None),
+        (HARMONY + "{{ reasoning_effort }}", "none", HARMONY + "low"),
     ],
 )
 def test_reasoning_effort(tokenizer: Any, template: str, effort: str, expected: str | None) -> None:
