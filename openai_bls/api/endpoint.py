@@ -16,6 +16,7 @@ from starlette.routing import Route
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import Cancellable, ChunkSink
+from openai_bls.api.common.fields import IgnoredFields
 from openai_bls.api.common.large_bodies import parsed
 from openai_bls.api.common.lifted import Lifted
 from openai_bls.api.common.one_shot import OneShot
@@ -141,9 +142,12 @@ def one_shot(
     """
 
     async def in_time(
-        service: Service, context: RequestContext, body: dict[str, Any]
+        service: Service, context: RequestContext, given: dict[str, Any]
     ) -> msgspec.Struct | Sequence[msgspec.Struct]:
-        return await within(context.deadline(None, time.monotonic()), answer(service, context, body))
+        ignored = IgnoredFields(service.settings.unknown_fields)
+        given = ignored.body(given, body)
+        context.ignored = ignored.names
+        return await within(context.deadline(None, time.monotonic()), answer(service, context, given))
 
     async def handle(api: Api, request: Request, context: RequestContext) -> Response:
         body = await api.parsed(request, context, json_object)

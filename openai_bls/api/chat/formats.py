@@ -54,9 +54,9 @@ class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
     structural_tag: dict[str, Any] | str | None = None
     """Structural tag, also as JSON text."""
     disable_any_whitespace: bool | None = None
-    """Without effect: JSON is written on one line."""
+    """No effect: JSON is written on one line."""
     disable_fallback: bool | None = None
-    """Without effect: there is no fallback."""
+    """No effect: there is no fallback."""
     disable_additional_properties: Literal[False] | None = None
     whitespace_pattern: None = None
     backend: Literal["auto"] | None = None

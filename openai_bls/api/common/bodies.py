@@ -25,6 +25,12 @@ MAX_INPUTS = 2048
 _ANY = msgspec.json.Decoder()
 
 
+class WithoutEffectOfUser(msgspec.Struct, kw_only=True):
+    """Taken without effect by endpoints that generate no text."""
+
+    user: str | None = None
+
+
 class PromptUsage(msgspec.Struct, frozen=True):
     """Token counts, summed over the inputs; 0 where another model does not tell them."""
 

@@ -75,6 +75,19 @@ class IgnoredFields:
             if not is_empty(getattr(struct, name)):
                 self.add(name)
 
+    def body(self, body: dict[str, Any], kind: Any) -> dict[str, Any]:
+        """A decoded body without the unknown fields that are taken; what is without effect is noted.
+
+        Args:
+            body: decoded body; it is not altered.
+            kind: struct that it is to become.
+        """
+        for name in without_effect(kind):
+            if not is_empty(body.get(name)):
+                self.add(name)
+        found: dict[str, Any] = known_fields(body, kind, self) if self.takes_unknown else body
+        return found
+
     @property
     def names(self) -> tuple[str, ...]:
         """Paths of the fields, each once, at most 32."""
@@ -87,13 +100,14 @@ def is_empty(value: Any) -> bool:
 
 
 @functools.cache
-def without_effect(cls: type[Any]) -> tuple[str, ...]:
+def without_effect(cls: Any) -> tuple[str, ...]:
     """Fields without effect of a body, by their names in the struct."""
     found: list[str] = []
-    for base in cls.__mro__:
+    for base in getattr(cls, "__mro__", ()):
         if base.__name__.startswith("WithoutEffect"):
             inherited = getattr(base.__mro__[1], "__struct_fields__", ())
-            found += [name for name in base.__struct_fields__ if name not in inherited]
+            own: tuple[str, ...] = getattr(base, "__struct_fields__", ())
+            found += [name for name in own if name not in inherited]
     return tuple(found)
 
 

@@ -30,7 +30,7 @@ class Block(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Fields of every content block."""
 
     cache_control: Any = None
-    """Without effect: prefix caching is automatic here."""
+    """No effect: prefix caching is automatic here."""
 
 
 class TextBlock(Block, kw_only=True, tag_field="type", tag="text"):
@@ -94,7 +94,7 @@ class ThinkingBlock(Block, kw_only=True, tag_field="type", tag="thinking"):
 
     thinking: str
     signature: str = ""
-    """Without effect: thoughts are not signed here."""
+    """No effect: thoughts are not signed here."""
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
@@ -119,9 +119,9 @@ class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     strict: bool | None = None
     type: Literal["custom"] | None = None
     cache_control: Any = None
-    """Without effect: prefix caching is automatic here."""
+    """No effect: prefix caching is automatic here."""
     eager_input_streaming: bool | None = None
-    """Without effect: arguments are streamed as they are written."""
+    """No effect: arguments are streamed as they are written."""
     defer_loading: Literal[False] | None = None
     allowed_callers: list[Literal["direct"]] | None = None
     input_examples: Annotated[list[Any], Meta(max_length=0)] | None = None

@@ -24,7 +24,7 @@ Refusals = Mapping[Any, Mapping[str, Unsupported]]
 Verdict = Literal["honoured", "engine", "without effect", "neutral", "refused"]
 
 REF = "#/components/schemas/"
-_WITHOUT_EFFECT = "Without effect."
+_WITHOUT_EFFECT = "No effect on the answer."
 _BOUNDS = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",
@@ -36,13 +36,13 @@ _BOUNDS = {
 }
 
 
-def verdict(cls: type[Any], field: str, refusals: Refusals) -> Verdict:
+def verdict(cls: Any, field: str, refusals: Refusals) -> Verdict:
     """Verdict on a field, as docs/api.md explains them."""
     cls = getattr(cls, "__origin__", cls)
     unsupported = refusals.get(cls, {}).get(field)
     if unsupported is not None:
         return "neutral" if unsupported.values else "refused"
-    if field in without_effect(cls) or field_docs(cls).get(field, "").startswith("Without effect"):
+    if field in without_effect(cls) or field_docs(cls).get(field, "").startswith("No effect"):
         return "without effect"
     return "engine" if issubclass(cls, Generation) and field in ENGINE_FIELDS else "honoured"
 
@@ -209,7 +209,7 @@ class SchemaBuilder:
             return self._chat_fields[name]
         schema = self._schema(field.type)
         judged = verdict(cls, name, self._refusals)
-        if judged == "without effect" and not doc.startswith("Without effect"):
+        if judged == "without effect" and not doc.startswith("No effect"):
             doc = f"{_WITHOUT_EFFECT} {doc}".strip()
         elif judged == "engine":
             doc = f"{doc} Refused where the engine does not do it.".strip()

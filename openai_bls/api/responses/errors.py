@@ -23,7 +23,6 @@ _FIELDS = {
     "max_completion_tokens": "max_output_tokens",
     "max_tokens": "max_output_tokens",
     "response_format": "text.format",
-    "verbosity": "text.verbosity",
     "reasoning_effort": "reasoning.effort",
     "logprobs": "include",
 }

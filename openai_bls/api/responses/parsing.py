@@ -140,6 +140,8 @@ def _request(
         check_count(sum(map(item_parts, given.input)), "input", max_items)
     check_count(len(given.tools or ()), "tools", max_items)
     inputs = read_input(given.input, references.take, ignored=ignored)
+    if given.text is not None and given.text.verbosity is not None:
+        ignored.add("text.verbosity")
     conversation = Conversation()
     if given.instructions is not None:
         conversation.instruct(given.instructions)
@@ -221,7 +223,6 @@ def _prompt(given: schema.CountRequest, tools: list[schema.FunctionTool]) -> dic
         # Without tools there is nothing to choose from, and clients say "auto" all the same.
         chat["tool_choice"] = _tool_choice(given.tool_choice)
     if given.text is not None:
-        chat["verbosity"] = given.text.verbosity
         chat["response_format"] = _format(given.text.format)
     if given.reasoning is not None:
         chat["reasoning_effort"] = given.reasoning.effort

@@ -64,8 +64,8 @@ class Text(msgspec.Struct, forbid_unknown_fields=True):
     """Options of the answer's text."""
 
     format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
-    # Checked by chat completions.
-    verbosity: Annotated[str | None, documented(Literal["medium"] | None)] = None
+    verbosity: str | None = None
+    """No effect: the served models have no such setting."""
 
 
 class Reasoning(msgspec.Struct, forbid_unknown_fields=True):
@@ -126,7 +126,7 @@ class CountRequest(PromptExtras, kw_only=True, forbid_unknown_fields=True):
     parallel_tool_calls: bool | None = None
     """False ends the answer after one call."""
     text: Text | None = None
-    """`format` text, json_object, json_schema; `verbosity` only as `"medium"`."""
+    """`format` text, json_object, json_schema; `verbosity` is without effect."""
     reasoning: Reasoning | None = None
     """`effort`. `summary` only as `"auto"`, which is empty: thoughts come as they are, in `reasoning_text` parts."""
     conversation: str | ConversationId | None = None
@@ -138,7 +138,16 @@ class CountRequest(PromptExtras, kw_only=True, forbid_unknown_fields=True):
     personality: Any = UNSET
 
 
-class CompactRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class WithoutEffectInCompaction(msgspec.Struct, kw_only=True):
+    """Taken without effect by /v1/responses/compact."""
+
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    service_tier: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+
+
+class CompactRequest(WithoutEffectInCompaction, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/responses/compact."""
 
     model: str | None = None
@@ -148,14 +157,6 @@ class CompactRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     instructions: str | None = None
     previous_response_id: str | None = None
     """A response to continue."""
-    prompt_cache_key: str | None = None
-    """Without effect."""
-    prompt_cache_retention: str | None = None
-    """Without effect."""
-    service_tier: str | None = None
-    """Without effect."""
-    prompt_cache_options: dict[str, Any] | None = None
-    """Without effect."""
     # unsupported: see UNSUPPORTED
     image: Any = UNSET
 
@@ -191,7 +192,6 @@ class ChatFields(CountRequest, kw_only=True):
 class WithoutEffect(ChatFields, kw_only=True):
     """Taken without effect: none of these can change the answer."""
 
-    metadata: Metadata | None = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -210,6 +210,8 @@ class CreateRequest(WithoutEffect, kw_only=True, forbid_unknown_fields=True):
     content and compaction". Other values are refused."""
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     """0 to 20 of the likeliest tokens, with `include`."""
+    metadata: Metadata | None = None
+    """Up to 16 texts by name, kept with the response."""
     store: bool | None = None
     """False keeps no response."""
     background: bool | None = None
@@ -218,7 +220,7 @@ class CreateRequest(WithoutEffect, kw_only=True, forbid_unknown_fields=True):
     stream: bool | None = None
     """Typed server-sent events with `sequence_number` instead of one response."""
     stream_options: StreamOptions | None = None
-    """Without effect: `include_obfuscation`."""
+    """No effect: `include_obfuscation`."""
     # unsupported: see UNSUPPORTED
     background_options: Any = UNSET
     prompt: Any = UNSET
@@ -244,7 +246,7 @@ class RetrieveQuery(ItemQuery, kw_only=True):
     starting_after: Annotated[int, Meta(ge=0, le=999_999_999)] | None = None
     """Number of the last event that the client knows, with `stream`."""
     include_obfuscation: bool | None = None
-    """Without effect."""
+    """No effect."""
 
 
 class PageQuery(ItemQuery, kw_only=True):

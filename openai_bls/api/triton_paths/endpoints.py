@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from openai_bls.api.chat.chunks import Answer, ChatChoice, ChatChunkChoice, Chunk
 from openai_bls.api.chat.endpoints import generate
-from openai_bls.api.chat.schema import UNSUPPORTED, ChatCompletionRequest, CompletionRequest
+from openai_bls.api.chat.schema import UNSUPPORTED, UNSUPPORTED_IN_CHAT, ChatCompletionRequest, CompletionRequest
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.large_bodies import is_large, parsed
 from openai_bls.api.common.lifted import lifted
@@ -143,7 +143,7 @@ ENDPOINTS = (
             body=(ChatCompletionRequest, CompletionRequest),
             answer=Answer[ChatChoice],
             events=Chunk[ChatChunkChoice],
-            unsupported={ChatCompletionRequest: UNSUPPORTED, CompletionRequest: UNSUPPORTED},
+            unsupported={ChatCompletionRequest: UNSUPPORTED_IN_CHAT, CompletionRequest: UNSUPPORTED},
         ),
     ),
     Endpoint(

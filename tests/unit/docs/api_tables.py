@@ -74,7 +74,7 @@ def _cell(name: str, cls: Any, page: str) -> str:
     info: Any = mi.type_info(cls)
     if cls is not ChatCompletionRequest and any(f.encode_name == name and is_passed_on(f) for f in info.fields):
         return "as on chat completions"
-    said = re.sub(r"^Without effect(\.|: )", "", field_docs(cls).get(name, ""))
+    said = re.sub(r"^No effect(\.|: )", "", field_docs(cls).get(name, ""))
     cell = f"{judged}. {said[0].upper()}{said[1:]}" if said else judged
     return re.sub(r'"([^"]+)"', lambda m: _link(m[1], page) or m[0], cell).replace("|", "\\|")
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from openai_bls.api.chat.schema import PositiveInt, Priority, TokenId
-from openai_bls.api.common.bodies import PromptUsage, check_inputs, convert, texts_or_token_ids
+from openai_bls.api.common.bodies import PromptUsage, WithoutEffectOfUser, check_inputs, convert, texts_or_token_ids
 from openai_bls.api.common.documented import limits
 from openai_bls.api.common.encoding import encode
 
@@ -22,7 +22,7 @@ EncodingFormat = Literal["float", "base64"]
 Pooling = Literal["last", "mean"]
 
 
-class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class EmbeddingsBody(WithoutEffectOfUser, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/embeddings."""
 
     input: str | Annotated[list[str | TokenId | list[TokenId]], limits(minItems=1)]
@@ -34,8 +34,6 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     dimensions: PositiveInt | None = None
     """The model's own size and no other. Of another Triton model any up to its size, if it says that its vectors may be
     cut."""
-    user: str | None = None
-    """Without effect."""
     pooling: Pooling | None = None
     """An addition: `last` (the last token's state, the default) or `mean`. Refused with another Triton model."""
     add_special_tokens: bool | None = None

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from openai_bls.api.chat.schema import PositiveInt
-from openai_bls.api.common.bodies import MAX_INPUTS, PromptUsage, check_inputs, convert
+from openai_bls.api.common.bodies import MAX_INPUTS, PromptUsage, WithoutEffectOfUser, check_inputs, convert
 from openai_bls.api.common.documented import limits
 from openai_bls.core.errors import InvalidRequestError
 
@@ -23,7 +23,7 @@ class DocumentObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
 
-class RerankBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class RerankBody(WithoutEffectOfUser, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/rerank."""
 
     query: str
@@ -36,11 +36,9 @@ class RerankBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The best so many; without it all."""
     return_documents: bool | None = None
     """Texts in the answer, unless false."""
-    user: str | None = None
-    """Without effect."""
 
 
-class ScoreBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ScoreBody(WithoutEffectOfUser, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/score: one text and one, one and many, or pairs."""
 
     text_1: str | Texts | None = None
@@ -53,8 +51,6 @@ class ScoreBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Another name of `text_2`."""
     model: str | None = None
     """May be left out where there is one model."""
-    user: str | None = None
-    """Without effect."""
 
 
 class RerankResult(msgspec.Struct, frozen=True, omit_defaults=True):

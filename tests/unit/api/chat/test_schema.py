@@ -72,6 +72,9 @@ BAD_SHARED: dict[str, list[Any]] = {
     "guided_choice": [1, []],
     "guided_grammar": [1],
     "guided_json_object": [1],
+    "json_schema": [1],
+    "regex": [1, ""],
+    "ebnf": [1, ""],
 }
 BAD: dict[Body, dict[str, list[Any]]] = {
     "chat.completions": {
@@ -81,7 +84,13 @@ BAD: dict[Body, dict[str, list[Any]]] = {
         "max_completion_tokens": [*NOT_INT, *HUGE, 0, -1],
         "logprobs": NOT_BOOL,
         "top_logprobs": [*NOT_INT, -1, 21, 5],
+        "n_predict": [*NOT_INT, *HUGE, 0, -2],
         "reasoning_effort": [*NOT_STRING, "x" * 33],
+        "enable_thinking": NOT_BOOL,
+        "thinking": [1, "enabled", [], {}, {"type": "x"}],
+        "think": [1, [], {}, "x" * 33],
+        "thinking_token_budget": [*NOT_INT, -1],
+        "reasoning": [1, True, "high", [], {"effort": 1}, {"max_tokens": -1}, {"x": 1}],
         "include_reasoning": NOT_BOOL,
         "documents": [{}, "d", [1]],
         "prediction": [*NOT_OBJECT, {}, {"type": "content"}, {"type": "x", "content": "a"}],

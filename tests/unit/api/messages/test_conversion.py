@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from openai_bls.api.common.fields import IgnoredFields
@@ -67,7 +68,9 @@ HARMLESS_IN_A_TOOL: dict[str, Any] = {
 
 
 def test_what_changes_nothing() -> None:
-    assert valid(**HARMLESS) == valid()
+    found = valid(**HARMLESS)
+    assert set(found.ignored) == set(HARMLESS)
+    assert msgspec.structs.replace(found, ignored=()) == valid()
     optional = set(MessagesRequest.__struct_fields__) - {"model", "messages", "max_tokens"}
     request = decode(json.dumps({**body(), **dict.fromkeys(optional)}).encode(), MessagesRequest, IgnoredFields())
     assert {getattr(request, name) for name in optional} == {None}
@@ -165,7 +168,7 @@ def test_effort(effort: str | None) -> None:
         ({"messages": None}, "messages"),
         ({"messages": []}, "messages"),
         *(({"temperature": value}, "temperature") for value in (1.1, -0.1)),
-        *(({"top_p": value}, "top_p") for value in (2, 0)),
+        *(({"top_p": value}, "top_p") for value in (2, -1)),
         ({"top_k": -1}, "top_k"),
         ({"frequency_penalty": 1}, "frequency_penalty"),
         *(({"stop_sequences": value}, "stop_sequences") for value in ("x", [""], ["x"] * 17)),

@@ -149,7 +149,7 @@ def test_every_array_and_text_of_a_request_is_bounded() -> None:
 def test_fields_are_described_where_they_are_declared() -> None:
     properties = made()["components"]["schemas"]["ChatCompletionRequest"]["properties"]
     assert properties["stop"]["description"] == field_docs(ChatCompletionRequest)["stop"]
-    assert properties["user"]["description"].startswith("Without effect")
+    assert properties["user"]["description"].startswith("No effect")
     for name, unsupported in UNSUPPORTED.items():
         if name in properties:
             assert unsupported.advice in properties[name]["description"]

@@ -99,17 +99,18 @@ def test_what_is_passed_on() -> None:
     assert parse(model="m").chat.model == "m"
 
 
-def test_harmless_fields() -> None:
-    harmless: dict[str, Any] = {
-        "metadata": {"a": "b"},
+def test_fields_without_effect() -> None:
+    given: dict[str, Any] = {
         "user": "u",
         "safety_identifier": "s",
         "prompt_cache_key": "k",
         "prompt_cache_retention": "24h",
         "service_tier": "flex",
-        "store": True,
+        "text": {"verbosity": "low"},
     }
-    assert parse(**harmless).chat == parse().chat
+    found = parse(metadata={"a": "b"}, store=True, **given).chat
+    assert set(found.ignored) == {*given, "text.verbosity"} - {"text"}
+    assert msgspec.structs.replace(found, ignored=()) == parse().chat
     assert refused(metadata={"a": 1}).param == "metadata[...]"
     assert refused(metadata={str(n): "" for n in range(17)}).param == "metadata"
 
@@ -142,7 +143,6 @@ def test_refused_by_name(name: str) -> None:
         ({"background_options": {"completion_window": "2h"}}, "background_options"),
         ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
         ({"reasoning": {"what": 1}}, "reasoning.what"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
         ({"text": {"format": {"type": "json_schema", "name": "a b", "schema": {}}}}, "text.format.name"),
@@ -208,7 +208,7 @@ def test_tools() -> None:
 
 
 def test_what_has_another_form_here() -> None:
-    assert parse(text={"format": {"type": "text"}, "verbosity": "medium"}).chat == parse().chat
+    assert parse(text={"format": {"type": "text"}}).chat == parse().chat
     assert parse(text={"format": {"type": "json_object"}}).chat.structured is not None
     structured = parse(text={"format": JSON_SCHEMA}).chat.structured
     assert structured is not None
