@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -70,6 +70,15 @@ class Requested(msgspec.Struct, frozen=True):
     """The request's field, in OpenAI's notation."""
 
 
+class ToolGrammar(msgspec.Struct, frozen=True):
+    """Grammar of a custom tool's input."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
+    param: str
+    """The definition's field in the request, in OpenAI's notation."""
+
+
 class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
     """Tools that the model may call, and whether it must."""
 
@@ -83,6 +92,9 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
     """The one function that must be called."""
     checked: bool = False
     """A call must be `callable` and its arguments must fit the schema, even if none is required."""
+    custom: dict[str, ToolGrammar | None] = {}
+    """Custom tools among those offered, by name, with the grammar of their input; None is free text. To the model each
+    is a function with one parameter, `input`."""
 
 
 class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ def _add(known: dict[str, Any], delta: Any) -> None:
             calls = _slot(known, name, dict)
             for call in filter(_is_object, value):
                 _add(calls.setdefault(str(call.get("index", len(calls))), {}), call)
-        elif name == "function":
+        elif name in ("function", "custom"):
             _add(_slot(known, name, dict), value)
         elif isinstance(value, str) and name not in ("role", "id", "type", "name"):
             _slot(known, name, _Pieces).append(value)

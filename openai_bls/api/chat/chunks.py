@@ -22,12 +22,25 @@ class FunctionText(msgspec.Struct, frozen=True):
     arguments: str
 
 
-class ToolCall(msgspec.Struct, frozen=True):
-    """A tool call in an answer."""
+class ToolCall(msgspec.Struct, tag_field="type", tag="function", frozen=True):
+    """A call of a function in an answer."""
 
     id: str
-    type: Literal["function"]
     function: FunctionText
+
+
+class CustomText(msgspec.Struct, frozen=True):
+    """The custom tool of a tool call in an answer."""
+
+    name: str
+    input: str
+
+
+class CustomToolCall(msgspec.Struct, tag_field="type", tag="custom", frozen=True):
+    """A call of a custom tool in an answer."""
+
+    id: str
+    custom: CustomText
 
 
 class AnswerMessage(msgspec.Struct, frozen=True):
@@ -39,7 +52,7 @@ class AnswerMessage(msgspec.Struct, frozen=True):
     reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
     reasoning: str | msgspec.UnsetType = msgspec.UNSET
     """Text of `reasoning_content` under its newer name: clients know one or the other."""
-    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCall | CustomToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -81,10 +94,11 @@ class Answer(msgspec.Struct, Generic[ChoiceT], frozen=True):
 
 
 class CallDelta(msgspec.Struct, frozen=True):
-    """A piece of a tool call: `id`, `type` and the function's name come with the first."""
+    """A piece of a tool call: `id`, `type` and the name come with the first. It has `function` or `custom`."""
 
     index: int
-    function: dict[str, str]
+    function: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    custom: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     id: str | msgspec.UnsetType = msgspec.UNSET
     type: str | msgspec.UnsetType = msgspec.UNSET
 

@@ -17,6 +17,10 @@ from openai_bls.core.media import ImageDetail
 FunctionName = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.\-]+\Z")]
 
 
+MAX_GRAMMAR_LENGTH = 64 * 1024
+"""Characters of the grammar of a custom tool's input."""
+
+
 class TextPart(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
     """A content part; audio and files are refused."""
 
@@ -75,6 +79,25 @@ class ToolCall(msgspec.Struct, tag_field="type", tag="function", forbid_unknown_
     index: int | None = None
 
 
+class CustomCall(msgspec.Struct, forbid_unknown_fields=True):
+    """The custom tool of a tool call, as an assistant message carries it."""
+
+    FROM_A_SERVER: ClassVar[bool] = True
+
+    name: str
+    input: str
+
+
+class CustomToolCall(msgspec.Struct, tag_field="type", tag="custom", forbid_unknown_fields=True):
+    """An earlier call of a custom tool, fed back."""
+
+    FROM_A_SERVER: ClassVar[bool] = True
+
+    custom: CustomCall
+    id: str | None = None
+    index: int | None = None
+
+
 class SystemMessage(msgspec.Struct, tag_field="role", tag="system", forbid_unknown_fields=True):
     """Instructions."""
 
@@ -104,7 +127,7 @@ class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant", forbid
     content: Content | None = None
     name: str | None = None
     refusal: str | None = None
-    tool_calls: Annotated[list[ToolCall] | None, PER_TOKEN] = None
+    tool_calls: Annotated[list[ToolCall | CustomToolCall] | None, PER_TOKEN] = None
     reasoning_content: str | None = None
     """Earlier reasoning, which some chat templates render again."""
     reasoning: str | None = None
@@ -142,9 +165,41 @@ class Function(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class Tool(msgspec.Struct, tag_field="type", tag="function", forbid_unknown_fields=True):
-    """A tool; functions are the only kind."""
+    """A tool whose arguments are a JSON object."""
 
     function: Function
+
+
+class TextInput(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
+    """Any text."""
+
+
+class InputGrammar(msgspec.Struct, forbid_unknown_fields=True):
+    """A grammar."""
+
+    syntax: Literal["lark", "regex"]
+    definition: Annotated[str, Meta(min_length=1, max_length=MAX_GRAMMAR_LENGTH)]
+
+
+class GrammarInput(msgspec.Struct, tag_field="type", tag="grammar", forbid_unknown_fields=True):
+    """A text of a grammar's language."""
+
+    grammar: InputGrammar
+
+
+class Custom(msgspec.Struct, forbid_unknown_fields=True):
+    """A custom tool that the model may call."""
+
+    name: FunctionName
+    description: str | None = None
+    format: TextInput | GrammarInput | None = None
+    """Form of the input, free text unless given."""
+
+
+class CustomTool(msgspec.Struct, tag_field="type", tag="custom", forbid_unknown_fields=True):
+    """A tool whose input is text."""
+
+    custom: Custom
 
 
 class NamedFunction(msgspec.Struct, forbid_unknown_fields=True):
@@ -159,11 +214,17 @@ class NamedToolChoice(msgspec.Struct, tag_field="type", tag="function", forbid_u
     function: NamedFunction
 
 
+class NamedCustomChoice(msgspec.Struct, tag_field="type", tag="custom", forbid_unknown_fields=True):
+    """A `tool_choice` that names a custom tool, or one of those that it allows."""
+
+    custom: NamedFunction
+
+
 class AllowedTools(msgspec.Struct, forbid_unknown_fields=True):
     """A list of allowed tools, called optionally or always."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedToolChoice], Meta(min_length=1)]
+    tools: Annotated[list[NamedToolChoice | NamedCustomChoice], Meta(min_length=1)]
 
 
 class AllowedToolsChoice(msgspec.Struct, tag_field="type", tag="allowed_tools", forbid_unknown_fields=True):

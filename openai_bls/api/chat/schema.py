@@ -25,7 +25,15 @@ from openai_bls.api.chat.formats import (
     StructuredOutputs,
     TextFormat,
 )
-from openai_bls.api.chat.messages import AllowedToolsChoice, Message, NamedToolChoice, Prediction, Tool
+from openai_bls.api.chat.messages import (
+    AllowedToolsChoice,
+    CustomTool,
+    Message,
+    NamedCustomChoice,
+    NamedToolChoice,
+    Prediction,
+    Tool,
+)
 from openai_bls.api.common.documented import PER_TOKEN, documented, limits
 from openai_bls.api.common.unsupported import Unsupported
 from openai_bls.core.request import Timeout
@@ -248,9 +256,11 @@ class ChatCompletionRequest(WithoutEffectInChat, kw_only=True, forbid_unknown_fi
     """The probability of each token. See "Log-probabilities"."""
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     """0 to 20, with `logprobs`."""
-    tools: Annotated[list[Tool] | None, PER_TOKEN] = None
+    tools: Annotated[list[Tool | CustomTool] | None, PER_TOKEN] = None
     """See "Tools"."""
-    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | AllowedToolsChoice | None = None
+    tool_choice: (
+        Literal["none", "auto", "required"] | NamedToolChoice | NamedCustomChoice | AllowedToolsChoice | None
+    ) = None
     """See "Tools"."""
     parallel_tool_calls: bool | None = None
     """False ends the answer after one call."""

@@ -1,53 +1,17 @@
-"""Messages as chat templates take them, their images, and the tools that may be called."""
+"""Messages as chat templates take them, and their images."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-import msgspec
-
-from openai_bls.api.chat import messages, schema
+from openai_bls.api.chat import custom_tools, messages
 from openai_bls.api.common.large_bodies import check_values
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.media import ImageSource
-from openai_bls.core.request import ToolUse
 
 # JSON text inside of the body, whose values are not counted with those of the body.
 _MAX_ARGUMENT_VALUES = 64 * 1024
-
-
-def tool_use(request: schema.ChatCompletionRequest) -> ToolUse | None:
-    """The tools that may be called; None if there are none.
-
-    Raises:
-        InvalidRequestError: `tool_choice` does not fit `tools`.
-    """
-    choice = request.tool_choice
-    if not request.tools:
-        if choice is not None and choice != "none" and (request.tools is None or choice != "auto"):
-            raise InvalidRequestError("'tool_choice' is only allowed when 'tools' are specified.", param="tool_choice")
-        return None
-    if choice == "none":
-        return None
-    offered = [msgspec.to_builtins(tool) for tool in request.tools]
-    if isinstance(choice, messages.NamedToolChoice):
-        name = choice.function.name
-        return ToolUse(offered=offered, callable=_named(offered, [name]), required=True, name=name)
-    if isinstance(choice, messages.AllowedToolsChoice):
-        allowed = choice.allowed_tools
-        named = _named(offered, [tool.function.name for tool in allowed.tools])
-        return ToolUse(offered=offered, callable=named, required=allowed.mode == "required", checked=True)
-    strict = any(tool.function.strict for tool in request.tools)
-    return ToolUse(offered=offered, callable=offered, required=choice == "required", checked=strict)
-
-
-def _named(tools: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
-    by_name = {tool["function"]["name"]: tool for tool in tools}
-    for name in names:
-        if name not in by_name:
-            raise InvalidRequestError(f"'tool_choice' names {name!r}, which 'tools' do not have.", param="tool_choice")
-    return [by_name[name] for name in dict.fromkeys(names)]
 
 
 def _content(
@@ -125,7 +89,9 @@ def template_message(message: messages.Message, index: int, images: list[ImageSo
     return result
 
 
-def _tool_call(call: messages.ToolCall, param: str) -> dict[str, Any]:
+def _tool_call(call: messages.ToolCall | messages.CustomToolCall, param: str) -> dict[str, Any]:
+    if isinstance(call, messages.CustomToolCall):
+        return _function_call(call.id, call.custom.name, {custom_tools.INPUT: call.custom.input})
     if len(call.function.arguments) > _MAX_ARGUMENT_VALUES:
         check_values(call.function.arguments.encode(), _MAX_ARGUMENT_VALUES, f"{param}.function.arguments")
     try:
@@ -136,7 +102,11 @@ def _tool_call(call: messages.ToolCall, param: str) -> dict[str, Any]:
         raise InvalidRequestError(
             "The arguments of a tool call must be a JSON object, as text.", param=f"{param}.function.arguments"
         )
-    result: dict[str, Any] = {"type": "function", "function": {"name": call.function.name, "arguments": arguments}}
-    if call.id is not None:
-        result["id"] = call.id
+    return _function_call(call.id, call.function.name, arguments)
+
+
+def _function_call(call_id: str | None, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    if call_id is not None:
+        result["id"] = call_id
     return result

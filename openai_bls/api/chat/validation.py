@@ -12,7 +12,8 @@ from msgspec import UNSET
 from openai_bls.api.chat import schema
 from openai_bls.api.chat.messages import AssistantMessage, Message
 from openai_bls.api.chat.thinking import thinking_hints
-from openai_bls.api.chat.tools import template_message, tool_use
+from openai_bls.api.chat.tool_choice import tool_use
+from openai_bls.api.chat.tools import template_message
 from openai_bls.api.common.bodies import fault, texts_or_token_ids
 from openai_bls.api.common.faults import TOO_DEEP
 from openai_bls.api.common.fields import IgnoredFields, UnknownFields, converted_fields, decoded_body

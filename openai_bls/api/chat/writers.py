@@ -13,6 +13,8 @@ from openai_bls.api.chat.chunks import (
     AnswerMessage,
     ChatChoice,
     ChunkEncoder,
+    CustomText,
+    CustomToolCall,
     Envelope,
     FunctionText,
     TextChoice,
@@ -56,6 +58,8 @@ class StreamWriter:
         self._renderer = renderer
         # By choice, what goes out with its next chunk.
         self._logprobs: dict[int, list[TokenLogprob]] = {}
+        # Calls of custom tools, as (choice, call).
+        self._custom: set[tuple[int, int]] = set()
         # Chat choices whose first delta, the one with the role, is still to come.
         self._roleless = set(range(envelope.choices)) if envelope.chat else set()
         self.usage: Callable[[], Usage] | None = None
@@ -94,13 +98,21 @@ class StreamWriter:
 
     def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
         """The name and id of a tool call, which come once."""
-        function = {"name": name, "arguments": ""}
-        call = {"index": index, "id": call_id, "type": "function", "function": function}
+        call: dict[str, Any] = {"index": index, "id": call_id}
+        if name in sequence.custom_tools:
+            self._custom.add((sequence.index, index))
+            call |= {"type": "custom", "custom": {"name": name, "input": ""}}
+        else:
+            call |= {"type": "function", "function": {"name": name, "arguments": ""}}
         self._delta(sequence, {"tool_calls": [call]})
 
     def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
         """A fragment of a tool call's arguments."""
-        self._delta(sequence, {"tool_calls": [{"index": index, "function": {"arguments": fragment}}]})
+        if (sequence.index, index) in self._custom:
+            call: dict[str, Any] = {"index": index, "custom": {"input": fragment}}
+        else:
+            call = {"index": index, "function": {"arguments": fragment}}
+        self._delta(sequence, {"tool_calls": [call]})
 
     def finished(self, sequence: Sequence, reason: FinishReason) -> None:
         """The choice's last chunk."""
@@ -148,8 +160,8 @@ class _Parts:
 
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
-    calls: list[tuple[str, str, list[str]]] = field(default_factory=list)
-    """(id, name, fragments of the arguments)."""
+    calls: list[tuple[str, str, list[str], bool]] = field(default_factory=list)
+    """(id, name, fragments of the arguments, whether the tool is a custom one)."""
     tokens: list[TokenLogprob] = field(default_factory=list)
     echoed: int = 0
     """Number of `tokens` that are an echoed prompt's."""
@@ -199,7 +211,7 @@ class AnswerWriter(AnswerFuture[Answer[Any]]):
     def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
         """A tool call begins."""
         assert index == len(self._parts[sequence.index].calls)
-        self._parts[sequence.index].calls.append((call_id, name, []))
+        self._parts[sequence.index].calls.append((call_id, name, [], name in sequence.custom_tools))
 
     def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
         """A fragment of a tool call's arguments."""
@@ -243,8 +255,10 @@ def _message(parts: _Parts) -> AnswerMessage:
     content: str | None = "".join(parts.texts)
     thoughts = "".join(parts.thoughts) or msgspec.UNSET
     calls = [
-        ToolCall(call_id, "function", FunctionText(name, "".join(fragments)))
-        for call_id, name, fragments in parts.calls
+        CustomToolCall(call_id, CustomText(name, "".join(fragments)))
+        if custom
+        else ToolCall(call_id, FunctionText(name, "".join(fragments)))
+        for call_id, name, fragments, custom in parts.calls
     ]
     # A message that is all thought or calls has no content, not an empty one.
     if not content and (calls or thoughts is not msgspec.UNSET):

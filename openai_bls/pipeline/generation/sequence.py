@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Protocol
 
 from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
@@ -25,6 +25,7 @@ from openai_bls.output.events import (
     ToolCallStart,
 )
 from openai_bls.output.stop_strings import StopMatcher
+from openai_bls.output.tool_parsers.custom_input import InputDecoder
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class Writer(Protocol):
         ...
 
     def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
-        """A fragment of a tool call's arguments."""
+        """A fragment of a tool call's arguments; of a custom tool's input."""
         ...
 
     def finished(self, sequence: Sequence, reason: FinishReason) -> None:
@@ -130,6 +131,7 @@ class Sequence:
         parallel_tool_calls: whether more than one tool call is allowed; else the sequence ends before the second.
         named_tool: the client has named the function: the end is a "stop", as OpenAI has it.
         echo: answer this before everything else.
+        custom_tools: names of the custom tools, of whose calls the writer gets the input instead of the arguments.
     """
 
     __slots__ = (
@@ -137,6 +139,8 @@ class Sequence:
         "_detokenizer",
         "_echo",
         "_include_reasoning",
+        "_input",
+        "_input_index",
         "_named_tool",
         "_owner",
         "_parallel_tool_calls",
@@ -149,6 +153,7 @@ class Sequence:
         "_writer",
         "cached_tokens",
         "completion_tokens",
+        "custom_tools",
         "finish_reason",
         "index",
         "matched_stop",
@@ -171,6 +176,7 @@ class Sequence:
         parallel_tool_calls: bool = True,
         named_tool: bool = False,
         echo: Echo | None = None,
+        custom_tools: Collection[str] = (),
     ) -> None:
         self.index = index
         self.request = request
@@ -181,6 +187,10 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.matched_stop: str | None = None
         """The stop string that ended it."""
+        self.custom_tools = custom_tools
+        # Decoder of the open call of a custom tool.
+        self._input: InputDecoder | None = None
+        self._input_index = 0
         self._detokenizer = detokenizer
         self._writer = writer
         self._stops = stops
@@ -314,6 +324,11 @@ class Sequence:
 
     def _emit_events(self, events: list[Event]) -> bool:
         for event in events:
+            if self._input is not None:
+                if isinstance(event, ToolCallArguments):
+                    self._write_input(self._input.push(event.fragment))
+                    continue
+                self._end_input()
             if isinstance(event, ContentDelta):
                 self._writer.text(self, event.text)
             elif isinstance(event, ReasoningDelta):
@@ -325,6 +340,8 @@ class Sequence:
                     return True
                 self._tool_calls += 1
                 self._writer.tool_call(self, event.index, event.id, event.name)
+                if event.name in self.custom_tools:
+                    self._input, self._input_index = InputDecoder(), event.index
             elif isinstance(event, ToolCallArguments):
                 self._writer.tool_arguments(self, event.index, event.fragment)
             elif isinstance(event, AnswerEnd):
@@ -332,9 +349,20 @@ class Sequence:
                 return True
         return False
 
+    def _write_input(self, text: str) -> None:
+        if text:
+            self._writer.tool_arguments(self, self._input_index, text)
+
+    def _end_input(self) -> None:
+        """Write what is left of the input of a custom tool's call."""
+        if self._input is not None:
+            self._write_input(self._input.finish())
+            self._input = None
+
     def _end(self, owner: SequenceOwner, reason: FinishReason) -> None:
         if self._parser is not None:
             self._emit_events(self._parser.finish())
+        self._end_input()
         # A stop string may have cut a call short.
         if reason == "stop" and self._tool_calls and not self._named_tool and self.matched_stop is None:
             reason = "tool_calls"

@@ -279,6 +279,7 @@ def make_sequences(
                 parallel_tool_calls=request.parallel_tool_calls,
                 named_tool=named_tool,
                 echo=echo,
+                custom_tools=() if tools is None else tools.custom,
             )
             result.append(sequence)
     return result

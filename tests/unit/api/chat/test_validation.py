@@ -99,7 +99,11 @@ def test_arguments_that_are_no_json_object(arguments: str) -> None:
         ({"role": "tool", "content": "x", "tool_call_id": 1}, "tool_call_id"),
         ({"role": "assistant"}, "content"),
         ({"role": "assistant", "content": None, "tool_calls": []}, "content"),
-        ({"role": "assistant", "tool_calls": [{"type": "custom"}]}, "tool_calls[0].type"),
+        ({"role": "assistant", "tool_calls": [{"type": "other"}]}, "tool_calls[0].type"),
+        (
+            {"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"name": "f"}}]},
+            "tool_calls[0].custom.input",
+        ),
         ({"role": "assistant", "tool_calls": [{"type": "function", "function": {}}]}, "tool_calls[0].function.name"),
     ],
 )

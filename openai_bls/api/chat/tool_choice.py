@@ -1,0 +1,88 @@
+"""The tools of a chat completion, and which of them may be called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from openai_bls.api.chat import custom_tools, messages, schema
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.request import ToolUse
+
+
+def tool_use(request: schema.ChatCompletionRequest) -> ToolUse | None:
+    """The tools that may be called; None if there are none.
+
+    Raises:
+        InvalidRequestError: a name is given twice, or `tool_choice` does not fit `tools`.
+    """
+    choice = request.tool_choice
+    if not request.tools:
+        if choice is not None and choice != "none" and (request.tools is None or choice != "auto"):
+            raise InvalidRequestError("'tool_choice' is only allowed when 'tools' are specified.", param="tool_choice")
+        return None
+    _check_names(request.tools)
+    if choice == "none":
+        return None
+    offered = [_offered(tool) for tool in request.tools]
+    custom = {
+        tool.custom.name: custom_tools.grammar(tool.custom, f"tools[{at}].custom")
+        for at, tool in enumerate(request.tools)
+        if isinstance(tool, messages.CustomTool)
+    }
+    if isinstance(choice, messages.NamedToolChoice | messages.NamedCustomChoice):
+        callable_ = _named(request.tools, offered, [choice])
+        name = callable_[0]["function"]["name"]
+        return ToolUse(offered=offered, callable=callable_, required=True, name=name, custom=custom)
+    if isinstance(choice, messages.AllowedToolsChoice):
+        allowed = choice.allowed_tools
+        named = _named(request.tools, offered, allowed.tools)
+        required = allowed.mode == "required"
+        return ToolUse(offered=offered, callable=named, required=required, checked=True, custom=custom)
+    strict = any(isinstance(tool, messages.Tool) and tool.function.strict for tool in request.tools)
+    checked = strict or any(custom.values())
+    return ToolUse(offered=offered, callable=offered, required=choice == "required", checked=checked, custom=custom)
+
+
+def _check_names(tools: Iterable[messages.Tool | messages.CustomTool]) -> None:
+    """Refuse a name that is given twice: a call would not say which is meant."""
+    seen: set[str] = set()
+    for at, tool in enumerate(tools):
+        kind = "custom" if isinstance(tool, messages.CustomTool) else "function"
+        if _name(tool) in seen:
+            raise InvalidRequestError(f"'tools' have the name {_name(tool)!r} twice.", param=f"tools[{at}].{kind}.name")
+        seen.add(_name(tool))
+
+
+def _name(tool: messages.Tool | messages.CustomTool) -> str:
+    return tool.custom.name if isinstance(tool, messages.CustomTool) else tool.function.name
+
+
+def _offered(tool: messages.Tool | messages.CustomTool) -> dict[str, Any]:
+    if isinstance(tool, messages.CustomTool):
+        return custom_tools.as_function(tool.custom)
+    function: dict[str, Any] = msgspec.to_builtins(tool)
+    return function
+
+
+def _named(
+    tools: Iterable[messages.Tool | messages.CustomTool],
+    offered: list[dict[str, Any]],
+    choices: Iterable[messages.NamedToolChoice | messages.NamedCustomChoice],
+) -> list[dict[str, Any]]:
+    """The tools that `tool_choice` names, as they are offered."""
+    known = {(isinstance(tool, messages.CustomTool), _name(tool)): at for at, tool in enumerate(tools)}
+    found: dict[int, dict[str, Any]] = {}
+    for choice in choices:
+        is_custom = isinstance(choice, messages.NamedCustomChoice)
+        name = choice.custom.name if isinstance(choice, messages.NamedCustomChoice) else choice.function.name
+        at = known.get((is_custom, name))
+        if at is None:
+            kind = "custom tool" if is_custom else "function"
+            raise InvalidRequestError(
+                f"'tool_choice' names the {kind} {name!r}, which 'tools' do not have.", param="tool_choice"
+            )
+        found[at] = offered[at]
+    return list(found.values())
