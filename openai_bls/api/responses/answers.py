@@ -7,8 +7,10 @@ from typing import Any, Literal
 import msgspec
 
 from openai_bls.api.chat.formats import JsonObjectFormat, TextFormat
-from openai_bls.api.responses.items import InputText, ReasoningText, Refusal, Status, SummaryText
+from openai_bls.api.responses.items import InputImage, InputText, ReasoningText, Refusal, Status, SummaryText
 from openai_bls.api.responses.schema import JsonSchemaFormat
+from openai_bls.api.responses.tools.items import HostedItem, LocalShellCall, LocalShellCallOutput
+from openai_bls.api.responses.tools.schema import HostedTool, Tool
 
 
 class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
@@ -51,6 +53,8 @@ class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
     name: str
     arguments: str
     """JSON text."""
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
+    """Namespace of the function, if it has one."""
 
 
 class FunctionCallOutputItem(msgspec.Struct, tag_field="type", tag="function_call_output"):
@@ -59,8 +63,60 @@ class FunctionCallOutputItem(msgspec.Struct, tag_field="type", tag="function_cal
     id: str
     status: Status
     call_id: str
-    output: str | list[InputText]
+    output: str | list[InputText | InputImage]
     name: str | msgspec.UnsetType = msgspec.UNSET
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class CustomToolCallItem(msgspec.Struct, tag_field="type", tag="custom_tool_call"):
+    """A call of a custom tool."""
+
+    id: str
+    status: Status
+    call_id: str
+    name: str
+    input: str
+    """Text, of the tool's grammar if it has one."""
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class CustomToolCallOutputItem(msgspec.Struct, tag_field="type", tag="custom_tool_call_output"):
+    """The result of a custom tool's call, as the client gave it."""
+
+    id: str
+    status: Status
+    call_id: str
+    output: str | list[InputText | InputImage]
+    name: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class ToolSearchCallItem(msgspec.Struct, tag_field="type", tag="tool_search_call"):
+    """A search for tools that the client runs."""
+
+    id: str
+    status: Status
+    execution: Literal["client", "server"]
+    call_id: str | None
+    arguments: Any
+    """An object; text where the model wrote none."""
+
+
+class ToolSearchOutputItem(msgspec.Struct, tag_field="type", tag="tool_search_output"):
+    """The tools that a search has found."""
+
+    id: str
+    status: Status
+    execution: Literal["client", "server"]
+    call_id: str | None
+    tools: list[Tool | HostedTool]
+
+
+class AdditionalToolsItem(msgspec.Struct, tag_field="type", tag="additional_tools"):
+    """Further tools, as the client gave them."""
+
+    id: str
+    role: Literal["developer"]
+    tools: list[Tool | HostedTool]
 
 
 class CompactionItem(msgspec.Struct, tag_field="type", tag="compaction"):
@@ -70,8 +126,18 @@ class CompactionItem(msgspec.Struct, tag_field="type", tag="compaction"):
     encrypted_content: str
 
 
-OutputItem = MessageItem | ReasoningItem | FunctionCallItem
-ListedItem = OutputItem | FunctionCallOutputItem | CompactionItem
+OutputItem = MessageItem | ReasoningItem | FunctionCallItem | CustomToolCallItem | ToolSearchCallItem
+ListedItem = (
+    OutputItem
+    | FunctionCallOutputItem
+    | CustomToolCallOutputItem
+    | ToolSearchOutputItem
+    | AdditionalToolsItem
+    | LocalShellCall
+    | LocalShellCallOutput
+    | HostedItem
+    | CompactionItem
+)
 
 
 class ResponseFault(msgspec.Struct):
@@ -145,12 +211,14 @@ class Response(msgspec.Struct):
     incomplete_details: IncompleteDetails | None
     background: bool
     conversation: ConversationEcho | None
+    frequency_penalty: float
     instructions: str | None
     max_output_tokens: int | None
-    max_tool_calls: None
+    max_tool_calls: int | None
     metadata: dict[str, str]
     model: str
     parallel_tool_calls: bool
+    presence_penalty: float
     previous_response_id: str | None
     prompt_cache_key: str | None
     prompt_cache_retention: str | None
@@ -184,7 +252,7 @@ class Compacted(msgspec.Struct):
     object: Literal["response.compaction"]
     created_at: int
     """Unix seconds."""
-    output: list[MessageItem | CompactionItem]
+    output: list[MessageItem | AdditionalToolsItem | CompactionItem]
     usage: ResponseUsage
 
 

@@ -44,7 +44,7 @@ class CompactedResponse(Output, AnswerFuture[Raw]):
         Output.__init__(self, EventWriter(None))
         AnswerFuture.__init__(self)
         earlier = wanted.previous.items if wanted.previous is not None else []
-        self._kept = [item for item in earlier + wanted.inputs if _is_users(item)]
+        self._kept = [item for item in earlier + wanted.inputs if _is_kept(item)]
 
     def done(self, usage: Usage) -> None:
         """Resolve the answer, unless there is no summary."""
@@ -69,6 +69,6 @@ class CompactedResponse(Output, AnswerFuture[Raw]):
         return "".join(parts).strip()
 
 
-def _is_users(item: Item) -> bool:
-    """True for the user's messages, and for instructions among them."""
-    return bool(item["type"] == "message" and item["role"] != "assistant")
+def _is_kept(item: Item) -> bool:
+    """True for the user's messages, instructions among them, and further tools."""
+    return item["type"] == "additional_tools" or bool(item["type"] == "message" and item["role"] != "assistant")

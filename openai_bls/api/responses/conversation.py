@@ -11,6 +11,8 @@ from typing import Any
 from openai_bls.api.responses.errors import Origin
 from openai_bls.api.responses.items import Item
 from openai_bls.api.responses.sealing import unseal
+from openai_bls.api.responses.tools.items import CALL_NAMES, arguments_text, found_text, is_left_out
+from openai_bls.api.responses.tools.toolbox import Toolbox
 from openai_bls.core.errors import InvalidRequestError
 
 SUMMARY = "Summary of the conversation so far:"
@@ -18,9 +20,14 @@ SUMMARY = "Summary of the conversation so far:"
 
 
 class Conversation:
-    """A chat that grows item by item."""
+    """A chat that grows item by item.
 
-    def __init__(self) -> None:
+    Args:
+        toolbox: tools of the request, by which calls have their names.
+    """
+
+    def __init__(self, toolbox: Toolbox) -> None:
+        self._toolbox = toolbox
         self.messages: list[dict[str, Any]] = []
         """Chat messages of the conversation."""
         self.origins: list[Origin] = []
@@ -29,7 +36,8 @@ class Conversation:
         """Path of each image in the body, or the field that it comes from."""
         # The assistant message to which more of the same turn can be added.
         self._turn: dict[str, Any] | None = None
-        self._call_ids: set[str] = set()
+        # Ids of calls, by what an output may call them.
+        self._call_ids: dict[str, str] = {}
 
     def instruct(self, instructions: str) -> None:
         """The instructions of this very request."""
@@ -54,13 +62,15 @@ class Conversation:
 
     def _extend(self, item: Item, param: str) -> None:
         kind = item["type"]
+        if kind == "additional_tools" or is_left_out(item):
+            return
         if kind == "message" and item["role"] == "assistant":
             self._said(item["content"], param)
         elif kind == "message":
             self._add({"role": item["role"], "content": self._parts(item["content"], param, "content")}, param)
         elif kind == "reasoning":
             self._thought(item, param)
-        elif kind == "function_call":
+        elif kind in ("function_call", "custom_tool_call") or kind in CALL_NAMES:
             self._called(item, param)
         elif kind == "compaction":
             summary = unseal("compaction", item["encrypted_content"], f"{param}.encrypted_content")
@@ -101,18 +111,32 @@ class Conversation:
 
     def _called(self, item: Item, param: str) -> None:
         turn = self._assistant(param, new=False)
-        function = {"name": item["name"], "arguments": item["arguments"]}
-        turn.setdefault("tool_calls", []).append({"id": item["call_id"], "type": "function", "function": function})
+        turn.setdefault("tool_calls", []).append({"id": item["call_id"], **self._call(item)})
         self.origins[-1].calls.append(param)
-        self._call_ids.add(item["call_id"])
+        self._call_ids[item["call_id"]] = item["call_id"]
+        if item["type"] == "local_shell_call":
+            # Its output may name either.
+            self._call_ids.setdefault(item["id"], item["call_id"])
+
+    def _call(self, item: Item) -> dict[str, Any]:
+        kind = item["type"]
+        if kind == "custom_tool_call":
+            name = self._toolbox.flat_name(item["name"], item.get("namespace"), "custom")
+            return {"type": "custom", "custom": {"name": name, "input": item["input"]}}
+        if kind == "function_call":
+            name, arguments = self._toolbox.flat_name(item["name"], item.get("namespace")), item["arguments"]
+        else:
+            name, arguments = CALL_NAMES[kind], arguments_text(item)
+        return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
     def _answered(self, item: Item, param: str) -> None:
-        call_id = item["call_id"]
-        if call_id not in self._call_ids:
+        field = "call_id" if item.get("call_id") is not None else "id"
+        call_id = self._call_ids.get(item[field])
+        if call_id is None:
             raise InvalidRequestError(
-                f"No tool call found for function call output with call_id {call_id}.", param=f"{param}.call_id"
+                f"No tool call found for function call output with {field} {item[field]}.", param=f"{param}.{field}"
             )
-        output = item["output"]
+        output = found_text(item, self._toolbox) if item["type"] == "tool_search_output" else item["output"]
         message = {
             "role": "tool",
             "tool_call_id": call_id,
@@ -129,7 +153,8 @@ class Conversation:
             if part["type"] == "input_image":
                 # What has been stored is not in the body.
                 self.images.append(f"{param}.{field}[{at}]" if param.startswith("input[") else param)
-                image = {"url": part["image_url"], "file_id": part["file_id"], "detail": part["detail"]}
+                detail = "high" if part["detail"] == "original" else part["detail"]
+                image = {"url": part["image_url"], "file_id": part["file_id"], "detail": detail}
                 result.append({"type": "image_url", "image_url": image})
             else:
                 result.append({"type": "text", "text": part["text"]})

@@ -27,7 +27,14 @@ from openai_bls.api.responses import answers, parsing, schema
 from openai_bls.api.responses.background import BackgroundStream, Following, Job, Jobs, recording_of
 from openai_bls.api.responses.compaction import QUESTION, CompactedResponse, summary_request
 from openai_bls.api.responses.conversations.store import ConversationStore, conversation_store
-from openai_bls.api.responses.items import OPTIONAL_TAGS, UNSUPPORTED_IN_ITEMS, FunctionCall, FunctionCallOutput, Item
+from openai_bls.api.responses.items import (
+    OPTIONAL_TAGS,
+    UNSUPPORTED_IN_ITEMS,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+)
 from openai_bls.api.responses.queries import (
     check_included,
     included_items,
@@ -40,6 +47,10 @@ from openai_bls.api.responses.recording import Recording
 from openai_bls.api.responses.responses import Draft
 from openai_bls.api.responses.schema import ENCRYPTED
 from openai_bls.api.responses.store import References, ResponseStore, Stored, response_store
+from openai_bls.api.responses.tools.echo import echo
+from openai_bls.api.responses.tools.items import CustomToolCall
+from openai_bls.api.responses.tools.schema import UNSUPPORTED_IN_TOOLS, CustomTool, FunctionTool
+from openai_bls.api.responses.tools.toolbox import Toolbox
 from openai_bls.api.responses.writers import StreamedResponse, WholeResponse
 from openai_bls.core.errors import ApiError, InvalidRequestError, NotFoundError
 from openai_bls.pipeline.lifecycle.context import RequestContext
@@ -113,9 +124,9 @@ class ResponsesHandlers:
         streams: list[BackgroundStream] = []
 
         def make_stream(target: Target) -> BackgroundStream:
-            draft, renderer, sealed = self._parts(wanted, target)
+            draft, *parts = self._parts(wanted, target)
             keep = functools.partial(self._jobs.ended, draft.id)
-            streams.append(BackgroundStream(recording, wanted.translated, keep, draft, renderer, sealed))
+            streams.append(BackgroundStream(recording, wanted.translated, keep, draft, *parts))
             return streams[0]
 
         async def begin() -> None:
@@ -133,13 +144,15 @@ class ResponsesHandlers:
         stream = self._api.event_stream(ending=b"")
         return await self._api.streamed(request, context, stream, Following(recording, stream, after))
 
-    def _parts(self, wanted: parsing.CreateRequest, target: Target) -> tuple[Draft, LogprobRenderer | None, bool]:
+    def _parts(
+        self, wanted: parsing.CreateRequest, target: Target
+    ) -> tuple[Draft, LogprobRenderer | None, bool, Toolbox]:
         """Arguments that all writers take."""
         model = target.model
         name = wanted.chat.model or model.info.model_name
-        draft = Draft(wanted.body, wanted.tools, name, model.info.sampling_defaults)
+        draft = Draft(wanted.body, echo(wanted.given_tools), name, model.info.sampling_defaults)
         renderer = LogprobRenderer(model.detokenizers, chat=True) if wanted.chat.logprobs is not None else None
-        return draft, renderer, ENCRYPTED in (wanted.body.include or ())
+        return draft, renderer, ENCRYPTED in (wanted.body.include or ()), wanted.tools
 
     def _keep(self, wanted: parsing.CreateRequest, encoded: bytes) -> None:
         """Store a finished response, and add it to its conversation."""
@@ -265,8 +278,8 @@ _ONE = "/v1/responses/{response_id}"
 
 _UNSUPPORTED = {
     **dict.fromkeys((schema.CreateRequest, schema.CountRequest, schema.CompactRequest), schema.UNSUPPORTED),
-    schema.FunctionTool: schema.UNSUPPORTED_IN_TOOLS,
-    **dict.fromkeys((FunctionCall, FunctionCallOutput), UNSUPPORTED_IN_ITEMS),
+    **dict.fromkeys((FunctionTool, CustomTool), UNSUPPORTED_IN_TOOLS),
+    **dict.fromkeys((FunctionCall, FunctionCallOutput, CustomToolCall, CustomToolCallOutput), UNSUPPORTED_IN_ITEMS),
     schema.Reasoning: {
         name.removeprefix("reasoning."): field
         for name, field in schema.UNSUPPORTED.items()

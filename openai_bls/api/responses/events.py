@@ -1,11 +1,12 @@
-"""Server-sent events of a streamed response, numbered in order."""
+"""Server-sent events of a streamed response, numbered in order, and the output items that they build."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from openai_bls.api.common.encoding import encode
+from openai_bls.api.common.encoding import encode, new_id
+from openai_bls.api.responses.items import Item, Status
 
 Delta = Callable[[str, list[dict[str, Any]]], None]
 """Writer of the next piece of a text, with the log-probabilities of its tokens."""
@@ -63,3 +64,52 @@ class EventWriter:
 
 def _frame(kind: str) -> bytes:
     return b"event: " + kind.encode() + b"\ndata: "
+
+
+class Growing:
+    """An output item that is still growing."""
+
+    prefix = ""
+
+    def __init__(self, index: int, events: EventWriter) -> None:
+        self.id = new_id(self.prefix)
+        self._pieces: list[str] = []
+        self._events = events
+        # Identity of the item in its events.
+        self._place: dict[str, Any] = {"item_id": self.id, "output_index": index}
+
+    def open(self) -> None:
+        """Write the events that begin the item."""
+        self._events.event(
+            "response.output_item.added", output_index=self._place["output_index"], item=self.item("in_progress", "")
+        )
+        self._delta = self._begin()
+
+    def add(self, text: str, logprobs: list[dict[str, Any]]) -> None:
+        """The next piece of its text."""
+        self._pieces.append(text)
+        self._delta(text, logprobs)
+
+    def close(self, status: Status) -> Item:
+        """Write the events that end the item; return it as a response lists it."""
+        text = "".join(self._pieces)
+        self._end(text)
+        item = self.item(status, text)
+        self._events.event("response.output_item.done", output_index=self._place["output_index"], item=item)
+        return item
+
+    def so_far(self) -> Item:
+        """The unfinished item."""
+        return self.item("incomplete", "".join(self._pieces))
+
+    def item(self, status: Status, text: str) -> Item:
+        """The item with that text; without any if it is just beginning."""
+        raise NotImplementedError
+
+    def _begin(self) -> Delta:
+        """Write the events before the text."""
+        raise NotImplementedError
+
+    def _end(self, text: str) -> None:
+        """Write the events after the text."""
+        raise NotImplementedError

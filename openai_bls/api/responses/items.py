@@ -16,7 +16,9 @@ from openai_bls.api.common.documented import PER_TOKEN
 from openai_bls.api.common.encoding import new_id
 from openai_bls.api.common.fields import IgnoredFields, converted_fields
 from openai_bls.api.common.unsupported import Unsupported, refuse_unsupported
-from openai_bls.api.responses.sealing import unseal
+from openai_bls.api.responses.sealing import is_sealed_here, unseal
+from openai_bls.api.responses.tools import items as tool_items
+from openai_bls.api.responses.tools.reading import count_tools, without_places
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.media import ImageDetail
 
@@ -41,8 +43,8 @@ class InputImage(msgspec.Struct, tag_field="type", tag="input_image", forbid_unk
     """A `data:` URI with base64, or an http or https URL of a host that the setting `image_url_hosts` allows."""
     file_id: str | None = None
     """A file of /v1/files with the purpose `vision` or `user_data`."""
-    detail: ImageDetail | None = None
-    """`low` scales the image down to fit 512 x 512 pixels; `high` and `auto` take it as it is."""
+    detail: ImageDetail | Literal["original"] | None = None
+    """`low` scales the image down to fit 512 x 512 pixels; `high`, `original` and `auto` take it as it is."""
     prompt_cache_breakpoint: Any = None
     """Accepted: what an engine keeps of a prompt changes no answer."""
 
@@ -93,8 +95,10 @@ class FunctionCall(msgspec.Struct, tag_field="type", tag="function_call", forbid
     id: str | None = None
     status: Status | None = None
     created_by: str | None = None
+    namespace: str | None = None
+    """Namespace of the function."""
+    # unsupported: see UNSUPPORTED_IN_ITEMS
     caller: Any = None
-    namespace: Any = None
     background: Any = msgspec.field(default=None, name="async")
 
 
@@ -107,8 +111,22 @@ class FunctionCallOutput(msgspec.Struct, tag_field="type", tag="function_call_ou
     name: str | None = None
     status: Status | None = None
     created_by: str | None = None
+    namespace: str | None = None
+    # unsupported: see UNSUPPORTED_IN_ITEMS
     caller: Any = None
-    namespace: Any = None
+
+
+class CustomToolCallOutput(msgspec.Struct, tag_field="type", tag="custom_tool_call_output", forbid_unknown_fields=True):
+    """The result of a custom tool's call."""
+
+    call_id: str
+    output: str | list[InputText | InputImage]
+    id: str | None = None
+    name: str | None = None
+    status: Status | None = None
+    created_by: str | None = None
+    # unsupported: see UNSUPPORTED_IN_ITEMS
+    caller: Any = None
 
 
 class Reasoning(msgspec.Struct, tag_field="type", tag="reasoning", forbid_unknown_fields=True):
@@ -135,16 +153,25 @@ class ItemReference(msgspec.Struct, tag_field="type", tag="item_reference", forb
     id: str
 
 
-InputItem = Message | FunctionCall | FunctionCallOutput | Reasoning | Compaction | ItemReference
+OwnItem = (
+    Message
+    | FunctionCall
+    | FunctionCallOutput
+    | CustomToolCallOutput
+    | tool_items.ToolItem
+    | Reasoning
+    | Compaction
+    | ItemReference
+)
+InputItem = OwnItem | tool_items.HostedItem
 
 OPTIONAL_TAGS = frozenset({Message, ItemReference})
 """Items that may leave their type out."""
 
-_KINDS: dict[str, Any] = {str(kind.__struct_config__.tag): kind for kind in get_args(InputItem)}
+_KINDS: dict[str, Any] = {str(kind.__struct_config__.tag): kind for kind in get_args(OwnItem)}
 
 UNSUPPORTED_IN_ITEMS = {
     "caller": Unsupported(({"type": "direct"},), "there is no programmatic tool calling here"),
-    "namespace": Unsupported((), "tools have no namespaces here"),
     "async": Unsupported((False,), "calls are answered in the next request"),
 }
 """Field of an item → the values at which it may be given; null always may."""
@@ -153,19 +180,20 @@ UNSUPPORTED_IN_ITEMS = {
 def item_parts(item: dict[str, Any]) -> int:
     """Parts of an item as a client sent it, each of which takes at least one token."""
     lists = (parts for name in ("content", "output", "summary") if isinstance(parts := item.get(name), list))
-    return max(1, sum(map(len, lists)))
+    tools = item.get("tools")
+    return max(1, sum(map(len, lists)) + (count_tools(tools) if isinstance(tools, list) else 0))
 
 
 def read_input(
-    given: str | list[dict[str, Any]] | None, find: Find, field: str = "input", ignored: IgnoredFields | None = None
+    given: str | list[dict[str, Any]] | None, find: Find, ignored: IgnoredFields, field: str = "input"
 ) -> list[Item]:
     """`input` as items.
 
     Args:
         given: the field.
         find: looks up a referenced item.
+        ignored: receiver of the names of what is taken without effect.
         field: name of the body's field, in the errors.
-        ignored: receiver of the fields without effect; None is nobody.
 
     Raises:
         InvalidRequestError: an item is not as it should be, or of a kind that is not supported; `param` is its path.
@@ -174,7 +202,6 @@ def read_input(
         return []
     if isinstance(given, str):
         return [_message(Message(role="user", content=given), field)]
-    ignored = ignored or IgnoredFields()
     return [_read(item, f"{field}[{at}]", find, ignored) for at, item in enumerate(given)]
 
 
@@ -182,13 +209,23 @@ def _read(given: dict[str, Any], at: str, find: Find, ignored: IgnoredFields) ->
     # Both may leave their type out.
     kind = given.get("type") or ("message" if "role" in given or "content" in given else "item_reference")
     struct = _KINDS.get(kind) if isinstance(kind, str) else None
+    if struct is None and isinstance(kind, str) and kind in tool_items.HOSTED_ITEMS:
+        return tool_items.hosted_item(given, at, ignored)
     if struct is None:
         known = ", ".join(_KINDS)
         raise InvalidRequestError(
             f"Input items of type {kind!r} are not supported; supported are {known}.", param=f"{at}.type"
         )
     refuse_unsupported(given, UNSUPPORTED_IN_ITEMS, f"{at}.")
-    item = converted_fields({**given, "type": kind}, struct, fault_at(at), ignored, f"{at.split('[', maxsplit=1)[0]}[]")
+    item: Any = converted_fields({**given, "type": kind}, struct, fault_at(at), ignored, without_places(at))
+    if isinstance(item, ItemReference):
+        return find(item.id, f"{at}.id")
+    if isinstance(item, get_args(tool_items.ToolItem)):
+        return tool_items.listed(item, at, ignored)
+    return _listed(item, at, ignored)
+
+
+def _listed(item: Any, at: str, ignored: IgnoredFields) -> Item:
     if isinstance(item, Message):
         return _message(item, at)
     if isinstance(item, FunctionCall):
@@ -198,17 +235,16 @@ def _read(given: dict[str, Any], at: str, find: Find, ignored: IgnoredFields) ->
             "status": item.status or "completed",
             "call_id": item.call_id,
             "name": item.name,
+            **({} if item.namespace is None else {"namespace": item.namespace}),
             "arguments": item.arguments,
         }
-    if isinstance(item, FunctionCallOutput):
+    if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
         return _output(item, at)
     if isinstance(item, Reasoning):
-        return _reasoning(item, at)
-    if isinstance(item, Compaction):
-        unseal("compaction", item.encrypted_content, f"{at}.encrypted_content")
-        return compaction(item.encrypted_content, item.id)
-    reference: str = item.id
-    return find(reference, f"{at}.id")
+        return _reasoning(item, at, ignored)
+    assert isinstance(item, Compaction)
+    unseal("compaction", item.encrypted_content, f"{at}.encrypted_content")
+    return compaction(item.encrypted_content, item.id)
 
 
 def _message(message: Message, at: str) -> Item:
@@ -246,7 +282,7 @@ def _image(image: InputImage, at: str) -> dict[str, Any]:
     return {**shown, "detail": image.detail or "auto"}
 
 
-def _output(item: FunctionCallOutput, at: str) -> Item:
+def _output(item: FunctionCallOutput | CustomToolCallOutput, at: str) -> Item:
     output = item.output
     if isinstance(output, list):
         parts = [
@@ -256,18 +292,25 @@ def _output(item: FunctionCallOutput, at: str) -> Item:
             for index, part in enumerate(output)
         ]
     result: Item = {
-        "id": item.id or new_id("fco_"),
-        "type": "function_call_output",
+        "id": item.id or new_id("fco_" if isinstance(item, FunctionCallOutput) else "ctco_"),
+        "type": item.__struct_config__.tag,
         "status": item.status or "completed",
         "call_id": item.call_id,
         "output": output if isinstance(output, str) else parts,
     }
-    return result if item.name is None else {**result, "name": item.name}
+    for name in ("name", "namespace"):
+        value = getattr(item, name, None)
+        if value is not None:
+            result[name] = value
+    return result
 
 
-def _reasoning(item: Reasoning, at: str) -> Item:
+def _reasoning(item: Reasoning, at: str, ignored: IgnoredFields) -> Item:
     texts = [part.text for part in item.content or ()]
-    if item.encrypted_content is not None:
+    if item.encrypted_content and not is_sealed_here(item.encrypted_content):
+        # Another service's, which it alone can read.
+        ignored.add(f"{without_places(at)}.encrypted_content")
+    elif item.encrypted_content:
         sealed = unseal("reasoning", item.encrypted_content, f"{at}.encrypted_content")
         # Both are the same; what is shown counts, for it can be changed.
         texts = texts or [sealed]

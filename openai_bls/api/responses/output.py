@@ -9,65 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 from openai_bls.api.chat.logprobs import LogprobRenderer
-from openai_bls.api.common.encoding import new_id
-from openai_bls.api.responses.events import Delta, EventWriter
+from openai_bls.api.responses.events import Delta, EventWriter, Growing
 from openai_bls.api.responses.items import Item, Status
 from openai_bls.api.responses.sealing import seal
+from openai_bls.api.responses.tools.calls import Call, call_item
+from openai_bls.api.responses.tools.toolbox import Toolbox
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason
 from openai_bls.pipeline.generation.sequence import Sequence
 
 
-class _Growing:
-    """An output item that is still growing."""
-
-    prefix = ""
-
-    def __init__(self, index: int, events: EventWriter) -> None:
-        self.id = new_id(self.prefix)
-        self._pieces: list[str] = []
-        self._events = events
-        # Identity of the item in its events.
-        self._place: dict[str, Any] = {"item_id": self.id, "output_index": index}
-
-    def open(self) -> None:
-        """Write the events that begin the item."""
-        self._events.event(
-            "response.output_item.added", output_index=self._place["output_index"], item=self.item("in_progress", "")
-        )
-        self._delta = self._begin()
-
-    def add(self, text: str, logprobs: list[dict[str, Any]]) -> None:
-        """The next piece of its text."""
-        self._pieces.append(text)
-        self._delta(text, logprobs)
-
-    def close(self, status: Status) -> Item:
-        """Write the events that end the item; return it as a response lists it."""
-        text = "".join(self._pieces)
-        self._end(text)
-        item = self.item(status, text)
-        self._events.event("response.output_item.done", output_index=self._place["output_index"], item=item)
-        return item
-
-    def so_far(self) -> Item:
-        """The unfinished item."""
-        return self.item("incomplete", "".join(self._pieces))
-
-    def item(self, status: Status, text: str) -> Item:
-        """The item with that text; without any if it is just beginning."""
-        raise NotImplementedError
-
-    def _begin(self) -> Delta:
-        """Write the events before the text."""
-        raise NotImplementedError
-
-    def _end(self, text: str) -> None:
-        """Write the events after the text."""
-        raise NotImplementedError
-
-
-class _Content(_Growing):
+class _Content(Growing):
     """An item with one content part."""
 
     kind = ""
@@ -135,23 +87,6 @@ class _SealedReasoning(_Reasoning):
         return item if status == "in_progress" else {**item, "encrypted_content": seal("reasoning", text)}
 
 
-class _Call(_Growing):
-    prefix = "fc_"
-
-    def __init__(self, index: int, events: EventWriter, call_id: str, name: str) -> None:
-        super().__init__(index, events)
-        self._call = {"call_id": call_id, "name": name}
-
-    def item(self, status: Status, text: str) -> Item:
-        return {"id": self.id, "type": "function_call", "status": status, **self._call, "arguments": text}
-
-    def _begin(self) -> Delta:
-        return self._events.deltas("response.function_call_arguments.delta", **self._place)
-
-    def _end(self, text: str) -> None:
-        self._events.event("response.function_call_arguments.done", **self._place, arguments=text)
-
-
 class Output:
     """All output items of one response; takes the events of the request's one sequence.
 
@@ -162,6 +97,7 @@ class Output:
         renderer: renderer of the log-probabilities of messages, if they are wanted.
         sealed: reasoning items have `encrypted_content`.
         on_begin: called once, before the first event.
+        tools: tools of the request; None if it has none.
     """
 
     def __init__(
@@ -170,13 +106,15 @@ class Output:
         renderer: LogprobRenderer | None = None,
         sealed: bool = False,
         on_begin: Callable[[], None] = lambda: None,
+        tools: Toolbox | None = None,
     ) -> None:
         self._events = events
+        self._tools = tools or Toolbox()
         self._renderer = renderer
         self._reasoning = _SealedReasoning if sealed else _Reasoning
         self._on_begin = on_begin
         self._items: list[Item] = []
-        self._growing: _Growing | None = None
+        self._growing: Growing | None = None
         self._tokens: list[TokenLogprob] = []
         self.reason: FinishReason = "stop"
 
@@ -199,11 +137,11 @@ class Output:
     def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
         """A call begins."""
         self._tokens.clear()
-        self._open(_Call(self._next(), self._events, call_id, name))
+        self._open(call_item(self._tools.called(name), call_id, self._next(), self._events))
 
     def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
-        """A piece of the call's arguments."""
-        assert isinstance(self._growing, _Call)
+        """A piece of the call's arguments, or of a custom tool's input."""
+        assert isinstance(self._growing, Call)
         self._tokens.clear()
         self._growing.add(fragment, [])
 
@@ -233,7 +171,7 @@ class Output:
         """Index of the next item."""
         return len(self._items) + (self._growing is not None)
 
-    def _open(self, item: _Growing) -> None:
+    def _open(self, item: Growing) -> None:
         self._close("completed")
         if not self._items:
             self._on_begin()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,8 +10,8 @@ from msgspec import UNSET
 
 from openai_bls.api.chat.formats import JsonObjectFormat, TextFormat
 from openai_bls.api.chat.validation import parse_object, with_image_params
-from openai_bls.api.common.bodies import fault, fault_at
-from openai_bls.api.common.fields import IgnoredFields, UnknownFields, converted_fields, decoded_body
+from openai_bls.api.common.bodies import fault
+from openai_bls.api.common.fields import IgnoredFields, UnknownFields, decoded_body
 from openai_bls.api.common.large_bodies import check_count
 from openai_bls.api.common.unsupported import refuse_unsupported
 from openai_bls.api.responses import schema
@@ -19,6 +19,10 @@ from openai_bls.api.responses.conversation import Conversation
 from openai_bls.api.responses.errors import Origin, translate
 from openai_bls.api.responses.items import Item, item_parts, read_input
 from openai_bls.api.responses.store import References, Snapshot, Stored
+from openai_bls.api.responses.tools.choice import chat_choice
+from openai_bls.api.responses.tools.items import item_tools
+from openai_bls.api.responses.tools.reading import Placed, count_tools, read_tools
+from openai_bls.api.responses.tools.toolbox import Toolbox
 from openai_bls.core.errors import ApiError, InvalidRequestError
 from openai_bls.core.request import ValidRequest
 
@@ -37,7 +41,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The chat completion that answers it."""
     origins: list[Origin]
     """Origins of the chat's messages, in order."""
-    tools: list[schema.FunctionTool]
+    tools: Toolbox
+    """All tools, those of items included."""
+    given_tools: list[Placed]
+    """Tools of `tools` that the client runs."""
     inputs: list[Item]
     """Input items of this request."""
     previous: Stored | Snapshot | None
@@ -52,7 +59,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     def translated(self, error: ApiError) -> ApiError:
         """The error of the chat completion with this API's field names."""
-        translate(error, self.origins)
+        translate(error, self.origins, self.tools.params)
         return error
 
 
@@ -138,35 +145,38 @@ def _request(
         )
     if isinstance(given.input, list):
         check_count(sum(map(item_parts, given.input)), "input", max_items)
-    check_count(len(given.tools or ()), "tools", max_items)
-    inputs = read_input(given.input, references.take, ignored=ignored)
+    check_count(count_tools(given.tools), "tools", max_items)
+    inputs = read_input(given.input, references.take, ignored)
     if given.text is not None and given.text.verbosity is not None:
         ignored.add("text.verbosity")
-    conversation = Conversation()
+    earlier = [] if previous is None else previous.items
+    stored = "conversation" if isinstance(previous, Snapshot) else "previous_response_id"
+    given_tools = read_tools(given.tools or [], "tools", ignored)
+    toolbox = Toolbox([given_tools, *_further_tools(earlier, stored, inputs, ignored)])
+    conversation = Conversation(toolbox)
     if given.instructions is not None:
         conversation.instruct(given.instructions)
-    if previous is not None:
-        conversation.extend(
-            previous.items, "conversation" if isinstance(previous, Snapshot) else "previous_response_id"
-        )
+    conversation.extend(earlier, stored)
     conversation.extend(inputs, "input" if isinstance(given.input, str) else None)
     if not conversation.messages:
         raise InvalidRequestError("'input' is empty.", param="input")
     if question is not None:
         conversation.ask(question)
-    tools = _tools(given.tools or [], ignored)
-    chat |= _prompt(given, tools)
+    # A summary calls nothing.
+    tools = toolbox.chat_tools() if question is None else []
+    chat |= _prompt(given, tools, toolbox, ignored)
     chat["messages"] = conversation.messages
     try:
         valid = parse_object("chat.completions", chat)
     except ApiError as error:
-        translate(error, conversation.origins)
+        translate(error, conversation.origins, toolbox.params)
         raise
     valid = msgspec.structs.replace(valid, ignored=ignored.names, thinking_params=_thinking_params(given))
     return cls(
         chat=with_image_params(valid, conversation.images),
         origins=conversation.origins,
-        tools=tools,
+        tools=toolbox,
+        given_tools=given_tools,
         inputs=inputs,
         previous=previous,
         key=references.key,
@@ -199,29 +209,27 @@ def _previous(given: schema.CountRequest, references: References) -> Stored | Sn
     return previous
 
 
-def _tools(given: list[dict[str, Any]], ignored: IgnoredFields) -> list[schema.FunctionTool]:
-    tools = []
-    for at, tool in enumerate(given):
-        kind = tool.get("type")
-        if kind != "function":
-            raise InvalidRequestError(
-                f"Tools of type {kind!r} are not supported: functions are the only kind.",
-                param=f"tools[{at}].type",
-                code="unsupported_parameter",
-            )
-        refuse_unsupported(tool, schema.UNSUPPORTED_IN_TOOLS, f"tools[{at}].")
-        tools.append(converted_fields(tool, schema.FunctionTool, fault_at(f"tools[{at}]"), ignored, "tools[]"))
-    return tools
+def _further_tools(
+    earlier: list[Item], stored: str, inputs: list[Item], ignored: IgnoredFields
+) -> Iterator[list[Placed]]:
+    """The tools of the stored items that a request continues, and of its own items."""
+    for item in earlier:
+        # They were named when they came, and are not in the body.
+        yield [tool._replace(param=stored) for tool in item_tools(item, stored, IgnoredFields())]
+    for at, item in enumerate(inputs):
+        yield item_tools(item, f"input[{at}]", ignored)
 
 
-def _prompt(given: schema.CountRequest, tools: list[schema.FunctionTool]) -> dict[str, Any]:
+def _prompt(
+    given: schema.CountRequest, tools: list[dict[str, Any]], toolbox: Toolbox, ignored: IgnoredFields
+) -> dict[str, Any]:
     """Fields of the chat completion that make the prompt."""
     chat: dict[str, Any] = {"model": given.model, "parallel_tool_calls": given.parallel_tool_calls}
     if tools:
-        chat["tools"] = [{"type": "function", "function": _function(tool)} for tool in tools]
+        chat["tools"] = tools
     if tools or given.tool_choice != "auto":
         # Without tools there is nothing to choose from, and clients say "auto" all the same.
-        chat["tool_choice"] = _tool_choice(given.tool_choice)
+        chat["tool_choice"] = chat_choice(given.tool_choice, toolbox, ignored)
     if given.text is not None:
         chat["response_format"] = _format(given.text.format)
     if given.reasoning is not None:
@@ -257,28 +265,10 @@ def check_include(values: Sequence[str]) -> None:
     for at, value in enumerate(values):
         if value not in schema.INCLUDABLE:
             raise InvalidRequestError(
-                f"'include' of {value!r} is not supported: there are {' and '.join(map(repr, schema.INCLUDABLE))}.",
+                f"'include' of {value!r} is not supported: there are {', '.join(map(repr, schema.INCLUDABLE))}.",
                 param=f"include[{at}]",
                 code="unsupported_parameter",
             )
-
-
-def _function(tool: schema.FunctionTool) -> dict[str, Any]:
-    values = {name: getattr(tool, name) for name in ("name", "description", "parameters", "strict")}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _tool_choice(choice: str | schema.FunctionChoice | schema.AllowedToolsChoice | None) -> Any:
-    if isinstance(choice, schema.FunctionChoice):
-        return _named(choice)
-    if isinstance(choice, schema.AllowedToolsChoice):
-        allowed = {"mode": choice.mode, "tools": [_named(tool) for tool in choice.tools]}
-        return {"type": "allowed_tools", "allowed_tools": allowed}
-    return choice
-
-
-def _named(choice: schema.FunctionChoice) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": choice.name}}
 
 
 def _format(form: TextFormat | JsonObjectFormat | schema.JsonSchemaFormat | None) -> Any:

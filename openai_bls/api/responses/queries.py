@@ -12,7 +12,7 @@ from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.queries import parse_query
 from openai_bls.api.responses.items import Item, reasoning_text
 from openai_bls.api.responses.parsing import check_include
-from openai_bls.api.responses.schema import ENCRYPTED, ItemQuery, RetrieveQuery
+from openai_bls.api.responses.schema import ENCRYPTED, LOGPROBS, ItemQuery, RetrieveQuery
 from openai_bls.api.responses.sealing import seal
 from openai_bls.api.responses.store import Stored
 from openai_bls.core.errors import InvalidRequestError
@@ -68,7 +68,7 @@ def check_included(query: RetrieveQuery, stored: Stored) -> None:
     """
     for value in query.include or ():
         later = value == ENCRYPTED and not query.stream
-        if value not in stored.included and not later:
+        if value in (LOGPROBS, ENCRYPTED) and value not in stored.included and not later:
             raise InvalidRequestError(
                 f"'{value}' can only be included if the response was created with it.", param="include"
             )

@@ -23,7 +23,7 @@ class Draft:
 
     Args:
         body: body of the request.
-        tools: tools of the request, checked.
+        tools: the request's `tools`, as `tools.echo` shows them.
         model: name of the model that the client knows.
         defaults: sampling parameters where the request sets none.
 
@@ -32,7 +32,7 @@ class Draft:
     """
 
     def __init__(
-        self, body: schema.CreateRequest, tools: list[schema.FunctionTool], model: str, defaults: SamplingParams
+        self, body: schema.CreateRequest, tools: list[dict[str, Any]], model: str, defaults: SamplingParams
     ) -> None:
         self.id = new_id("resp_")
         self._created_at = int(time.time())
@@ -42,10 +42,12 @@ class Draft:
             "conversation": None if conversation is None else {"id": conversation},
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
-            "max_tool_calls": None,
+            "max_tool_calls": body.max_tool_calls,
             "metadata": body.metadata or {},
             "model": model,
+            "frequency_penalty": _given(body.frequency_penalty, defaults.frequency_penalty),
             "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "presence_penalty": _given(body.presence_penalty, defaults.presence_penalty),
             "previous_response_id": body.previous_response_id,
             "prompt_cache_key": body.prompt_cache_key,
             "prompt_cache_retention": body.prompt_cache_retention,
@@ -53,13 +55,13 @@ class Draft:
             "safety_identifier": body.safety_identifier,
             "service_tier": "default",
             "store": body.store is not False,
-            "temperature": _number(body.temperature, defaults.temperature),
+            "temperature": _given(body.temperature, defaults.temperature),
             "text": _text(body.text or schema.Text()),
             "tool_choice": body.tool_choice or "auto",
-            "tools": [_tool(tool) for tool in tools],
+            "tools": tools,
             "top_logprobs": body.top_logprobs or 0,
-            "top_p": _number(body.top_p, defaults.top_p),
-            "truncation": "disabled",
+            "top_p": _given(body.top_p, defaults.top_p),
+            "truncation": _given(body.truncation, "disabled"),
             "user": body.user,
         }
         try:
@@ -115,7 +117,7 @@ class Draft:
         }
 
 
-def _number(given: Any, default: float) -> Any:
+def _given(given: Any, default: Any) -> Any:
     """The given value, which chat completions have checked, or the default."""
     return default if given is UNSET or given is None else given
 
@@ -125,16 +127,6 @@ def _text(text: schema.Text) -> dict[str, Any]:
     if isinstance(form, schema.JsonSchemaFormat):
         form = replace(form, strict=bool(form.strict))
     return {"format": form, "verbosity": text.verbosity or "medium"}
-
-
-def _tool(tool: schema.FunctionTool) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.parameters,
-        "strict": bool(tool.strict),
-    }
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:

@@ -6,49 +6,30 @@ completions has too are checked there; only what differs is typed here. Source: 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Meta
 
 from openai_bls.api.chat.formats import FormatName, JsonObjectFormat, TextFormat
-from openai_bls.api.chat.messages import FunctionName
 from openai_bls.api.chat.schema import PositiveInt
 from openai_bls.api.common.bodies import Metadata
 from openai_bls.api.common.documented import documented
 from openai_bls.api.common.unsupported import Unsupported
 from openai_bls.api.responses.items import InputItem
+from openai_bls.api.responses.tools.schema import HostedTool, Tool, ToolChoice
 
-Includable = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
-
-
-class FunctionTool(msgspec.Struct, tag_field="type", tag="function", forbid_unknown_fields=True):
-    """A function that the model may call."""
-
-    name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    """JSON schema."""
-    strict: bool | None = None
-    """None is false: OpenAI would rewrite the schema until it can be enforced."""
-    # unsupported: see UNSUPPORTED_IN_TOOLS
-    allowed_callers: Any = UNSET
-    background: Any = msgspec.field(default=UNSET, name="async")
-    defer_loading: Any = UNSET
-    output_schema: Any = UNSET
-
-
-class FunctionChoice(msgspec.Struct, tag_field="type", tag="function", forbid_unknown_fields=True):
-    """A `tool_choice` that names a function."""
-
-    name: str
-
-
-class AllowedToolsChoice(msgspec.Struct, tag_field="type", tag="allowed_tools", forbid_unknown_fields=True):
-    """A `tool_choice` that allows some of the tools only."""
-
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[FunctionChoice], Meta(min_length=1)]
+Includable = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    # What there never is here.
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
 
 
 class JsonSchemaFormat(msgspec.Struct, tag_field="type", tag="json_schema", forbid_unknown_fields=True):
@@ -109,26 +90,32 @@ class CountRequest(PromptExtras, kw_only=True, forbid_unknown_fields=True):
     """A served name; absent is the default model; unknown is a 404 `model_not_found`."""
     # Read by `items`.
     input: Annotated[str | list[dict[str, Any]] | None, documented(str | list[InputItem] | None, per_token=True)] = None
-    """A string, or items: messages (`input_text`, `output_text`, `refusal` parts, and `input_image` of users),
-    `function_call`, `function_call_output` (text and images), `reasoning` (also with `encrypted_content` alone, if it
-    is of this server), `compaction`, `item_reference` (each id once, together at most `max_request_bytes`). Files,
-    audio and items of built-in tools are refused."""
+    """A string, or items: messages (`input_text`, `output_text`, `refusal` parts, and `input_image` of users);
+    `function_call`, `custom_tool_call` and their outputs (text and images); `tool_search_call`, `tool_search_output`,
+    `additional_tools`; `local_shell_call` and its output; `reasoning` (also with `encrypted_content` alone, if it is of
+    this server); `compaction`; `item_reference` (each id once, together at most `max_request_bytes`). Steps of tools
+    that OpenAI's service runs are listed, but left out of the prompt. Files and audio are refused. See "Tools of
+    agents"."""
     instructions: str | None = None
     """Instructions to the model; the instructions of an earlier response are not carried over."""
     previous_response_id: str | None = None
     """A response to continue: the last 1,000 responses, 64 MiB, are kept in the memory of each `openai_bls` instance,
     each for its API key. An id that is not there, or of another key, is a 400 `previous_response_not_found`."""
-    # Read by `parsing`, which names a tool that is no function.
-    tools: Annotated[list[dict[str, Any]] | None, documented(list[FunctionTool] | None, per_token=True)] = None
-    """Functions; other kinds are refused by name. A missing `strict` is false."""
-    tool_choice: Literal["none", "auto", "required"] | FunctionChoice | AllowedToolsChoice | None = None
-    """auto, required, none, a function, or `allowed_tools`. See "Tools"."""
+    # Read by `tools.reading`, which can say better what is wrong.
+    tools: Annotated[list[dict[str, Any]] | None, documented(list[Tool | HostedTool] | None, per_token=True)] = None
+    """Functions, custom tools, namespaces and the client's tool search. Tools that OpenAI's service runs are left out,
+    and named in the header `openai-bls-ignored`. A missing `strict` is false. See "Tools of agents"."""
+    # Read by `tools.choice`.
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | dict[str, Any] | None, documented(ToolChoice | None)
+    ] = None
+    """auto, required, none, a function or custom tool, or `allowed_tools`. See "Tools"."""
     parallel_tool_calls: bool | None = None
     """False ends the answer after one call."""
     text: Text | None = None
     """`format` text, json_object, json_schema; `verbosity` is without effect."""
     reasoning: Reasoning | None = None
-    """`effort`. `summary` only as `"auto"`, which is empty: thoughts come as they are, in `reasoning_text` parts."""
+    """`effort`. `summary` changes nothing: thoughts come as they are, in `reasoning_text` parts."""
     conversation: str | ConversationId | None = None
     """A conversation that the response is made in, its id or `{"id": ...}`: its items come before `input`, and `input`
     and the output are added to it at the end. Kept as responses are (see "Conversations"); unknown is a 404. Not with
@@ -192,6 +179,9 @@ class ChatFields(CountRequest, kw_only=True):
 class WithoutEffect(ChatFields, kw_only=True):
     """Taken without effect: none of these can change the answer."""
 
+    client_metadata: dict[str, Any] | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
+    """Limit of the calls of tools that OpenAI's service runs."""
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -207,7 +197,7 @@ class CreateRequest(WithoutEffect, kw_only=True, forbid_unknown_fields=True):
     """Most new tokens; the response is then `incomplete`, its reason `max_output_tokens`."""
     include: Annotated[list[str] | None, documented(list[Includable] | None)] = None
     """`message.output_text.logprobs`, where the engine does it, and `reasoning.encrypted_content`: see "Encrypted
-    content and compaction". Other values are refused."""
+    content and compaction". Values for what there never is here change nothing; others are refused."""
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     """0 to 20 of the likeliest tokens, with `include`."""
     metadata: Metadata | None = None
@@ -224,7 +214,6 @@ class CreateRequest(WithoutEffect, kw_only=True, forbid_unknown_fields=True):
     # unsupported: see UNSUPPORTED
     background_options: Any = UNSET
     prompt: Any = UNSET
-    max_tool_calls: Any = UNSET
     context_management: Any = UNSET
     moderation: Any = UNSET
     access_programs: Any = UNSET
@@ -271,31 +260,27 @@ PASSED_ON = (*PromptExtras.__struct_fields__, *ChatFields.__struct_fields__[len(
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
-INCLUDABLE = (LOGPROBS, ENCRYPTED)
-"""The supported values of `include`."""
+INCLUDABLE: tuple[str, ...] = get_args(Includable)
+"""The values of `include`."""
+
+# OpenAI's may be empty, too.
+_SUMMARIES = ("auto", "concise", "detailed")
 
 UNSUPPORTED: dict[str, Unsupported] = {
     "background_options": Unsupported(({"completion_window": "soonest"},), "there is one queue for all requests"),
     "prompt": Unsupported((), "there are no stored prompts here; use instructions and input"),
-    "truncation": Unsupported(("disabled",), "an input that is too long is refused, not cut"),
-    "max_tool_calls": Unsupported((), "it limits built-in tools, of which there are none"),
+    # An input that is too long is refused with "auto", too.
+    "truncation": Unsupported(("disabled", "auto"), "an input that is too long is refused, not cut"),
     "context_management": Unsupported(([],), "nothing is compacted by itself, only by /v1/responses/compact"),
     "moderation": Unsupported((), "there is no moderation model here"),
     "access_programs": Unsupported((), "it belongs to OpenAI's own service"),
     "image": Unsupported((), "answers are text only"),
     "personality": Unsupported((), "the served models have no such setting; use instructions"),
-    # OpenAI's "auto" may give none either.
-    "reasoning.summary": Unsupported(("auto",), "reasoning is given as it is, in reasoning_text parts"),
-    "reasoning.generate_summary": Unsupported(("auto",), "reasoning is given as it is, in reasoning_text parts"),
-    "reasoning.context": Unsupported(("auto",), "which reasoning the model sees is for its chat template to say"),
+    "reasoning.summary": Unsupported(_SUMMARIES, "reasoning is given as it is, in reasoning_text parts"),
+    "reasoning.generate_summary": Unsupported(_SUMMARIES, "reasoning is given as it is, in reasoning_text parts"),
+    "reasoning.context": Unsupported(
+        ("auto", "current_turn", "all_turns"), "which reasoning the model sees is for its chat template to say"
+    ),
     "reasoning.mode": Unsupported(("standard",), "the served models have no such setting"),
 }
 """Field → the values at which it may be given; null always may."""
-
-UNSUPPORTED_IN_TOOLS: dict[str, Unsupported] = {
-    "allowed_callers": Unsupported((["direct"],), "there is no programmatic tool calling here"),
-    "async": Unsupported((False,), "calls are answered in the next request"),
-    "defer_loading": Unsupported((False,), "there is no tool search here"),
-    "output_schema": Unsupported((), "a tool's results are not looked into"),
-}
-"""Field of a tool → the values at which it may be given; null always may."""

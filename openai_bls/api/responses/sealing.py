@@ -27,6 +27,11 @@ def seal(kind: Kind, text: str) -> str:
     return f"{_VERSION}.{base64.urlsafe_b64encode(_checksum(kind, content) + content).decode()}"
 
 
+def is_sealed_here(sealed: str) -> bool:
+    """True for the opaque form of a text, whole or damaged, and not for another service's."""
+    return sealed.partition(".")[0] == _VERSION
+
+
 def unseal(kind: Kind, sealed: str, param: str) -> str:
     """The text in its opaque form.
 

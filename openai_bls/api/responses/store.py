@@ -16,6 +16,7 @@ import msgspec
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.responses.items import Item
 from openai_bls.api.responses.recording import Recording
+from openai_bls.api.responses.tools.items import HOSTED_ITEMS
 from openai_bls.core.errors import InvalidRequestError, NotFoundError
 
 MAX_RESPONSES = 1000
@@ -90,6 +91,8 @@ class Snapshot:
 
 def _images_size(item: Item) -> int:
     """Characters of the URLs of an item's images."""
+    if item.get("type") in HOSTED_ITEMS:
+        return 0
     parts = [part for field in ("content", "output") if isinstance(item.get(field), list) for part in item[field]]
     return sum(len(part["image_url"] or "") for part in parts if part["type"] == "input_image")
 
@@ -186,7 +189,9 @@ def _without_images(item: Item, images: list[str]) -> Item:
 
 
 def _with_urls(item: Item, change: Callable[[str], str]) -> Item:
-    """An item with other URLs in the place of its images'."""
+    """An item with other URLs in the place of its images'; steps of hosted tools stay as they came."""
+    if item.get("type") in HOSTED_ITEMS:
+        return item
     for field in ("content", "output"):
         parts = item.get(field)
         if isinstance(parts, list) and any(part["type"] == "input_image" for part in parts):

@@ -13,6 +13,7 @@ from openai_bls.api.common.event_sink import EventSink
 from openai_bls.api.responses.events import EventWriter
 from openai_bls.api.responses.output import Output
 from openai_bls.api.responses.responses import Draft
+from openai_bls.api.responses.tools.toolbox import Toolbox
 from openai_bls.core.errors import ApiError
 from openai_bls.core.usage import Usage
 from openai_bls.pipeline.generation.sequence import Writer
@@ -28,10 +29,13 @@ class WholeResponse(Output, AnswerFuture[Raw]):
         draft: draft of the response.
         renderer: renderer of log-probabilities, for requests that want them.
         sealed: reasoning items have `encrypted_content`.
+        tools: tools of the request; None if it has none.
     """
 
-    def __init__(self, draft: Draft, renderer: LogprobRenderer | None, sealed: bool) -> None:
-        Output.__init__(self, EventWriter(None), renderer, sealed)
+    def __init__(
+        self, draft: Draft, renderer: LogprobRenderer | None, sealed: bool, tools: Toolbox | None = None
+    ) -> None:
+        Output.__init__(self, EventWriter(None), renderer, sealed, tools=tools)
         AnswerFuture.__init__(self)
         self.draft = draft
 
@@ -50,6 +54,7 @@ class StreamedResponse(Output):
         draft: draft of the response.
         renderer: renderer of log-probabilities, for requests that want them.
         sealed: reasoning items have `encrypted_content`.
+        tools: tools of the request; None if it has none.
     """
 
     def __init__(
@@ -60,13 +65,14 @@ class StreamedResponse(Output):
         draft: Draft,
         renderer: LogprobRenderer | None,
         sealed: bool,
+        tools: Toolbox | None = None,
     ) -> None:
         self._sink = sink
         self._translated = translated
         self._keep = keep
         self.draft = draft
         self._whole: Raw | None = None
-        super().__init__(EventWriter(sink.write), renderer, sealed, self._begin)
+        super().__init__(EventWriter(sink.write), renderer, sealed, self._begin, tools)
         self._begun = False
 
     def recorded(self) -> tuple[Writer, Callable[[Usage], Raw | None]]:

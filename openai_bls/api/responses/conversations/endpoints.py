@@ -13,6 +13,7 @@ from starlette.responses import Response
 from openai_bls.api.common.bodies import Metadata, fault
 from openai_bls.api.common.documented import documented
 from openai_bls.api.common.faults import decoded
+from openai_bls.api.common.fields import IgnoredFields
 from openai_bls.api.common.large_bodies import check_count
 from openai_bls.api.common.queries import NoQuery, page, parse_query
 from openai_bls.api.endpoint import Endpoint, Operation
@@ -161,7 +162,7 @@ class ConversationHandlers:
             given = decoded(_decoders[cls], body, fault)
             items: Sequence[dict[str, Any]] = getattr(given, "items", None) or ()
             check_count(sum(map(item_parts, items)), "items", max_items)
-            return given, read_input(list(items), references.take, "items")
+            return given, read_input(list(items), references.take, IgnoredFields(), "items")
 
         return await self._api.parsed(request, context, parse)
 

@@ -40,7 +40,14 @@ def call_text(name: str, arguments: str) -> str:
 
 
 # What OpenAI's service sends although the SDK's types do not have it.
-_EXTRAS = {"store", "bytes"}
+_EXTRAS = {
+    "Response.store",
+    "Response.presence_penalty",
+    "Response.frequency_penalty",
+    "LogprobTopLogprob.bytes",
+    "Logprob.bytes",
+    "ResponseCustomToolCall.status",
+}
 
 
 _EVENTS: dict[str, Any] = {
@@ -61,14 +68,13 @@ def _adapter(model: Any) -> pydantic.TypeAdapter[Any]:
 def checked(model: Any, value: Any) -> Any:
     """`value` as the SDK's type, nothing missing and nothing that it does not know."""
     parsed = _adapter(model).validate_python(value)
-    unknown = {name for name in _unknown(parsed) if name not in _EXTRAS}
-    assert not unknown, unknown
+    assert _unknown(parsed) <= _EXTRAS
     return parsed
 
 
 def _unknown(value: Any) -> set[str]:
     if isinstance(value, pydantic.BaseModel):
-        found = set(value.model_extra or ())
+        found = {f"{type(value).__name__}.{name}" for name in value.model_extra or ()}
         for name in type(value).model_fields:
             found |= _unknown(getattr(value, name))
         return found

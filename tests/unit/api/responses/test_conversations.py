@@ -128,7 +128,7 @@ def test_items() -> None:
         ({"items": [message("x", id="msg_1")]}, "items[0].id"),
         ({"items": [message("x", id="a"), message("y", id="a")]}, "items[1].id"),
         ({"items": [message("x")] * 21}, "items"),
-        ({"items": [{"type": "image_generation_call"}]}, "items[0].type"),
+        ({"items": [{"type": "compaction_trigger"}]}, "items[0].type"),
         ({"items": [message("x")], "colour": "red"}, "colour"),
         ({}, "items"),
     ],

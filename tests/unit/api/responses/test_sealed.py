@@ -48,9 +48,18 @@ def test_reasoning_comes_back(stream: bool) -> None:
     for item in (only, reasoning):
         place.whole({"input": [{"role": "user", "content": "hi"}, item, message, {"role": "user", "content": "go"}]})
         assert place.messages[1]["reasoning_content"] == "hm so"
-    refused = place.ask("POST", PATH, {"input": [{**only, "encrypted_content": "gAAAA"}]})
-    assert (refused.status, refused.error["code"]) == (400, "invalid_encrypted_content")
-    assert refused.error["param"] == "input[0].encrypted_content"
+    damaged = place.ask("POST", PATH, {"input": [{**only, "encrypted_content": only["encrypted_content"][:-4]}]})
+    assert (damaged.status, damaged.error["code"]) == (400, "invalid_encrypted_content")
+    assert damaged.error["param"] == "input[0].encrypted_content"
+
+
+def test_reasoning_that_another_service_encrypted_is_left_out() -> None:
+    place = Place()
+    foreign = {"type": "reasoning", "summary": [], "encrypted_content": "gAAAAA"}
+    response = place.whole({"input": [foreign, {"role": "user", "content": "go"}]})
+    assert place.messages == [{"role": "assistant", "content": ""}, {"role": "user", "content": "go"}]
+    kept = place.ask("GET", f"{PATH}/{response['id']}/input_items", query="order=asc").json()["data"][0]
+    assert (kept["type"], kept["content"]) == ("reasoning", [])
 
 
 def test_it_is_there_only_if_asked_for() -> None:
