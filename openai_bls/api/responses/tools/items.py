@@ -112,8 +112,8 @@ ToolItem = CustomToolCall | LocalShellCall | LocalShellCallOutput | ToolSearchCa
 HOSTED_ITEMS: frozenset[str] = frozenset(get_args(msgspec.structs.fields(HostedItem)[0].type))
 """Types of items that are left out of the prompt."""
 
-# Levels of nesting that an item gets in a response, a list and a store.
-_OUTER_LEVELS = 32
+# Levels of nesting that an item may get around it, and frames of Python that count like levels.
+_OUTER_LEVELS = 100
 
 
 def listed(item: ToolItem, at: str, ignored: IgnoredFields) -> Item:

@@ -47,6 +47,8 @@ _EXTRAS = {
     "LogprobTopLogprob.bytes",
     "Logprob.bytes",
     "ResponseCustomToolCall.status",
+    # Ours: names of functions in several namespaces.
+    "ToolChoiceFunction.namespace",
 }
 
 
