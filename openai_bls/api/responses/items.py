@@ -7,7 +7,7 @@ Output items have it by nature, so that a conversation is one list of items.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import msgspec
 
@@ -52,6 +52,8 @@ class InputImage(msgspec.Struct, tag_field="type", tag="input_image", forbid_unk
 class OutputText(msgspec.Struct, tag_field="type", tag="output_text", forbid_unknown_fields=True):
     """The model's text, fed back; only `text` is read."""
 
+    FROM_A_SERVER: ClassVar[bool] = True
+
     text: str
     annotations: Any = None
     logprobs: Any = None
@@ -88,6 +90,8 @@ class Message(msgspec.Struct, tag_field="type", tag="message", forbid_unknown_fi
 
 class FunctionCall(msgspec.Struct, tag_field="type", tag="function_call", forbid_unknown_fields=True):
     """A call that the model made."""
+
+    FROM_A_SERVER: ClassVar[bool] = True
 
     call_id: str
     name: str
@@ -131,6 +135,8 @@ class CustomToolCallOutput(msgspec.Struct, tag_field="type", tag="custom_tool_ca
 
 class Reasoning(msgspec.Struct, tag_field="type", tag="reasoning", forbid_unknown_fields=True):
     """Earlier reasoning, fed back."""
+
+    FROM_A_SERVER: ClassVar[bool] = True
 
     summary: list[SummaryText] = []
     content: list[ReasoningText] | None = None

@@ -12,8 +12,7 @@ from starlette.responses import Response
 
 from openai_bls.api.common.bodies import Metadata, fault
 from openai_bls.api.common.documented import documented
-from openai_bls.api.common.faults import decoded
-from openai_bls.api.common.fields import IgnoredFields
+from openai_bls.api.common.fields import IgnoredFields, decoded_body
 from openai_bls.api.common.large_bodies import check_count
 from openai_bls.api.common.queries import NoQuery, page, parse_query
 from openai_bls.api.endpoint import Endpoint, Operation
@@ -157,14 +156,17 @@ class ConversationHandlers:
         """The body of a request, and its items as they are kept."""
         limit, max_items = self._api.service.settings.max_request_bytes, self._api.service.models.longest_context
         references = References(self.responses, limit, context.key, self.store)
+        ignored = IgnoredFields(self._api.service.settings.unknown_fields)
 
         def parse(body: bytes) -> tuple[Any, list[Item]]:
-            given = decoded(_decoders[cls], body, fault)
+            given = decoded_body(_decoders[cls], body, fault, ignored)
             items: Sequence[dict[str, Any]] = getattr(given, "items", None) or ()
             check_count(sum(map(item_parts, items)), "items", max_items)
-            return given, read_input(list(items), references.take, IgnoredFields(), "items")
+            return given, read_input(list(items), references.take, ignored, "items")
 
-        return await self._api.parsed(request, context, parse)
+        parsed = await self._api.parsed(request, context, parse)
+        context.ignored = ignored.names
+        return parsed
 
     def _conversation(self, request: Request, context: RequestContext) -> Conversation:
         return self.store.get(request.path_params["conversation_id"], context.key)

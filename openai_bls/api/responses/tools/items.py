@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import msgspec
 
@@ -25,6 +25,8 @@ _Tools = Annotated[list[dict[str, Any]], documented(list[Tool | HostedTool])]
 class CustomToolCall(msgspec.Struct, tag_field="type", tag="custom_tool_call", forbid_unknown_fields=True):
     """A call of a custom tool that the model made."""
 
+    FROM_A_SERVER: ClassVar[bool] = True
+
     call_id: str
     name: str
     input: str
@@ -38,6 +40,8 @@ class CustomToolCall(msgspec.Struct, tag_field="type", tag="custom_tool_call", f
 
 class LocalShellCall(msgspec.Struct, tag_field="type", tag="local_shell_call", forbid_unknown_fields=True):
     """A command that a model has had run in the client's shell; the model sees a call of `local_shell`."""
+
+    FROM_A_SERVER: ClassVar[bool] = True
 
     call_id: str
     action: dict[str, Any]
@@ -57,6 +61,8 @@ class LocalShellCallOutput(msgspec.Struct, tag_field="type", tag="local_shell_ca
 
 class ToolSearchCall(msgspec.Struct, tag_field="type", tag="tool_search_call", forbid_unknown_fields=True):
     """A search for tools. One that OpenAI's service ran is left out."""
+
+    FROM_A_SERVER: ClassVar[bool] = True
 
     arguments: Any
     execution: Literal["client", "server"] | None = None
