@@ -157,9 +157,9 @@ class SchemaBuilder:
         schemas = [self._schema(member) for member in union.types]
         structs = [member for member in union.types if isinstance(member, mi.StructType)]
         if len(structs) > 1 and structs[0].tag_field is not None:
-            refs = {str(struct.tag): REF + self._names[struct.cls] for struct in structs}
+            refs = {tag: REF + self._names[struct.cls] for struct in structs for tag in _tags(struct)}
             one: Schema = {
-                "oneOf": [{"$ref": ref} for ref in refs.values()],
+                "oneOf": [{"$ref": ref} for ref in dict.fromkeys(refs.values())],
                 "discriminator": {"propertyName": structs[0].tag_field, "mapping": refs},
             }
             others = [schema for schema in schemas if schema.get("$ref") not in refs.values()]
@@ -177,7 +177,9 @@ class SchemaBuilder:
         properties: dict[str, Schema] = {}
         required = []
         if struct.tag_field is not None:
-            properties[struct.tag_field] = {"type": "string", "const": struct.tag}
+            tags = _tags(struct)
+            value: Schema = {"const": tags[0]} if len(tags) == 1 else {"enum": list(tags)}
+            properties[struct.tag_field] = {"type": "string", **value}
             if struct.cls in self._in_unions and struct.cls not in self._optional_tags:
                 required.append(struct.tag_field)
         docs = field_docs(getattr(struct.cls, "__origin__", struct.cls))
@@ -277,3 +279,9 @@ def _names(classes: Iterable[Any]) -> dict[Any, str]:
     }
     assert len(set(names.values())) == len(names)
     return names
+
+
+def _tags(struct: mi.StructType) -> tuple[str, ...]:
+    """Values of a struct's tag: that of its own, or those in its `TAGS`."""
+    tags: tuple[str, ...] = getattr(struct.cls, "TAGS", (str(struct.tag),))
+    return tags

@@ -124,9 +124,9 @@ class ResponsesHandlers:
         streams: list[BackgroundStream] = []
 
         def make_stream(target: Target) -> BackgroundStream:
-            draft, *parts = self._parts(wanted, target)
-            keep = functools.partial(self._jobs.ended, draft.id)
-            streams.append(BackgroundStream(recording, wanted.translated, keep, draft, *parts))
+            parts = self._parts(wanted, target)
+            keep = functools.partial(self._jobs.ended, parts[0].id)
+            streams.append(BackgroundStream(recording, wanted.translated, keep, *parts))
             return streams[0]
 
         async def begin() -> None:

@@ -8,10 +8,13 @@ from openai_bls.api.common.bodies import fault_at
 from openai_bls.api.common.fields import IgnoredFields, converted_fields
 from openai_bls.api.responses.tools import schema
 from openai_bls.api.responses.tools.reading import is_hosted
-from openai_bls.api.responses.tools.toolbox import SEARCH, Toolbox
+from openai_bls.api.responses.tools.toolbox import SEARCH, Kind, Toolbox
 from openai_bls.core.errors import InvalidRequestError
 
 _FIELD = "tool_choice"
+# Unions, which msgspec takes for types.
+_ONE: Any = schema.OneTool
+_SOME: Any = schema.SomeTools
 
 
 def chat_choice(given: str | dict[str, Any] | None, toolbox: Toolbox, ignored: IgnoredFields) -> Any:
@@ -29,7 +32,7 @@ def chat_choice(given: str | dict[str, Any] | None, toolbox: Toolbox, ignored: I
         return given
     if given.get("type") != "allowed_tools":
         _refuse_hosted(given, _FIELD)
-        choice = converted_fields(given, schema.OneTool, fault_at(_FIELD), ignored, _FIELD)  # type: ignore[arg-type]
+        choice: schema.OneTool = converted_fields(given, _ONE, fault_at(_FIELD), ignored, _FIELD)
         return _named(toolbox, _find(choice, toolbox, _FIELD)[0])
     allowed = converted_fields(given, schema.AllowedToolsChoice, fault_at(_FIELD), ignored, _FIELD)
     names: list[str] = []
@@ -38,7 +41,7 @@ def chat_choice(given: str | dict[str, Any] | None, toolbox: Toolbox, ignored: I
             ignored.add(f"{_FIELD}.tools[{tool['type']}]")
             continue
         param = f"{_FIELD}.tools[{at}]"
-        one = converted_fields(tool, schema.SomeTools, fault_at(param), ignored, f"{_FIELD}.tools[]")  # type: ignore[arg-type]
+        one: schema.SomeTools = converted_fields(tool, _SOME, fault_at(param), ignored, f"{_FIELD}.tools[]")
         names += _find(one, toolbox, param)
     if not names:
         if allowed.mode == "required":
@@ -64,7 +67,7 @@ def _refuse_hosted(choice: dict[str, Any], param: str) -> None:
 
 
 def _find(
-    choice: schema.FunctionChoice | schema.CustomChoice | schema.ToolSearchChoice | schema.NamespaceChoice,
+    choice: schema.SomeTools,
     toolbox: Toolbox,
     param: str,
 ) -> list[str]:
@@ -74,7 +77,7 @@ def _find(
     elif isinstance(choice, schema.ToolSearchChoice):
         found, what = toolbox.find("tool_search", SEARCH), "a tool search of the client"
     else:
-        kind = "function" if isinstance(choice, schema.FunctionChoice) else "custom"
+        kind: Kind = "function" if isinstance(choice, schema.FunctionChoice) else "custom"
         found, what = toolbox.find(kind, choice.name, choice.namespace), f"the {kind} tool {choice.name!r}"
     if not found:
         raise InvalidRequestError(f"'{param}' names {what}, which 'tools' do not have.", param=param)

@@ -16,12 +16,12 @@ def echo(tools: Iterable[Placed]) -> list[dict[str, Any]]:
 
 def _tool(tool: schema.Tool, members: Iterable[schema.OwnTool] = ()) -> dict[str, Any]:
     if isinstance(tool, schema.NamespaceTool):
-        shown = {"type": "namespace", "name": tool.name, "description": tool.description or ""}
+        shown: dict[str, Any] = {"type": "namespace", "name": tool.name, "description": tool.description or ""}
         return {**shown, "tools": [_tool(member) for member in members]}
     if isinstance(tool, schema.CustomTool):
         shown = {"type": "custom", "name": tool.name, "description": tool.description}
         return {**shown, "format": tool.format or schema.TextInput()}
     described = {"description": tool.description, "parameters": tool.parameters}
     if isinstance(tool, schema.ToolSearchTool):
-        return {"type": "tool_search", "execution": tool.execution, **described}
+        return {"type": "tool_search", "execution": "client", **described}
     return {"type": "function", "name": tool.name, **described, "strict": bool(tool.strict)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -89,11 +89,11 @@ class AdditionalTools(msgspec.Struct, tag_field="type", tag="additional_tools", 
     id: str | None = None
 
 
-class HostedItem(msgspec.Struct):
+class HostedItem(msgspec.Struct, tag_field="type", tag="web_search_call"):
     """A step of a tool that OpenAI's service runs; listed, but left out of the prompt, and named in the header
     `openai-bls-ignored`."""
 
-    type: Literal[
+    TAGS: ClassVar[tuple[str, ...]] = (
         "web_search_call",
         "file_search_call",
         "code_interpreter_call",
@@ -110,12 +110,13 @@ class HostedItem(msgspec.Struct):
         "apply_patch_call_output",
         "program",
         "program_output",
-    ]
+    )
+
     id: str | None = None
 
 
 ToolItem = CustomToolCall | LocalShellCall | LocalShellCallOutput | ToolSearchCall | ToolSearchOutput | AdditionalTools
-HOSTED_ITEMS: frozenset[str] = frozenset(get_args(msgspec.structs.fields(HostedItem)[0].type))
+HOSTED_ITEMS = frozenset(HostedItem.TAGS)
 """Types of items that are left out of the prompt."""
 
 # Levels of nesting that an item may get around it, and frames of Python that count like levels.

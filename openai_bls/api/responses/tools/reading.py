@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple, get_args
-
-import msgspec
+from typing import Any, NamedTuple
 
 from openai_bls.api.common.bodies import fault_at
 from openai_bls.api.common.fields import IgnoredFields, converted_fields
 from openai_bls.api.common.unsupported import refuse_unsupported
 from openai_bls.api.responses.tools import schema
 from openai_bls.core.errors import InvalidRequestError
-
-HOSTED: frozenset[str] = frozenset(get_args(msgspec.structs.fields(schema.HostedTool)[0].type))
-"""Types of tools that OpenAI's service runs."""
 
 _OWN: dict[str, Any] = {
     "function": schema.FunctionTool,
@@ -40,7 +35,7 @@ def is_hosted(tool: dict[str, Any]) -> bool:
     kind = tool.get("type")
     if kind == "tool_search":
         return tool.get("execution") != "client"
-    return isinstance(kind, str) and kind in HOSTED
+    return kind in schema.HostedTool.TAGS
 
 
 def count_tools(given: Sequence[Any] | None) -> int:

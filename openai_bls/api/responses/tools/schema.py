@@ -5,7 +5,7 @@ Source: the OpenAI API reference. `reading` turns them into the tools of a chat 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta
@@ -68,7 +68,8 @@ class NamespaceTool(msgspec.Struct, tag_field="type", tag="namespace", forbid_un
 class ToolSearchTool(msgspec.Struct, tag_field="type", tag="tool_search", forbid_unknown_fields=True):
     """A search for further tools that the client runs; the model sees it as a function."""
 
-    execution: Literal["client"]
+    execution: Literal["client", "server"] | None = None
+    """`client`; a search that OpenAI's service runs is left out."""
     description: str | None = None
     parameters: dict[str, Any] | None = None
     """JSON schema."""
@@ -79,10 +80,10 @@ Tool = FunctionTool | CustomTool | NamespaceTool | ToolSearchTool
 """Tools that the client runs."""
 
 
-class HostedTool(msgspec.Struct):
+class HostedTool(msgspec.Struct, tag_field="type", tag="web_search"):
     """A tool that OpenAI's service runs; left out, and named in the header `openai-bls-ignored`."""
 
-    type: Literal[
+    TAGS: ClassVar[tuple[str, ...]] = (
         "web_search",
         "web_search_2025_08_26",
         "web_search_preview",
@@ -98,8 +99,7 @@ class HostedTool(msgspec.Struct):
         "shell",
         "apply_patch",
         "programmatic_tool_calling",
-        "tool_search",
-    ]
+    )
 
 
 class FunctionChoice(msgspec.Struct, tag_field="type", tag="function", forbid_unknown_fields=True):

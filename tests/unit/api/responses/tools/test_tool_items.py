@@ -33,7 +33,7 @@ def output(kind: str, call_id: str, text: Any = "done", **more: Any) -> dict[str
     return {"type": kind, "call_id": call_id, "output": text, **more}
 
 
-CONVERSATION = [
+CONVERSATION: list[dict[str, Any]] = [
     FURTHER,
     USER,
     NAMED,
