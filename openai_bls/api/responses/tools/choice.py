@@ -21,7 +21,7 @@ def chat_choice(given: str | dict[str, Any] | None, toolbox: Toolbox, ignored: I
     """The chat completion's `tool_choice`.
 
     Args:
-        given: the request's.
+        given: `tool_choice` of the request.
         toolbox: tools of the request.
         ignored: receiver of the names of what is left out.
 

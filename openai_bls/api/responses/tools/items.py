@@ -128,7 +128,7 @@ def listed(item: ToolItem, at: str, ignored: IgnoredFields) -> Item:
 
     Args:
         item: the item.
-        at: its path in the body.
+        at: path of the item in the body.
         ignored: receiver of the names of what is left out.
 
     Raises:

@@ -53,7 +53,7 @@ def read_tools(given: Sequence[dict[str, Any]], field: str, ignored: IgnoredFiel
 
     Args:
         given: the list.
-        field: its path in the body.
+        field: path of the list in the body.
         ignored: receiver of the names of what is left out.
 
     Raises:

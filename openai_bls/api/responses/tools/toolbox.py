@@ -33,7 +33,7 @@ class Offered(msgspec.Struct, frozen=True):
     tool: schema.OwnTool | schema.ToolSearchTool
     called: Called
     param: str
-    """Its place in the body."""
+    """Path of the tool in the body."""
     about: str | None = None
     """Description of its namespace, if it is the first of that."""
 
