@@ -97,6 +97,7 @@ def test_the_first_request_and_what_follows_it() -> None:
     ignored = reply.headers["openai-bls-ignored"].split(", ")
     assert set(ignored) == {
         *("tools[web_search]", "tools[image_generation]", "client_metadata", "prompt_cache_key"),
+        "text.verbosity",
     }
     items = reply.events[-1]["response"]["output"]
     assert [(item["type"], item.get("namespace"), item.get("name")) for item in items] == [
@@ -228,7 +229,7 @@ async def test_the_events_of_a_background_response_can_be_asked_for_again() -> N
         ({"include": ["message.input_image.image_url", "code_interpreter_call.outputs"]}, set()),
         ({"truncation": "auto"}, set()),
         ({"reasoning": {"summary": "detailed", "context": "current_turn"}}, set()),
-        ({"text": {"verbosity": "high"}}, set()),
+        ({"text": {"verbosity": "high"}}, {"text.verbosity"}),
     ],
 )
 def test_what_changes_no_answer_is_taken(body: dict[str, Any], names: set[str]) -> None:
