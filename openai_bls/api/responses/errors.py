@@ -32,7 +32,8 @@ _PLACES = (
     (re.compile(r"^response_format\.(?:json_schema\.)?"), "text.format."),
     (re.compile(r"^tool_choice\.(?:function|custom|allowed_tools)\b"), "tool_choice"),
 )
-_TOOL = re.compile(r"^tools\[(?P<at>\d+)\](?:\.(?:function|custom)\b)?(?:\.format\.grammar\b)?(?P<rest>.*)", re.DOTALL)
+# A path of this API has neither word in this place, so that it stays as it is.
+_TOOL = re.compile(r"^tools\[(?P<at>\d+)\]\.(?:function|custom)\b(?:\.format\.grammar\b)?(?P<rest>.*)", re.DOTALL)
 _MESSAGE = re.compile(r"^messages\[(?P<at>\d+)\](?:\.tool_calls\[(?P<call>\d+)\]\.(?:function|custom)(?P<rest>\..*))?")
 
 

@@ -31,13 +31,15 @@ Status = Literal["in_progress", "completed", "incomplete"]
 class InputText(msgspec.Struct, tag_field="type", tag="input_text", forbid_unknown_fields=True):
     """Text for the model."""
 
+    WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset({"prompt_cache_breakpoint"})
+
     text: str
-    prompt_cache_breakpoint: Any = None
-    """Accepted: what an engine keeps of a prompt changes no answer."""
 
 
 class InputImage(msgspec.Struct, tag_field="type", tag="input_image", forbid_unknown_fields=True):
     """An image for the model, by one of `image_url` and `file_id`."""
+
+    WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset({"prompt_cache_breakpoint"})
 
     image_url: str | None = None
     """A `data:` URI with base64, or an http or https URL of a host that the setting `image_url_hosts` allows."""
@@ -45,8 +47,6 @@ class InputImage(msgspec.Struct, tag_field="type", tag="input_image", forbid_unk
     """A file of /v1/files with the purpose `vision` or `user_data`."""
     detail: ImageDetail | Literal["original"] | None = None
     """`low` scales the image down to fit 512 x 512 pixels; `high`, `original` and `auto` take it as it is."""
-    prompt_cache_breakpoint: Any = None
-    """Accepted: what an engine keeps of a prompt changes no answer."""
 
 
 class OutputText(msgspec.Struct, tag_field="type", tag="output_text", forbid_unknown_fields=True):

@@ -131,3 +131,4 @@ async def test_an_image(detail: str | None) -> None:
     reply = await asked
     assert reply.status == 200, reply.text
     conforms(reply.json())
+    assert reply.headers["openai-bls-ignored"] == "input[].content[].prompt_cache_breakpoint"
