@@ -174,6 +174,7 @@ InputItem = OwnItem | tool_items.HostedItem
 OPTIONAL_TAGS = frozenset({Message, ItemReference})
 """Items that may leave their type out."""
 
+_TOOL_ITEMS = get_args(tool_items.ToolItem)
 _KINDS: dict[str, Any] = {str(kind.__struct_config__.tag): kind for kind in get_args(OwnItem)}
 
 UNSUPPORTED_IN_ITEMS = {
@@ -223,10 +224,10 @@ def _read(given: dict[str, Any], at: str, find: Find, ignored: IgnoredFields) ->
             f"Input items of type {kind!r} are not supported; supported are {known}.", param=f"{at}.type"
         )
     refuse_unsupported(given, UNSUPPORTED_IN_ITEMS, f"{at}.")
-    item: Any = converted_fields({**given, "type": kind}, struct, fault_at(at), ignored, without_places(at))
+    item: Any = converted_fields({**given, "type": kind}, struct, fault_at(at), ignored, f"{at[: at.index('[')]}[]")
     if isinstance(item, ItemReference):
         return find(item.id, f"{at}.id")
-    if isinstance(item, get_args(tool_items.ToolItem)):
+    if isinstance(item, _TOOL_ITEMS):
         return tool_items.listed(item, at, ignored)
     return _listed(item, at, ignored)
 

@@ -217,7 +217,8 @@ def _further_tools(
         # They were named when they came, and are not in the body.
         yield [tool._replace(param=stored) for tool in item_tools(item, stored, IgnoredFields())]
     for at, item in enumerate(inputs):
-        yield item_tools(item, f"input[{at}]", ignored)
+        if "tools" in item:
+            yield item_tools(item, f"input[{at}]", ignored)
 
 
 def _prompt(
