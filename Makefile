@@ -24,6 +24,7 @@ BIN := $(VENV)/bin
 # A second environment, for the clients that the tests run: they pin other versions of what .venv has.
 CLIENTS := .venv-clients
 CLIENT_REQUIREMENTS := tests/triton/operation/clients/requirements.txt
+CLIENT_PACKAGES := tests/triton/operation/clients/package.json
 # A third one, for vLLM, which runs in a process of its own.
 VLLM := .venv-vllm
 # A fourth one, for routers of other people's, which `make router` runs in front of two servers.
@@ -163,8 +164,10 @@ $(VENV)/.installed-test: pyproject.toml requirements/test.txt | $(VENV)/.made
 	@$(BIN)/python -m openai_bls install-server > $(VENV)/install-server.log
 	@touch $(VENV)/.installed $@
 
-$(CLIENTS)/.installed: $(CLIENT_REQUIREMENTS) | $(CLIENTS)/.made
+$(CLIENTS)/.installed: $(CLIENT_REQUIREMENTS) $(CLIENT_PACKAGES) | $(CLIENTS)/.made
 	$(CLIENTS)/bin/python -m pip install --no-compile -r $(CLIENT_REQUIREMENTS)
+	cp $(CLIENT_PACKAGES) $(CLIENTS)
+	if command -v npm > /dev/null; then npm install --prefix $(CLIENTS) --no-audit --no-fund --silent; fi
 	@touch $@
 
 $(ROUTER)/.installed: $(ROUTER_REQUIREMENTS) | $(ROUTER)/.made

@@ -16,8 +16,9 @@ for await (const piece of response.body.pipeThrough(new TextDecoderStream())) {
   const events = (rest + piece).split("\n\n");
   rest = events.pop();
   for (const event of events) {
-    const data = event.replace(/^data: /, "");
-    if (data === "[DONE]") continue;
+    // Comment lines (": keep-alive") break a silence.
+    const data = event.split("\n").find((line) => line.startsWith("data: "))?.slice(6);
+    if (!data || data === "[DONE]") continue;
     process.stdout.write(JSON.parse(data).choices[0]?.delta.content ?? "");
   }
 }

@@ -30,12 +30,19 @@ class EventSplitter:
     def feed(self, data: bytes) -> list[bytes]:
         """The events with data that `data` completes. Comments are left out."""
         *events, self._rest = (self._rest + data).split(b"\n\n")
-        return [event for event in events if event.startswith(_DATA)]
+        return [event for event in map(_without_comments, events) if event.startswith(_DATA)]
 
     @property
     def rest(self) -> bytes:
         """What has come of the next event."""
         return self._rest
+
+
+def _without_comments(event: bytes) -> bytes:
+    """`event` without the comments before its data, which break a silence."""
+    while event.startswith(b":"):
+        event = event.partition(b"\n")[2]
+    return event
 
 
 class StreamFailure(Exception):  # noqa: N818  # a finding, not a fault of this program

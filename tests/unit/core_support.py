@@ -510,13 +510,12 @@ async def ask(
 
 
 def events(body: bytes) -> list[str]:
-    """The data of server-sent events; comments are left out."""
+    """The data of server-sent events; comments, which are lines of the event after them, are left out."""
     blocks = body.decode().split("\n\n")
     assert blocks[-1] == ""
     result = []
     for block in blocks[:-1]:
-        if not block.startswith(":"):
-            assert block.startswith("data: ")
-            assert "\n" not in block
-            result.append(block.removeprefix("data: "))
+        (line,) = [line for line in block.split("\n") if not line.startswith(":")]
+        assert line.startswith("data: ")
+        result.append(line.removeprefix("data: "))
     return result

@@ -18,7 +18,9 @@ from openai_bls.core.errors import ApiError
 from openai_bls.core.usage import Usage
 
 DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = b": keep-alive\n\n"
+# Without a blank line, which would end an event: openai-go before 3.43 takes one after a comment for an empty event.
+KEEP_ALIVE = b": keep-alive\n"
+"""A comment, which belongs to the event that comes next and changes nothing of it."""
 _HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -33,21 +35,31 @@ class EventStream(Response):
     it (see `stream_connection`), else through ASGI. No task, timer or coroutine per token.
 
     Args:
-        keep_alive_interval_s: seconds of silence after which a comment is sent.
+        keep_alive_interval_s: seconds of silence after which `keep_alive` is sent.
         write_batcher: schedules the writes.
         ending: bytes to write after the last event.
+        keep_alive: a comment line, or an event that the API has for silence.
     """
 
     sse = True
     # Later, an error before the first token can still have its own status.
     opens_at_once = False
 
-    def __init__(self, keep_alive_interval_s: float, write_batcher: WriteBatcher, *, ending: bytes = DONE) -> None:
+    def __init__(
+        self,
+        keep_alive_interval_s: float,
+        write_batcher: WriteBatcher,
+        *,
+        ending: bytes = DONE,
+        keep_alive: bytes = KEEP_ALIVE,
+    ) -> None:
         # Not Starlette's, which works the headers out anew for each stream, with the length of an empty body.
         self.status_code, self.background, self.body = 200, None, b""
         self.raw_headers = [*_HEADERS]
-        self._interval = keep_alive_interval_s
+        self.interval_s = keep_alive_interval_s
+        """Seconds of silence after which it is broken."""
         self._ending = ending
+        self._silence = keep_alive
         self._write_batcher = write_batcher
         self._pending: list[bytes] = []
         self._ended = False
@@ -126,7 +138,7 @@ class EventStream(Response):
             if not self._pending and not self._ended:
                 await self._wait()
             if not self._pending and not self._ended:
-                self._pending.append(KEEP_ALIVE)
+                self._pending.append(self._silence)
             body = b"".join(self._pending)
             self._pending.clear()
             more = not self._ended
@@ -142,7 +154,7 @@ class EventStream(Response):
         connection.on_writable = self._flush
         connection.when_lost(self._resume)
         self._written_at = self._loop.time()
-        self._timer = self._loop.call_later(self._interval, self._keep_alive)
+        self._timer = self._loop.call_later(self.interval_s, self._keep_alive)
         try:
             self._flush()
             await self._last_events
@@ -171,11 +183,11 @@ class EventStream(Response):
     def _keep_alive(self) -> None:
         """Break the silence, if there is one. One timer an interval, not one an event."""
         silence = self._loop.time() - self._written_at
-        left = self._interval - silence
+        left = self.interval_s - silence
         if left <= 0:
-            left = self._interval
+            left = self.interval_s
             if not self._pending:
-                self.write(KEEP_ALIVE)
+                self.write(self._silence)
         self._timer = self._loop.call_later(left, self._keep_alive)
 
     def _wake(self) -> None:
@@ -190,7 +202,7 @@ class EventStream(Response):
         """Until there is something to send, or the interval is over."""
         loop = asyncio.get_running_loop()
         waiter = self._waiter = loop.create_future()
-        timer = loop.call_later(self._interval, resolve, waiter)
+        timer = loop.call_later(self.interval_s, resolve, waiter)
         try:
             await waiter
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -302,9 +303,15 @@ class Api:
             chunks.append(chunk)
         return await joined(chunks)
 
-    def event_stream(self, **options: Any) -> EventStream:
-        """A new stream of events; `options` are `EventStream`'s."""
-        return EventStream(self.service.settings.keep_alive_interval_s, self._write_batcher, **options)
+    def event_stream(self, max_silence_s: float = math.inf, **options: Any) -> EventStream:
+        """A new stream of events.
+
+        Args:
+            max_silence_s: most seconds of silence that the API's clients bear, whatever the setting says.
+            options: those of `EventStream`.
+        """
+        interval = min(self.service.settings.keep_alive_interval_s, max_silence_s)
+        return EventStream(interval, self._write_batcher, **options)
 
     async def streamed(
         self,

@@ -19,7 +19,7 @@ from openai_bls.api.messages.answers import ErrorAnswer, MessageAnswer, MessageE
 from openai_bls.api.messages.conversion import Converted, convert, decode
 from openai_bls.api.messages.errors import OVERLOADED, error_body
 from openai_bls.api.messages.schema import UNSUPPORTED, MessagesRequest, PromptRequest
-from openai_bls.api.messages.writers import StreamedMessage, WholeMessage
+from openai_bls.api.messages.writers import MAX_SILENCE_S, PING, StreamedMessage, WholeMessage
 from openai_bls.core.errors import ApiError, OverloadedError
 from openai_bls.pipeline.lifecycle.context import RequestContext
 
@@ -55,10 +55,11 @@ async def _create(api: Api, request: Request, context: RequestContext) -> Respon
             context, valid, lambda _: WholeMessage(body.model, omit_thinking=omit_thinking)
         )
         return await api.answered(request, context, completing)
-    stream = api.event_stream(ending=b"")
-    generation = await api.service.begin(
+    stream = api.event_stream(MAX_SILENCE_S, ending=b"", keep_alive=PING)
+    generation, writer = await api.service.prepare(
         context, valid, lambda _: StreamedMessage(stream, body.model, omit_thinking=omit_thinking)
     )
+    generation.start(lambda: writer.open(generation.usage))
     return await api.streamed(request, context, stream, generation, _answer_error)
 
 

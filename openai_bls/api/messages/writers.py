@@ -1,7 +1,8 @@
 """Writers of the Messages API: a stream of events, or the message that they add up to.
 
 The events are of Anthropic's API reference: `message_start`, `ping`, for each content block `content_block_start`,
-`content_block_delta` and `content_block_stop`, then `message_delta` and `message_stop`.
+`content_block_delta` and `content_block_stop`, then `message_delta` and `message_stop`. Clients count events, not
+comments: a stream begins before the first token, and its silence is broken by further pings.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ from openai_bls.pipeline.generation.sequence import Sequence, Writer
 Message = dict[str, Any]
 Block = dict[str, Any]
 
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+"""The event that breaks silence."""
+MAX_SILENCE_S = 10.0
+"""Seconds between pings, as at Anthropic; Claude Code gives a stream up after 300 s without an event."""
+
 # Type of a content block → type of its deltas, and their field.
 _DELTAS = {
     "text": ("text_delta", "text"),
@@ -36,8 +42,8 @@ _DELTAS = {
 class _MessageWriter:
     """Turns the events of a request's one sequence into content blocks, one after the other.
 
-    A block goes on until something of another kind comes. The message starts with the first output, so that an error
-    before it is no part of a message.
+    A block goes on until something of another kind comes. The message starts with the first output, unless it has been
+    started before.
 
     Args:
         model: the name under which the client asked for the model.
@@ -114,18 +120,22 @@ class _MessageWriter:
 
     def _started(self, sequence: Sequence) -> Message:
         if self._message is None:
-            self._message = {
-                "type": "message",
-                "id": self._id,
-                "role": "assistant",
-                "model": self._model,
-                "content": [],
-                "stop_reason": None,
-                "stop_sequence": None,
-                "usage": _usage(Usage.of(len(sequence.request.prompt_token_ids), 0, cached=sequence.cached_tokens)),
-            }
-            self._start(self._message)
+            return self._start_with(Usage.of(len(sequence.request.prompt_token_ids), 0, cached=sequence.cached_tokens))
         return self._message
+
+    def _start_with(self, usage: Usage) -> Message:
+        message = self._message = {
+            "type": "message",
+            "id": self._id,
+            "role": "assistant",
+            "model": self._model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _usage(usage),
+        }
+        self._start(message)
+        return message
 
     def _enter(self, sequence: Sequence, block: Block) -> None:
         self._started(sequence)
@@ -153,6 +163,14 @@ class StreamedMessage(_MessageWriter):
         whole._id = self._id
         return Tee(self, whole), whole.make_answer
 
+    def open(self, usage: Usage) -> None:
+        """The first events, before there is any output; how much of the prompt is cached is not known yet.
+
+        Args:
+            usage: tokens of the prompt.
+        """
+        self._start_with(usage)
+
     def done(self, usage: Usage) -> None:
         """The last events, and the end."""
         assert self._message is not None
@@ -167,7 +185,7 @@ class StreamedMessage(_MessageWriter):
 
     def _start(self, message: Message) -> None:
         self._event("message_start", message=message)
-        self._event("ping")
+        self._sink.write(PING)
 
     def _begin(self, block: Block) -> None:
         self._event("content_block_start", index=self._index, content_block=block)

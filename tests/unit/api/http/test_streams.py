@@ -74,7 +74,8 @@ async def test_silence_in_the_middle_is_kept_alive() -> None:
         client.post(STREAM_TEXT, "Connection: close")
         await until(lambda: bench.engine.requests)
         bench.engine.deliver(0, "a")
-        for text in (b'"a"', b": keep-alive\n\n", b": keep-alive\n\n"):
+        # In chunks of their own, and without the blank line that would end an event.
+        for text in (b'"a"', b"\r\n: keep-alive\n\r\n", b"\r\n: keep-alive\n\r\n"):
             await client.reader.readuntil(text)
         bench.engine.deliver(0, "b", "length")
         assert b"data: [DONE]\n\n" in await client.reader.read()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import msgspec
 import pytest
 
+from openai_bls.api.http.handlers import Api
+from openai_bls.api.http.write_batcher import WriteBatcher
+from openai_bls.api.messages.writers import MAX_SILENCE_S, PING
 from openai_bls.core.engine_types import PromptResult
 from openai_bls.core.errors import InvalidRequestError, OverloadedError
+from tests.unit.api.connections import connected
 from tests.unit.api.http_support import application, asked, given_up
 from tests.unit.api.messages.messages_support import WEATHER, body, events_of
 from tests.unit.core_support import Answered, Bench, engine_info
@@ -107,16 +113,60 @@ def test_what_the_model_cannot_do(path: str, fields: dict[str, Any]) -> None:
     assert "'tool_choice'" in error_of(result)["message"]
 
 
-@BOTH
-@pytest.mark.parametrize(
+ENGINE_ERRORS = pytest.mark.parametrize(
     ("invalid", "status", "kind"), [(False, 500, "api_error"), (True, 400, "invalid_request_error")]
 )
-def test_an_error_before_the_first_token(fields: dict[str, Any], invalid: bool, status: int, kind: str) -> None:
+
+
+@ENGINE_ERRORS
+def test_an_error_before_the_first_token(invalid: bool, status: int, kind: str) -> None:
     bench = Bench()
     result = asked(
-        bench, MESSAGES, fields, lambda: bench.engine.deliver(0, [], "error", error="no memory", invalid=invalid)
+        bench, MESSAGES, body(), lambda: bench.engine.deliver(0, [], "error", error="no memory", invalid=invalid)
     )
     assert (result.status, error_of(result)) == (status, {"type": kind, "message": "no memory"})
+
+
+@ENGINE_ERRORS
+def test_an_error_before_the_first_token_of_a_stream(invalid: bool, status: int, kind: str) -> None:
+    """The stream has begun as soon as the engine has the request."""
+    bench = Bench()
+    result = asked(
+        bench,
+        MESSAGES,
+        body(stream=True),
+        lambda: bench.engine.deliver(0, [], "error", error="no memory", invalid=invalid),
+    )
+    assert result.status == 200
+    assert [event["type"] for event in events_of(result)] == ["message_start", "ping", "error"]
+    assert events_of(result)[-1]["error"] == {"type": kind, "message": "no memory"}
+
+
+async def test_a_stream_begins_before_the_first_token_and_its_silence_is_broken_by_pings() -> None:
+    async with connected(keep_alive_interval_s=0.01) as (bench, _, client):
+        text = json.dumps(body(stream=True)).encode()
+        client.send(b"POST %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" % MESSAGES.encode())
+        client.send(b"Content-Length: %d\r\n\r\n%b" % (len(text), text))
+        received = b""
+        while received.count(PING) < 4:
+            received += await client.reader.readuntil(PING)
+        assert len(bench.engine.requests) == 1
+        # No event, no comment but these.
+        assert received.count(b"event: message_start") == 1
+        assert received.count(b"event: ") == 5
+        bench.engine.deliver(0, "a")
+        silent = await client.reader.readuntil(PING)
+        assert b"text_delta" in silent
+        bench.engine.deliver(0, "b", "length")
+        assert (await client.reader.read()).count(b"event: message_stop") == 1
+
+
+@pytest.mark.parametrize(("setting", "interval"), [(15.0, 10.0), (2.0, 2.0)])
+async def test_pings_come_every_10_s_or_more_often(setting: float, interval: float) -> None:
+    bench = Bench(keep_alive_interval_s=setting)
+    api = Api(bench.service, WriteBatcher(asyncio.get_running_loop()))
+    assert api.event_stream(MAX_SILENCE_S).interval_s == interval
+    assert api.event_stream().interval_s == setting
 
 
 def test_an_error_in_the_middle_of_a_stream() -> None:

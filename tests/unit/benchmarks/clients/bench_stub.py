@@ -60,7 +60,7 @@ async def chat(request: Request) -> Response:
             # Events cut anywhere, as on a real network.
             for part in (text[:7], text[7:-1], text[-1:]):
                 yield part
-        yield b": keep-alive\n\n"
+        yield b": keep-alive\n"
         yield b"data: [DONE]\n\n"
 
     return StreamingResponse(events(), media_type="text/event-stream")
