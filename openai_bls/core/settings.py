@@ -136,8 +136,8 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     preprocessing_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     """Seconds until a `preprocessing` that is called by BLS must have answered."""
     keep_alive_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 15.0
-    """Seconds of silence after which a /v1 stream sends a comment line, on /v1/messages a `ping` event and after 10 s at the
-    latest, so that proxies and clients keep it open."""
+    """Seconds of silence after which a /v1 stream sends a comment line, so that proxies keep it open; on /v1/messages a
+    `ping` event, after 10 s at the latest."""
     request_log: Literal["text", "json", "off"] = "text"
     """One line for each request on standard output, or none."""
     tracing: bool = False

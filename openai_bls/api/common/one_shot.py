@@ -110,6 +110,31 @@ async def prompt_token_ids(service: Service, context: RequestContext, request: V
     return tokens
 
 
+async def count_prompt_tokens(service: Service, context: RequestContext, request: ValidRequest) -> int:
+    """Number of tokens of the prompt of `request`, which is a part of a request that is still to be admitted.
+
+    Args:
+        service: service that takes the request.
+        context: context of the request.
+        request: request with one prompt as text.
+
+    Raises:
+        ApiError: the request is bad, the server takes no more, or preprocessing cannot be reached.
+    """
+    target = service.find(context, request.model)
+    check(request, target.model, service.settings)
+    service.check_admission()
+    assert request.prompt is not None
+    deadline = context.deadline(request.timeout, time.monotonic())
+    service.count(1)
+    try:
+        result = await within(deadline, _tokenized(service, context, request, request.prompt, target.model))
+    finally:
+        service.count(-1)
+    (tokens,) = result.prompt_token_ids
+    return len(tokens)
+
+
 async def _tokenized(
     service: Service, context: RequestContext, request: ValidRequest, prompt: PromptRequest, model: ServedModel
 ) -> PromptResult:

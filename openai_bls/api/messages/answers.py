@@ -45,6 +45,27 @@ class MessageUsage(msgspec.Struct):
     output_tokens_details: ThinkingTokens
 
 
+class AppliedEdit(msgspec.Struct, omit_defaults=True):
+    """An edit that cleared something."""
+
+    type: Literal["clear_thinking_20251015", "clear_tool_uses_20250919"]
+    cleared_input_tokens: int
+    cleared_thinking_turns: int = 0
+    cleared_tool_uses: int = 0
+
+
+class AppliedEdits(msgspec.Struct):
+    """What became of `context_management`."""
+
+    applied_edits: list[AppliedEdit]
+
+
+class OriginalTokens(msgspec.Struct):
+    """The prompt before the edits of `context_management`."""
+
+    original_input_tokens: int
+
+
 class MessageAnswer(msgspec.Struct):
     """A message of the model."""
 
@@ -56,6 +77,8 @@ class MessageAnswer(msgspec.Struct):
     stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"] | None
     stop_sequence: str | None
     usage: MessageUsage
+    context_management: AppliedEdits | msgspec.UnsetType = msgspec.UNSET
+    """Only if the request has this field."""
 
 
 class MessageEvent(msgspec.Struct):
@@ -77,6 +100,8 @@ class TokenCount(msgspec.Struct):
     """Number of a prompt's tokens."""
 
     input_tokens: int
+    context_management: OriginalTokens | msgspec.UnsetType = msgspec.UNSET
+    """Only if the request has this field."""
 
 
 class ErrorText(msgspec.Struct):

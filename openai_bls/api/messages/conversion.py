@@ -11,6 +11,8 @@ from openai_bls.api.chat.validation import parse_object, with_image_params
 from openai_bls.api.common.fields import IgnoredFields, converted_fields, decoded_body
 from openai_bls.api.common.large_bodies import check_count
 from openai_bls.api.common.unsupported import first_unsupported
+from openai_bls.api.messages.context_edits import clear, parsed_edits
+from openai_bls.api.messages.context_schema import Edit
 from openai_bls.api.messages.errors import fault, fault_at, refused
 from openai_bls.api.messages.schema import (
     UNSUPPORTED,
@@ -44,6 +46,8 @@ class Converted(NamedTuple):
     valid: ValidRequest
     omit_thinking: bool
     """Leave the text of thinking blocks empty."""
+    edits: list[Edit]
+    """Edits of the conversation that are still to be applied."""
 
 
 def decode(body: bytes, kind: type[RequestT], ignored: IgnoredFields) -> RequestT:
@@ -74,6 +78,7 @@ def convert(request: PromptRequest, ignored: IgnoredFields, *, thinks: bool, max
     check_count(_blocks(request.system), "system", max_items)
     check_count(sum(_blocks(message.content) for message in request.messages), "messages", max_items)
     check_count(len(request.tools or ()), "tools", max_items)
+    edits = parsed_edits(request.context_management)
     turns = chat_messages(request.system, request.messages, ignored)
     body: dict[str, Any] = {"model": request.model, "messages": turns.messages}
     structured = _format(request)
@@ -103,7 +108,9 @@ def convert(request: PromptRequest, ignored: IgnoredFields, *, thinks: bool, max
         valid = msgspec.structs.replace(valid, max_tokens=0)
     thinking = request.thinking
     shown = not isinstance(thinking, (ThinkingEnabled, ThinkingAdaptive)) or thinking.display != "omitted"
-    return Converted(valid, omit_thinking=not shown)
+    # What has nothing to clear is done with.
+    edits = edits if any(clear(edit, request.messages).count for edit in edits) else []
+    return Converted(valid, omit_thinking=not shown, edits=edits)
 
 
 def _thinking_params(request: PromptRequest) -> tuple[str, ...]:

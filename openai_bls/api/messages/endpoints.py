@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,16 +13,20 @@ from openai_bls.api.chat.generate_request import GenerateRequest
 from openai_bls.api.chat.render_endpoints import check_rendered
 from openai_bls.api.chat.rendering import rendered_one
 from openai_bls.api.common.fields import IgnoredFields
+from openai_bls.api.common.large_bodies import parsed
 from openai_bls.api.common.lifted import PutBack, lifted_body
-from openai_bls.api.common.one_shot import prompt_token_ids
+from openai_bls.api.common.one_shot import count_prompt_tokens, prompt_token_ids
 from openai_bls.api.endpoint import ApiHandler, Endpoint, Operation, Smoke, expect
+from openai_bls.api.http.disconnect import unless_disconnected
 from openai_bls.api.http.handlers import Api, JsonResponse
 from openai_bls.api.messages.answers import ErrorAnswer, MessageAnswer, MessageEvent, TokenCount
+from openai_bls.api.messages.context_edits import Edited, edited
 from openai_bls.api.messages.conversion import Converted, convert, decode
 from openai_bls.api.messages.errors import OVERLOADED, error_body
-from openai_bls.api.messages.schema import UNSUPPORTED, MessagesRequest, PromptRequest
+from openai_bls.api.messages.schema import UNSUPPORTED, Message, MessagesRequest, PromptRequest
 from openai_bls.api.messages.writers import MAX_SILENCE_S, PING, StreamedMessage, WholeMessage
 from openai_bls.core.errors import ApiError, OverloadedError
+from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.lifecycle.context import RequestContext
 
 RequestT = TypeVar("RequestT", bound=PromptRequest)
@@ -40,41 +46,86 @@ async def _parsed(
     def parse(body: bytes, put_back: PutBack) -> tuple[RequestT, Converted]:
         ignored = IgnoredFields(api.service.settings.unknown_fields)
         given = decode(body, kind, ignored)
-        model = api.service.find(context, given.model).model
-        thinks = model.formats.reasoning is not None
-        converted = convert(given, ignored, thinks=thinks, max_items=model.info.max_model_len)
+        converted = _converted(api, context, given, ignored)
         return given, converted._replace(valid=put_back(converted.valid))
 
-    return await api.parsed(request, context, lambda body: lifted_body(body).parse(parse))
+    def parse_whole(body: bytes) -> tuple[RequestT, Converted]:
+        text = lifted_body(body)
+        given, converted = text.parse(parse)
+        if converted.edits and text.large:
+            # What has been lifted has no place to go back to once it is cleared.
+            return parse(body, lambda valid: valid)
+        return given, converted
+
+    return await api.parsed(request, context, parse_whole)
+
+
+def _converted(api: Api, context: RequestContext, given: PromptRequest, ignored: IgnoredFields) -> Converted:
+    model = api.service.find(context, given.model).model
+    return convert(given, ignored, thinks=model.formats.reasoning is not None, max_items=model.info.max_model_len)
+
+
+async def _edited(api: Api, context: RequestContext, given: PromptRequest, converted: Converted) -> Edited:
+    """The request after the edits of its `context_management`."""
+    if not converted.edits:
+        return Edited(converted.valid, [], None)
+
+    async def convert_messages(messages: list[Message]) -> ValidRequest:
+        changed = msgspec.structs.replace(given, messages=messages)
+        ignored = IgnoredFields(api.service.settings.unknown_fields)
+        result = await parsed(lambda: _converted(api, context, changed, ignored), large=len(messages) > 1)
+        # What was in the blocks that are cleared counts as well.
+        return msgspec.structs.replace(result.valid, ignored=converted.valid.ignored)
+
+    return await edited(
+        converted.edits,
+        given.messages,
+        converted.valid,
+        convert_messages,
+        partial(count_prompt_tokens, api.service, context),
+    )
 
 
 async def _create(api: Api, request: Request, context: RequestContext) -> Response:
-    body, (valid, omit_thinking) = await _parsed(api, request, context, MessagesRequest)
+    body, converted = await _parsed(api, request, context, MessagesRequest)
+    valid, applied, _ = await unless_disconnected(request, _edited(api, context, body, converted))
+    options = {
+        "omit_thinking": converted.omit_thinking,
+        "applied_edits": None if body.context_management is None else applied,
+    }
     if not valid.stream:
-        completing = api.service.complete(
-            context, valid, lambda _: WholeMessage(body.model, omit_thinking=omit_thinking)
-        )
+        completing = api.service.complete(context, valid, lambda _: WholeMessage(body.model, **options))
         return await api.answered(request, context, completing)
     stream = api.event_stream(MAX_SILENCE_S, ending=b"", keep_alive=PING)
     generation, writer = await api.service.prepare(
-        context, valid, lambda _: StreamedMessage(stream, body.model, omit_thinking=omit_thinking)
+        context, valid, lambda _: StreamedMessage(stream, body.model, **options)
     )
     generation.start(lambda: writer.open(generation.usage))
     return await api.streamed(request, context, stream, generation, _answer_error)
 
 
 async def _count_tokens(api: Api, request: Request, context: RequestContext) -> Response:
-    _, (valid, _) = await _parsed(api, request, context, PromptRequest)
+    body, converted = await _parsed(api, request, context, PromptRequest)
 
-    async def counted() -> dict[str, int]:
-        return {"input_tokens": len(await prompt_token_ids(api.service, context, valid))}
+    async def counted() -> dict[str, Any]:
+        valid, _, original = await _edited(api, context, body, converted)
+        tokens = len(await prompt_token_ids(api.service, context, valid))
+        counts: dict[str, Any] = {"input_tokens": tokens}
+        if body.context_management is not None:
+            counts["context_management"] = {"original_input_tokens": tokens if original is None else original}
+        return counts
 
     return await api.answered(request, context, counted())
 
 
 async def _render(api: Api, request: Request, context: RequestContext) -> Response:
-    _, (valid, _) = await _parsed(api, request, context, MessagesRequest)
-    return await api.answered(request, context, rendered_one(api.service, context, valid))
+    body, converted = await _parsed(api, request, context, MessagesRequest)
+
+    async def rendered() -> GenerateRequest:
+        edited = await _edited(api, context, body, converted)
+        return await rendered_one(api.service, context, edited.valid)
+
+    return await api.answered(request, context, rendered())
 
 
 def _endpoint(name: str, path: str, handler: ApiHandler, smoke: Smoke, summary: str, **types: Any) -> Endpoint:

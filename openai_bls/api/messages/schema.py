@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta
 from openai_bls.api.chat.messages import FunctionName
 from openai_bls.api.common.documented import PER_TOKEN, documented
 from openai_bls.api.common.unsupported import Unsupported
+from openai_bls.api.messages.context_schema import ContextManagement
 from openai_bls.core.request import Timeout
 
 Name = Annotated[str, Meta(min_length=1)]
@@ -229,9 +230,10 @@ class PromptRequest(WithoutEffect, kw_only=True, forbid_unknown_fields=True):
     """`format` json_schema, and `effort` where the template knows it (`"medium"` and `"high"` always)."""
     output_format: JsonFormat | None = None
     """The older place of `output_config.format`."""
+    context_management: ContextManagement | None = None
+    """`clear_thinking_20251015` and `clear_tool_uses_20250919`; what they cleared is told in the answer."""
     # unsupported: see UNSUPPORTED
     mcp_servers: Any = UNSET
-    context_management: Any = UNSET
     speed: Any = UNSET
     compaction: Any = UNSET
     fallbacks: Any = UNSET
@@ -269,7 +271,6 @@ class MessagesRequest(WithoutEffectInGeneration, kw_only=True, forbid_unknown_fi
 
 UNSUPPORTED: dict[str, Unsupported] = {
     "mcp_servers": Unsupported(([],), "the server calls no tools by itself; call them where the answer asks for it"),
-    "context_management": Unsupported(({}, {"edits": []}), "the server edits no context; leave out what is not wanted"),
     "speed": Unsupported(("standard",), "there is one speed"),
     "container": Unsupported((), "there are no containers here"),
     "diagnostics": Unsupported(({}, {"previous_message_id": None}), "nothing is kept of earlier requests"),

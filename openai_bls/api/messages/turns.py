@@ -32,6 +32,9 @@ from openai_bls.api.messages.schema import (
 ChatMessage = dict[str, Any]
 
 _ID_PREFIX = "toolu_"
+_BILLING = "x-anthropic-billing-header:"
+"""Beginning of a system block of Claude Code's for Anthropic's servers. It is new with each request: a prefix cache
+would find nothing behind it."""
 _BLOCKS: dict[str, dict[str, type[Block]]] = {
     "system": {"text": TextBlock},
     "user": {"text": TextBlock, "image": ImageBlock, "tool_result": ToolResultBlock},
@@ -71,8 +74,8 @@ def chat_messages(system: str | list[dict[str, Any]] | None, messages: list[Mess
     result: list[ChatMessage] = []
     images: list[str] = []
     reader = _Reader(images, ignored)
-    if system:
-        result.append({"role": "system", "content": _parts(reader.blocks(system, "system", "system"))})
+    if system and (instructions := reader.blocks(system, "system", "system")):
+        result.append({"role": "system", "content": _parts(instructions)})
     turns = groupby(enumerate(messages), lambda numbered: numbered[1].role)
     role = ""
     for role, turn in turns:
@@ -81,7 +84,8 @@ def chat_messages(system: str | list[dict[str, Any]] | None, messages: list[Mess
         if role == "user":
             result += _user(blocks)
         elif role == "system":
-            result.append({"role": "system", "content": _parts(blocks)})
+            if blocks:
+                result.append({"role": "system", "content": _parts(blocks)})
         else:
             result.append(_assistant(blocks))
     return Turns(result, role == "assistant" and _prefill(result), images)
@@ -126,7 +130,10 @@ class _Reader:
         """The blocks of a content."""
         if isinstance(content, str):
             return [TextBlock(text=content)] if content else []
-        return [self._block(value, f"{where}.{at}", place) for at, value in enumerate(content)]
+        blocks = [self._block(value, f"{where}.{at}", place) for at, value in enumerate(content)]
+        if place == "system":
+            return [block for block in blocks if not (isinstance(block, TextBlock) and block.text.startswith(_BILLING))]
+        return blocks
 
     def _block(self, value: dict[str, Any], where: str, place: str) -> Block:
         kind = value.get("type")

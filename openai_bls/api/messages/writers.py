@@ -48,10 +48,12 @@ class _MessageWriter:
     Args:
         model: the name under which the client asked for the model.
         omit_thinking: write thinking blocks without their text.
+        applied_edits: edits of the conversation that cleared something; None if the request asked for none.
     """
 
-    def __init__(self, model: str, *, omit_thinking: bool) -> None:
+    def __init__(self, model: str, *, omit_thinking: bool, applied_edits: list[dict[str, Any]] | None = None) -> None:
         self._model = model
+        self._edits = {} if applied_edits is None else {"context_management": {"applied_edits": applied_edits}}
         self._omit_thinking = omit_thinking
         self._id = new_id("msg_", 12)
         self._message: Message | None = None
@@ -151,15 +153,22 @@ class _MessageWriter:
 
 
 class StreamedMessage(_MessageWriter):
-    """Writes events to a sink as they come."""
+    """Writes events to a sink as they come.
 
-    def __init__(self, sink: EventSink, model: str, *, omit_thinking: bool) -> None:
-        super().__init__(model, omit_thinking=omit_thinking)
+    Args:
+        sink: receiver of the events.
+        model: see `_MessageWriter`.
+        options: those of `_MessageWriter`.
+    """
+
+    def __init__(self, sink: EventSink, model: str, **options: Any) -> None:
+        super().__init__(model, **options)
         self._sink = sink
+        self._options = options
 
     def recorded(self) -> tuple[Writer, Callable[[Usage], Message]]:
         """This writer and one of the whole message, which has the same id."""
-        whole = WholeMessage(self._model, omit_thinking=self._omit_thinking)
+        whole = WholeMessage(self._model, **self._options)
         whole._id = self._id
         return Tee(self, whole), whole.make_answer
 
@@ -175,7 +184,7 @@ class StreamedMessage(_MessageWriter):
         """The last events, and the end."""
         assert self._message is not None
         stop = {name: self._message[name] for name in ("stop_reason", "stop_sequence")}
-        self._event("message_delta", delta=stop, usage=_usage(usage))
+        self._event("message_delta", delta=stop, usage=_usage(usage), **self._edits)
         self._event("message_stop")
         self._sink.end()
 
@@ -209,15 +218,15 @@ class StreamedMessage(_MessageWriter):
 class WholeMessage(_MessageWriter, AnswerFuture[Message]):
     """Collects the blocks and resolves `answer` at the end."""
 
-    def __init__(self, model: str, *, omit_thinking: bool) -> None:
-        _MessageWriter.__init__(self, model, omit_thinking=omit_thinking)
+    def __init__(self, model: str, **options: Any) -> None:
+        _MessageWriter.__init__(self, model, **options)
         AnswerFuture.__init__(self)
         self._pieces: list[str] = []
 
     def make_answer(self, usage: Usage) -> Message:
         """The message."""
         assert self._message is not None
-        return {**self._message, "usage": _usage(usage)}
+        return {**self._message, "usage": _usage(usage), **self._edits}
 
     def _start(self, message: Message) -> None:
         self._content: list[Block] = message["content"]
