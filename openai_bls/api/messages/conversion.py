@@ -7,27 +7,23 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET
 
+from openai_bls.api.chat.thinking import switched
 from openai_bls.api.chat.validation import parse_object, with_image_params
-from openai_bls.api.common.fields import IgnoredFields, converted_fields, decoded_body
+from openai_bls.api.common.fields import IgnoredFields, decoded_body
 from openai_bls.api.common.large_bodies import check_count
 from openai_bls.api.common.unsupported import first_unsupported
 from openai_bls.api.messages.context_edits import clear, parsed_edits
 from openai_bls.api.messages.context_schema import Edit
-from openai_bls.api.messages.errors import fault, fault_at, refused
+from openai_bls.api.messages.errors import fault, refused
 from openai_bls.api.messages.schema import (
     UNSUPPORTED,
-    AnyToolChoice,
-    AutoToolChoice,
     JsonFormat,
     MessagesRequest,
-    NoToolChoice,
     PromptRequest,
-    ThinkingAdaptive,
     ThinkingDisabled,
     ThinkingEnabled,
-    Tool,
-    ToolChoice,
 )
+from openai_bls.api.messages.tools import read_tool_choice, read_tools
 from openai_bls.api.messages.turns import chat_messages
 from openai_bls.core.request import ValidRequest
 
@@ -35,9 +31,6 @@ RequestT = TypeVar("RequestT", bound=PromptRequest)
 
 _DECODERS: dict[type[PromptRequest], Any] = {cls: msgspec.json.Decoder(cls) for cls in (PromptRequest, MessagesRequest)}
 _SAME_NAMES = ("temperature", "top_p", "top_k", "timeout")
-# Their names for whether to think differ from template to template, and so does whether they do if nothing is said.
-_THINK = {"enable_thinking": True, "thinking": True}
-_DO_NOT_THINK = {"enable_thinking": False, "thinking": False, "thinking_budget": 0}
 
 
 class Converted(NamedTuple):
@@ -83,15 +76,16 @@ def convert(request: PromptRequest, ignored: IgnoredFields, *, thinks: bool, max
     body: dict[str, Any] = {"model": request.model, "messages": turns.messages}
     structured = _format(request)
     if turns.prefilled:
-        _check_prefill(request, structured)
+        _check_prefill(request, structured, thinks)
         body["continue_final_message"] = True
     if structured is not None:
         json_schema = {"name": "answer", "schema": structured.schema}
         body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
-    if request.tools is not None:
-        body["tools"] = [_tool(value, f"tools.{at}", ignored) for at, value in enumerate(request.tools)]
+    tools = read_tools(request.tools or [], ignored)
+    if request.tools is not None and (tools.offered or not tools.left_out):
+        body["tools"] = tools.offered
     if request.tool_choice is not None:
-        body |= _tool_choice(request.tool_choice)
+        body |= read_tool_choice(request.tool_choice, tools)
     effort = request.output_config.effort if request.output_config is not None else None
     # "high" is the API's default: the same as leaving it out.
     if effort is not None and effort != "high":
@@ -107,23 +101,31 @@ def convert(request: PromptRequest, ignored: IgnoredFields, *, thinks: bool, max
         # Chat completions do not have it, the engines do.
         valid = msgspec.structs.replace(valid, max_tokens=0)
     thinking = request.thinking
-    shown = not isinstance(thinking, (ThinkingEnabled, ThinkingAdaptive)) or thinking.display != "omitted"
+    shown = thinking is None or isinstance(thinking, ThinkingDisabled) or thinking.display != "omitted"
     # What has nothing to clear is done with.
     edits = edits if any(clear(edit, request.messages).count for edit in edits) else []
     return Converted(valid, omit_thinking=not shown, edits=edits)
 
 
 def _thinking_params(request: PromptRequest) -> tuple[str, ...]:
+    """Fields that are hints about the reasoning, and without effect for a model that takes none."""
     effort = request.output_config is not None and request.output_config.effort is not None
-    return ("output_config.effort",) if effort else ()
+    found = ["output_config.effort"] if effort else []
+    return (*found, "thinking") if isinstance(request.thinking, ThinkingEnabled) else (*found,)
 
 
 def _blocks(content: str | list[dict[str, Any]] | None) -> int:
     """Blocks of a content, those inside of tools' results included."""
     if not isinstance(content, list):
         return 1
-    inner = (found for block in content if isinstance(found := block.get("content"), list))
-    return max(1, len(content) + sum(map(len, inner)))
+    inner = (found for block in content for found in (block.get("content"), _source_content(block)))
+    return max(1, len(content) + sum(len(found) for found in inner if isinstance(found, list)))
+
+
+def _source_content(block: dict[str, Any]) -> Any:
+    """Blocks of a document."""
+    source = block.get("source")
+    return source.get("content") if isinstance(source, dict) else None
 
 
 def _generation(request: MessagesRequest) -> dict[str, Any]:
@@ -142,7 +144,7 @@ def _format(request: PromptRequest) -> JsonFormat | None:
     return newer or request.output_format
 
 
-def _check_prefill(request: PromptRequest, structured: JsonFormat | None) -> None:
+def _check_prefill(request: PromptRequest, structured: JsonFormat | None, thinks: bool) -> None:
     """Refuse a prefill together with what needs the beginning of the answer.
 
     Raises:
@@ -152,7 +154,7 @@ def _check_prefill(request: PromptRequest, structured: JsonFormat | None) -> Non
         raise refused(
             "output_config.format", "the last message is the assistant's; the whole answer must fit the schema"
         )
-    if isinstance(request.thinking, ThinkingEnabled):
+    if isinstance(request.thinking, ThinkingEnabled) and thinks:
         raise refused("thinking", "the last message is the assistant's; the model cannot think before it any more")
 
 
@@ -160,42 +162,12 @@ def _thinking(request: PromptRequest, thinks: bool) -> dict[str, Any]:
     thinking = request.thinking
     if isinstance(thinking, ThinkingDisabled):
         # Models that always think have no such variable; their reasoning is left out of the answer.
-        return {"chat_template_kwargs": dict(_DO_NOT_THINK), "include_reasoning": False}
-    if thinking is None or (isinstance(thinking, ThinkingAdaptive) and not thinks):
+        return {"chat_template_kwargs": switched(False), "include_reasoning": False}
+    budget = None
+    if isinstance(thinking, ThinkingEnabled):
+        budget = thinking.budget_tokens
+        if isinstance(request, MessagesRequest) and budget >= request.max_tokens:
+            raise refused("thinking.budget_tokens", f"it must be less than max_tokens ({request.max_tokens})")
+    if thinking is None or not thinks:
         return {}
-    if isinstance(thinking, ThinkingAdaptive):
-        return {"chat_template_kwargs": dict(_THINK)}
-    if not thinks:
-        raise refused("thinking", "this model does not think; leave it out, or use the type 'adaptive' or 'disabled'")
-    if isinstance(request, MessagesRequest) and thinking.budget_tokens >= request.max_tokens:
-        raise refused("thinking.budget_tokens", f"it must be less than max_tokens ({request.max_tokens})")
-    return {"chat_template_kwargs": {**_THINK, "thinking_budget": thinking.budget_tokens}}
-
-
-def _tool(value: dict[str, Any], where: str, ignored: IgnoredFields) -> dict[str, Any]:
-    kind = value.get("type")
-    if kind is not None and kind != "custom":
-        raise refused(
-            where,
-            f"a tool of type {str(kind)[:100]!r} is not supported: only tools of type 'custom', which have an "
-            "input_schema and are run by the client, are",
-        )
-    tool = converted_fields(value, Tool, fault_at(where), ignored, "tools[]")
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.input_schema,
-        "strict": tool.strict,
-    }
-    return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}
-
-
-def _tool_choice(choice: ToolChoice) -> dict[str, Any]:
-    if isinstance(choice, NoToolChoice):
-        return {"tool_choice": "none"}
-    parallel = {"parallel_tool_calls": not choice.disable_parallel_tool_use}
-    if isinstance(choice, AutoToolChoice):
-        return {"tool_choice": "auto", **parallel}
-    if isinstance(choice, AnyToolChoice):
-        return {"tool_choice": "required", **parallel}
-    return {"tool_choice": {"type": "function", "function": {"name": choice.name}}, **parallel}
+    return {"chat_template_kwargs": switched(True, budget)}

@@ -8,7 +8,7 @@ Source: Anthropic's API reference, version 2023-06-01, with the later additions 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta
@@ -38,8 +38,8 @@ class TextBlock(Block, kw_only=True, tag_field="type", tag="text"):
     """Text."""
 
     text: str
-    citations: Annotated[list[Any] | None, documented(Annotated[list[Any], Meta(max_length=0)] | None)] = None
-    """Refused unless empty."""
+    citations: list[Any] | None = None
+    """No effect: they are no part of the text."""
 
 
 class Base64Source(msgspec.Struct, tag_field="type", tag="base64", forbid_unknown_fields=True):
@@ -70,6 +70,50 @@ class ImageBlock(Block, kw_only=True, tag_field="type", tag="image"):
     source: Base64Source | UrlSource | FileSource
 
 
+class TextSource(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
+    """A document's text."""
+
+    data: str
+    media_type: Literal["text/plain"] = "text/plain"
+
+
+class ContentSource(msgspec.Struct, tag_field="type", tag="content", forbid_unknown_fields=True):
+    """A document as blocks."""
+
+    content: Annotated[str | list[dict[str, Any]], documented(str | list[TextBlock | ImageBlock])]
+
+
+class Citations(msgspec.Struct, forbid_unknown_fields=True):
+    """Whether an answer is to cite its source."""
+
+    enabled: bool | None = None
+    """Refused if true."""
+
+
+class DocumentBlock(Block, kw_only=True, tag_field="type", tag="document"):
+    """A document as text; no PDF."""
+
+    source: TextSource | ContentSource
+    title: str | None = None
+    context: str | None = None
+    citations: Citations | None = None
+
+
+class SearchResultBlock(Block, kw_only=True, tag_field="type", tag="search_result"):
+    """A search result, which becomes text."""
+
+    source: str
+    title: str
+    content: Annotated[list[dict[str, Any]], documented(list[TextBlock])]
+    citations: Citations | None = None
+
+
+class ToolReferenceBlock(Block, kw_only=True, tag_field="type", tag="tool_reference"):
+    """A tool that a search has found; all tools are offered, and it becomes text."""
+
+    tool_name: Name
+
+
 class ToolUseBlock(Block, kw_only=True, tag_field="type", tag="tool_use"):
     """An earlier tool call, fed back."""
 
@@ -85,7 +129,10 @@ class ToolResultBlock(Block, kw_only=True, tag_field="type", tag="tool_result"):
     """The result of a tool call."""
 
     tool_use_id: Name
-    content: Annotated[str | list[dict[str, Any]] | None, documented(str | list[TextBlock | ImageBlock] | None)] = None
+    content: Annotated[
+        str | list[dict[str, Any]] | None,
+        documented(str | list[TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock] | None),
+    ] = None
     is_error: bool | None = None
     toolset_name: None = None
 
@@ -104,28 +151,58 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     role: Literal["user", "assistant", "system"]
     content: Annotated[
         str | list[dict[str, Any]],
-        documented(str | list[TextBlock | ImageBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock], per_token=True),
+        documented(
+            str
+            | list[
+                TextBlock
+                | ImageBlock
+                | DocumentBlock
+                | SearchResultBlock
+                | ToolUseBlock
+                | ToolResultBlock
+                | ThinkingBlock
+            ],
+            per_token=True,
+        ),
     ]
+    clear_at: Literal["next_user_message", "never"] | None = None
+    """Of a system message: until when the model sees it."""
 
 
 # --- tools ---
 
 
-class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A tool of the client's own."""
+class ToolOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Fields of every tool that the client runs."""
 
     name: Annotated[str, documented(FunctionName)]
-    input_schema: dict[str, Any]
-    description: str | None = None
     strict: bool | None = None
-    type: Literal["custom"] | None = None
+    allowed_callers: list[str] | None = None
+    """A tool that the model may not call directly is left out."""
+    input_examples: list[dict[str, Any]] | None = None
+    """Told to the model with the description."""
     cache_control: Any = None
     """No effect: prefix caching is automatic here."""
     eager_input_streaming: bool | None = None
     """No effect: arguments are streamed as they are written."""
-    defer_loading: Literal[False] | None = None
-    allowed_callers: list[Literal["direct"]] | None = None
-    input_examples: Annotated[list[Any], Meta(max_length=0)] | None = None
+    defer_loading: bool | None = None
+    """No effect: the tool is offered at once."""
+
+
+class Tool(ToolOptions, kw_only=True, forbid_unknown_fields=True):
+    """A tool of the client's own."""
+
+    input_schema: dict[str, Any]
+    description: str | None = None
+    type: Literal["custom"] | None = None
+
+
+class AnthropicTool(ToolOptions, kw_only=True, forbid_unknown_fields=True):
+    """A tool of Anthropic's that the client runs; its schema is known."""
+
+    type: str
+    max_characters: int | None = None
+    """Of a text editor; for the client."""
 
 
 class AutoToolChoice(msgspec.Struct, tag_field="type", tag="auto", forbid_unknown_fields=True):
@@ -173,11 +250,17 @@ class ThinkingAdaptive(msgspec.Struct, tag_field="type", tag="adaptive", forbid_
     display: Display | None = None
 
 
+class ThinkingBetweenTools(msgspec.Struct, tag_field="type", tag="between_tools", forbid_unknown_fields=True):
+    """The model may think first, as with `adaptive`."""
+
+    display: Display | None = None
+
+
 class ThinkingDisabled(msgspec.Struct, tag_field="type", tag="disabled", forbid_unknown_fields=True):
     """The answer is to come without thinking."""
 
 
-Thinking = ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled
+Thinking = ThinkingEnabled | ThinkingAdaptive | ThinkingBetweenTools | ThinkingDisabled
 
 
 class JsonFormat(msgspec.Struct, tag_field="type", tag="json_schema", forbid_unknown_fields=True):
@@ -188,6 +271,8 @@ class JsonFormat(msgspec.Struct, tag_field="type", tag="json_schema", forbid_unk
 
 class OutputConfig(msgspec.Struct, forbid_unknown_fields=True):
     """Options of the answer."""
+
+    WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset({"task_budget"})
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JsonFormat | None = None
@@ -202,6 +287,7 @@ class WithoutEffect(msgspec.Struct, kw_only=True):
     billing_policy: Any = None
     cache_control: Any = None
     fallback_credit_token: Any = None
+    speed: Literal["standard", "fast"] | None = None
     user_profile_id: str | None = None
     workspace_id: str | None = None
 
@@ -212,20 +298,22 @@ class PromptRequest(WithoutEffect, kw_only=True, forbid_unknown_fields=True):
     model: Name
     """A served name."""
     messages: Annotated[list[Message], Meta(min_length=1, max_length=100_000), PER_TOKEN]
-    """Blocks text, image (of users and in tool_result), tool_use, tool_result (also `is_error`), thinking; a last
-    assistant turn is continued. Documents, search results, redacted thinking and the blocks of server tools are
-    refused."""
+    """Blocks text, image (of users and in tool_result), document with text, search_result, tool_use, tool_result (also
+    `is_error`), thinking; a last assistant turn is continued. Redacted thinking and the blocks of server tools are left
+    out; PDFs are refused."""
     system: Annotated[str | list[dict[str, Any]] | None, documented(str | list[TextBlock] | None, per_token=True)] = (
         None
     )
     """A string or text blocks."""
     tools: Annotated[list[dict[str, Any]] | None, documented(list[Tool] | None, per_token=True)] = None
-    """Custom tools. Server tools are refused by name."""
+    """Custom tools, and Anthropic's `bash`, `text_editor` and `memory`, which the client runs. The tools of Anthropic's
+    servers are left out."""
     tool_choice: ToolChoice | None = None
     """Auto, any, tool, none; `disable_parallel_tool_use`."""
     thinking: Thinking | None = None
     """Reasoning of a model that has it: enabled and adaptive turn it on through the chat template, disabled off,
-    `display: "omitted"` leaves the text out. The budget is told to the template; it cuts nothing."""
+    `display: "omitted"` leaves the text out. The budget is told to the template; it cuts nothing. Without effect for a
+    model that does not think."""
     output_config: OutputConfig | None = None
     """`format` json_schema, and `effort` where the template knows it (`"medium"` and `"high"` always)."""
     output_format: JsonFormat | None = None
@@ -234,7 +322,6 @@ class PromptRequest(WithoutEffect, kw_only=True, forbid_unknown_fields=True):
     """`clear_thinking_20251015` and `clear_tool_uses_20250919`; what they cleared is told in the answer."""
     # unsupported: see UNSUPPORTED
     mcp_servers: Any = UNSET
-    speed: Any = UNSET
     compaction: Any = UNSET
     fallbacks: Any = UNSET
     thread: Any = UNSET
@@ -243,6 +330,8 @@ class PromptRequest(WithoutEffect, kw_only=True, forbid_unknown_fields=True):
 class WithoutEffectInGeneration(PromptRequest, kw_only=True):
     """Taken without effect by /v1/messages, unknown to /v1/messages/count_tokens."""
 
+    container: Any = None
+    diagnostics: Any = None
     metadata: dict[str, Any] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
 
@@ -264,16 +353,11 @@ class MessagesRequest(WithoutEffectInGeneration, kw_only=True, forbid_unknown_fi
     timeout: Timeout | None = None
     """Seconds from the request's arrival in which it must be answered."""
     # unsupported: see UNSUPPORTED
-    container: Any = UNSET
-    diagnostics: Any = UNSET
     inference_geo: Any = UNSET
 
 
 UNSUPPORTED: dict[str, Unsupported] = {
     "mcp_servers": Unsupported(([],), "the server calls no tools by itself; call them where the answer asks for it"),
-    "speed": Unsupported(("standard",), "there is one speed"),
-    "container": Unsupported((), "there are no containers here"),
-    "diagnostics": Unsupported(({}, {"previous_message_id": None}), "nothing is kept of earlier requests"),
     "inference_geo": Unsupported(("global",), "the server stands in one place"),
     "compaction": Unsupported((), "compact with /v1/responses/compact, or ask for a summary"),
     "fallbacks": Unsupported(("default", []), "the model that is named answers, and no other"),
@@ -282,11 +366,7 @@ UNSUPPORTED: dict[str, Unsupported] = {
 """Field name → the values at which it may be given; null always may."""
 
 REFUSED_BLOCKS: dict[str, str] = {
-    "document": "the served models take text and images; give a document's text as a text block",
-    "search_result": "give what was found as a text block",
-    "redacted_thinking": "its content is known only to the server that wrote it; leave it out",
     "container_upload": "there are no containers here",
-    "tool_reference": "there is no tool search here",
 }
 """Type of a content block → why it is refused."""
 SERVER_BLOCKS = "the tools of Anthropic's servers, and what they bring, do not exist here"

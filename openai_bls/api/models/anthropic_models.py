@@ -30,6 +30,8 @@ class Query(msgspec.Struct):
     """Model before which the page ends."""
     lifecycle: list[Literal["active", "deprecated", "retired"]] | None = None
     """Every served model is `active`."""
+    beta: bool | None = None
+    """Of the SDK's beta client; changes nothing."""
 
 
 def asked_for(request: Request) -> bool:

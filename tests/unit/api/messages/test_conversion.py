@@ -56,26 +56,37 @@ HARMLESS: dict[str, Any] = {
     "cache_control": {"type": "ephemeral", "ttl": "5m"},
     "user_profile_id": "u",
     "workspace_id": "w",
+    "speed": "fast",
+    "container": "container_1",
+    "diagnostics": {"previous_message_id": "msg_1"},
 }
 HARMLESS_IN_A_TOOL: dict[str, Any] = {
     "type": "custom",
     "cache_control": {"type": "ephemeral"},
     "eager_input_streaming": True,
-    "defer_loading": False,
-    "allowed_callers": ["direct"],
+    "defer_loading": True,
+    "allowed_callers": ["direct", "code_execution_20250825"],
     "input_examples": [],
 }
 
 
+def plain(**fields: Any) -> ValidRequest:
+    """A request without what it says of the fields that were taken without effect."""
+    return msgspec.structs.replace(valid(**fields), ignored=(), thinking_params=())
+
+
 def test_what_changes_nothing() -> None:
-    found = valid(**HARMLESS)
-    assert set(found.ignored) == set(HARMLESS)
-    assert msgspec.structs.replace(found, ignored=()) == valid()
+    assert plain(**HARMLESS) == valid()
+    assert set(valid(**HARMLESS).ignored) == set(HARMLESS)
+    for name, value in HARMLESS.items():
+        assert valid(**{name: value}).ignored == (name,)
     optional = set(MessagesRequest.__struct_fields__) - {"model", "messages", "max_tokens"}
     request = decode(json.dumps({**body(), **dict.fromkeys(optional)}).encode(), MessagesRequest, IgnoredFields())
     assert {getattr(request, name) for name in optional} == {None}
     for more in (HARMLESS_IN_A_TOOL, {"type": None}):
-        assert valid(tools=[{**WEATHER, **more}]) == valid(tools=TOOLS)
+        assert plain(tools=[{**WEATHER, **more}]) == valid(tools=TOOLS)
+    noted = {f"tools[].{name}" for name in ("cache_control", "eager_input_streaming", "defer_loading")}
+    assert set(valid(tools=[{**WEATHER, **HARMLESS_IN_A_TOOL}]).ignored) == noted
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
@@ -130,7 +141,9 @@ def test_strict_tools_are_checked() -> None:
         (None, True, {}),
         (ENABLED, True, {**ON, "thinking_budget": 1024}),
         ({"type": "adaptive"}, True, ON),
+        ({"type": "between_tools"}, True, ON),
         ({"type": "adaptive"}, False, {}),
+        (ENABLED, False, {}),
         ({"type": "disabled"}, True, OFF),
         ({"type": "disabled"}, False, OFF),
     ],
@@ -185,18 +198,18 @@ def test_effort(effort: str | None) -> None:
             {"tools": TOOLS, "tool_choice": {"type": "none", "disable_parallel_tool_use": True}},
             "tool_choice.disable_parallel_tool_use",
         ),
-        ({"thinking": ENABLED, "max_tokens": 2000, "thinks": False}, "thinking"),
         ({"thinking": ENABLED, "max_tokens": 1024}, "thinking.budget_tokens"),
+        ({"thinking": ENABLED, "max_tokens": 1024, "thinks": False}, "thinking.budget_tokens"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1023}}, "thinking.budget_tokens"),
         ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
-        ({"thinking": {"type": "between_tools"}}, "thinking.type"),
+        ({"thinking": {"type": "always"}}, "thinking.type"),
         ({"thinking": {"type": "disabled", "budget_tokens": 1024}}, "thinking.budget_tokens"),
         ({"thinking": {"type": "adaptive", "display": "full"}}, "thinking.display"),
         ({"output_config": {"format": FORMAT}, "output_format": FORMAT}, "output_format"),
         ({"output_format": {"type": "json_object"}}, "output_format.type"),
         ({"output_format": {"type": "json_schema"}}, "output_format.schema"),
         ({"output_config": {"effort": "none"}}, "output_config.effort"),
-        ({"output_config": {"task_budget": {}}}, "output_config.task_budget"),
+        ({"output_config": {"verbosity": "low"}}, "output_config.verbosity"),
         ({"system": 7}, "system"),
     ],
 )
@@ -207,18 +220,97 @@ def test_what_is_refused(fields: dict[str, Any], place: str) -> None:
 @pytest.mark.parametrize(
     ("tool", "place"),
     [
-        ({"type": "web_search_20250305", "name": "web_search"}, ""),
-        ({"type": "bash_20250124", "name": "bash"}, ""),
-        ({"type": {}, "name": "x"}, ""),
+        ({"type": "web_search", "name": "web_search"}, ""),
+        ({"type": "x" * 1000, "name": "x"}, ""),
+        ({"type": {}, "name": "x"}, ".type"),
+        ({"type": "bash_20250124"}, ".name"),
+        ({"type": "bash_20250124", "name": "bash", "max_uses": 5}, ".max_uses"),
         ({"name": "x"}, ".input_schema"),
         ({**WEATHER, "input_schema": []}, ".input_schema"),
         ({**WEATHER, "parameters": {}}, ".parameters"),
-        ({**WEATHER, "defer_loading": True}, ".defer_loading"),
-        ({**WEATHER, "allowed_callers": ["code_execution_20250825"]}, ".allowed_callers.0"),
-        ({**WEATHER, "input_examples": [{}]}, ".input_examples"),
+        ({**WEATHER, "defer_loading": 1}, ".defer_loading"),
+        ({**WEATHER, "allowed_callers": [1]}, ".allowed_callers.0"),
+        ({**WEATHER, "input_examples": ["x"]}, ".input_examples.0"),
         ({**WEATHER, "name": "with space"}, ".name"),
         ({**WEATHER, "name": ""}, ".name"),
     ],
 )
 def test_tools_that_are_refused(tool: dict[str, Any], place: str) -> None:
     assert field_at_fault(tools=[tool]) == f"tools.0{place}"
+
+
+# --- Anthropic's own tools ---
+
+LEFT_OUT = (
+    "web_search_20250305",
+    "web_fetch_20260209",
+    "code_execution_20250825",
+    "tool_search_tool_regex_20251119",
+    "tool_search_tool_bm25",
+    "computer_20251124",
+    "advisor_20260301",
+)
+
+
+def named(kind: str) -> dict[str, Any]:
+    return {"type": kind, "name": kind.rpartition("_")[0], "cache_control": None, "max_uses": 5}
+
+
+@pytest.mark.parametrize("kind", LEFT_OUT)
+def test_tools_of_anthropics_servers_are_left_out_and_named(kind: str) -> None:
+    server = named(kind)
+    request = valid(tools=[server, WEATHER], tool_choice={"type": "any"})
+    assert request.ignored == (f"tools[{kind}]",)
+    assert request.tools is not None
+    assert request.tools.offered == OFFERED
+    for choice in (None, {"type": "auto"}, {"type": "none"}):
+        assert valid(tools=[server], tool_choice=choice).tools is None
+    forced = {"type": "tool", "name": server["name"]}
+    assert field_at_fault(tools=[server, WEATHER], tool_choice=forced) == "tool_choice.name"
+    assert field_at_fault(tools=[server], tool_choice=forced) == "tool_choice.name"
+    assert field_at_fault(tools=[server], tool_choice={"type": "any"}) == "tool_choice"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "commands"),
+    [
+        ("bash_20250124", "bash", None),
+        ("text_editor_20250124", "str_replace_editor", {"view", "create", "str_replace", "insert", "undo_edit"}),
+        ("text_editor_20250728", "str_replace_based_edit_tool", {"view", "create", "str_replace", "insert"}),
+        ("memory_20250818", "memory", {"view", "create", "str_replace", "insert", "delete", "rename"}),
+    ],
+)
+def test_tools_that_the_client_runs_are_functions(kind: str, name: str, commands: set[str] | None) -> None:
+    tool = {"type": kind, "name": name, "cache_control": {"type": "ephemeral"}}
+    request = valid(tools=[tool], tool_choice={"type": "tool", "name": name})
+    assert request.tools is not None
+    (function,) = (offered["function"] for offered in request.tools.offered)
+    assert function["name"] == name
+    assert function["description"]
+    command = function["parameters"]["properties"]["command"]
+    assert (set(command["enum"]) if commands else None) == commands
+
+
+def test_a_tool_that_only_others_may_call_is_left_out() -> None:
+    tool = {**WEATHER, "name": "inner", "allowed_callers": ["code_execution_20250825"]}
+    request = valid(tools=[tool, WEATHER])
+    assert request.tools is not None
+    assert request.tools.offered == OFFERED
+    assert request.ignored == ("tools[].allowed_callers",)
+    assert field_at_fault(tools=[tool], tool_choice={"type": "tool", "name": "inner"}) == "tool_choice.name"
+
+
+@pytest.mark.parametrize("description", [None, "The weather in a city"])
+def test_examples_of_inputs_are_told_to_the_model(description: str | None) -> None:
+    tool = {**WEATHER, "description": description, "input_examples": [{"city": "Köln"}, {"city": "Ulm"}]}
+    tools = valid(tools=[tool]).tools
+    assert tools is not None
+    told = tools.offered[0]["function"]["description"]
+    assert told.startswith(description or "Examples")
+    assert told.endswith('{"city":"Köln"}\n{"city":"Ulm"}')
+
+
+def test_thinking_without_effect_is_named_where_the_model_does_not_think() -> None:
+    request = valid(thinking=ENABLED, max_tokens=2000, output_config={"effort": "low", "task_budget": {"total": 1}})
+    assert request.thinking_params == ("output_config.effort", "thinking")
+    assert request.ignored == ("output_config.task_budget",)

@@ -102,10 +102,6 @@ def test_preprocessings_refusal(path: str, fields: dict[str, Any]) -> None:
 
 @PATHS
 def test_what_the_model_cannot_do(path: str, fields: dict[str, Any]) -> None:
-    thinking = {"type": "enabled", "budget_tokens": 1024}
-    result = asked(Bench(), path, {**fields, "thinking": thinking})
-    assert result.status == 400
-    assert error_of(result)["message"].startswith("thinking: ")
     engine = engine_info(supported=("temperature",), grammar_backend="")
     forced = {**fields, "tools": [WEATHER], "tool_choice": {"type": "any"}}
     result = asked(Bench(engine), path, forced)

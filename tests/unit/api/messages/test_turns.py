@@ -8,7 +8,7 @@ import pytest
 from openai_bls.api.messages.turns import call_id_of, tool_use_id
 from openai_bls.output.tool_parsers.families.mistral import short_call_id
 from openai_bls.output.tool_parsers.parser import new_call_id
-from tests.unit.api.messages.messages_support import USER, field_at_fault, prompt_of
+from tests.unit.api.messages.messages_support import USER, converted, field_at_fault, prompt_of
 
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Köln"}}
 RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}
@@ -26,6 +26,10 @@ def user(*blocks: dict[str, Any]) -> dict[str, Any]:
 
 def assistant(*blocks: dict[str, Any]) -> dict[str, Any]:
     return {"role": "assistant", "content": list(blocks)}
+
+
+def document(value: str, **more: Any) -> dict[str, Any]:
+    return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": value}, **more}
 
 
 def seen(messages: list[Any], **fields: Any) -> list[dict[str, Any]]:
@@ -109,6 +113,99 @@ def test_system(system: Any) -> None:
     assert seen([USER], system=system) == [{"role": "system", "content": "Be brief."}] * bool(system) + [USER]
 
 
+BILLING = text("x-anthropic-billing-header: cc_version=2.1.197; cch=3f1ab;")
+
+
+@pytest.mark.parametrize(
+    ("system", "shown"),
+    [
+        ([BILLING, text("Be brief."), text("Be kind.")], "Be brief.\nBe kind."),
+        ([BILLING], None),
+        ([text("Mind x-anthropic-billing-header: it")], "Mind x-anthropic-billing-header: it"),
+    ],
+)
+def test_a_block_that_is_new_with_each_request_is_left_out(system: list[Any], shown: str | None) -> None:
+    expected = [] if shown is None else [{"role": "system", "content": shown}]
+    answer = {"role": "assistant", "content": "yes?"}
+    assert seen([USER], system=system) == [*expected, USER]
+    assert seen([USER, answer, {"role": "system", "content": system}, USER]) == [USER, answer, *expected, USER]
+
+
+def test_system_messages_for_one_turn() -> None:
+    reminder = {"role": "system", "content": "Mind the gap.", "clear_at": "next_user_message"}
+    shown = {"role": "system", "content": "Mind the gap."}
+    answer = {"role": "assistant", "content": "yes?"}
+    assert seen([USER, reminder]) == [USER, shown]
+    assert seen([USER, reminder, answer, USER]) == [USER, answer, USER]
+    assert seen([USER, {**reminder, "clear_at": "never"}, answer, USER]) == [USER, shown, answer, USER]
+
+
+@pytest.mark.parametrize(
+    ("block", "content"),
+    [
+        (document("abc"), "Document:\nabc"),
+        (document("abc", title="T", context="C", citations={"enabled": False}), "Document: T\nContext: C\nabc"),
+        ({"type": "document", "source": {"type": "content", "content": "abc"}}, "Document:\nabc"),
+        (
+            {"type": "document", "title": None, "source": {"type": "content", "content": [text("a"), text("b")]}},
+            "Document:\na\nb",
+        ),
+        (
+            {"type": "search_result", "title": "T", "source": "https://a", "content": [text("a"), text("b")]},
+            "Search result: T\nSource: https://a\na\nb",
+        ),
+    ],
+)
+def test_documents_are_text(block: dict[str, Any], content: str) -> None:
+    assert seen([user(text("Look:"), block)]) == [{"role": "user", "content": f"Look:\n{content}"}]
+    result = {**RESULT, "content": [block]}
+    assert seen([USER, assistant(CALL), user(result)])[2]["content"] == content
+
+
+def test_references_to_tools_are_text() -> None:
+    result = {**RESULT, "content": [{"type": "tool_reference", "tool_name": "get_weather"}]}
+    assert seen([USER, assistant(CALL), user(result)])[2]["content"] == "Tool: get_weather"
+
+
+def test_images_of_documents_keep_their_places() -> None:
+    image = {"type": "image", "source": {"type": "url", "url": "https://a/b.png"}}
+    inner = {"type": "document", "source": {"type": "content", "content": [text("a"), image]}}
+    request = converted(messages=[user(inner, image)]).valid
+    assert [image.param for image in request.images] == [
+        "messages.0.content.0.source.content.1",
+        "messages.0.content.1",
+    ]
+
+
+OF_SERVERS: list[tuple[Any, dict[str, Any]]] = [
+    (assistant, {"type": "redacted_thinking", "data": "x"}),
+    (assistant, {"type": "server_tool_use", "id": "x", "name": "web_search", "input": {}}),
+    (assistant, {"type": "web_search_tool_result", "tool_use_id": "x", "content": []}),
+    (assistant, {"type": "mcp_tool_use", "id": "x", "name": "y", "server_name": "z", "input": {}}),
+    (user, {"type": "code_execution_tool_result", "tool_use_id": "x", "content": {}}),
+]
+
+
+@pytest.mark.parametrize(("turn", "block"), OF_SERVERS)
+def test_what_anthropics_servers_wrote_is_left_out_and_named(turn: Any, block: dict[str, Any]) -> None:
+    messages = [USER, turn(text("a"), block), USER]
+    assert seen(messages) == seen([USER, turn(text("a")), USER])
+    assert converted(messages=messages).valid.ignored == (f"messages[].content[{block['type']}]",)
+    # With nothing beside it.
+    converted(messages=[USER, turn(block), USER])
+
+
+def test_fields_without_effect_in_blocks() -> None:
+    blocks = user(text("a", citations=[{"type": "char_location"}], cache_control={"type": "ephemeral"}, id="b_1"))
+    request = converted(messages=[{**blocks, "id": "msg_1"}]).valid
+    assert set(request.ignored) == {
+        "messages[].id",
+        "messages[].content[].id",
+        "messages[].content[].citations",
+        "messages[].content[].cache_control",
+    }
+
+
 def test_prefill() -> None:
     prompt = prompt_of(messages=[USER, assistant(text("The "), text("answer"))])
     assert prompt.messages == [USER, {"role": "assistant", "content": "The answer"}]
@@ -136,7 +233,8 @@ def test_arguments_survive_to_the_last_digit() -> None:
         ),
         ([USER], {"system": [{"type": "image"}]}, "system.0"),
         ([USER], {"system": [text("a"), {"type": "text"}]}, "system.1.text"),
-        ([USER, user(text("a"), {"type": "document", "source": {}})], {}, "messages.1.content.1"),
+        ([USER, user(text("a"), {"type": "document", "source": {}})], {}, "messages.1.content.1.source.type"),
+        ([{**USER, "clear_at": "never"}], {}, "messages.0.clear_at"),
         ([{"role": "system", "content": [RESULT]}, USER], {}, "messages.0.content.0"),
         ([{"role": "user", "content": ""}], {}, "messages.0.content"),
         ([USER, assistant(), USER], {}, "messages.1.content"),
@@ -152,23 +250,36 @@ def test_what_cannot_be_gone_on_from_and_what_is_no_turn(messages: list[Any], fi
 @pytest.mark.parametrize(
     ("turn", "block", "place"),
     [
-        *((user, {"type": kind}, "") for kind in ("document", "search_result", "container_upload", "x" * 10_000)),
+        *((user, {"type": kind}, "") for kind in ("container_upload", "compaction", "x" * 10_000)),
+        *((user, {"type": "document", "source": {"type": kind}}, ".source") for kind in ("base64", "url", "file")),
+        (user, {"type": "document"}, ".source"),
+        (user, {"type": "document", "source": 7}, ".source"),
+        (user, document("x", citations={"enabled": True}), ".citations.enabled"),
+        (
+            user,
+            {"type": "document", "source": {"type": "text", "media_type": "text/html", "data": "x"}},
+            ".source.media_type",
+        ),
+        (user, {"type": "document", "source": {"type": "content", "content": [RESULT]}}, ".source.content.0"),
+        (assistant, document("x"), ""),
+        (user, {"type": "search_result", "title": "t", "source": "s"}, ".content"),
+        (user, {"type": "search_result", "title": "t", "source": "s", "content": [{"type": "image"}]}, ".content.0"),
+        (user, {**RESULT, "content": [{"type": "server_tool_use"}]}, ".content.0"),
+        (user, {"type": "tool_reference", "tool_name": "x"}, ""),
         (user, CALL, ""),
         (user, THOUGHT, ""),
         (user, {"type": "image"}, ".source"),
         (user, {**RESULT, "content": [{"type": "image", "source": {"type": "path"}}]}, ".content.0.source.type"),
         (assistant, {"type": "image", "source": {"type": "url", "url": "https://a/b"}}, ""),
         (user, {**RESULT, "content": [RESULT]}, ".content.0"),
-        (user, {**RESULT, "content": [{"type": "tool_reference"}]}, ".content.0"),
+        (user, {**RESULT, "content": [{"type": "tool_reference"}]}, ".content.0.tool_name"),
         (user, {}, ".type"),
         (user, {"type": 7}, ".type"),
         (user, {"type": "text"}, ".text"),
         (user, text("a", what=1), ".what"),
         (user, {"type": "text", "text": 7}, ".text"),
-        (user, text("a", citations=[{}]), ".citations"),
+        (user, text("a", citations="x"), ".citations"),
         (assistant, RESULT, ""),
-        (assistant, {"type": "redacted_thinking", "data": "x"}, ""),
-        (assistant, {"type": "server_tool_use", "id": "x", "name": "web_search"}, ""),
         (assistant, {**CALL, "input": "x"}, ".input"),
         (assistant, {**CALL, "id": ""}, ".id"),
         (assistant, {**CALL, "caller": {"type": "code_execution_20250825"}}, ".caller"),
