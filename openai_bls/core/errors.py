@@ -5,7 +5,8 @@
     Exception
     └── ApiError                 carries the HTTP status and OpenAI's type, param and code
         ├── InvalidRequestError  400  the request cannot be honoured as it stands
-        │   └── TooLargeError    413  it has more bytes than the server reads
+        │   ├── TooLargeError    413  it has more bytes than the server reads
+        │   └── ContextLengthError    the prompt leaves no room for an answer in the model's context
         ├── ModelNotFoundError   404  `model` names nothing that is served here
         ├── NotFoundError        404  no such endpoint
         ├── AuthenticationError  401  a missing or wrong API key
@@ -90,6 +91,29 @@ class TooLargeError(InvalidRequestError):
 
     def __init__(self, limit: int, setting: str = "max_request_bytes") -> None:
         super().__init__(f"The request is larger than {limit} bytes ({setting}).")
+
+
+class ContextLengthError(InvalidRequestError):
+    """400: the prompt leaves no room for an answer in the model's context.
+
+    Args:
+        message: text for the client; None is the sentence with the numbers.
+        prompt_tokens: tokens of the prompt; None if it was refused before it was tokenized.
+        max_model_len: most tokens of prompt and answer together.
+        param: the request field with the prompt.
+    """
+
+    default_code = "context_length_exceeded"
+
+    def __init__(self, message: str | None, *, prompt_tokens: int | None, max_model_len: int, param: str) -> None:
+        if message is None:
+            message = (
+                f"This model's maximum context length is {max_model_len} tokens, and the prompt has {prompt_tokens}, "
+                "which leaves no room for an answer. Shorten the prompt."
+            )
+        super().__init__(message, param=param)
+        self.prompt_tokens = prompt_tokens
+        self.max_model_len = max_model_len
 
 
 class AuthenticationError(ApiError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
@@ -232,7 +231,8 @@ class Service:
         deadline = context.deadline(request.timeout, began_at)
         admission = self.admission(target.model)
         # Before anything is done for it.
-        most = math.inf if request.max_tokens is None else request.max_tokens
+        room = target.model.info.max_model_len
+        most = room if request.max_tokens is None else min(request.max_tokens, room)
         admission.check(context.key, deadline, max_tokens=most, priority=request.priority)
         with self.enter(context, began_at) as life:
 

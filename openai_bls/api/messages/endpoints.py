@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,10 +24,10 @@ from openai_bls.api.http.handlers import Api, JsonResponse
 from openai_bls.api.messages.answers import ErrorAnswer, MessageAnswer, MessageEvent, TokenCount
 from openai_bls.api.messages.context_edits import Edited, edited
 from openai_bls.api.messages.conversion import Converted, convert, decode
-from openai_bls.api.messages.errors import OVERLOADED, error_body
+from openai_bls.api.messages.errors import OVERLOADED, error_body, too_long
 from openai_bls.api.messages.schema import UNSUPPORTED, Message, MessagesRequest, PromptRequest
 from openai_bls.api.messages.writers import MAX_SILENCE_S, PING, StreamedMessage, WholeMessage
-from openai_bls.core.errors import ApiError, OverloadedError
+from openai_bls.core.errors import ApiError, ContextLengthError, OverloadedError
 from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.lifecycle.context import RequestContext
 
@@ -86,6 +88,23 @@ async def _edited(api: Api, context: RequestContext, given: PromptRequest, conve
     )
 
 
+@asynccontextmanager
+async def _lengths_told(
+    api: Api, context: RequestContext, body: MessagesRequest, valid: ValidRequest
+) -> AsyncIterator[None]:
+    """Errors of length, raised inside, in Anthropic's words, with the numbers.
+
+    A text that is too long for certain has been refused without being tokenized; it is now.
+    """
+    try:
+        yield
+    except ContextLengthError as error:
+        tokens = error.prompt_tokens
+        if tokens is None:
+            tokens = await count_prompt_tokens(api.service, context, valid)
+        raise too_long(tokens, error.max_model_len, body.max_tokens) from None
+
+
 async def _create(api: Api, request: Request, context: RequestContext) -> Response:
     body, converted = await _parsed(api, request, context, MessagesRequest)
     valid, applied, _ = await unless_disconnected(request, _edited(api, context, body, converted))
@@ -94,12 +113,17 @@ async def _create(api: Api, request: Request, context: RequestContext) -> Respon
         "applied_edits": None if body.context_management is None else applied,
     }
     if not valid.stream:
-        completing = api.service.complete(context, valid, lambda _: WholeMessage(body.model, **options))
-        return await api.answered(request, context, completing)
+
+        async def completed() -> dict[str, Any]:
+            async with _lengths_told(api, context, body, valid):
+                return await api.service.complete(context, valid, lambda _: WholeMessage(body.model, **options))
+
+        return await api.answered(request, context, completed())
     stream = api.event_stream(MAX_SILENCE_S, ending=b"", keep_alive=PING)
-    generation, writer = await api.service.prepare(
-        context, valid, lambda _: StreamedMessage(stream, body.model, **options)
-    )
+    async with _lengths_told(api, context, body, valid):
+        generation, writer = await api.service.prepare(
+            context, valid, lambda _: StreamedMessage(stream, body.model, **options)
+        )
     generation.start(lambda: writer.open(generation.usage))
     return await api.streamed(request, context, stream, generation, _answer_error)
 
@@ -122,8 +146,9 @@ async def _render(api: Api, request: Request, context: RequestContext) -> Respon
     body, converted = await _parsed(api, request, context, MessagesRequest)
 
     async def rendered() -> GenerateRequest:
-        edited = await _edited(api, context, body, converted)
-        return await rendered_one(api.service, context, edited.valid)
+        valid, _, _ = await _edited(api, context, body, converted)
+        async with _lengths_told(api, context, body, valid):
+            return await rendered_one(api.service, context, valid)
 
     return await api.answered(request, context, rendered())
 

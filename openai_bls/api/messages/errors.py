@@ -10,7 +10,7 @@ from typing import Any
 
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.faults import Fault, Tell
-from openai_bls.core.errors import ApiError, AuthenticationError, InvalidRequestError
+from openai_bls.core.errors import ApiError, AuthenticationError, ContextLengthError, InvalidRequestError
 
 OVERLOADED = 529
 """Anthropic's status for what is 503 elsewhere; its SDKs make an `OverloadedError` of it."""
@@ -38,6 +38,10 @@ _TOOL_FIELD = re.compile(r"^(?P<tool>tools\.\d+)\.function\b(?P<parameters>\.par
 _NO_EFFORT = (
     '\'output_config.effort\': this model has no levels of effort; the field may be left out, or be "medium" or "high".'
 )
+
+_TOO_LONG = "prompt is too long"
+_LENGTH_SENTENCES = (_TOO_LONG, "input length and")
+_LENGTH_CODES = (ContextLengthError.default_code, "string_above_max_length")
 
 _FAULTS = {"unknown": "Extra inputs are not permitted", "missing": "Field required"}
 
@@ -75,8 +79,34 @@ def fault_at(where: str) -> Tell:
     return lambda what: fault(what.below(where))
 
 
+def too_long(prompt_tokens: int, max_model_len: int, max_tokens: int) -> InvalidRequestError:
+    """The refusal of a prompt that leaves no room for an answer, in Anthropic's words: clients act by them.
+
+    Args:
+        prompt_tokens: tokens of the prompt.
+        max_model_len: most tokens of prompt and answer together.
+        max_tokens: most tokens of the answer that the request allows.
+    """
+    if prompt_tokens > max_model_len:
+        message = f"{_TOO_LONG}: {prompt_tokens} tokens > {max_model_len} maximum"
+    else:
+        message = (
+            f"input length and `max_tokens` exceed context limit: {prompt_tokens} + {max_tokens} > {max_model_len}, "
+            "decrease input length or `max_tokens` and try again"
+        )
+    return InvalidRequestError(message, param="messages", code=ContextLengthError.default_code)
+
+
 def _message(error: ApiError) -> str:
     """The error's message with the field at fault under its name in this API."""
+    message = _named(error)
+    if error.code in _LENGTH_CODES and not message.startswith(_LENGTH_SENTENCES):
+        # The number of tokens is not known where the text has too many bytes, or too many parts.
+        return f"{_TOO_LONG}: {message}"
+    return message
+
+
+def _named(error: ApiError) -> str:
     if isinstance(error, AuthenticationError):
         return "Incorrect or missing API key: send it in the header 'x-api-key'."
     param = error.param

@@ -11,7 +11,12 @@ import msgspec
 
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, PromptRequest, PromptResult, TokenDelta
-from openai_bls.core.errors import InvalidRequestError, ModelNotFoundError, UnsupportedByModelError
+from openai_bls.core.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    UnsupportedByModelError,
+)
 from openai_bls.output.detect import ModelFormats
 from openai_bls.output.detokenizer.factory import DetokenizerFactory
 from openai_bls.pipeline.task_models.registry import TaskModel, TaskModels, unusable, wrong_endpoint
@@ -139,6 +144,9 @@ class ServedModel:
         result = await self.prompts.prepare(msgspec.structs.replace(request, max_prompt_tokens=limit))
         if result.error is not None and result.unsupported:
             raise UnsupportedByModelError(result.error)
+        if result.error is not None and result.code == ContextLengthError.default_code and limit is not None:
+            where = param or result.param or "prompt"
+            raise ContextLengthError(result.error, prompt_tokens=None, max_model_len=limit, param=where)
         if result.error is not None:
             raise InvalidRequestError(result.error, param=param or result.param, code=result.code)
         return result

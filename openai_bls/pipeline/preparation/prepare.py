@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from openai_bls.core.engine_types import GenerationRequest, Grammar, PromptResult, SamplingParams
-from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.errors import ContextLengthError, InvalidRequestError
 from openai_bls.core.media import Image, MediaPrompt
 from openai_bls.core.request import ToolUse, ValidRequest
 from openai_bls.core.settings import OpenAiBlsSettings
@@ -214,25 +214,18 @@ def check_token_ids(prompts: list[list[int]], model: ServedModel, param: str) ->
 
 
 def check_length(request: ValidRequest, model: ServedModel, prompt: list[int]) -> None:
-    """Refuse a prompt that, with its output, exceeds the model's context length.
+    """Refuse a prompt that leaves no room for an answer in the model's context.
 
     Raises:
-        InvalidRequestError: it does, or it is empty.
+        InvalidRequestError: it is empty, or does not.
     """
     param = "messages" if request.chat else "prompt"
     if not prompt:
         raise InvalidRequestError(f"'{param}' gives an empty prompt.", param=param)
     limit = model.info.max_model_len
     # At least one token must have room, unless none is wanted.
-    wanted = len(prompt) + (1 if request.max_tokens is None else request.max_tokens)
-    if wanted > limit:
-        tail = f" and {request.max_tokens} of output" if request.max_tokens else ""
-        raise InvalidRequestError(
-            f"This model's maximum context length is {limit} tokens; the request has "
-            f"{len(prompt)} of prompt{tail}. Shorten the prompt or ask for less output.",
-            param=param,
-            code="context_length_exceeded",
-        )
+    if len(prompt) + (request.max_tokens != 0) > limit:
+        raise ContextLengthError(None, prompt_tokens=len(prompt), max_model_len=limit, param=param)
 
 
 def prompt_tail(request: ValidRequest, model: ServedModel, prompt: list[int]) -> str:
@@ -346,10 +339,10 @@ def generation_request(
     stop_token_ids = dict.fromkeys(request.stop_token_ids)
     if not request.ignore_eos:
         stop_token_ids.update(dict.fromkeys(info.eos_token_ids))
-    max_tokens = request.max_tokens
-    if max_tokens is None:
-        room = info.max_model_len - len(prompt)
-        max_tokens = min(room, request.default_max_tokens or room)
+    # An upper bound: the answer ends where the context does.
+    room = info.max_model_len - len(prompt)
+    wanted = request.default_max_tokens or room if request.max_tokens is None else request.max_tokens
+    max_tokens = min(room, wanted)
     logprobs = request.logprobs
     if logprobs is None and request.candidates > request.n:
         # By which the best are found.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ import pytest
 from openai_bls.api.http.handlers import Api
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.messages.writers import MAX_SILENCE_S, PING
-from openai_bls.core.engine_types import PromptResult
+from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import InvalidRequestError, OverloadedError
 from tests.unit.api.connections import connected
 from tests.unit.api.http_support import application, asked, given_up
@@ -176,6 +177,60 @@ def test_an_error_in_the_middle_of_a_stream() -> None:
     assert result.status == 200
     assert events_of(result)[-1] == {"type": "error", "error": {"type": "api_error", "message": "no memory"}}
     assert [e["type"] for e in events_of(result)].count("message_stop") == 0
+
+
+# --- lengths ---
+
+# As Claude Code reads them.
+TOO_LONG = re.compile(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)", re.IGNORECASE)
+NO_ROOM = re.compile(r"input length and `max_tokens` exceed context limit: (\d+) \+ (\d+) > (\d+)")
+
+
+@pytest.mark.parametrize("path", [MESSAGES, f"{MESSAGES}/render"])
+@BOTH
+@pytest.mark.parametrize(
+    ("limit", "pattern", "numbers"), [(1, TOO_LONG, (2, 1)), (2, NO_ROOM, (2, 50, 2)), (3, None, ())]
+)
+def test_errors_of_length(
+    path: str, fields: dict[str, Any], limit: int, pattern: re.Pattern[str] | None, numbers: tuple[int, ...]
+) -> None:
+    bench = Bench(engine_info(max_model_len=limit))
+    result = asked(bench, path, fields, lambda: bench.engine.requests and bench.engine.deliver(0, "x", "length"))
+    if pattern is None:
+        assert result.status == 200
+        return
+    assert (result.status, error_of(result)["type"]) == (400, "invalid_request_error")
+    found = pattern.match(error_of(result)["message"])
+    assert found is not None
+    assert tuple(map(int, found.groups())) == numbers
+    assert bench.engine.requests == []
+
+
+@BOTH
+def test_a_prompt_that_was_refused_untokenized_is_counted(fields: dict[str, Any]) -> None:
+    bench = Bench(engine_info(max_model_len=1000))
+    prepare = bench.prompts.prepare
+
+    async def refuse(request: PromptRequest) -> PromptResult:
+        if request.max_prompt_tokens is not None:
+            return PromptResult(error="too many", param="messages", code="context_length_exceeded")
+        result = await prepare(request)
+        return PromptResult([[1] * 2000], result.bad_words)
+
+    bench.prompts.prepare = refuse  # type: ignore[method-assign]
+    result = asked(bench, MESSAGES, fields)
+    assert result.status == 400
+    assert error_of(result)["message"] == "prompt is too long: 2000 tokens > 1000 maximum"
+
+
+@BOTH
+@pytest.mark.parametrize("code", ["context_length_exceeded", "string_above_max_length"])
+def test_a_prompt_whose_tokens_nobody_counts(fields: dict[str, Any], code: str) -> None:
+    bench = Bench()
+    bench.prompts.result = PromptResult(error="The prompt has 9 bytes.", param="messages", code=code)
+    result = asked(bench, MESSAGES, fields)
+    assert result.status == 400
+    assert error_of(result)["message"].startswith("prompt is too long: ")
 
 
 # --- counting ---
