@@ -472,7 +472,8 @@ App = Callable[..., Awaitable[None]]
 async def ask(
     app: App, method: str, path: str, body: bytes | dict[str, Any] = b"", headers: Sequence[tuple[str, str]] = ()
 ) -> Answered:
-    """One request to an ASGI application, in process."""
+    """One request to an ASGI application, in process; the path may have a query."""
+    path, _, query = path.partition("?")
     payload = body if isinstance(body, bytes) else json.dumps(body).encode()
     messages = [{"type": "http.request", "body": payload, "more_body": False}]
     parts: list[MutableMapping[str, Any]] = []
@@ -495,7 +496,7 @@ async def ask(
         "raw_path": path.encode(),
         "root_path": "",
         "scheme": "http",
-        "query_string": b"",
+        "query_string": query.encode(),
         "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers],
         "server": ("127.0.0.1", 80),
         "client": ("127.0.0.1", 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -149,6 +150,17 @@ def test_anthropic(found: Find, reference: Reference) -> None:
     assert result["structured"]["topic"] in ("computers", "cooking")
     not_found = {"class": "NotFoundError", "status": 404, "type": "not_found_error", "request_id": True}
     bad = {"class": "BadRequestError", "status": 400, "type": "invalid_request_error", "request_id": True}
+    too_long = re.fullmatch(
+        r"prompt is too long: (\d+) tokens > (\d+) maximum", result["errors"]["too_long"].pop("message")
+    )
+    assert too_long is not None
+    assert int(too_long[1]) > 20_000
+    assert {"demo", "openai_bls"} <= set(result["models"])
+    edited = result["edited"]
+    (applied,) = edited["whole"]["applied_edits"]
+    assert edited["streamed"] == edited["whole"]
+    assert (applied["type"], applied["cleared_tool_uses"]) == ("clear_tool_uses_20250919", 1)
+    assert edited["original"] - edited["tokens"] == applied["cleared_input_tokens"] > 0
     assert result["errors"] == {
         "unknown_model": not_found, "unknown_model_streamed": not_found, "image": bad, "too_long": bad,
     }  # fmt: skip

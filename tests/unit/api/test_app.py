@@ -74,6 +74,10 @@ def test_models() -> None:
         **{"first_id": "tiny", "last_id": "openai_bls", "has_more": False},
     }
     assert one("GET", "/v1/models/tiny", headers=for_anthropic).json() == page["data"][0]
+    # As the SDK's beta client asks.
+    for query in ("beta=true", "beta=true&limit=20"):
+        assert one("GET", f"/v1/models?{query}", headers=for_anthropic).json() == page
+    assert one("GET", "/v1/models/tiny?beta=true", headers=for_anthropic).json() == page["data"][0]
     unknown = one("GET", "/v1/models/org/other", headers=for_anthropic)
     assert (unknown.status, unknown.json()["type"], unknown.json()["error"]["type"]) == (
         404,

@@ -168,7 +168,7 @@ def errors(client: anthropic.Anthropic) -> dict[str, Any]:
         "unknown_model": {"model": "claude"},
         "unknown_model_streamed": {"model": "claude", "stream": True},
         "image": {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
-        "too_long": {"max_tokens": 10**6},
+        "too_long": {"messages": [{"role": "user", "content": "word " * 20_000}]},
     }
     found: dict[str, Any] = {}
     for name, fields in bad.items():
@@ -184,7 +184,30 @@ def errors(client: anthropic.Anthropic) -> dict[str, Any]:
                 "type": body["error"]["type"],
                 "request_id": error.request_id == body["request_id"],
             }
+            if name == "too_long":
+                found[name]["message"] = body["error"]["message"]
     return found
+
+
+def edited(client: anthropic.Anthropic) -> dict[str, Any]:
+    """Answers to a conversation of which the server clears a tool's result, by the beta client."""
+    call = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Paris"}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny " * 30}
+    turns: Any = [*PARIS, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    none, trigger = {"type": "tool_uses", "value": 0}, {"type": "tool_uses", "value": 0}
+    edit = {"type": "clear_tool_uses_20250919", "trigger": trigger, "keep": none}
+    options: Any = {"model": MODEL, "messages": turns, "tools": [WEATHER]}
+    options["context_management"] = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}, edit]}
+    whole = client.beta.messages.create(max_tokens=5, **options)
+    with client.beta.messages.stream(max_tokens=5, **options) as events:
+        streamed = events.get_final_message()
+    counted = client.beta.messages.count_tokens(**options)
+    return {
+        "whole": whole.context_management.to_dict() if whole.context_management else None,
+        "streamed": streamed.context_management.to_dict() if streamed.context_management else None,
+        "tokens": counted.input_tokens,
+        "original": counted.context_management.original_input_tokens if counted.context_management else None,
+    }
 
 
 def main(base_url: str) -> None:
@@ -205,6 +228,8 @@ def main(base_url: str) -> None:
             "structured": structured(client),
             "count_tokens": count_tokens(client),
             "errors": errors(client),
+            "edited": edited(client),
+            "models": [model.id for model in client.beta.models.list()],
         }
     print(json.dumps(found, ensure_ascii=False))
 
