@@ -84,10 +84,11 @@ class BlockReader:
         if isinstance(content, str):
             return [TextBlock(text=content)] if content else []
         path = "system[]" if place == "system" else "messages[].content[]"
-        blocks = [self._block(value, f"{where}.{at}", place, path) for at, value in enumerate(content)]
+        blocks = (self._block(value, f"{where}.{at}", place, path) for at, value in enumerate(content))
+        found = [block for block in blocks if block is not None]
         if place == "system":
-            return [block for block in blocks if not (isinstance(block, TextBlock) and block.text.startswith(_BILLING))]
-        return [block for block in blocks if block is not None]
+            return [block for block in found if not (isinstance(block, TextBlock) and block.text.startswith(_BILLING))]
+        return found
 
     def _block(self, value: dict[str, Any], where: str, place: str, path: str) -> Block | None:
         kind = value.get("type")
@@ -95,7 +96,8 @@ class BlockReader:
             raise refused(f"{where}.type", "Field required" if kind is None else "Expected `str`")
         known = _BLOCKS[place].get(kind)
         if known is None:
-            return self._unknown(kind, where, place, path)
+            self._unknown(kind, where, place, path)
+            return None
         if known is DocumentBlock:
             _check_source(value.get("source"), f"{where}.source")
         block = converted_fields(value, known, fault_at(where), self._ignored, path)

@@ -40,7 +40,7 @@ class Cleared(NamedTuple):
     """Messages after an edit."""
 
     messages: list[Message]
-    count: int
+    number: int
     """Turns or tool uses that the edit cleared; with 0 the messages are as they were."""
 
 
@@ -99,7 +99,7 @@ async def edited(
     original = tokens = None
     for edit in edits:
         cleared = clear(edit, messages)
-        if not cleared.count:
+        if not cleared.number:
             continue
         if tokens is None:
             original = tokens = await count(valid)
@@ -109,7 +109,7 @@ async def edited(
         left = await count(changed)
         if isinstance(edit, ClearToolUses) and edit.clear_at_least and tokens - left < edit.clear_at_least.value:
             continue
-        applied.append(_told(edit, cleared.count, max(0, tokens - left)))
+        applied.append(_told(edit, cleared.number, max(0, tokens - left)))
         messages, valid, tokens = cleared.messages, changed, left
     return Edited(valid, applied, original)
 

@@ -103,7 +103,7 @@ def convert(request: PromptRequest, ignored: IgnoredFields, *, thinks: bool, max
     thinking = request.thinking
     shown = thinking is None or isinstance(thinking, ThinkingDisabled) or thinking.display != "omitted"
     # What has nothing to clear is done with.
-    edits = edits if any(clear(edit, request.messages).count for edit in edits) else []
+    edits = edits if any(clear(edit, request.messages).number for edit in edits) else []
     return Converted(valid, omit_thinking=not shown, edits=edits)
 
 

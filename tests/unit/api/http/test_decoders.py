@@ -71,7 +71,10 @@ def python_of_clients(folder: Path) -> list[str]:
 
 def missing(program: Callable[[Path], list[str]]) -> Path | None:
     """What the program needs and `make test` would have brought."""
-    needed = {javascript: CLIENTS / "node_modules" / "openai", python_of_clients: CLIENTS / "bin" / "python"}
+    needed: dict[Any, Path] = {
+        javascript: CLIENTS / "node_modules" / "openai",
+        python_of_clients: CLIENTS / "bin" / "python",
+    }
     path = needed.get(program)
     return None if path is None or path.exists() else path
 

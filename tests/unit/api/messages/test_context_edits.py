@@ -62,7 +62,7 @@ def result(at: int, **fields: Any) -> dict[str, Any]:
 def cleared(messages: list[dict[str, Any]], edit: dict[str, Any]) -> tuple[list[dict[str, Any]], int]:
     (parsed,) = parsed_edits(msgspec.convert(edits(edit), ContextManagement))
     found = clear(parsed, msgspec.convert(messages, list[Message]))
-    return [{"role": message.role, "content": message.content} for message in found.messages], found.count
+    return [{"role": message.role, "content": message.content} for message in found.messages], found.number
 
 
 LOOP = [
