@@ -308,7 +308,7 @@ class Api:
 
         Args:
             max_silence_s: most seconds of silence that the API's clients bear, whatever the setting says.
-            options: those of `EventStream`.
+            options: further arguments of `EventStream`.
         """
         interval = min(self.service.settings.keep_alive_interval_s, max_silence_s)
         return EventStream(interval, self._write_batcher, **options)

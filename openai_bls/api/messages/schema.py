@@ -166,7 +166,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ]
     clear_at: Literal["next_user_message", "never"] | None = None
-    """Of a system message: until when the model sees it."""
+    """End of a system message's time: the model sees it until the next user message, or always."""
 
 
 # --- tools ---
@@ -180,7 +180,7 @@ class ToolOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     allowed_callers: list[str] | None = None
     """A tool that the model may not call directly is left out."""
     input_examples: list[dict[str, Any]] | None = None
-    """Told to the model with the description."""
+    """Examples that the description tells the model."""
     cache_control: Any = None
     """No effect: prefix caching is automatic here."""
     eager_input_streaming: bool | None = None
@@ -202,7 +202,7 @@ class AnthropicTool(ToolOptions, kw_only=True, forbid_unknown_fields=True):
 
     type: str
     max_characters: int | None = None
-    """Of a text editor; for the client."""
+    """Limit of a text editor's view, which the client keeps."""
 
 
 class AutoToolChoice(msgspec.Struct, tag_field="type", tag="auto", forbid_unknown_fields=True):
@@ -312,8 +312,8 @@ class PromptRequest(WithoutEffect, kw_only=True, forbid_unknown_fields=True):
     """Auto, any, tool, none; `disable_parallel_tool_use`."""
     thinking: Thinking | None = None
     """Reasoning of a model that has it: enabled and adaptive turn it on through the chat template, disabled off,
-    `display: "omitted"` leaves the text out. The budget is told to the template; it cuts nothing. Without effect for a
-    model that does not think."""
+    `display: "omitted"` leaves the text out. The budget is told to the template; it cuts nothing. A model that
+    does not think takes it without effect."""
     output_config: OutputConfig | None = None
     """`format` json_schema, and `effort` where the template knows it (`"medium"` and `"high"` always)."""
     output_format: JsonFormat | None = None

@@ -158,7 +158,7 @@ class StreamedMessage(_MessageWriter):
     Args:
         sink: receiver of the events.
         model: see `_MessageWriter`.
-        options: those of `_MessageWriter`.
+        options: further arguments of `_MessageWriter`.
     """
 
     def __init__(self, sink: EventSink, model: str, **options: Any) -> None:

@@ -31,7 +31,7 @@ class Query(msgspec.Struct):
     lifecycle: list[Literal["active", "deprecated", "retired"]] | None = None
     """Every served model is `active`."""
     beta: bool | None = None
-    """Of the SDK's beta client; changes nothing."""
+    """No effect: the SDK's beta client sends it."""
 
 
 def asked_for(request: Request) -> bool:
