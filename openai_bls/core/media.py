@@ -9,7 +9,7 @@ import msgspec
 Modality = Literal["text", "image"]
 """Kind of content that a model takes in a prompt."""
 
-ImageDetail = Literal["auto", "low", "high"]
+ImageDetail = Literal["auto", "low", "high", "original"]
 
 
 class ImageSource(msgspec.Struct, frozen=True):

@@ -43,7 +43,7 @@ class ImageUrl(msgspec.Struct, forbid_unknown_fields=True):
     """A `data:` URI with base64 of a PNG, JPEG, WebP or still GIF, or an http or https URL of a host that the setting
     `image_url_hosts` allows."""
     detail: ImageDetail | None = None
-    """`low` scales the image down to fit 512 x 512 pixels; `high` and `auto` take it as it is."""
+    """`low` scales the image down to fit 512 x 512 pixels; `high`, `original` and `auto` take it as it is."""
     # ours
     file_id: str | None = None
     """A file of /v1/files with the purpose `vision` or `user_data`."""

@@ -153,8 +153,7 @@ class Conversation:
             if part["type"] == "input_image":
                 # What has been stored is not in the body.
                 self.images.append(f"{param}.{field}[{at}]" if param.startswith("input[") else param)
-                detail = "high" if part["detail"] == "original" else part["detail"]
-                image = {"url": part["image_url"], "file_id": part["file_id"], "detail": detail}
+                image = {"url": part["image_url"], "file_id": part["file_id"], "detail": part["detail"]}
                 result.append({"type": "image_url", "image_url": image})
             else:
                 result.append({"type": "text", "text": part["text"]})

@@ -45,7 +45,7 @@ class InputImage(msgspec.Struct, tag_field="type", tag="input_image", forbid_unk
     """A `data:` URI with base64, or an http or https URL of a host that the setting `image_url_hosts` allows."""
     file_id: str | None = None
     """A file of /v1/files with the purpose `vision` or `user_data`."""
-    detail: ImageDetail | Literal["original"] | None = None
+    detail: ImageDetail | None = None
     """`low` scales the image down to fit 512 x 512 pixels; `high`, `original` and `auto` take it as it is."""
 
 
