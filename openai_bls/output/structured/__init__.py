@@ -12,8 +12,9 @@ llguidance writes JSON on one line as `json.dumps` does, with ", " and ": ": sma
 white space, and tool calls are in that form in the prompts of most. TensorRT-LLM's xgrammar leaves white space free.
 """
 
+from openai_bls.output.structured.errors import FormatError
 from openai_bls.output.structured.formats import Format
 from openai_bls.output.structured.request import requested
 from openai_bls.output.structured.selection import grammar, has_structural_tags, has_style
 
-__all__ = ["Format", "grammar", "has_structural_tags", "has_style", "requested"]
+__all__ = ["Format", "FormatError", "grammar", "has_structural_tags", "has_style", "requested"]

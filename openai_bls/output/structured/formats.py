@@ -5,7 +5,8 @@ A `Format` is a JSON object in the vocabulary of structural tags (as in vLLM), `
 ====================================  =================================================================================
 `json_schema`                         JSON text that a schema (`json_schema`) allows, `strict` or not
 `regex`                               a text that `pattern` matches as a whole
-`grammar`                             a text of the language of `grammar`: GBNF or, standing alone, Lark
+`grammar`                             a text of the language of `grammar`: GBNF or, standing alone, Lark; within a
+                                      tag none of `excludes`; see `gbnf_lark` for `terminals` and `escaped`
 `const_string`                        `value`
 `any_text`                            anything, but none of the strings in `excludes`
 `sequence`, `or`                      all of `elements` in turn, one of them
@@ -106,12 +107,15 @@ def _regex(node: Format) -> Format:
 
 
 def _grammar(node: Format) -> Format:
-    _only(node, "grammar")
+    _only(node, "grammar", "excludes", "terminals", "escaped")
     text = _string(node, "grammar")
     if gbnf.is_lark(text):
         raise FormatError("a Lark grammar cannot be a part of another format: write it as GBNF")
     gbnf.parse(text)
-    return {"grammar": text}
+    found: Format = {"grammar": text}
+    if node.get("excludes"):
+        found["excludes"] = _strings(node, "excludes")
+    return found | {key: True for key in ("terminals", "escaped") if node.get(key) is True}
 
 
 def _any_text(node: Format) -> Format:

@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 
 from openai_bls.output.structured import bounds, patterns
+from openai_bls.output.structured.escape_lexing import lexable
 from openai_bls.output.structured.gbnf import (
     CharSet,
     Literal,
@@ -24,20 +25,48 @@ from openai_bls.output.structured.gbnf import (
 )
 
 # Characters, and groups within one another, of a rule that is written out where it is used.
-_MAX_INLINED = 4_000
+_MAX_INLINED = 8_000
 _MAX_INLINED_DEPTH = 50
+
+TERMINAL = "t-"
+"""Beginning of the names of terminals."""
 
 _GROUPS = re.compile(r"\\.|(\(\?:)|(\))|\[(?:\\.|[^\\\]])*\]", re.DOTALL)
 
 
-def lark(rules: dict[str, Node], root: str = "start") -> str:
-    """The grammar in llguidance's form, one line per rule; the first one is called `root`."""
+def lark(rules: dict[str, Node], root: str = "start", *, terminals: bool = False, escaped: bool = False) -> str:
+    """The grammar in llguidance's form, one line per rule; the first one is called `root`.
+
+    Args:
+        rules: the grammar.
+        root: name of its first rule, with which the names of the others begin.
+        terminals: whether its terminals are strings, sets and the rules whose names begin with `TERMINAL`, and stay so:
+            a lexer that takes the longest match would read others in another way. Else all that is regular becomes one.
+        escaped: whether its texts are those of JSON strings, whose escapes `escape_lexing` tells apart.
+    """
     inlined = _inlined(rules)
+    if terminals and inlined["root"] is None:
+        inlined = _of_terminals(inlined)
+        if escaped:
+            rules = lexable(rules, "root", lambda node: _is_terminal(node, inlined), TERMINAL)
+            inlined = _of_terminals(_inlined(rules))
+    else:
+        terminals = False
     names = {name: f"{root}_{at}" for at, name in enumerate(rules)} | {"root": root}
-    return "\n".join(
-        f"{names[name]}: {slashed(text) if (text := inlined[name]) is not None else _lark(node, names, inlined)}"
-        for name, node in rules.items()
-    )
+    lines = []
+    for name, node in rules.items():
+        text = inlined[name]
+        body = _lark(node, names, inlined, terminals) if text is None else slashed(text)
+        lines.append(f"{names[name]}: {body}")
+    return "\n".join(lines)
+
+
+def _of_terminals(inlined: dict[str, str | None]) -> dict[str, str | None]:
+    return {name: text if name.startswith(TERMINAL) else None for name, text in inlined.items()}
+
+
+def _is_terminal(node: Node, inlined: dict[str, str | None]) -> bool:
+    return isinstance(node, Literal | CharSet) or (isinstance(node, Rule) and inlined[node.name] is not None)
 
 
 @lru_cache(maxsize=8)
@@ -46,18 +75,18 @@ def regex(text: str) -> str | None:
     return _inlined(parse(text))["root"]
 
 
-def _lark(node: Node, names: dict[str, str], inlined: dict[str, str | None]) -> str:
-    text = _regex(node, inlined)
+def _lark(node: Node, names: dict[str, str], inlined: dict[str, str | None], terminals: bool) -> str:
+    text = _regex(node, inlined) if not terminals or _is_terminal(node, inlined) else None
     if text is not None:
         return slashed(text)
     match node:
         case Rule(name):
             return names[name]
         case Sequence(parts, choice):
-            found = [_lark(part, names, inlined) for part in parts]
-            return f"({' | '.join(found)})" if choice else " ".join(found)
+            found = [_lark(part, names, inlined, terminals) for part in parts]
+            return f"({' | '.join(found)})" if choice else " ".join(found) or '""'
         case Repeat(part, least, most):
-            return f"({_lark(part, names, inlined)}){count(least, most)}"
+            return f"({_lark(part, names, inlined, terminals)}){count(least, most)}"
     raise AssertionError(node)  # literals and sets are regular
 
 
@@ -72,7 +101,9 @@ def _inlined(rules: dict[str, Node]) -> dict[str, str | None]:
 
 def _regex(node: Node, inlined: dict[str, str | None]) -> str | None:
     text = _written(node, inlined)
-    return text if text is None or len(text) <= _MAX_INLINED else None
+    if text is None or len(text) <= _MAX_INLINED or isinstance(node, Literal | CharSet):
+        return text
+    return None
 
 
 def _written(node: Node, inlined: dict[str, str | None]) -> str | None:

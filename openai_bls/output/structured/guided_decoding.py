@@ -151,8 +151,10 @@ class _XGrammar:
         self._clients_own("regular expressions")
         return patterns.for_xgrammar(source, _MAX_STATES, _MAX_SKIPPED)
 
-    def _gbnf(self, source: str) -> str:
+    def _gbnf(self, source: str, *excludes: str) -> str:
         self._clients_own("grammars")
+        if excludes:
+            raise FormatError(f"grammars whose texts must not hold {shown(excludes[0])} are not supported")
         return _gbnf(gbnf.parse(source))
 
     def _part(self, node: Format) -> Format:
@@ -166,7 +168,7 @@ class _XGrammar:
             case "regex":
                 return {"type": kind, "pattern": self._regex(node["pattern"])}
             case "grammar":
-                return {"type": kind, "grammar": self._gbnf(node["grammar"])}
+                return {"type": kind, "grammar": self._gbnf(node["grammar"], *node.get("excludes", ()))}
             case "star" | "plus" | "repeat":
                 raise FormatError(f"formats of the type '{kind}' are not supported by this server's engine")
             case "optional":

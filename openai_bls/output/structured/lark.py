@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from openai_bls.output.structured import gbnf, gbnf_lark, patterns
+from openai_bls.output.structured import ending, gbnf, gbnf_lark, patterns
 from openai_bls.output.structured.errors import FormatError
 from openai_bls.output.structured.formats import Format
 from openai_bls.output.structured.gbnf import slashed
 from openai_bls.output.structured.lark_arguments import ArgumentRules
-from openai_bls.output.structured.lark_rules import any_of, one_of, without
+from openai_bls.output.structured.lark_rules import any_of, containing, one_of, without
 from openai_bls.output.structured.patterns import literal
 
 
@@ -46,9 +46,9 @@ class _Renderer(ArgumentRules):
             case "json_schema":
                 return self.json(node["json_schema"])
             case "grammar":
-                name = self.name("grammar")
-                self.lines.append(gbnf_lark.lark(gbnf.parse(node["grammar"]), name))
-                return name
+                if node.get("excludes"):
+                    raise FormatError("a grammar with 'excludes' must stand in a tag whose 'end' ends it")
+                return self._grammar(node)
             case "any_text":
                 if not last:
                     raise FormatError("free text ('any_text') must come last, or in a tag whose 'end' ends it")
@@ -77,8 +77,28 @@ class _Renderer(ArgumentRules):
         content = node["content"]
         if content["type"] == "any_text":
             return " ".join([*parts, self.up_to(ends, content.get("excludes", []))])
+        if content.get("excludes") and content["type"] == "grammar":
+            return " ".join([*parts, self._ended(content, ends)])
         parts.append(self.render(content, last=False))
         return " ".join([*parts, self.texts(ends)] if any(ends) else parts)
+
+    def _ended(self, node: Format, ends: list[str]) -> str:
+        """A text of a grammar without its excluded strings, and one of `ends`."""
+        excludes = node["excludes"]
+        pattern = gbnf_lark.regex(node["grammar"])
+        if pattern is not None:
+            # One terminal with the end: the lexer could not tell where the text is over.
+            held = f"({slashed(pattern)} & ~{slashed(containing(excludes))})"
+            return self.rule(any_of(self.ended(held, end) for end in ends))
+        # Within a JSON string no text goes on with the quote that ends it.
+        ending.check(gbnf.parse(node["grammar"]), excludes, [] if node.get("escaped") else ends)
+        return f"{self._grammar(node)} {self.texts(ends)}"
+
+    def _grammar(self, node: Format) -> str:
+        name = self.name("grammar")
+        flags = {key: key in node for key in ("terminals", "escaped")}
+        self.lines.append(gbnf_lark.lark(gbnf.parse(node["grammar"]), name, **flags))
+        return name
 
     def _is_marked(self, node: Format) -> bool:
         """True if a string of a format has a marker in it; those in clients' expressions are text."""
@@ -125,7 +145,7 @@ def regular(node: Format) -> str | None:  # noqa: PLR0911
         case "regex":
             return f"(?:{patterns.full(node['pattern'])})"
         case "grammar":
-            return gbnf_lark.regex(node["grammar"])
+            return None if node.get("excludes") else gbnf_lark.regex(node["grammar"])
         case "sequence" | "or":
             parts = [regular(part) for part in node["elements"]]
             if any(part is None for part in parts):

@@ -101,6 +101,18 @@ class Rules:
         text = without(excludes) + (f" & {slashed(_TEXT + literal(before))}" if before else "")
         return self.rule(f"{self.terminal(text)} {self.text(after)}")
 
+    def ended(self, body: str, end: str) -> str:
+        """An expression for a terminal's body and the text after it, up to a marker one terminal.
+
+        Args:
+            body: body of a terminal.
+            end: the text.
+        """
+        marker = self._marker.search(end) if self._marker is not None else None
+        spelled = end if marker is None else end[: marker.start()]
+        terminal = self.terminal(f"{body} {slashed(literal(spelled))}" if spelled else body)
+        return f"{terminal} {self.text(end[len(spelled) :])}" if marker is not None else terminal
+
     def json(self, checked: Schema) -> str:
         """The name of a new rule: JSON that a checked schema allows."""
         return self.rule(f"%json {json_schema(checked)}")
@@ -125,8 +137,13 @@ def one_of(texts: Iterable[str]) -> str:
     return f"(?:{'|'.join(map(literal, texts))})"
 
 
+def containing(excluded: Sequence[str]) -> str:
+    """A regular expression: any text that holds one of these."""
+    return _TEXT + one_of(excluded) + _TEXT
+
+
 def without(excluded: Sequence[str]) -> str:
     """A terminal's body: any text that holds none of these."""
     if not excluded:
         return slashed(_TEXT)
-    return f"{slashed(_TEXT)} & ~{slashed(_TEXT + one_of(excluded) + _TEXT)}"
+    return f"{slashed(_TEXT)} & ~{slashed(containing(excluded))}"

@@ -119,7 +119,7 @@ def _llguidance(found: Format, markers: dict[str, int]) -> Grammar:
             return Grammar("json_schema", lark_rules.json_schema(found["json_schema"]))
         case "regex":
             return Grammar("regex", patterns.full(found["pattern"]))
-        case "grammar":
+        case "grammar" if set(found) == {"type", "grammar"}:
             return Grammar("lark", gbnf_lark.lark(gbnf.parse(found["grammar"])))
     return Grammar("lark", lark.lark(found, markers))
 
