@@ -47,6 +47,7 @@ HARMONY_FORMAT = ToolFormat(
     # The other place of a recipient.
     excludes=(f" to={FUNCTIONS}",),
     special=MARKERS,
+    ends=(START, CHANNEL, END, CALL, RETURN),
 )
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from openai_bls.core.request import ToolGrammar
+from openai_bls.output.structured.errors import FormatError
+from openai_bls.output.tool_parsers import custom_content
 from openai_bls.output.tool_parsers.json_array import array_schema, json_array, rebased
 from openai_bls.output.tool_parsers.parser import Syntax, ToolCallParser, new_call_id
 
@@ -58,6 +62,8 @@ class ToolFormat(NamedTuple):
     """Regular expression of an id between `begin` and the arguments, and the text after it."""
     style: str = "json"
     """Style of the arguments in a `Format`; "array": the calls are one JSON array, whose schema is the constraint."""
+    ends: tuple[str, ...] = ()
+    """Texts that end a call wherever they stand in it."""
     only_at_start: tuple[str, ...] = ()
     """Beginnings of a call, with `{name}` for the name, in formats that allow one only at the start of the text. A
     space stands for optional white space. Empty: calls may stand anywhere."""
@@ -67,7 +73,13 @@ class ToolFormat(NamedTuple):
         return ToolCallParser(self.syntax(tools), self.new_id)
 
     def constraint(
-        self, tools: Sequence[dict[str, Any]], *, at_least_one: bool, name: str | None, parallel: bool
+        self,
+        tools: Sequence[dict[str, Any]],
+        *,
+        at_least_one: bool,
+        name: str | None,
+        parallel: bool,
+        grammars: Mapping[str, ToolGrammar] = MappingProxyType({}),
     ) -> dict[str, Any]:
         """The constraint on the answer, as a `structured.Format`.
 
@@ -76,19 +88,24 @@ class ToolFormat(NamedTuple):
             at_least_one: nothing but calls; else calls are checked wherever the model begins one in a text.
             name: name of the only tool that may be called, once; None allows all.
             parallel: whether several calls are allowed.
+            grammars: grammars of custom tools' input by the tool's name.
 
         Raises:
             ValueError: there is no tool, or none of this name.
+            FormatError: a grammar cannot be held in this format.
         """
         functions = [tool["function"] for tool in tools if name in (None, tool["function"]["name"])]
         if not functions:
             raise ValueError("there are no tools" if name is None else f"there is no tool {name!r}")
         one = name is not None or not parallel
         if self.style == "array":
+            for function in functions:
+                if function["name"] in grammars:
+                    self.input_content(grammars[function["name"]])
             schemas = [(function["name"], function.get("parameters") or _NO_PARAMETERS) for function in functions]
             strict = any(function.get("strict") for function in functions)
             return _json_schema(array_schema(schemas, one=one), strict)
-        tags = [self._tag(function) for function in functions]
+        tags = [self._tag(function, grammars.get(function["name"])) for function in functions]
         if at_least_one:
             return self._calls(tags, one)
         if self.only_at_start:
@@ -105,17 +122,35 @@ class ToolFormat(NamedTuple):
             "stop_after_first": bool(self.open) or one,
         }
 
-    def _tag(self, function: dict[str, Any]) -> dict[str, Any]:
+    def input_content(self, grammar: ToolGrammar) -> dict[str, Any]:
+        """A call's arguments with an input of a grammar, as a `structured.Format`.
+
+        Raises:
+            FormatError: the grammar cannot be held in this format.
+        """
+        if self.style == "array":
+            raise FormatError(
+                "a grammar of a custom tool's input cannot be held by this server's engine where calls are a JSON array"
+            )
+        return custom_content.content(grammar, self.style, self.ends)
+
+    def _tag(self, function: dict[str, Any], grammar: ToolGrammar | None) -> dict[str, Any]:
         # Within JSON the name is escaped; names that need it are refused long before.
         begin = self.begin.replace(NAME, json.dumps(function["name"], ensure_ascii=False)[1:-1])
-        content = _json_schema(function.get("parameters") or _NO_PARAMETERS, bool(function.get("strict")))
-        if self.style != "json":
-            content["style"] = self.style
+        if grammar is not None:
+            content = self.input_content(grammar)
+        else:
+            content = self.arguments(function.get("parameters") or _NO_PARAMETERS, strict=bool(function.get("strict")))
         if self.call_id is not None:
             pattern, after = self.call_id
             head = [{"type": "regex", "pattern": pattern}, {"type": "const_string", "value": after}]
             content = {"type": "sequence", "elements": [*head, content]}
         return {"type": "tag", "begin": begin, "content": content, "end": self.end}
+
+    def arguments(self, schema: Any, *, strict: bool) -> dict[str, Any]:
+        """Arguments that a JSON schema allows, as a `structured.Format`."""
+        content = _json_schema(schema, strict)
+        return content if self.style in ("json", "array") else {**content, "style": self.style}
 
     def _calls(self, tags: list[dict[str, Any]], one: bool) -> dict[str, Any]:
         if self.only_at_start and self.open:
