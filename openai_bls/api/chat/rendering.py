@@ -19,7 +19,7 @@ from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.models.registry import Target
-from openai_bls.pipeline.preparation.constraints import constrain, wanted
+from openai_bls.pipeline.preparation.constraints import constrain
 from openai_bls.pipeline.preparation.prepare import check, generation_request, tokenize
 from openai_bls.pipeline.service import Service, within
 
@@ -57,15 +57,14 @@ async def _prepared(request: ValidRequest, target: Target) -> list[GenerateReque
     await target.model.engine.ready()
     prompts = await tokenize(request, target.model)
     constraint = await constrain(request, target.model, prompts.tail)
-    format_of = wanted(request, target.model, prompts.tail) if constraint is not None else None
     structured = None
-    if format_of is not None:
-        tag = encode({"type": "structural_tag", "format": format_of.format}).decode()
+    if constraint is not None:
+        tag = encode({"type": "structural_tag", "format": constraint.wanted.format}).decode()
         structured = StructuredOutputsParams(tag)
     request_id = new_id("chatcmpl-" if request.chat else "cmpl-")
     requests = []
     for at, prompt in enumerate(prompts.token_ids):
-        sequence = generation_request(request, target, 0, prompt, prompts, constraint)
+        sequence = generation_request(request, target, 0, prompt, prompts, constraint and constraint.grammar)
         requests.append(
             GenerateRequest(
                 request_id=request_id if len(prompts.token_ids) == 1 else f"{request_id}-{at}",

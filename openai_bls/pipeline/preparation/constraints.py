@@ -4,29 +4,67 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import msgspec
 
 from openai_bls.core.engine_types import Grammar
-from openai_bls.core.request import Requested, ValidRequest
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.request import Requested, ToolGrammar, ToolUse, ValidRequest
 from openai_bls.output.harmony import final
-from openai_bls.output.structured import Format, grammar, has_structural_tags, has_style
-from openai_bls.output.tool_parsers.formats import ToolFormat, as_json_array, either
+from openai_bls.output.structured import Format, FormatError, grammar, has_structural_tags, has_style
+from openai_bls.output.tool_parsers.formats import ToolFormat, as_json_array, either, names_of
 from openai_bls.pipeline.models.registry import ServedModel
 
+INVALID_GRAMMAR = "invalid_grammar"
+"""Code of the refusal of a custom tool's grammar that is none, or cannot be held."""
+
+_ANY_OBJECT = {"type": "object"}
 # Grammars have threads of their own: slow ones hold up other grammars only.
 _GRAMMARS = ThreadPoolExecutor(2, thread_name_prefix="grammar")
 
 
-async def constrain(request: ValidRequest, model: ServedModel, tail: str) -> Grammar | None:
+class Constraint(NamedTuple):
+    """What the output must match."""
+
+    wanted: Requested
+    grammar: Grammar
+    """The grammar that enforces it."""
+
+
+async def constrain(request: ValidRequest, model: ServedModel, tail: str) -> Constraint | None:
     """The grammar that the output must match; None if it is free.
+
+    Args:
+        request: the request.
+        model: model that the request names.
+        tail: tail of the rendered prompt.
 
     Raises:
         InvalidRequestError: no grammar library of the engine honours all of it.
     """
-    found = wanted(request, model, tail)
-    if found is None:
+    if request.structured is None and (request.tools is None or not _is_held(request.tools)):
         return None
     # A large schema takes a while, and other requests' tokens must not wait for it.
-    return await asyncio.get_running_loop().run_in_executor(_GRAMMARS, constraint, found, model)
+    return await asyncio.get_running_loop().run_in_executor(_GRAMMARS, constrained, request, model, tail)
+
+
+def constrained(request: ValidRequest, model: ServedModel, tail: str) -> Constraint | None:
+    """What `constrain` answers. Takes milliseconds, for a large schema more."""
+    tools = request.tools
+    if tools is not None:
+        _check_grammars(tools, request, model)
+    if tools is None or tools.required or not _is_held(tools):
+        return _enforced(wanted(request, model, tail), model)
+    # That one call is to be held is no reason to turn away a function whose schema cannot be.
+    relaxed = msgspec.structs.replace(request, tools=_relaxed(tools, request, model))
+    try:
+        return _enforced(wanted(relaxed, model, tail), model)
+    except InvalidRequestError:
+        free = msgspec.structs.replace(request, tools=_relaxed(tools, request, model, every=True))
+        if free == relaxed:
+            raise
+        return _enforced(wanted(free, model, tail), model)
 
 
 def wanted(request: ValidRequest, model: ServedModel, tail: str) -> Requested | None:
@@ -49,12 +87,79 @@ def wanted(request: ValidRequest, model: ServedModel, tail: str) -> Requested | 
 
 
 def constraint(found: Requested, model: ServedModel) -> Grammar:
-    """The grammar that enforces what `wanted` found. Takes milliseconds, for a large schema more.
+    """The grammar that enforces what `wanted` found.
 
     Raises:
         InvalidRequestError: no grammar engine that the model's engine has honours all of it.
     """
     return grammar(found.format, model.info, param=found.param)
+
+
+def _enforced(found: Requested | None, model: ServedModel) -> Constraint | None:
+    return None if found is None else Constraint(found, constraint(found, model))
+
+
+def _is_held(tools: ToolUse) -> bool:
+    return tools.required or tools.checked or bool(input_grammars(tools))
+
+
+def input_grammars(tools: ToolUse) -> dict[str, ToolGrammar]:
+    """The grammars of the custom tools that may be called, by the tool's name."""
+    named = names_of(tools.callable)
+    found = {name: tools.custom.get(name) for name in named if tools.name in (None, name)}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _check_grammars(tools: ToolUse, request: ValidRequest, model: ServedModel) -> None:
+    """Refuse the grammar of a custom tool that cannot be held, each by its own field."""
+    for held in input_grammars(tools).values():
+        written = tool_format(request, model)
+        if written is None or not model.supports("grammar"):
+            continue  # refused before, by `prepare.check`
+        try:
+            content = written.input_content(held)
+        except FormatError as error:
+            raise _unheld(held, str(error)) from None
+        try:
+            grammar(content, model.info, param=held.param)
+        except InvalidRequestError as error:
+            error.code = INVALID_GRAMMAR
+            raise
+
+
+def _unheld(held: ToolGrammar, why: str) -> InvalidRequestError:
+    return InvalidRequestError(f"'{held.param}': {why}.", param=held.param, code=INVALID_GRAMMAR)
+
+
+def _relaxed(tools: ToolUse, request: ValidRequest, model: ServedModel, *, every: bool = False) -> ToolUse:
+    """The tools with any JSON object as the arguments of functions that are not `strict`.
+
+    Args:
+        tools: the tools.
+        request: the request.
+        model: model that the request names.
+        every: whether all of these functions are relaxed, not only those whose schemas cannot be enforced.
+    """
+    written = tool_format(request, model)
+    if written is None or not model.supports("grammar"):
+        return tools
+    found = []
+    for tool in tools.callable:
+        function = tool["function"]
+        free = not function.get("strict") and function["name"] not in tools.custom and function.get("parameters")
+        if free and (every or not _is_enforceable(written, function["parameters"], model)):
+            found.append({**tool, "function": {**function, "parameters": _ANY_OBJECT}})
+        else:
+            found.append(tool)
+    return msgspec.structs.replace(tools, callable=found)
+
+
+def _is_enforceable(written: ToolFormat, schema: Any, model: ServedModel) -> bool:
+    try:
+        grammar(written.arguments(schema, strict=False), model.info, param="tools")
+    except InvalidRequestError:
+        return False
+    return True
 
 
 def tool_format(request: ValidRequest, model: ServedModel) -> ToolFormat | None:
@@ -78,7 +183,7 @@ def _wanted(request: ValidRequest, model: ServedModel) -> Requested | None:
     calls: Format | None = None
     written = tool_format(request, model)
     if tools is not None and written is not None and model.supports("grammar"):
-        if tools.required or tools.checked or structured is not None:
+        if structured is not None or _is_held(tools):
             calls = written.constraint(
                 tools.callable,
                 # Where the text must match something as well, it is that or calls, no mixture.
@@ -86,6 +191,7 @@ def _wanted(request: ValidRequest, model: ServedModel) -> Requested | None:
                 name=tools.name,
                 # A call ends gpt-oss's turn.
                 parallel=request.parallel_tool_calls and not model.formats.harmony,
+                grammars=input_grammars(tools),
             )
         if tools.required:
             structured = None

@@ -17,7 +17,7 @@ from openai_bls.output.stop_strings import StopMatcher
 from openai_bls.output.tool_parsers.formats import ToolFormat
 from openai_bls.pipeline.generation.sequence import Echo, Sequence, Writer
 from openai_bls.pipeline.models.registry import ServedModel, Target
-from openai_bls.pipeline.preparation.constraints import constrain, enforces, tool_format
+from openai_bls.pipeline.preparation.constraints import constrain, enforces, input_grammars, tool_format
 from openai_bls.pipeline.preparation.images import LoadImages, check_images, media_prompt, with_sizes
 
 WriterT = TypeVar("WriterT", bound=Writer)
@@ -70,7 +70,8 @@ async def prepare(
     images = await load_images(request.images) if request.images else ()
     prompts = await tokenize(request, target.model, images)
     constraint = await constrain(request, target.model, prompts.tail)
-    return writer, make_sequences(request, target, prompts, constraint, writer), prompts
+    grammar = None if constraint is None else constraint.grammar
+    return writer, make_sequences(request, target, prompts, grammar, writer), prompts
 
 
 # --- check ---
@@ -165,6 +166,14 @@ def _check_tools(tools: ToolUse, model: ServedModel) -> None:
         )
     if model.supports("grammar") and enforces(model, own):
         return
+    for held in input_grammars(tools).values():
+        raise InvalidRequestError(
+            f"'{held.param}': a grammar of a custom tool's input cannot be held by the engine of this model "
+            f"({model.info.engine}{f', with {model.info.grammar_backend}' if model.info.grammar_backend else ''}); "
+            "without 'format' the input is free text.",
+            param=held.param,
+            code="unsupported_parameter",
+        )
     if (tools.required and not model.supports("grammar")) or (not tools.required and tools.callable != tools.offered):
         raise unsupported(model, "tool_choice")
     if tools.checked and not tools.required:

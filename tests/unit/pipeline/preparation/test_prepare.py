@@ -256,3 +256,121 @@ def test_a_schema_that_nothing_honours_is_refused_by_the_requests_field() -> Non
         constraint(chat(response_format=schema))
     assert info.value.param is not None
     assert info.value.param.startswith("response_format")
+
+
+def custom(syntax: str, definition: str, name: str = "c") -> dict[str, Any]:
+    held = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
+    return {"type": "custom", "custom": {"name": name, "format": held}}
+
+
+FREE = {"type": "custom", "custom": {"name": "t"}}
+DEFINITION = "tools[1].custom.format.grammar.definition"
+CALL_C = '<tool_call>\n{"name": "c", "arguments": {"input": "%s"}}\n</tool_call>'
+
+
+def held(request: ValidRequest, served: ServedModel | None = None) -> Grammar | None:
+    served = served or model()
+    prepare.check_supported(request, served)
+    found = constraints.constrained(request, served, "")
+    return None if found is None else found.grammar
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        None,
+        "required",
+        {"type": "custom", "custom": {"name": "c"}},
+        {**ALLOWED, "allowed_tools": {"mode": "auto", "tools": [{"type": "custom", "custom": {"name": "c"}}]}},
+    ],
+)
+def test_the_input_of_a_custom_tool_is_held_to_its_grammar(choice: Any) -> None:
+    grammar = held(chat(tools=[TOOL, custom("lark", 'start: "a\\n"+'), FREE], tool_choice=choice))
+    assert accepts(grammar, CALL_C % "a\\na\\n")
+    for text in ("a", "", "b", "a\\na", "a\n"):
+        assert not accepts(grammar, CALL_C % text)
+    is_forced = choice == "required" or (isinstance(choice, dict) and choice["type"] == "custom")
+    assert accepts(grammar, "hi") is not is_forced
+
+
+@pytest.mark.parametrize(
+    ("syntax", "definition"),
+    [
+        *(("lark", "x: /a/"), ("lark", "start: y"), ("lark", "%import common.NOPE\nstart: /a/"), ("lark", "start: (")),
+        *(("lark", "start: start"), ("lark", 'start: %json {"type": "object"}'), ("regex", "("), ("regex", "(?=a)")),
+        ("regex", "(((a{100}){100}){100}){100}"),
+    ],
+)
+@pytest.mark.parametrize("formats", [HERMES, detect(None, "qwen3_coder")])
+def test_a_grammar_that_cannot_be_held_is_refused_by_its_field(
+    formats: ModelFormats, syntax: str, definition: str
+) -> None:
+    request = chat(tools=[TOOL, custom(syntax, definition)])
+    with pytest.raises(InvalidRequestError) as info:
+        held(request, model(formats))
+    assert (info.value.param, info.value.code) == (DEFINITION, "invalid_grammar")
+    # One that is not called is not looked at.
+    assert held(chat(tools=[TOOL, custom(syntax, definition)], tool_choice=NAMED), model(formats)) is not None
+
+
+@pytest.mark.parametrize("choice", [None, "required"])
+def test_without_grammars_custom_tools_are_free_text(choice: Any) -> None:
+    engine = without("grammar")
+    for served in (engine, model(detect(None, "glm"), OLD_TRTLLM), model(info=OLD_TRTLLM)):
+        with pytest.raises(InvalidRequestError) as info:
+            held(chat(tools=[TOOL, custom("regex", "a")], tool_choice=choice), served)
+        assert (info.value.param, info.value.code) == (DEFINITION, "unsupported_parameter")
+    assert held(chat(tools=[TOOL, FREE]), engine) is None
+
+
+def test_xgrammar_holds_a_grammar_in_json_arguments() -> None:
+    kinds = ("json_schema", "regex", "ebnf", "structural_tag")
+    info = engine_info(
+        engine="tensorrt_llm", version="tensorrt_llm 1.2.1", grammar_backend="xgrammar", grammar_kinds=kinds
+    )
+    made = held(chat(tools=[TOOL, custom("lark", 'start: "(" start ")" | "a\\"b"')]), model(info=info))
+    assert made is not None
+    assert made.kind == "structural_tag"
+    with pytest.raises(InvalidRequestError) as refused:
+        held(chat(tools=[TOOL, custom("lark", "start: /a+/")]), model(detect(None, "qwen3_coder"), info))
+    assert refused.value.param == DEFINITION
+
+
+ODD_SCHEMAS: list[dict[str, Any]] = [
+    {"type": "object", "properties": {"a": {"not": {"type": "string"}}}},
+    {"type": "object", "properties": {"a": {"$ref": "http://example.com/x"}}},
+    {"type": "object", "properties": {"a": {"$ref": "#/$defs/nowhere"}}},
+    {"type": "object", "properties": {"a": {"type": "string", "format": "email", "pattern": "(?=a)"}}},
+    {"type": "object", "if": {}, "then": {}, "patternProperties": {"(?=a)": {}}},
+    {"type": "object", "properties": {"a": {"type": "strange"}}, "required": 1},
+]
+
+
+@pytest.mark.parametrize("schema", ODD_SCHEMAS)
+@pytest.mark.parametrize("parser", ["hermes", "qwen3_coder", "glm", "pythonic"])
+def test_a_schema_that_cannot_be_enforced_turns_away_no_request_that_is_not_about_it(
+    schema: dict[str, Any], parser: str
+) -> None:
+    odd = {"type": "function", "function": {"name": "odd", "parameters": schema}}
+    served = model(detect(None, parser))
+    grammar = held(chat(tools=[odd, custom("regex", "ab"), TOOL]), served)
+    if parser == "hermes":
+        assert accepts(grammar, '<tool_call>\n{"name": "odd", "arguments": {"a": [1], "b": "x"}}\n</tool_call>')
+        assert accepts(grammar, CALL_C % "ab")
+        assert not accepts(grammar, CALL_C % "a")
+        assert not accepts(grammar, '<tool_call>\n{"name": "odd", "arguments": [1]}\n</tool_call>')
+    # One that is strict is still refused, by its field.
+    strict = {"type": "function", "function": {"name": "odd", "parameters": schema, "strict": True}}
+    with pytest.raises(InvalidRequestError) as info:
+        held(chat(tools=[strict, custom("regex", "ab")]), served)
+    assert info.value.param == "tools"
+
+
+def test_many_schemas_that_are_too_much_together_are_free() -> None:
+    values = [f"{'x' * 50}{at}" for at in range(1_000)]
+    schema = {"type": "object", "properties": {"a": {"enum": values}}}
+    tools = [{"type": "function", "function": {"name": f"f{at}", "parameters": schema}} for at in range(8)]
+    grammar = held(chat(tools=[TOOL, custom("regex", "ab"), *tools]))
+    assert accepts(grammar, CALL_C % "ab")
+    assert not accepts(grammar, CALL_C % "a")
+    assert accepts(grammar, '<tool_call>\n{"name": "f0", "arguments": {"a": "other"}}\n</tool_call>')
