@@ -54,6 +54,11 @@ class OutputParser(Protocol):
         """Take the next text; return the events that are certain."""
         ...
 
-    def finish(self) -> list[Event]:
-        """Return the events of the text held back. No push may follow."""
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """Return the events of the text held back. No push may follow.
+
+        Args:
+            cut: the text was cut by a limit on its length: what may be the beginning of a marker or of a call is
+                dropped, instead of becoming content.
+        """
         ...

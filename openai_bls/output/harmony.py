@@ -67,7 +67,7 @@ class HarmonyParser:
     - Heads and markers are in no event; a head that is cut off is dropped. Bodies are passed on exactly as written. Two
       messages of the same kind that follow each other are parted by a line break.
     - A message to a recipient is a call if the request has tools and the recipient is a function; else it is reasoning,
-      since the model talks to nobody who is there. A call without arguments gets `{}`.
+      since the model talks to nobody who is there. A call without arguments gets `{}` unless the text is cut there.
     - A text that begins with no head goes on with the message that the prompt has begun.
     - Nothing after the end of the turn is read.
 
@@ -138,12 +138,15 @@ class HarmonyParser:
             place = found.end()
         return events
 
-    def finish(self) -> list[Event]:
-        """Return the events of the text held back. No push may follow."""
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """Return the events of the text held back; see `OutputParser`. No push may follow."""
         events: list[Event] = []
         held, self._held = self._held, ""
         if self._over:
             return events
+        if cut:
+            # Held back is the beginning of a head or a marker.
+            held = held if not held.strip() else ""
         if self._at_start:
             # It began like a head, and ended before it was one.
             self._at_start = False
@@ -153,7 +156,8 @@ class HarmonyParser:
                 held = ""
         if self._head is None:
             self._text(held, events)
-            self._close(events)
+            if not cut:
+                self._close(events)
         self._over = True
         return events
 

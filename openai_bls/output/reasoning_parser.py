@@ -56,7 +56,7 @@ class ReasoningParser:
       marker. Later markers are content, as is all of a text that does not begin with reasoning.
     - The markers are in no event. Reasoning is stripped of white space at both ends, content of the line breaks after
       the closing marker.
-    - A text that ends within reasoning has no content.
+    - A text that ends within reasoning has no content. Of one that is cut, the beginning of a marker is dropped.
     - Nothing within reasoning is a tool call.
 
     Args:
@@ -111,10 +111,12 @@ class ReasoningParser:
             self._content(text, events)
         return events
 
-    def finish(self) -> list[Event]:
-        """Return the events of the text held back. No push may follow."""
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """Return the events of the text held back; see `OutputParser`. No push may follow."""
         events: list[Event] = []
         held, self._held = self._held, ""
+        if cut:
+            held = ""
         if self._at_start:
             held = "".join(self._space) + held
             self._space.clear()
@@ -123,7 +125,7 @@ class ReasoningParser:
         elif held:
             self._content(held, events)
         if self._inner is not None:
-            events += self._inner.finish()
+            events += self._inner.finish(cut=cut)
         return events
 
     def _read_start(self, text: str, events: list[Event]) -> bool:

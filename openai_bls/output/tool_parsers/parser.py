@@ -55,7 +55,8 @@ class ToolCallParser:
       the argument text exactly as the model wrote it (of a JSON string: its content); a call without arguments gets
       `{}`. `parameters` is the same as `arguments`. Formats other than JSON are converted to JSON.
     - If the text ends, or ceases to be a call, after that, the call keeps its arguments so far. Before that,
-      everything from the marker on is content. Nothing is repaired.
+      everything from the marker on is content; of a text that is cut it is dropped, so that a call that is cut leaves
+      no markup. Nothing is repaired.
     - Text between the end of a call's JSON and its end marker is dropped (models close one brace too many); without
       an end marker it is content.
     - Content keeps its white space, but text of white space alone between or around calls is dropped.
@@ -120,18 +121,19 @@ class ToolCallParser:
                 place = self._read_content(text, place, events)
         return events
 
-    def finish(self) -> list[Event]:
-        """Return the events of the text held back. No push may follow."""
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """Return the events of the text held back; see `OutputParser`. No push may follow."""
         events: list[Event] = []
         held, self._held = self._held, ""
         if self._reader is not None:
-            self._cut_call(self._reader, events)
+            self._end_call(self._reader, events, cut=cut)
         elif self._junk is not None:
             # The end marker may be cut off as well.
             junk = "".join(self._junk) + ("" if _begins(self._syntax.ends, held) else held)
             self._junk = None
-            self._content(junk, events)
-        elif not (self._closed() and _begins(self._syntax.closers, held)):
+            if not cut:
+                self._content(junk, events)
+        elif not cut and not (self._closed() and _begins(self._syntax.closers, held)):
             self._content(held, events)
         if not self.calls and not self._in_text and self._space:
             events.append(ContentDelta("".join(self._space)))
@@ -202,12 +204,15 @@ class ToolCallParser:
             events.append(ToolCallArguments(self.calls - 1, fragment))
         return True
 
-    def _cut_call(self, reader: CallReader, events: list[Event]) -> None:
+    def _end_call(self, reader: CallReader, events: list[Event], *, cut: bool) -> None:
         self._reader = None
         reader.cut()
+        if self._tell(reader, events):
+            return
+        raw = "".join(self._raw)
         # Text between calls is dropped like an end marker that is cut off.
-        if not self._tell(reader, events) and not (reader.idle and self.calls):
-            self._content("".join(self._raw), events)
+        if not (reader.idle and self.calls) and not (cut and raw.strip()):
+            self._content(raw, events)
 
     def _read_junk(self, junk: list[str], text: str, place: int, events: list[Event]) -> int:
         markers = self._syntax.tail

@@ -129,6 +129,7 @@ class Sequence:
         reasoning_open: the text begins within reasoning.
         include_reasoning: whether reasoning is passed on to the writer.
         parallel_tool_calls: whether more than one tool call is allowed; else the sequence ends before the second.
+        forced: the answer is tool calls alone: text that is none, of a call that is cut for example, is dropped.
         named_tool: the client has named the function: the end is a "stop", as OpenAI has it.
         echo: answer this before everything else.
         custom_tools: names of the custom tools, of whose calls the writer gets the input instead of the arguments.
@@ -138,6 +139,7 @@ class Sequence:
         "_decoded",
         "_detokenizer",
         "_echo",
+        "_forced",
         "_include_reasoning",
         "_input",
         "_input_index",
@@ -174,6 +176,7 @@ class Sequence:
         reasoning_open: bool = False,
         include_reasoning: bool = True,
         parallel_tool_calls: bool = True,
+        forced: bool = False,
         named_tool: bool = False,
         echo: Echo | None = None,
         custom_tools: Collection[str] = (),
@@ -199,6 +202,7 @@ class Sequence:
         self._include_reasoning = include_reasoning
         self._tool_calls = 0
         self._parallel_tool_calls = parallel_tool_calls
+        self._forced = forced
         self._named_tool = named_tool
         self._echo = echo
         self._track = LogprobTrack() if request.logprobs is not None else None
@@ -330,7 +334,8 @@ class Sequence:
                     continue
                 self._end_input()
             if isinstance(event, ContentDelta):
-                self._writer.text(self, event.text)
+                if not self._forced:
+                    self._writer.text(self, event.text)
             elif isinstance(event, ReasoningDelta):
                 if self._include_reasoning:
                     self._writer.reasoning(self, event.text)
@@ -361,7 +366,7 @@ class Sequence:
 
     def _end(self, owner: SequenceOwner, reason: FinishReason) -> None:
         if self._parser is not None:
-            self._emit_events(self._parser.finish())
+            self._emit_events(self._parser.finish(cut=reason == "length"))
         self._end_input()
         # A stop string may have cut a call short.
         if reason == "stop" and self._tool_calls and not self._named_tool and self.matched_stop is None:

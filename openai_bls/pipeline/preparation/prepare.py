@@ -279,6 +279,7 @@ def make_sequences(
                 reasoning_open=reasoning_open,
                 include_reasoning=request.include_reasoning,
                 parallel_tool_calls=request.parallel_tool_calls,
+                forced=tools is not None and tools.required and calls is not None,
                 named_tool=named_tool,
                 echo=echo,
                 custom_tools=() if tools is None else tools.custom,

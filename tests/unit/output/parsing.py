@@ -47,12 +47,12 @@ def content(text: str) -> tuple[str, str]:
     return ("content", text)
 
 
-def run(parser: OutputParser, pieces: Iterable[str]) -> Found:
-    """What a parser finds, pieces of the same kind joined."""
+def run(parser: OutputParser, pieces: Iterable[str], *, cut_off: bool = False) -> Found:
+    """What a parser finds, pieces of the same kind joined; `cut_off` is `cut` of `finish`."""
     found: Found = []
     calls: list[str] = []
     events = [event for piece in pieces for event in parser.push(piece)]
-    events += parser.finish()
+    events += parser.finish(cut=cut_off)
     assert parser.finish() == []
     for event in events:
         match event:

@@ -230,3 +230,18 @@ def test_the_turn_ends_although_the_model_goes_on() -> None:
     assert choice["finish_reason"] == "tool_calls"
     assert len(choice["message"]["tool_calls"]) == 1
     assert bench.engine.cancelled == [bench.engine.requests[0].request_id]
+
+
+def test_a_turn_that_is_cut_anywhere_leaves_no_markup() -> None:
+    text = THOUGHT + CALL + "<|call|>"
+    for end in range(len(text) + 1):
+        found = run(parser(), [text[:end]], cut_off=True)
+        assert run(parser(), text[:end], cut_off=True) == found
+        assert all("User asks.".startswith(one[1]) if one[0] == "reasoning" else one[0] == "call" for one in found)
+
+
+def test_a_call_that_is_cut_before_its_arguments_is_not_one_without_any() -> None:
+    head = CALL.removesuffix(ARGUMENTS)
+    assert run(parser(), [head]) == [("call", "get_weather", "{}")]
+    assert run(parser(), [head], cut_off=True) == [("call", "get_weather", "")]
+    assert run(parser(), [f"{head}{{<|ca"], cut_off=True) == [("call", "get_weather", "{")]

@@ -154,3 +154,19 @@ def test_other_markers(kind: Reasoning) -> None:
 @pytest.mark.parametrize(("begin", "repeated"), [("", " "), ("<think>", " "), ("<think>a", "\n"), ("<think>", "<")])
 def test_long_held_texts_take_linear_time(begin: str, repeated: str) -> None:
     check_linear_time(new, begin, repeated)
+
+
+@pytest.mark.parametrize(
+    ("opened", "text", "expected"),
+    [
+        (False, " <thi", [("content", " ")]),
+        (False, "<think>hm</thi", [reasoning("hm")]),
+        (True, "hm </thi", [reasoning("hm")]),
+        (True, "hm</think>\n\nSo <tool_c", [reasoning("hm"), content("So ")]),
+        (True, 'hm</think><tool_call>{"name', [reasoning("hm")]),
+        (True, "hm", [reasoning("hm")]),
+    ],
+)
+def test_of_a_text_that_is_cut_no_marker_is_left(opened: bool, text: str, expected: Found) -> None:
+    assert run(new(opened), [text], cut_off=True) == expected
+    assert run(new(opened), text, cut_off=True) == expected

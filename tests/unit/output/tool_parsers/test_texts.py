@@ -56,6 +56,52 @@ def test_long_held_texts_take_linear_time(form: str, begin: str, repeated: str) 
     check_linear_time(lambda: new(form), begin, repeated)
 
 
+CALLS_ALONE = [
+    (name, text)
+    for name, form in FORMS.items()
+    for text, found in form.examples.items()
+    if found and all(kind == "call" for kind, *_ in found)
+]
+
+
+@pytest.mark.parametrize(("form", "text"), CALLS_ALONE)
+def test_a_call_that_is_cut_anywhere_leaves_no_markup(form: str, text: str) -> None:
+    whole = FORMS[form].examples[text]
+    for end in range(len(text) + 1):
+        found = run(new(form), [text[:end]], cut_off=True)
+        assert run(new(form), text[:end], cut_off=True) == found
+        assert [one for one in found if one[0] == "content" and one[1].strip()] == []
+        calls = [one for one in found if one[0] == "call"]
+        assert [name for _, name, _ in calls] == [name for _, name, _ in whole[: len(calls)]]
+
+
+def test_there_are_calls_to_cut_in_every_form() -> None:
+    assert {form for form, _ in CALLS_ALONE} == FORMS.keys()
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "kept"),
+    [
+        ("hermes", "Let me see <tool_ca", "Let me see "),
+        ("hermes", 'So <tool_call>\n{"na', "So "),
+        ("hermes", "So <tool_call> no call, but text", "So <tool_call> no call, but text"),
+        ("hermes", '<tool_call>{"name": "f", "arguments": {}} extra</tool', None),
+        ("llama", '{"name": "weath', None),
+        ("llama", '{"age": 3', '{"age": 3'),
+        ("pythonic", "[weather(ci", None),
+        ("pythonic", "[1] is", "[1] is"),
+        ("glm", "a <tool_call>weather\n<arg_", "a "),
+        ("hermes", " \n", " \n"),
+    ],
+)
+def test_what_is_left_of_a_text_that_is_cut(form: str, text: str, kept: str | None) -> None:
+    found = [one[1] for one in run(new(form), [text], cut_off=True) if one[0] == "content"]
+    assert found == ([] if kept is None else [kept])
+    # One that ends by itself keeps all.
+    if not any(one[0] == "call" for one in run(new(form), [text])):
+        assert run(new(form), [text]) == [("content", text)]
+
+
 # --- calls as templates write them ---
 
 WRITE: dict[str, Callable[[list[str]], str]] = {

@@ -271,3 +271,23 @@ def test_a_writer_that_fails_at_the_end_tells_its_client() -> None:
     run.deliver(0, "a", "length")
     assert isinstance(run.writer.events[-1][1], EngineError)
     assert run.ends == 1
+
+
+@pytest.mark.parametrize("cut_at", range(1, len(CALL) + 1))
+@pytest.mark.parametrize("forced", [False, True])
+@pytest.mark.parametrize("reason", ["length", "stop"])
+def test_of_a_call_that_is_cut_or_forced_nothing_becomes_text(cut_at: int, forced: bool, reason: str) -> None:
+    run = Run(tools=True, forced=forced)
+    run.deliver(0, CALL[:cut_at], reason)
+    assert run.writer.content() == (
+        "" if forced or reason == "length" or run.sequences[0].finish_reason == "tool_calls" else CALL[:cut_at]
+    )
+    assert '{"a": 1}'.startswith(run.writer.arguments(0))
+
+
+def test_text_beside_a_forced_call_is_dropped() -> None:
+    run = Run(tools=True, forced=True)
+    run.deliver(0, "I look. <tool_call> broken")
+    run.deliver(0, f"{CALL} done", "stop", stop_token_id=EOS)
+    assert run.writer.content() == ""
+    assert (run.writer.arguments(0), run.writer.reasons()) == ('{"a": 1}', ["tool_calls"])
