@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from openai_bls.api.chat import custom_tools, messages
 from openai_bls.api.common.large_bodies import check_values
+from openai_bls.api.common.lenient_json import lenient_value
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.media import ImageSource
 
 # JSON text inside of the body, whose values are not counted with those of the body.
 _MAX_ARGUMENT_VALUES = 64 * 1024
+# Far within what encoders and templates can do by recursion.
+_MAX_ARGUMENT_DEPTH = 128
 
 
 def _content(
@@ -48,7 +50,9 @@ def _image(image: messages.ImageUrl, param: str) -> ImageSource:
 
 
 def template_message(message: messages.Message, index: int, images: list[ImageSource]) -> dict[str, Any]:
-    """Message number `index` for chat templates: content a string or parts, tool arguments an object.
+    """Message number `index` for chat templates: content a string or parts, tool arguments an object or text.
+
+    An assistant's message may say nothing: the server's own answers sometimes do.
 
     Args:
         message: the message.
@@ -56,7 +60,7 @@ def template_message(message: messages.Message, index: int, images: list[ImageSo
         images: images of the messages before it, to which its own are added.
 
     Raises:
-        InvalidRequestError: it says nothing, or something that is not supported.
+        InvalidRequestError: it has something that is not supported.
     """
     role = message.__struct_config__.tag
     result: dict[str, Any] = {"role": "system" if role == "developer" else role}
@@ -69,17 +73,11 @@ def template_message(message: messages.Message, index: int, images: list[ImageSo
                     f"'{name}' of an assistant message is not supported: use 'tool_calls' and text.",
                     param=f"messages[{index}].{name}",
                 )
-        if message.content is None and not message.tool_calls and message.refusal is None:
-            raise InvalidRequestError(
-                "An assistant message needs 'content' or 'tool_calls'.", param=f"messages[{index}].content"
-            )
         thoughts = message.reasoning_content or message.reasoning
         if thoughts:
             result["reasoning_content"] = thoughts
         if message.tool_calls:
-            result["tool_calls"] = [
-                _tool_call(call, f"messages[{index}].tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
-            ]
+            result["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
     content = _content(message.content, f"messages[{index}].content", images)
     if not content and isinstance(message, messages.AssistantMessage):
         content = message.refusal or ""
@@ -89,24 +87,46 @@ def template_message(message: messages.Message, index: int, images: list[ImageSo
     return result
 
 
-def _tool_call(call: messages.ToolCall | messages.CustomToolCall, param: str) -> dict[str, Any]:
+def _tool_call(call: messages.ToolCall | messages.CustomToolCall) -> dict[str, Any]:
     if isinstance(call, messages.CustomToolCall):
         return _function_call(call.id, call.custom.name, {custom_tools.INPUT: call.custom.input})
-    if len(call.function.arguments) > _MAX_ARGUMENT_VALUES:
-        check_values(call.function.arguments.encode(), _MAX_ARGUMENT_VALUES, f"{param}.function.arguments")
-    try:
-        arguments = json.loads(call.function.arguments or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise InvalidRequestError(
-            "The arguments of a tool call must be a JSON object, as text.", param=f"{param}.function.arguments"
-        )
-    return _function_call(call.id, call.function.name, arguments)
+    return _function_call(call.id, call.function.name, template_arguments(call.function.arguments))
 
 
-def _function_call(call_id: str | None, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def _function_call(call_id: str | None, name: str, arguments: dict[str, Any] | str) -> dict[str, Any]:
     result: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": arguments}}
     if call_id is not None:
         result["id"] = call_id
     return result
+
+
+def template_arguments(text: str) -> dict[str, Any] | str:
+    """The arguments of a call as chat templates take them: the object that they are, else the text as it is.
+
+    OpenAI takes any text, and a model may have written any: what is no object, is cut, or has more values or levels
+    than are decoded stays text.
+    """
+    if not text.strip():
+        return {}
+    try:
+        if len(text) > _MAX_ARGUMENT_VALUES:
+            check_values(text.encode(errors="replace"), _MAX_ARGUMENT_VALUES)
+        arguments = lenient_value(text)
+    except (ValueError, RecursionError, InvalidRequestError):
+        return text
+    return arguments if isinstance(arguments, dict) and not _deeper(arguments, _MAX_ARGUMENT_DEPTH) else text
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """True if arrays and objects are nested more than `levels` deep."""
+    layer = [value]
+    for _ in range(levels):
+        layer = [
+            inner
+            for outer in layer
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+        if not layer:
+            return False
+    return True

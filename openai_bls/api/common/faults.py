@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from openai_bls.api.common.lenient_json import whole_characters
 from openai_bls.core.errors import InvalidRequestError
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ Tell = Callable[[Fault], InvalidRequestError]
 
 
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes, tell: Tell, param: str | None = None) -> T:
-    """Decode JSON text.
+    """Decode JSON text. Half a surrogate pair, which other decoders and encoders let pass, is U+FFFD.
 
     Args:
         decoder: decoder of the expected type.
@@ -75,7 +76,15 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes, tell: Tell, param: st
         InvalidRequestError: it is not JSON, not what it should be, or nested too deeply.
     """
     try:
-        return decoder.decode(body)
+        try:
+            return decoder.decode(body)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            mended = whole_characters(body)
+            if mended == body:
+                raise
+            return decoder.decode(mended)
     except _FAULTS as error:
         raise _refusal(error, tell, param) from None
 

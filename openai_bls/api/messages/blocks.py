@@ -68,15 +68,16 @@ class BlockReader:
         self._images = images
         self._ignored = ignored
 
-    def message(self, message: Message, at: int, *, last: bool) -> list[Block]:
+    def message(self, message: Message, at: int) -> list[Block]:
         """The blocks of message number `at`.
 
         Raises:
             InvalidRequestError: one is malformed, or not supported where it stands.
         """
         where = f"messages.{at}.content"
-        if not message.content and not (last and message.role == "assistant"):
-            raise refused(where, "every message but an assistant's last one needs content")
+        # An answer may have been empty.
+        if not message.content and message.role != "assistant":
+            raise refused(where, "every message but an assistant's needs content")
         return self.blocks(message.content, where, message.role)
 
     def blocks(self, content: str | list[dict[str, Any]], where: str, place: str) -> list[Block]:

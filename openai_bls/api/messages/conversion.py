@@ -76,7 +76,8 @@ def convert(request: PromptRequest, ignored: IgnoredFields, *, thinks: bool, max
     body: dict[str, Any] = {"model": request.model, "messages": turns.messages}
     structured = _format(request)
     if turns.prefilled:
-        _check_prefill(request, structured, thinks)
+        thought = "reasoning_content" in turns.messages[-1]
+        _check_prefill(request, structured, could_think=thinks and not thought)
         body["continue_final_message"] = True
     if structured is not None:
         json_schema = {"name": "answer", "schema": structured.schema}
@@ -144,8 +145,13 @@ def _format(request: PromptRequest) -> JsonFormat | None:
     return newer or request.output_format
 
 
-def _check_prefill(request: PromptRequest, structured: JsonFormat | None, thinks: bool) -> None:
+def _check_prefill(request: PromptRequest, structured: JsonFormat | None, *, could_think: bool) -> None:
     """Refuse a prefill together with what needs the beginning of the answer.
+
+    Args:
+        request: the request.
+        structured: format of the answer.
+        could_think: the model thinks, and the prefill has no thoughts yet.
 
     Raises:
         InvalidRequestError: the request asks for it.
@@ -154,7 +160,7 @@ def _check_prefill(request: PromptRequest, structured: JsonFormat | None, thinks
         raise refused(
             "output_config.format", "the last message is the assistant's; the whole answer must fit the schema"
         )
-    if isinstance(request.thinking, ThinkingEnabled) and thinks:
+    if isinstance(request.thinking, ThinkingEnabled) and could_think:
         raise refused("thinking", "the last message is the assistant's; the model cannot think before it any more")
 
 

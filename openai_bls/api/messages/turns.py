@@ -2,7 +2,7 @@
 
 Turns of the same role that follow each other are one turn. Of a user's turn each tool result becomes a message of its
 own, in the order of the blocks; of an assistant's the text is joined as it was written. If the last turn is the
-assistant's, the answer goes on from its text (prefill).
+assistant's, the answer goes on from its text (prefill); without text, or with calls, the answer is a turn of its own.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from openai_bls.api.messages.schema import Block, Message, TextBlock, ThinkingBl
 ChatMessage = dict[str, Any]
 
 _ID_PREFIX = "toolu_"
+# The one member of an input that is no JSON object; Anthropic's word.
+_INVALID = "INVALID_JSON"
 
 
 class Turns(NamedTuple):
@@ -53,11 +55,10 @@ def chat_messages(system: str | list[dict[str, Any]] | None, messages: list[Mess
     reader = BlockReader(images, ignored)
     if system and (instructions := reader.blocks(system, "system", "system")):
         result.append({"role": "system", "content": parts(instructions)})
-    last = len(messages) - 1
     shown = [(at, message) for at, message in enumerate(messages) if not _is_over(messages, at)]
     role = ""
     for role, turn in groupby(shown, lambda numbered: numbered[1].role):
-        blocks = [block for at, message in turn for block in reader.message(message, at, last=at == last)]
+        blocks = [block for at, message in turn for block in reader.message(message, at)]
         if role == "user":
             result += _user(blocks)
         elif role == "system":
@@ -85,17 +86,12 @@ def _is_over(messages: list[Message], at: int) -> bool:
 def _prefill(messages: list[ChatMessage]) -> bool:
     """True if the last message, the assistant's, is a prefill; an empty one is removed."""
     last = messages[-1]
-    text: str = last["content"]
     if "tool_calls" in last:
-        raise refused("messages", "the last turn ends with 'tool_use' blocks; their 'tool_result' blocks are missing")
-    if not text and "reasoning_content" in last:
-        raise refused("messages", "an assistant's last turn must end with text, not with a 'thinking' block")
-    if not text:
-        messages.pop()
         return False
-    if text != text.rstrip():
-        raise refused("messages", "final assistant content cannot end with trailing whitespace")
-    return True
+    text: str = last["content"]
+    if not text.strip() and "reasoning_content" not in last:
+        messages.pop()
+    return bool(text.strip())
 
 
 def _user(blocks: list[Block]) -> list[ChatMessage]:
@@ -130,5 +126,24 @@ def _assistant(blocks: list[Block]) -> ChatMessage:
 
 
 def _tool_call(block: ToolUseBlock) -> dict[str, Any]:
-    function = {"name": block.name, "arguments": msgspec.json.encode(block.input).decode()}
+    function = {"name": block.name, "arguments": _arguments(block.input)}
     return {"id": call_id_of(block.id), "type": "function", "function": function}
+
+
+def tool_input(text: str) -> dict[str, Any] | msgspec.Raw:
+    """A tool call's input: the model's own text if that is a JSON object.
+
+    Any other text, such as one cut off at max_tokens, becomes a string in an object: nothing is repaired, and no tool
+    is called with incomplete arguments.
+    """
+    try:
+        msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return {_INVALID: text}
+    return msgspec.Raw(text.encode())
+
+
+def _arguments(given: dict[str, Any]) -> str:
+    """The arguments that `tool_input` has made an input of."""
+    text = given.get(_INVALID)
+    return text if isinstance(text, str) and len(given) == 1 else msgspec.json.encode(given).decode()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 import traceback
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jinja2
@@ -12,6 +15,7 @@ from openai_bls.core.engine_types import PromptRequest
 from openai_bls.core.errors import ApiError, InvalidRequestError, UnsupportedByModelError
 from openai_bls.output.harmony import is_harmony
 from openai_bls.triton_models.preprocessing import harmony
+from openai_bls.triton_models.preprocessing.argument_forms import forms
 from openai_bls.triton_models.preprocessing.cpu_limit import CpuLimit, CpuLimitError
 from openai_bls.triton_models.preprocessing.effort import effort_variables
 
@@ -116,34 +120,38 @@ def render(tokenizer: Any, request: PromptRequest, cpu_s: float = CPU_S) -> str:
     messages = request.messages or []
     if any(map(is_harmony, templates)):
         messages = harmony.template_messages(messages)
-    try:
-        text: str = _limit.run(
-            lambda: tokenizer.apply_chat_template(
-                messages, tools=request.tools, chat_template=request.chat_template, tokenize=False, **kwargs
-            ),
-            cpu_s,
+
+    def rendered(form: Sequence[dict[str, Any]]) -> str:
+        text: str = tokenizer.apply_chat_template(
+            form, tools=request.tools, chat_template=request.chat_template, tokenize=False, **kwargs
         )
-    except CpuLimitError:
-        raise
-    except jinja2.TemplateSyntaxError as error:
-        whose = "'chat_template'" if request.chat_template else "The model's chat template"
-        raise InvalidRequestError(
-            f"{whose} cannot be parsed: {error.message} (line {error.lineno})",
-            param="chat_template" if request.chat_template else "messages",
-        ) from None
-    except jinja2.TemplateError as error:
+        return text
+
+    failure: Exception | None = None
+    end = time.thread_time() + cpu_s
+    for form in forms(messages):
+        try:
+            return _limit.run(partial(rendered, form), max(0.0, end - time.thread_time()))
+        except CpuLimitError:
+            raise
+        except Exception as error:
+            failure = failure or error
+    assert failure is not None
+    raise _refusal(failure, own=bool(request.chat_template)) from None
+
+
+def _refusal(error: Exception, *, own: bool) -> InvalidRequestError:
+    """The refusal of messages that a chat template, a request's `own` or the model's, has failed with."""
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        whose, param = ("'chat_template'", "chat_template") if own else ("The model's chat template", "messages")
+        return InvalidRequestError(f"{whose} cannot be parsed: {error.message} (line {error.lineno})", param=param)
+    if isinstance(error, jinja2.TemplateError):
         # Templates refuse with raise_exception what they do not support; that is for the client to read.
-        raise InvalidRequestError(
-            f"The model's chat template refuses the messages: {error}", param="messages"
-        ) from None
-    except Exception as error:
-        # A template is a program that runs on the client's data. A whole traceback may be hundreds of kilobytes,
-        # of a recursion above all, and any client may cause it.
-        logger.warning("the chat template failed: %s: %s%s", type(error).__name__, error, _template_line(error))
-        raise InvalidRequestError(
-            f"The model's chat template cannot render the messages: {error}", param="messages"
-        ) from None
-    return text
+        return InvalidRequestError(f"The model's chat template refuses the messages: {error}", param="messages")
+    # A template is a program that runs on the client's data. A whole traceback may be hundreds of kilobytes,
+    # of a recursion above all, and any client may cause it.
+    logger.warning("the chat template failed: %s: %s%s", type(error).__name__, error, _template_line(error))
+    return InvalidRequestError(f"The model's chat template cannot render the messages: {error}", param="messages")
 
 
 def _template_line(error: Exception) -> str:

@@ -68,11 +68,82 @@ def test_tool_calls_come_back_with_parsed_arguments() -> None:
     ]
 
 
-@pytest.mark.parametrize("arguments", ["{", "[]", "1", "null", "[" * 50_000, '{"a": ' + "9" * 10_000 + "}"])
-def test_arguments_that_are_no_json_object(arguments: str) -> None:
-    call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
-    error = bad_messages(USER, {"role": "assistant", "tool_calls": [call]})
-    assert error.param == "messages[1].tool_calls[0].function.arguments"
+def arguments_of(text: str) -> Any:
+    """The arguments of a call as a chat template gets them."""
+    call = {"type": "function", "function": {"name": "f", "arguments": text}}
+    return messages(USER, {"role": "assistant", "tool_calls": [call]})[1]["tool_calls"][0]["function"]["arguments"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "{",
+        "[]",
+        "1",
+        "null",
+        '"{}"',
+        "no JSON",
+        '{"a": 1,}',
+        '{"a": "b"',
+        '{"a": "b" "c"}',
+        "[" * 50_000,
+        '{"a":' * 200 + "1" + "}" * 200,
+        '{"a": ' + "9" * 10_000 + "}",
+        # More values than are decoded.
+        '{"a": [' + "1," * 70_000 + "1]}",
+    ],
+)
+def test_arguments_that_are_no_json_object_stay_text(arguments: str) -> None:
+    assert arguments_of(arguments) == arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (" ", {}),
+        ('{"a": "x\ny\tz\u0001"}', {"a": "x\ny\tz\x01"}),
+        (r'{"a": "C:\dir\\new \d+ \u12"}', {"a": "C:\\dir\\new \\d+ \\u12"}),
+        (r'{"a": "\ud83d", "b": "\udc00\ud83d\ude00"}', {"a": "\ufffd", "b": "\ufffd\U0001f600"}),
+        (r'{"a": "\\ud83d"}', {"a": r"\ud83d"}),
+    ],
+)
+def test_arguments_are_read_leniently(arguments: str, expected: Any) -> None:
+    assert arguments_of(arguments) == expected
+
+
+def test_half_a_surrogate_pair_anywhere_is_a_replacement_character() -> None:
+    half = "\ud83d"
+    call = {"type": "function", "id": half, "function": {"name": "f", "arguments": half}}
+    body = {
+        "messages": [
+            {"role": "user", "content": half},
+            {"role": "assistant", "content": half, "reasoning_content": "x\ude00" + half, "tool_calls": [call]},
+            {"role": "tool", "content": [{"type": "text", "text": "\U0001f600" + half}]},
+        ]
+    }
+    prompt = parse_json("chat.completions", json.dumps(body).encode()).prompt
+    assert prompt is not None
+    assert prompt.messages is not None
+    assert [message["content"] for message in prompt.messages] == ["\ufffd", "\ufffd", "\U0001f600\ufffd"]
+    assert prompt.messages[1]["reasoning_content"] == "x\ufffd\ufffd"
+    assert prompt.messages[1]["tool_calls"][0]["function"]["arguments"] == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"content": None},
+        {"content": None, "tool_calls": []},
+        {"content": None, "tool_calls": None},
+        {"content": ""},
+        {"content": []},
+    ],
+)
+def test_an_assistant_may_have_said_nothing(fields: dict[str, Any]) -> None:
+    assert messages(USER, {"role": "assistant", **fields}, USER)[1] == {"role": "assistant", "content": ""}
+    thought = messages(USER, {"role": "assistant", "reasoning": "hm", **fields}, USER)[1]
+    assert thought == {"role": "assistant", "reasoning_content": "hm", "content": ""}
 
 
 @pytest.mark.parametrize(
@@ -97,8 +168,6 @@ def test_arguments_that_are_no_json_object(arguments: str) -> None:
         ({"role": "user", "content": "x", "name": 1}, "name"),
         ({"role": "system", "content": "x", "extra": 1}, "extra"),
         ({"role": "tool", "content": "x", "tool_call_id": 1}, "tool_call_id"),
-        ({"role": "assistant"}, "content"),
-        ({"role": "assistant", "content": None, "tool_calls": []}, "content"),
         ({"role": "assistant", "tool_calls": [{"type": "other"}]}, "tool_calls[0].type"),
         (
             {"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"name": "f"}}]},

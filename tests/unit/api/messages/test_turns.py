@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from openai_bls.api.messages.turns import call_id_of, tool_use_id
+from openai_bls.api.messages.turns import call_id_of, tool_input, tool_use_id
 from openai_bls.output.tool_parsers.families.mistral import short_call_id
 from openai_bls.output.tool_parsers.parser import new_call_id
 from tests.unit.api.messages.messages_support import USER, converted, field_at_fault, prompt_of
@@ -42,6 +42,7 @@ def seen(messages: list[Any], **fields: Any) -> list[dict[str, Any]]:
 TEMPLATE_CALL = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Köln"}}}
 TEMPLATE_RESULT = {"role": "tool", "tool_call_id": "1", "content": "sunny"}
 SAYS_NOTHING = {"role": "assistant", "content": "", "tool_calls": [TEMPLATE_CALL]}
+THINKS = {"role": "assistant", "reasoning_content": "hm", "content": ""}
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,15 @@ SAYS_NOTHING = {"role": "assistant", "content": "", "tool_calls": [TEMPLATE_CALL
         # An assistant's turn that says nothing yet is none.
         ([USER, {"role": "assistant", "content": ""}], [USER]),
         ([USER, assistant()], [USER]),
+        # Answers of the server's own that cannot be gone on from: the next one is a turn of its own.
+        ([USER, assistant(THOUGHT)], [USER, THINKS]),
+        ([USER, assistant(THOUGHT, text("\n"))], [USER, {**THINKS, "content": "\n"}]),
+        ([USER, assistant(CALL)], [USER, SAYS_NOTHING]),
+        ([USER, assistant(text("I look."), CALL)], [USER, {**SAYS_NOTHING, "content": "I look."}]),
+        # Nor need a call have a result, or an answer any content.
+        ([USER, assistant(CALL), USER], [USER, SAYS_NOTHING, USER]),
+        ([USER, assistant(), USER], [USER, {"role": "assistant", "content": ""}, USER]),
+        ([USER, assistant(THOUGHT), USER], [USER, THINKS, USER]),
     ],
 )
 def test_what_the_template_sees(messages: list[Any], expected: list[dict[str, Any]]) -> None:
@@ -206,6 +216,28 @@ def test_fields_without_effect_in_blocks() -> None:
     }
 
 
+@pytest.mark.parametrize("arguments", ["", '{"city": "Kö', "[1]", '{"a": 1} x', '{"INVALID_JSON": 1', "\ud83d"])
+def test_arguments_that_are_no_object_come_back_as_the_text_that_they_were(arguments: str) -> None:
+    call = {**CALL, "input": tool_input(arguments)}
+    found = seen([USER, assistant(call), USER])[1]["tool_calls"][0]["function"]["arguments"]
+    assert found == (arguments.replace("\ud83d", "\ufffd") or {})
+
+
+@pytest.mark.parametrize("given", [{"INVALID_JSON": 1}, {"INVALID_JSON": "a", "b": 1}])
+def test_an_input_that_only_looks_like_such_a_text(given: dict[str, Any]) -> None:
+    call = {**CALL, "input": given}
+    assert seen([USER, assistant(call), USER])[1]["tool_calls"][0]["function"]["arguments"] == given
+
+
+def test_a_prefill_may_end_with_white_space_and_follow_thoughts() -> None:
+    thinking = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000}
+    for blocks, fields in (([text("The ")], {}), ([THOUGHT, text("The ")], thinking)):
+        prompt = prompt_of(messages=[USER, assistant(*blocks)], thinks=True, **fields)
+        assert prompt.messages is not None
+        assert prompt.messages[-1]["content"] == "The "
+        assert prompt.chat_template_kwargs["continue_final_message"]
+
+
 def test_prefill() -> None:
     prompt = prompt_of(messages=[USER, assistant(text("The "), text("answer"))])
     assert prompt.messages == [USER, {"role": "assistant", "content": "The answer"}]
@@ -222,9 +254,6 @@ def test_arguments_survive_to_the_last_digit() -> None:
 @pytest.mark.parametrize(
     ("messages", "fields", "place"),
     [
-        ([USER, {"role": "assistant", "content": "a "}], {}, "messages"),
-        ([USER, assistant(CALL)], {}, "messages"),
-        ([USER, assistant(THOUGHT)], {}, "messages"),
         ([USER, {"role": "assistant", "content": "a"}], {"output_config": {"format": SCHEMA}}, "output_config.format"),
         (
             [USER, {"role": "assistant", "content": "a"}],
@@ -237,7 +266,7 @@ def test_arguments_survive_to_the_last_digit() -> None:
         ([{**USER, "clear_at": "never"}], {}, "messages.0.clear_at"),
         ([{"role": "system", "content": [RESULT]}, USER], {}, "messages.0.content.0"),
         ([{"role": "user", "content": ""}], {}, "messages.0.content"),
-        ([USER, assistant(), USER], {}, "messages.1.content"),
+        ([assistant()], {}, "messages"),
         ([{"role": "tool", "content": "x"}], {}, "messages.0.role"),
         ([{"role": "user"}], {}, "messages.0.content"),
         ([{**USER, "name": "x"}], {}, "messages.0.name"),

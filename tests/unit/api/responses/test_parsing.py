@@ -226,7 +226,10 @@ def test_what_is_continued() -> None:
     call = {"id": "fc_1", "type": "function_call", "call_id": "c", "name": "f", "arguments": "no object"}
     response = {"id": "resp_1", "output": [call]}
     store.put(Stored(msgspec.json.encode(response), [], None))
-    error = refused(store, previous_response_id="resp_1")
-    assert error.param == "previous_response_id"
+    body = msgspec.json.encode({"input": "hi", "previous_response_id": "resp_1"})
+    prompt = parse_create(body, references(store)).chat.prompt
+    assert prompt is not None
+    assert prompt.messages is not None
+    assert prompt.messages[0]["tool_calls"][0]["function"]["arguments"] == "no object"
     missing = refused(store, previous_response_id="resp_2")
     assert (missing.param, missing.code) == ("previous_response_id", "previous_response_not_found")

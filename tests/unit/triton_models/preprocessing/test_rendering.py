@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from openai_bls.core.engine_types import PromptRequest
@@ -202,3 +203,49 @@ def test_reasoning_effort(tokenizer: Any, template: str, effort: str, expected: 
         assert refused(tokenizer, **fields).param == "reasoning_effort"
     else:
         assert render(tokenizer, PromptRequest(messages=[USER], **fields)) == expected
+
+
+# --- arguments of calls ---
+
+CALLS = "{% for m in messages %}{% for call in m.tool_calls or [] %}%s;{% endfor %}{% endfor %}"
+ARGUMENTS = "call.function.arguments"
+
+
+def called(*arguments: Any) -> dict[str, Any]:
+    calls = [{"type": "function", "function": {"name": "f", "arguments": given}} for given in arguments]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("{{ %s | tojson }}", '{"a": "é"};"[1";'),
+        ("{{ %s if %s is string else %s | tojson }}", '{"a": "é"};[1;'),
+        ("{% for key, value in %s.items() %}{{ key }}={{ value }}{% endfor %}", "a=é;INVALID_JSON=[1;"),
+        ("{% for key, value in %s | items %}{{ key }}={{ value }}{% endfor %}", "a=é;INVALID_JSON=[1;"),
+        ("{{ '<' + %s + '>' }}", '<{"a": "é"}>;<[1>;'),
+    ],
+)
+def test_arguments_come_in_the_form_that_a_template_takes(tokenizer: Any, how: str, expected: str) -> None:
+    template = CALLS.replace("%s", how.replace("%s", ARGUMENTS))
+    messages = [USER, called({"a": "é"}), called("[1"), USER]
+    before = repr(messages)
+    assert render(tokenizer, PromptRequest(messages=messages, chat_template=template)) == expected
+    assert repr(messages) == before
+
+
+def test_a_template_that_takes_no_form_fails_as_with_the_first(tokenizer: Any) -> None:
+    template = CALLS.replace("%s", "{{ raise_exception('no ' ~ call.function.arguments) }}")
+    assert "no [1" in refused(tokenizer, USER, called("[1"), chat_template=template).message
+
+
+def test_all_forms_together_have_the_time_of_one(tokenizer: Any) -> None:
+    slow = "{% for i in range(10 ** 5) %}{% endfor %}{{ raise_exception('no') }}"
+    request = PromptRequest(messages=[USER, called("[1", {})], chat_template=CALLS.replace("%s", slow))
+    with pytest.raises((InvalidRequestError, CpuLimitError)):
+        render(tokenizer, request)
+    endless = slow.replace("10 ** 5", "10 ** 5) %}{% for j in range(10 ** 5").replace(
+        "{% endfor %}", "{% endfor %}" * 2
+    )
+    with pytest.raises(CpuLimitError):
+        render(tokenizer, msgspec.structs.replace(request, chat_template=CALLS.replace("%s", endless)), 0.2)
