@@ -110,7 +110,7 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_token_ids: list[list[int]]
     n: int = 1
     max_tokens: int | None = None
-    """None: `default_max_tokens`, or fewer if the context has no room for them."""
+    """Most new tokens as the client gave it; the end of the context may come first. None: `default_max_tokens`."""
     default_max_tokens: int | None = None
     """None: the rest of the context."""
     stop: tuple[str, ...] = ()

@@ -247,7 +247,7 @@ class ChatCompletionRequest(WithoutEffectInChat, kw_only=True, forbid_unknown_fi
     `text`, and `image_url` of users and tools (see "Images"); `name`; `tool_calls`, `tool_call_id`;
     `refusal`; `reasoning_content` or `reasoning`, for templates that show it. Audio and files are refused."""
     max_tokens: PositiveInt | None = None
-    """Most new tokens; without it the answer goes on to the end of the context."""
+    """Most new tokens; the answer ends at the end of the context if that comes first, or without it."""
     max_completion_tokens: PositiveInt | None = None
     """The newer name of `max_tokens`: thoughts count."""
     n_predict: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
@@ -313,7 +313,7 @@ class CompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):
     prompt: str | Annotated[list[str | TokenId | list[TokenId]], limits(minItems=1)]
     """A string, an array of strings, an array of token ids, an array of such arrays."""
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    """Most new tokens, 16 unless given; 0 with `echo` only."""
+    """Most new tokens, 16 unless given, or fewer at the end of the context; 0 with `echo` only."""
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     """0 to 20 of the likeliest tokens. See "Log-probabilities"."""
     echo: bool | None = None

@@ -74,7 +74,7 @@ class MessageAnswer(msgspec.Struct):
     role: Literal["assistant"]
     model: str
     content: list[TextContent | ThinkingContent | ToolUseContent]
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"] | None
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"] | None
     stop_sequence: str | None
     usage: MessageUsage
     context_management: AppliedEdits | msgspec.UnsetType = msgspec.UNSET

@@ -108,7 +108,8 @@ async def _lengths_told(
 async def _create(api: Api, request: Request, context: RequestContext) -> Response:
     body, converted = await _parsed(api, request, context, MessagesRequest)
     valid, applied, _ = await unless_disconnected(request, _edited(api, context, body, converted))
-    options = {
+    options: dict[str, Any] = {
+        "max_tokens": body.max_tokens,
         "omit_thinking": converted.omit_thinking,
         "applied_edits": None if body.context_management is None else applied,
     }

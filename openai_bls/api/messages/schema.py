@@ -340,7 +340,8 @@ class MessagesRequest(WithoutEffectInGeneration, kw_only=True, forbid_unknown_fi
     """Body of /v1/messages."""
 
     max_tokens: Count
-    """Most new tokens. 0 reads the prompt, so that it is cached, and writes nothing."""
+    """Most new tokens; at the end of the context fewer, with the `stop_reason` `model_context_window_exceeded`. 0 reads
+    the prompt, so that it is cached, and writes nothing."""
     stop_sequences: list[str] | None = None
     """Up to 16 strings."""
     stream: bool | None = None

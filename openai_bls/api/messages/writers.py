@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-import msgspec
-
 from openai_bls.api.common.answer_future import AnswerFuture
 from openai_bls.api.common.encoding import encode, new_id
 from openai_bls.api.common.event_sink import EventSink
 from openai_bls.api.common.tee import Tee
 from openai_bls.api.messages.errors import error_event
-from openai_bls.api.messages.turns import tool_use_id
+from openai_bls.api.messages.turns import tool_input, tool_use_id
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
@@ -48,11 +46,20 @@ class _MessageWriter:
     Args:
         model: the name under which the client asked for the model.
         omit_thinking: write thinking blocks without their text.
+        max_tokens: the request's `max_tokens`.
         applied_edits: edits of the conversation that cleared something; None if the request asked for none.
     """
 
-    def __init__(self, model: str, *, omit_thinking: bool, applied_edits: list[dict[str, Any]] | None = None) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        omit_thinking: bool,
+        max_tokens: int,
+        applied_edits: list[dict[str, Any]] | None = None,
+    ) -> None:
         self._model = model
+        self._max_tokens = max_tokens
         self._edits = {} if applied_edits is None else {"context_management": {"applied_edits": applied_edits}}
         self._omit_thinking = omit_thinking
         self._id = new_id("msg_", 12)
@@ -113,11 +120,13 @@ class _MessageWriter:
 
     def _stop_reason(
         self, sequence: Sequence, reason: FinishReason
-    ) -> Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]:
+    ) -> Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]:
         if sequence.matched_stop is not None:
             return "stop_sequence"
         if reason == "length":
-            return "max_tokens"
+            # Where the context has less room than the client allows tokens, that is the limit.
+            room = sequence.request.max_tokens
+            return "max_tokens" if self._max_tokens <= room else "model_context_window_exceeded"
         return "tool_use" if self._tool_uses else "end_turn"
 
     def _started(self, sequence: Sequence) -> Message:
@@ -244,19 +253,6 @@ class WholeMessage(_MessageWriter, AnswerFuture[Message]):
             block["input"] = tool_input(text)
         else:
             block[block["type"]] = text
-
-
-def tool_input(text: str) -> dict[str, Any] | msgspec.Raw:
-    """A tool call's input: the model's own text if that is a JSON object.
-
-    Any other text, such as one cut off at max_tokens, becomes a string in an object: nothing is repaired, and no tool
-    is called with incomplete arguments.
-    """
-    try:
-        msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return {"INVALID_JSON": text}
-    return msgspec.Raw(text.encode())
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

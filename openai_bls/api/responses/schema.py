@@ -194,7 +194,8 @@ class CreateRequest(WithoutEffect, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/responses."""
 
     max_output_tokens: PositiveInt | None = None
-    """Most new tokens; the response is then `incomplete`, its reason `max_output_tokens`."""
+    """Most new tokens, or fewer at the end of the context; the response is then `incomplete`, its reason
+    `max_output_tokens`."""
     include: Annotated[list[str] | None, documented(list[Includable] | None)] = None
     """`message.output_text.logprobs`, where the engine does it, and `reasoning.encrypted_content`: see "Encrypted
     content and compaction". Values for what there never is here change nothing; others are refused."""

@@ -61,6 +61,8 @@ class OfficialRequest(msgspec.Struct, frozen=True):
     return_sequences: int
     streaming: bool
     exclude_input: bool
+    max_model_len: int
+    """Most tokens of a prompt and its output together."""
     dummies: frozenset[str] = frozenset()
     """Outputs of logits to send in whole answers, which hold a zero unless they are asked for, as officially."""
 
@@ -71,7 +73,16 @@ class OfficialRequest(msgspec.Struct, frozen=True):
             # Every sequence has a seed of its own, or they would all be the same.
             sampling = msgspec.structs.replace(sampling, seed=(sampling.seed + index) % 2**64)
         prompt = self.prompts[row]
-        return msgspec.structs.replace(self.template, request_id=request_id, prompt_token_ids=prompt, sampling=sampling)
+        # As officially, an output that the context has no room for is shortened; without any room the engine refuses.
+        max_tokens = min(self.template.max_tokens, max(1, self.max_model_len - len(prompt)))
+        return msgspec.structs.replace(
+            self.template,
+            request_id=request_id,
+            prompt_token_ids=prompt,
+            sampling=sampling,
+            max_tokens=max_tokens,
+            min_tokens=min(self.template.min_tokens, max_tokens),
+        )
 
 
 def is_stop(arrays: Arrays) -> bool:
@@ -132,6 +143,7 @@ def parse(
         return_sequences=return_sequences,
         streaming=streaming,
         exclude_input=scalar(arrays, "exclude_input_in_output", exclude_input_default),
+        max_model_len=info.max_model_len,
         dummies=outputs & _LOGITS,
     )
 

@@ -14,6 +14,7 @@ from openai_bls.api.chat import serving
 from openai_bls.core.engine_types import PromptResult, SamplingParams
 from openai_bls.core.errors import (
     ApiError,
+    ContextLengthError,
     EngineError,
     InvalidRequestError,
     ModelNotFoundError,
@@ -149,9 +150,9 @@ async def test_too_many_choices_are_refused_before_anything_is_made_for_them(fie
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({"prompt": "x" * 30, "max_tokens": 21}, "context_length_exceeded"),
-        ({"prompt": "x" * 51, "max_tokens": 1}, "context_length_exceeded"),
-        ({"prompt": "x", "max_tokens": 2**31 - 1}, "context_length_exceeded"),
+        ({"prompt": "x" * 50, "max_tokens": 1}, "context_length_exceeded"),
+        ({"prompt": "x" * 51, "max_tokens": 0, "echo": True}, "context_length_exceeded"),
+        ({"prompt": "x" * 50}, "context_length_exceeded"),
         ({"prompt": ["x", "y" * 60], "max_tokens": 1}, "context_length_exceeded"),
         ({"prompt": ""}, None),
         ({"prompt": [[1], []]}, None),
@@ -175,6 +176,34 @@ async def test_a_prompt_that_just_fits() -> None:
             bench.service, request_context(), chat(messages=[{"role": "user", "content": "x" * 50}]), sink
         )
     assert info.value.param == "messages"
+    assert isinstance(info.value, ContextLengthError)
+    assert (info.value.prompt_tokens, info.value.max_model_len) == (50, 50)
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens", "least"),
+    [
+        ({"max_tokens": 21}, 20, 0),
+        ({"max_tokens": 2**31 - 1}, 20, 0),
+        ({"max_tokens": 2**31 - 1, "min_tokens": 30}, 20, 20),
+        ({"max_tokens": 19, "min_tokens": 3}, 19, 3),
+        ({}, 16, 0),
+        ({"max_tokens": 0, "echo": True}, 0, 0),
+    ],
+)
+async def test_max_tokens_is_an_upper_bound(fields: dict[str, Any], tokens: int, least: int) -> None:
+    bench = Bench(engine_info(max_model_len=50))
+    request = completion(prompt="x" * 30, **fields)
+    await stream(bench, request)
+    sent = bench.engine.requests[0]
+    assert (sent.max_tokens, sent.min_tokens) == (tokens, least)
+    assert request.max_tokens == fields.get("max_tokens")
+
+
+async def test_each_prompt_has_its_own_room_and_a_key_pays_for_no_more() -> None:
+    bench = Bench(engine_info(max_model_len=50))
+    await stream(bench, completion(prompt=["x" * 10, "y" * 45], max_tokens=1000))
+    assert [sent.max_tokens for sent in bench.engine.requests] == [40, 5]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.messages.writers import tool_input
+from openai_bls.api.messages.turns import tool_input
 from openai_bls.output.detect import ModelFormats, detect
 from tests.unit.api.http_support import asked
 from tests.unit.api.messages.messages_support import WEATHER, body, events_of
@@ -203,6 +203,9 @@ OUTPUTS: list[tuple[str, dict[str, Any], list[dict[str, Any]], str, str | None]]
     # As chat completions do not say it: a call that was named is a tool_use all the same.
     (CALL, {**WITH_TOOLS, "tool_choice": {"type": "tool", "name": "get_weather"}}, [tool_use(KOELN)], "tool_use", None),
     (CALL + "END", {**WITH_TOOLS, "stop_sequences": ["END"]}, [tool_use(KOELN)], "stop_sequence", "END"),
+    # More than the context of 1,000 tokens has room for, and exactly that.
+    ("long", {"max_tokens": 32_000, "finish": "length"}, [text("long")], "model_context_window_exceeded", None),
+    ("long", {"max_tokens": 998, "finish": "length"}, [text("long")], "max_tokens", None),
     (CALL, {}, [text(CALL)], "end_turn", None),
     (CALL, {**WITH_TOOLS, "tool_choice": {"type": "none"}}, [text(CALL)], "end_turn", None),
     # Cut off: nothing is repaired.
@@ -213,6 +216,8 @@ OUTPUTS: list[tuple[str, dict[str, Any], list[dict[str, Any]], str, str | None]]
         "max_tokens",
         None,
     ),
+    ("So " + CALL[:20], {**WITH_TOOLS, "finish": "length"}, [text("So ")], "max_tokens", None),
+    (CALL[:20], {**WITH_TOOLS, "finish": "length", "tool_choice": {"type": "any"}}, [], "max_tokens", None),
 ]
 THOUGHTS: list[tuple[str, dict[str, Any], list[dict[str, Any]], str, str | None]] = [
     ("<think>hm</think>\n\nYes", {}, [thinking("hm"), text("Yes")], "end_turn", None),

@@ -234,7 +234,7 @@ def test_refusals_have_this_apis_names_streamed_or_not() -> None:
     place = Place()
     assert place.refused(temperature=9)["param"] == "temperature"
     assert place.refused(background=True, store=False)["param"] == "store"
-    long = place.refused(max_output_tokens=2000)
+    long = place.refused(input="x" * 1000)
     assert (long["param"], long["code"]) == ("input", "context_length_exceeded")
     assert place.refused(top_logprobs=30)["param"] == "top_logprobs"
     plain = Place(Bench(engine_info(supported=(), grammar_backend=""), formats=THINKS_AND_CALLS))

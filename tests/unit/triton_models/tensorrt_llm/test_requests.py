@@ -328,3 +328,13 @@ def test_stop_requests() -> None:
     assert is_stop({"stop": np.array([[True]])})
     assert not is_stop(arrays(stop=False))
     assert not is_stop(arrays())
+
+
+def test_an_output_that_the_context_has_no_room_for_is_shortened() -> None:
+    """As officially; of a prompt that leaves no room one token is asked for, which the engine refuses."""
+    info = engine_info(max_model_len=8)
+    request = parse(arrays(request_output_len=[100], min_tokens=[90]), info, True)
+    asked = request.engine_request(1, 0, 0)
+    assert (asked.max_tokens, asked.min_tokens) == (5, 5)
+    full = msgspec.structs.replace(request, prompts=[[1] * 8]).engine_request(1, 0, 0)
+    assert (len(full.prompt_token_ids), full.max_tokens) == (8, 1)

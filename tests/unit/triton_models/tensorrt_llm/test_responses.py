@@ -21,6 +21,7 @@ def official_request(**changes: Any) -> OfficialRequest:
         "return_sequences": 1,
         "streaming": False,
         "exclude_input": True,
+        "max_model_len": 100,
     }
     return OfficialRequest(**(values | changes))
 
