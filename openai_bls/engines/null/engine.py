@@ -11,20 +11,18 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-
-import msgspec
+from collections.abc import Callable
 
 from openai_bls.core.engine import EngineStats, StepListener
-from openai_bls.core.engine_types import EngineFinishReason, EngineInfo, GenerationRequest, Logprobs, TokenDelta
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
 from openai_bls.core.manifest import NullSettings
 from openai_bls.engines.adapters import require_room
 from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, refusal
 from openai_bls.engines.command_queue import CommandQueue, emit, submit
+from openai_bls.engines.grammars.errors import GrammarError
+from openai_bls.engines.null.sequence import Output, Sequence, output_of
 
 logger = logging.getLogger(__name__)
-
-_DEFAULT_TOKENS = 64  # ids that an engine without `token_ids` repeats
 
 # Sampling changes nothing here, hence it is honoured. Fields that would have to change the sequence are not.
 _NOT_SUPPORTED = {
@@ -52,102 +50,34 @@ def next_due(due: float, now: float, delay: float) -> float:
     return due + delay if now - due < 10 * delay else now + delay
 
 
-class _Sequence:
-    """A request's whole future, worked out when it comes in, so that a step only has to walk along it."""
-
-    __slots__ = (
-        "asked",
-        "fails",
-        "finish_reason",
-        "not_before",
-        "position",
-        "queue_s",
-        "received_at",
-        "request_id",
-        "stop_token_id",
-        "token_ids",
-    )
-
-    def __init__(self, request: GenerationRequest, settings: NullSettings, info: EngineInfo) -> None:
-        self.request_id = request.request_id
-        self.position = 0
-        self.received_at = time.monotonic()
-        self.queue_s = 0.0
-        self.not_before = self.received_at + settings.first_token_delay_ms / 1000
-        self.fails = settings.fail_on_token_id in request.prompt_token_ids
-        self.finish_reason: EngineFinishReason = "length"
-        self.stop_token_id: int | None = None
-        wants_logprobs = request.logprobs is not None or request.prompt_logprobs is not None
-        self.asked = (request, info.vocab_size) if wants_logprobs else None
-        """Request and vocabulary size, where deltas carry log-probabilities."""
-        shift = 0 if request.lora_name is None else 1
-        if settings.echo:
-            prompt = request.prompt_token_ids
-            tokens = [*prompt[shift:], *prompt[:shift]][: request.max_tokens]
-            if len(tokens) < request.max_tokens:
-                self.finish_reason = "stop"
-                self.stop_token_id = next(iter(info.eos_token_ids), None)
-        else:
-            cycle = list(settings.token_ids) or _default_cycle(info)
-            tokens = (cycle * ((request.max_tokens + shift) // len(cycle) + 1))[shift:][: request.max_tokens]
-        self.token_ids: list[int] = tokens
-        if request.min_tokens:
-            self._go_on_to(request.min_tokens, request, info)
-        self._apply_stops(request)
-
-    def _go_on_to(self, count: int, request: GenerationRequest, info: EngineInfo) -> None:
-        """Put another token where one of the first `count` would be a stop token, or missing."""
-        stops = set(request.stop_token_ids)
-        other = next((i for i in range(info.vocab_size) if i not in stops), 0)
-        tokens = self.token_ids
-        tokens.extend([other] * (count - len(tokens)))
-        tokens[:count] = [other if token_id in stops else token_id for token_id in tokens[:count]]
-        if len(tokens) == request.max_tokens:
-            self.finish_reason, self.stop_token_id = "length", None
-
-    def _apply_stops(self, request: GenerationRequest) -> None:
-        for token_id in request.stop_token_ids:
-            if token_id in self.token_ids:
-                self.token_ids = self.token_ids[: self.token_ids.index(token_id)]
-                self.finish_reason, self.stop_token_id = "stop", token_id
-        ends = [_end_of(self.token_ids, word, request.min_tokens) for word in request.stop_words]
-        end = min((end for end in ends if end), default=0)
-        if end:
-            self.token_ids = self.token_ids[:end]
-            self.finish_reason, self.stop_token_id = "stop", None
-
-    def detailed(self, delta: TokenDelta, position: int) -> TokenDelta:
-        """`delta`, whose first token is at `position` of the output, with the log-probabilities that were asked for."""
-        if self.asked is None:
-            return delta
-        request, vocab_size = self.asked
-        logprobs = prompt_logprobs = None
-        if request.logprobs is not None and delta.token_ids:
-            logprobs = _logprobs(delta.token_ids, request.logprobs, vocab_size)
-        if request.prompt_logprobs is not None and not position:
-            prompt_logprobs = _logprobs(request.prompt_token_ids[1:], request.prompt_logprobs, vocab_size)
-        return msgspec.structs.replace(delta, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
-
-
 class NullEngine:
-    """An `Engine` that emits one token for each running request in each step."""
+    """An `Engine` that emits one token for each running request in each step; a script may have more in a step."""
 
-    def __init__(self, info: EngineInfo, settings: NullSettings, on_step: StepListener) -> None:
+    def __init__(
+        self,
+        info: EngineInfo,
+        settings: NullSettings,
+        on_step: StepListener,
+        play: Callable[[GenerationRequest], Output] | None = None,
+    ) -> None:
         """Start the engine's thread.
 
         Args:
             info: capabilities and limits; it keeps the limits.
             settings: the tokens, the pace, the faults.
             on_step: the listener.
+            play: the output of a request, which may raise `GrammarError`; None is that of the settings.
         """
+        self._play = play or (lambda request: output_of(request, settings, info))
+        self._has_delays = play is not None or settings.first_token_delay_ms > 0
         self._info = info
         self._settings = settings
         self._on_step = on_step
         self._wake = threading.Event()
         self._commands: CommandQueue[GenerationRequest | int] = CommandQueue(self._wake.set)
-        self._active: list[_Sequence] = []
-        self._waiting: deque[_Sequence] = deque()
-        self._live: dict[int, _Sequence] = {}
+        self._active: list[Sequence] = []
+        self._waiting: deque[Sequence] = deque()
+        self._live: dict[int, Sequence] = {}
         self._dead = False
         self._steps = 0
         self._generated = 0
@@ -215,7 +145,7 @@ class NullEngine:
                 next_step = max(next_step, time.monotonic())
                 continue
             due = next_step
-            if self._settings.first_token_delay_ms:
+            if self._has_delays:
                 due = max(due, min(sequence.not_before for sequence in self._active))
             if now < due:
                 self._wake.wait(due - now)
@@ -240,11 +170,23 @@ class NullEngine:
             elif problem := refusal(command, self._info):
                 deltas.append(TokenDelta(command.request_id, [], "error", error=problem, invalid=True))
             else:
-                sequence = _Sequence(command, self._settings, self._info)
-                self._live[command.request_id] = sequence
-                self._waiting.append(sequence)
+                self._take(command, deltas)
         self._fill()
         return deltas
+
+    def _take(self, request: GenerationRequest, deltas: list[TokenDelta]) -> None:
+        try:
+            output = self._play(request)
+        except GrammarError as error:
+            deltas.append(TokenDelta(request.request_id, [], "error", error=str(error), invalid=True))
+            return
+        except Exception:  # of a grammar library
+            logger.exception("a request failed")
+            deltas.append(TokenDelta(request.request_id, [], "error", error=ENGINE_FAILED))
+            return
+        sequence = Sequence(request, output, self._info, self._settings.fail_on_token_id)
+        self._live[request.request_id] = sequence
+        self._waiting.append(sequence)
 
     def _fill(self) -> None:
         while self._waiting and len(self._active) < self._info.max_batch_size:
@@ -285,15 +227,16 @@ class NullEngine:
                     deltas.append(TokenDelta(s.request_id, [], "error", error=ENGINE_FAILED))
                     s.position, ended = -1, True
                 continue
-            left = len(s.token_ids) - position
-            if left > 1 or (left == 1 and s.stop_token_id is not None):
-                s.position = position + 1
-                self._generated += 1
+            left, count = len(s.token_ids) - position, s.tokens_per_step
+            if left > count or (left and s.stop_token_id is not None):
+                tokens = s.token_ids[position : position + count]
+                s.position = position + len(tokens)
+                self._generated += len(tokens)
                 queue_s = None if position else s.queue_s
-                delta = TokenDelta(s.request_id, [s.token_ids[position]], queue_s=queue_s)
+                delta = TokenDelta(s.request_id, tokens, queue_s=queue_s)
             else:
                 last = s.token_ids[position:]
-                self._generated += bool(last) or s.stop_token_id is not None
+                self._generated += len(last) + (s.stop_token_id is not None)
                 queue_s = None if position else s.queue_s
                 delta = TokenDelta(s.request_id, last, s.finish_reason, s.stop_token_id, queue_s=queue_s)
                 s.position, ended = -1, True
@@ -310,27 +253,3 @@ class NullEngine:
         """Fail every live and every later request."""
         self._dead = True
         self._emit([TokenDelta(i, [], "error", error=ENGINE_FAILED) for i in self._clear()])
-
-
-def _default_cycle(info: EngineInfo) -> list[int]:
-    """The first tokens of the vocabulary that do not end a sequence."""
-    cycle = [i for i in range(min(info.vocab_size, _DEFAULT_TOKENS)) if i not in info.eos_token_ids]
-    return cycle or [0]
-
-
-def _logprobs(token_ids: Sequence[int], count: int, vocab_size: int) -> Logprobs:
-    count = min(count, vocab_size)
-    return Logprobs(
-        [0.0] * len(token_ids),
-        [[(token_id + i) % vocab_size for i in range(count)] for token_id in token_ids],
-        [[-float(i) for i in range(count)] for _ in token_ids],
-    )
-
-
-def _end_of(token_ids: list[int], word: tuple[int, ...], least: int) -> int:
-    """Position just after the first occurrence of `word` that ends at `least` or later, or 0."""
-    size, first = len(word), word[0]
-    for start in range(max(0, least - size), len(token_ids) - size + 1):
-        if token_ids[start] == first and tuple(token_ids[start : start + size]) == word:
-            return start + size
-    return 0

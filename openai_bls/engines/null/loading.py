@@ -13,6 +13,8 @@ from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.manifest import EngineLoadError, Manifest, Milliseconds, NotNegative, NullSettings, checkpoint_dir
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.capabilities import MAX_LOGPROBS
+from openai_bls.engines.grammars import llguidance_backend
+from openai_bls.engines.null import script
 from openai_bls.engines.null.engine import SUPPORTED, NullEngine
 
 _PREFIX = "null_"
@@ -40,6 +42,8 @@ class NullOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Images that a prompt may hold; the answer is the same with them."""
     null_lora_names: str = ""
     """Names of made-up adapters, separated by commas."""
+    null_script: str = ""
+    """Path of a JSON file with turns of text to play, each to the prompts that it is for (`engines/null/script.py`)."""
 
     def over(self, base: NullSettings) -> NullSettings:
         """`base` with the fields that are set here.
@@ -71,7 +75,7 @@ def load(
     """The null engine of `manifest`, or, without one, of nothing on disk.
 
     Raises:
-        EngineLoadError: a token id that it is to emit is not in the vocabulary.
+        EngineLoadError: a token id that it is to emit is not in the vocabulary, or the script is none.
     """
     null = options.over(manifest.null if manifest else NullSettings())
     lora_names = tuple(name.strip() for name in options.null_lora_names.split(",") if name.strip())
@@ -104,4 +108,21 @@ def load(
         raise EngineLoadError(
             f"the null engine's token id {max(null.token_ids)} is outside the vocabulary of {info.vocab_size} tokens"
         )
-    return NullEngine(info, null, on_step)
+    if not options.null_script:
+        return NullEngine(info, null, on_step)
+    return _scripted(version_dir, info, null, on_step, options)
+
+
+def _scripted(
+    version_dir: Path, info: EngineInfo, null: NullSettings, on_step: StepListener, options: NullOptions
+) -> Engine:
+    """The engine that plays a script, which it holds to grammars."""
+    if null.token_ids or null.echo or info.lora_names:
+        raise EngineLoadError(
+            "null_script says what is answered: null_token_ids, null_echo and null_lora_names do not go with it"
+        )
+    tokenizer = version_dir / "tokenizer"
+    grammars = llguidance_backend.load(tokenizer, info.vocab_size, info.eos_token_ids)
+    if grammars is not None:
+        info = msgspec.structs.replace(info, supported=(*info.supported, "grammar"), grammar_backend=grammars.backend)
+    return NullEngine(info, null, on_step, script.load(Path(options.null_script), tokenizer, info, grammars).output_of)
