@@ -98,13 +98,12 @@ def perform(setting: Setting, tmp_path: Path) -> Perform:
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir()
         task.place(work)
-        program = agent.path
         url = setting.server.openai_url.removesuffix("/v1")
         arguments, variables = agent.start(Run(url, home, work, task.prompt(agent.name, case)))
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         with started_outside() as outside:
             done = subprocess.run(
-                ["node", *arguments] if agent is SDK else [str(program), *arguments],
+                ["node", *arguments] if agent is SDK else [str(agent.path), *arguments],
                 env={**inherited, **outside.environment, **variables, "HOME": str(home)},
                 cwd=work,
                 stdin=subprocess.DEVNULL,
@@ -132,10 +131,14 @@ def _cases() -> Iterator[Any]:
                 if (case is BROKEN and agent is not CODEX) or (case is NO_JSON and agent is AIDER):
                     continue  # it has no such call
                 if name == "hermes" or case is BROKEN or (case is BURSTS and agent is not AIDER):
-                    yield pytest.param(name, agent, case, id=f"{agent.name} {case.name}, {name}")
+                    yield pytest.param(name, agent, case, marks=agent.marks, id=f"{agent.name} {case.name}, {name}")
 
 
-@pytest.mark.parametrize(("setting", "agent"), [("hermes", agent) for agent in QUICK], indirect=["setting"], ids=str)
+@pytest.mark.parametrize(
+    ("setting", "agent"),
+    [pytest.param("hermes", agent, marks=agent.marks, id=agent.name) for agent in QUICK],
+    indirect=["setting"],
+)
 def test_a_task_is_done(agent: Agent, perform: Perform) -> None:
     perform(agent, BURSTS)
     perform(agent, BURSTS)

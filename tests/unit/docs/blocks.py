@@ -36,7 +36,7 @@ NEEDS = {
 RUN = ("bash", "python")
 """Languages of blocks that run, unless they are marked."""
 MARKED = ("go", "java")
-SHOWN = ("", "json", "text", "yaml")
+SHOWN = ("", "json", "text", "toml", "yaml")
 
 
 class Block(NamedTuple):
