@@ -88,8 +88,7 @@ def convert(request: PromptRequest, ignored: IgnoredFields, *, thinks: bool, max
     if request.tool_choice is not None:
         body |= read_tool_choice(request.tool_choice, tools)
     effort = request.output_config.effort if request.output_config is not None else None
-    # "high" is the API's default: the same as leaving it out.
-    if effort is not None and effort != "high":
+    if effort is not None:
         body["reasoning_effort"] = effort
     body |= _thinking(request, thinks)
     max_tokens = None

@@ -35,9 +35,6 @@ _NAMES = {
     "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
 }
 _TOOL_FIELD = re.compile(r"^(?P<tool>tools\.\d+)\.function\b(?P<parameters>\.parameters\b)?")
-_NO_EFFORT = (
-    '\'output_config.effort\': this model has no levels of effort; the field may be left out, or be "medium" or "high".'
-)
 
 _TOO_LONG = "prompt is too long"
 _LENGTH_SENTENCES = (_TOO_LONG, "input length and")
@@ -112,8 +109,6 @@ def _named(error: ApiError) -> str:
     param = error.param
     if param is None:
         return error.message
-    if param == "reasoning_effort":
-        return _NO_EFFORT
     name = _name(param)
     return error.message if name == param else error.message.replace(f"'{param}'", f"'{name}'")
 

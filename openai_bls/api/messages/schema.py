@@ -315,7 +315,7 @@ class PromptRequest(WithoutEffect, kw_only=True, forbid_unknown_fields=True):
     `display: "omitted"` leaves the text out. The budget is told to the template; it cuts nothing. A model that
     does not think takes it without effect."""
     output_config: OutputConfig | None = None
-    """`format` json_schema, and `effort` where the template knows it (`"medium"` and `"high"` always)."""
+    """`format` json_schema, and `effort`, a hint as `reasoning_effort` of chat completions is."""
     output_format: JsonFormat | None = None
     """The older place of `output_config.format`."""
     context_management: ContextManagement | None = None

@@ -167,9 +167,10 @@ def test_structured_output(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("effort", [None, "high", "low", "medium", "xhigh", "max"])
 def test_effort(effort: str | None) -> None:
-    """`high` is the default of the API."""
-    expected = None if effort == "high" else effort
-    assert prompt_of(output_config={"effort": effort}).reasoning_effort == expected
+    request = converted(output_config={"effort": effort}).valid
+    assert request.prompt is not None
+    assert request.prompt.reasoning_effort == effort
+    assert request.thinking_params == (() if effort is None else ("output_config.effort",))
 
 
 @pytest.mark.parametrize(
