@@ -103,8 +103,8 @@ def _function_call(call_id: str | None, name: str, arguments: dict[str, Any] | s
 def template_arguments(text: str) -> dict[str, Any] | str:
     """The arguments of a call as chat templates take them: the object that they are, else the text as it is.
 
-    OpenAI takes any text, and a model may have written any: what is no object, is cut, or has more values or levels
-    than are decoded stays text.
+    OpenAI takes any text, and a model may have written any: what is no object, is cut, has more values or levels than
+    are decoded, or an integer of more than 64 bits, which preprocessing cannot be told, stays text.
     """
     if not text.strip():
         return {}
@@ -112,9 +112,12 @@ def template_arguments(text: str) -> dict[str, Any] | str:
         if len(text) > _MAX_ARGUMENT_VALUES:
             check_values(text.encode(errors="replace"), _MAX_ARGUMENT_VALUES)
         arguments = lenient_value(text)
-    except (ValueError, RecursionError, InvalidRequestError):
+        if not isinstance(arguments, dict) or _deeper(arguments, _MAX_ARGUMENT_DEPTH):
+            return text
+        msgspec.msgpack.encode(arguments)
+    except (ValueError, OverflowError, RecursionError, InvalidRequestError):
         return text
-    return arguments if isinstance(arguments, dict) and not _deeper(arguments, _MAX_ARGUMENT_DEPTH) else text
+    return arguments
 
 
 def _deeper(value: Any, levels: int) -> bool:

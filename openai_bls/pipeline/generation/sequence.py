@@ -366,7 +366,7 @@ class Sequence:
 
     def _end(self, owner: SequenceOwner, reason: FinishReason) -> None:
         if self._parser is not None:
-            self._emit_events(self._parser.finish(cut=reason == "length"))
+            self._emit_events(self._parser.finish(cut=reason == "length" or self.matched_stop is not None))
         self._end_input()
         # A stop string may have cut a call short.
         if reason == "stop" and self._tool_calls and not self._named_tool and self.matched_stop is None:

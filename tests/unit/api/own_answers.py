@@ -7,11 +7,14 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from openai_bls.api.chat.assembly import assemble
 from openai_bls.core.engine_types import PromptRequest
 from openai_bls.output.detect import ModelFormats
+from openai_bls.transport.ipc.prompts import encode_request
 from tests.unit.api.http_support import application
-from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, ask, events, until
+from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, ask, engine_info, events, until
 
 Reason = Literal["stop", "length"]
 REASONS: tuple[Reason, ...] = ("stop", "length")
@@ -48,7 +51,7 @@ class OwnAnswers:
     """A server whose model writes what it is told, and its clients."""
 
     def __init__(self, formats: ModelFormats) -> None:
-        self._bench = Bench(formats=formats)
+        self._bench = Bench(engine_info(max_model_len=100_000), formats=formats)
         self._loop = asyncio.new_event_loop()
         self._app = self._loop.run_until_complete(self._made())
 
@@ -66,8 +69,8 @@ class OwnAnswers:
 
     @property
     def prompt(self) -> PromptRequest:
-        """What preprocessing got last."""
-        return self._bench.prompts.requests[-1]
+        """What preprocessing got last, as it comes over the wire."""
+        return msgspec.msgpack.decode(encode_request(self._bench.prompts.requests[-1]), type=PromptRequest)
 
     async def _made(self) -> Any:
         return application(self._bench)

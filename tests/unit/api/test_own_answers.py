@@ -53,6 +53,8 @@ _FRAGMENTS = [
     '{"city": "a "quote" b"}',
     '{"days": 1,}',
     '{"days": NaN}',
+    f'{{"days": {2**64}}}',
+    '{"days": 1e999}',
     "[1, 2]",
     "null",
     "7",
