@@ -27,7 +27,7 @@ class StreamConnection(BoundedConnection):
     def on_message_begin(self) -> None:
         """Offer this connection to the response."""
         super().on_message_begin()
-        if self._deaf:
+        if self._is_replaying:
             return
         extensions: dict[str, Any] = {EXTENSION: self}
         self.scope["extensions"] = extensions

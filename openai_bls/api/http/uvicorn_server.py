@@ -22,6 +22,7 @@ from openai_bls.api.http.tls_acceptor import TlsAcceptor
 from openai_bls.api.http.tls_files import TlsFiles
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.service import Service
+from openai_bls.pipeline.slices import Turns
 
 # Seconds that connections get to finish once the model is being unloaded.
 _GRACE_S = 5
@@ -56,7 +57,7 @@ class HttpServer:
         config = uvicorn.Config(
             answering,
             # A class is what it usually is, and called is all it is.
-            http=functools.partial(StreamConnection, settings=settings),  # type: ignore[arg-type]
+            http=functools.partial(StreamConnection, settings=settings, turns=Turns()),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,

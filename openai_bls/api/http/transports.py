@@ -1,0 +1,62 @@
+"""Transports of a connection of /v1: what writes gathered, what a response may do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class GatheringTransport:
+    """Transport of a connection: what is written in one turn of the event loop goes out together.
+
+    The head of a response and its first bytes are two writes of uvicorn; a system call, and a client that wakes up for
+    it, cost more than either.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._gathered: list[bytes] = []
+        self.is_closing = transport.is_closing
+        self.get_extra_info = transport.get_extra_info
+        self.can_write_eof = transport.can_write_eof
+        self.abort = transport.abort
+
+    def write(self, data: bytes) -> None:
+        """Write at the end of this turn, or with the next `write_now`."""
+        self._gathered.append(data)
+        if len(self._gathered) == 1:
+            self._loop.call_soon(self._flush)
+
+    def write_now(self, data: bytes) -> None:
+        """Write, after what has been gathered."""
+        if self._gathered:
+            self._gathered.append(data)
+            self._flush()
+        else:
+            self._transport.write(data)
+
+    def write_eof(self) -> None:
+        """End this side of the connection."""
+        self._flush()
+        self._transport.write_eof()
+
+    def close(self) -> None:
+        """Close the connection once everything is written."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._gathered:
+            data = b"".join(self._gathered)
+            self._gathered.clear()
+            self._transport.write(data)
+
+
+class ResponseTransport:
+    """Transport as a response uses it: closing waits until the client has read."""
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.close = close
