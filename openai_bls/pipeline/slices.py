@@ -17,6 +17,8 @@ SLICE_LINES = 1024
 """Lines at which a slice ends: a fraction of a millisecond of a parser."""
 STEP_BYTES = 2048
 """Bytes by which a slice grows until it has so many lines."""
+MAX_SLICE_LINES = SLICE_LINES + STEP_BYTES
+"""Lines of a slice, were each byte of its last step one."""
 _LINE_END = b"\r"
 
 
@@ -34,7 +36,7 @@ def has_few_lines(data: bytes) -> bool:
 
 
 def slice_end(data: bytes, start: int) -> int:
-    """End of the slice of `data` that begins at `start`; it has at most SLICE_LINES + STEP_BYTES // 2 pieces."""
+    """End of the slice of `data` that begins at `start`; it has at most MAX_SLICE_LINES lines."""
     end, lines = start, 0
     while end < len(data) and lines < SLICE_LINES:
         lines += data.count(_LINE_END, end, end + STEP_BYTES)

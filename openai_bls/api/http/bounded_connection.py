@@ -66,8 +66,8 @@ class _StoppedError(Exception):
 class BoundedConnection(SlicedConnection):
     """Connection that refuses what is too large, too slow or too much, with a JSON error where HTTP allows one.
 
-    A request that arrives whole costs no timer. After a refusal, and after a request that closes the connection, nothing
-    is parsed.
+    A request that arrives whole costs no timer. After a refusal, and after a request that closes the connection,
+    nothing is parsed.
     """
 
     def __init__(self, *args: Any, settings: OpenAiBlsSettings, **options: Any) -> None:
@@ -247,8 +247,8 @@ class BoundedConnection(SlicedConnection):
             self._stop(
                 _RefusalError(
                     413,
-                    f"The body comes in chunks that are too small: beyond {FREE_CHUNKS} of them there may be one for every "
-                    f"{MIN_CHUNK_BYTES} bytes of content.",
+                    f"The body comes in chunks that are too small: beyond {FREE_CHUNKS} of them there may be one for "
+                    f"every {MIN_CHUNK_BYTES} bytes of content.",
                 )
             )
 
@@ -394,14 +394,16 @@ class BoundedConnection(SlicedConnection):
 
 def _refusal(error: ApiError) -> Response:
     """The same as an answer in its turn."""
-    return Response(encode(error.body()), error.status, {"connection": "close"}, media_type="application/json")
+    headers = {"connection": "close", **error.headers}
+    return Response(encode(error.body()), error.status, headers, media_type="application/json")
 
 
 def last_response(error: ApiError) -> bytes:
     """The response with an error that ends a connection."""
     body = encode(error.body())
-    head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-    return bytes(STATUS_LINE[error.status]) + head + body
+    head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
+    more = "".join(f"{name.lower()}: {value}\r\n" for name, value in error.headers.items()).encode()
+    return b"".join((bytes(STATUS_LINE[error.status]), head, more, b"\r\n", body))
 
 
 def _announces_body(name: bytes, value: bytes) -> bool:

@@ -11,19 +11,20 @@ import ipaddress
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 import httptools
 
-from openai_bls.core.errors import OverloadedError
-from openai_bls.pipeline.joining import joined
 from openai_bls.pipeline.media.addresses import Address, is_internal, is_public
+from openai_bls.pipeline.media.answer import DOWNLOAD, OK, READ_BYTES, ImageAnswer
 from openai_bls.pipeline.media.budget import ImageLease
-from openai_bls.pipeline.media.errors import ImageCode, ImageError
+from openai_bls.pipeline.media.errors import ImageError
 from openai_bls.pipeline.media.hosts import DEFAULT_PORTS, Hosts
+from openai_bls.pipeline.media.shares import Limits, Shares
+from openai_bls.pipeline.slices import Turns
 
 T = TypeVar("T")
 
@@ -32,16 +33,24 @@ MAX_URL = 8192
 """Characters of a URL."""
 MAX_FETCHES = 256
 """Images that are fetched at a time, of all requests together."""
+MAX_FETCHES_PER_KEY = 64
+"""Images that are fetched for one API key at a time; others of it wait."""
 MAX_FETCHES_PER_HOST = 8
-"""Images that are fetched from one host at a time; others wait for theirs."""
+"""Images that are fetched from one host for one API key at a time."""
+MAX_FETCHES_OF_HOST = 16
+"""The same for all keys together."""
+MAX_WAITING_PER_KEY = 1024
+"""Images of one API key that wait for their turn."""
+MAX_WAITING_PER_HOST = 256
+"""Images of one API key and one host that wait."""
+MAX_LOOKUPS = 32
+"""Names that are resolved at a time: as many threads."""
+MAX_LOOKUPS_PER_KEY = 8
+"""The same for one API key, those included whose fetch has been given up: a thread that resolves cannot be ended."""
 
-_READ_BYTES = 64 * 1024
-_HEAD_BYTES = 32 * 1024
 _MAX_ADDRESSES = 4
-_OK = 200
 _REDIRECTS = (301, 302, 303, 307, 308)
 _HOST = re.compile(r"[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?\.?|[0-9a-f:.]+", re.ASCII)
-_DOWNLOAD: ImageCode = "failed_to_download_image"
 
 Resolve = Callable[[str, int], Sequence[str]]
 """Finds the addresses of a host, in a thread; raises OSError."""
@@ -94,98 +103,6 @@ def place(url: str) -> Place:
     return Place(parts.scheme, host.rstrip("."), DEFAULT_PORTS[parts.scheme] if port is None else port, target)
 
 
-class _Answer:
-    """What httptools tells of an answer; only the body of a 200 is kept."""
-
-    def __init__(self, max_bytes: int, lease: ImageLease) -> None:
-        self._max_bytes = max_bytes
-        self._lease = lease
-        self._parser = httptools.HttpResponseParser(self)
-        self._head_bytes = 0
-        self._pieces: list[bytes] = []
-        self._size = 0
-        self._delimited = False
-        self._fault: Exception | None = None
-        self.status = 0
-        """0 until the head has ended."""
-        self.location = ""
-        self.ended = False
-
-    async def body(self) -> bytes:
-        """The body; of one that the end of the connection ends, whatever came."""
-        return await joined(self._pieces)
-
-    def feed(self, data: bytes) -> None:
-        """Read on.
-
-        Args:
-            data: next bytes of the host; none are the end of the connection.
-
-        Raises:
-            ImageError: it is more than it may be, or compressed.
-            OverloadedError: there is no room for it.
-            EOFError: the answer is cut short.
-            httptools.HttpParserError: it is no HTTP.
-        """
-        if not data:
-            if self.status == 0 or self._delimited:
-                raise EOFError
-            self.ended = True
-            return
-        if self.status == 0:
-            self._head_bytes += len(data)
-            if self._head_bytes > _HEAD_BYTES + _READ_BYTES:
-                raise ImageError(_DOWNLOAD, "cannot be fetched: the head of the answer is too long")
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserCallbackError:
-            if self._fault is None:
-                raise
-            raise self._fault from None
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A header."""
-        key = name.lower()
-        if key == b"location":
-            self.location = value.decode("latin-1")
-        elif key == b"content-length":
-            self._delimited = True
-            if not value.isdigit() or int(value) > self._max_bytes:
-                self._refuse(self._too_large())
-        elif key == b"transfer-encoding":
-            self._delimited = True
-        elif key == b"content-encoding" and value.strip().lower() != b"identity":
-            self._refuse(ImageError(_DOWNLOAD, "cannot be fetched: it comes compressed, which was not asked for"))
-
-    def on_headers_complete(self) -> None:
-        """The head has ended."""
-        self.status = self._parser.get_status_code()
-
-    def on_body(self, piece: bytes) -> None:
-        """A piece of the body."""
-        if self.status != _OK:
-            return
-        self._size += len(piece)
-        if self._size > self._max_bytes:
-            self._refuse(self._too_large())
-        try:
-            self._lease.take(len(piece))
-        except OverloadedError as error:
-            self._refuse(error)
-        self._pieces.append(piece)
-
-    def on_message_complete(self) -> None:
-        """The body has ended."""
-        self.ended = True
-
-    def _too_large(self) -> ImageError:
-        return ImageError("image_file_too_large", f"has more than {self._max_bytes} bytes (max_image_bytes)")
-
-    def _refuse(self, error: Exception) -> None:
-        self._fault = error
-        raise error
-
-
 class Fetcher:
     """Fetches images. Belongs to the event loop's thread.
 
@@ -212,30 +129,43 @@ class Fetcher:
         self._make_tls = tls
         self._tls: ssl.SSLContext | None = None
         # A name server that is slow holds up nothing but these.
-        self._threads = ThreadPoolExecutor(32, "resolve")
-        self._turns: dict[str, _Turns] = {}
-        self.running = 0
-        """Images that are being fetched."""
+        self._threads = ThreadPoolExecutor(MAX_LOOKUPS, "resolve")
+        waiting = (MAX_WAITING_PER_KEY, MAX_WAITING_PER_HOST)
+        self._fetches = Shares(
+            Limits(MAX_FETCHES, MAX_FETCHES_PER_KEY, MAX_FETCHES_OF_HOST, MAX_FETCHES_PER_HOST, *waiting), "images"
+        )
+        self._lookups = Shares(Limits(MAX_LOOKUPS, *[MAX_LOOKUPS_PER_KEY] * 3, *waiting), "images")
+        self._turns = Turns()
 
-    async def fetch(self, url: str, lease: ImageLease) -> bytes:
+    @property
+    def running(self) -> int:
+        """Images that are being fetched."""
+        return self._fetches.running
+
+    @property
+    def waiting(self) -> int:
+        """Images that wait for their turn."""
+        return self._fetches.waiting
+
+    async def fetch(self, url: str, lease: ImageLease, key: str = "") -> bytes:
         """The bytes at a URL, which are taken from `lease`. Cancelling this closes the connection.
+
+        Args:
+            url: place of the image.
+            lease: what its bytes are taken from.
+            key: name of the API key whose share of the fetches it takes.
 
         Raises:
             ImageError: the URL may not be asked, or does not answer with a file as it should.
-            OverloadedError: too many images are being fetched, or there is no room for it.
+            OverloadedError: too many images of the key wait to be fetched, or there is no room for it.
         """
         first = self._checked(url)
-        if self.running >= MAX_FETCHES:
-            raise OverloadedError(f"The server is fetching {MAX_FETCHES} images, the most at a time; try again later.")
-        self.running += 1
         try:
-            return await _within(self._timeout_s, self._followed(first, url, lease))
+            return await _within(self._timeout_s, self._followed(first, url, lease, key))
         except ssl.SSLError:
-            raise ImageError(_DOWNLOAD, "cannot be fetched: its host has no TLS, or a certificate of no use") from None
+            raise ImageError(DOWNLOAD, "cannot be fetched: its host has no TLS, or a certificate of no use") from None
         except (OSError, EOFError, httptools.HttpParserError):
-            raise ImageError(_DOWNLOAD, "cannot be fetched: its host does not answer as it should") from None
-        finally:
-            self.running -= 1
+            raise ImageError(DOWNLOAD, "cannot be fetched: its host does not answer as it should") from None
 
     def close(self) -> None:
         """Resolve no more names."""
@@ -254,35 +184,22 @@ class Fetcher:
             )
         return found
 
-    async def _followed(self, at: Place, url: str, lease: ImageLease) -> bytes:
+    async def _followed(self, at: Place, url: str, lease: ImageLease, key: str) -> bytes:
         for _ in range(MAX_REDIRECTS + 1):
-            async with self._turn(at.host):
-                answer = await self._asked(at, lease)
-            if answer.status == _OK:
+            async with self._fetches.place(key, at.host):
+                answer = await self._asked(at, lease, key)
+            if answer.status == OK:
                 return await answer.body()
             if answer.status not in _REDIRECTS or not answer.location:
-                raise ImageError(_DOWNLOAD, f"cannot be fetched: its host answers {answer.status}")
+                raise ImageError(DOWNLOAD, f"cannot be fetched: its host answers {answer.status}")
             url = urljoin(url, answer.location)
             at = self._checked(url)
-        raise ImageError(_DOWNLOAD, f"cannot be fetched: there are more than {MAX_REDIRECTS} redirects")
+        raise ImageError(DOWNLOAD, f"cannot be fetched: there are more than {MAX_REDIRECTS} redirects")
 
-    @contextlib.asynccontextmanager
-    async def _turn(self, host: str) -> AsyncIterator[None]:
-        """A turn at a host, so that one that is slow does not take the place of others."""
-        turns = self._turns.setdefault(host, _Turns(asyncio.Semaphore(MAX_FETCHES_PER_HOST)))
-        turns.wanted += 1
-        try:
-            async with turns.free:
-                yield
-        finally:
-            turns.wanted -= 1
-            if not turns.wanted:
-                del self._turns[host]
-
-    async def _asked(self, at: Place, lease: ImageLease) -> _Answer:
+    async def _asked(self, at: Place, lease: ImageLease, key: str) -> ImageAnswer:
         """The answer of one host: whole if it is a 200, else its head."""
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._threads, self._resolve, at.host, at.port)
+        found = await self._found(at, key)
         addresses = [ipaddress.ip_address(text.partition("%")[0]) for text in found]
         may: Callable[[Address], bool] = is_public
         if self._hosts.may_be_private(at.host, at.port, at.scheme):
@@ -295,13 +212,27 @@ class Fetcher:
         reader, writer = await self._connected(at, addresses)
         try:
             writer.write(_request(at))
-            answer = _Answer(self._max_bytes, lease)
-            while not answer.ended and answer.status in (0, _OK):
-                answer.feed(await reader.read(_READ_BYTES))
+            answer = ImageAnswer(self._max_bytes, lease)
+            while not answer.ended and answer.status in (0, OK):
+                await answer.feed(await reader.read(READ_BYTES), self._turns)
             return answer
         finally:
             # Not closed in good order, which would wait for the host.
             writer.transport.abort()
+
+    async def _found(self, at: Place, key: str) -> Sequence[str]:
+        """Addresses of the host, found in a thread, which keeps its place until it has ended."""
+        loop = asyncio.get_running_loop()
+
+        def leave(_: object) -> None:
+            with contextlib.suppress(RuntimeError):
+                # The loop may have been closed meanwhile.
+                loop.call_soon_threadsafe(self._lookups.leave, key, at.host)
+
+        await self._lookups.enter(key, at.host)
+        lookup = self._threads.submit(self._resolve, at.host, at.port)
+        lookup.add_done_callback(leave)
+        return await asyncio.wrap_future(lookup)
 
     async def _connected(
         self, at: Place, addresses: Sequence[Address]
@@ -311,17 +242,11 @@ class Fetcher:
         failure: OSError | None = None
         for address in addresses[:_MAX_ADDRESSES]:
             try:
-                return await asyncio.open_connection(str(address), at.port, limit=_READ_BYTES, **tls)
+                return await asyncio.open_connection(str(address), at.port, limit=READ_BYTES, **tls)
             except OSError as error:
                 failure = error
         assert failure is not None
         raise failure
-
-
-class _Turns:
-    def __init__(self, free: asyncio.Semaphore) -> None:
-        self.free = free
-        self.wanted = 0
 
 
 def _request(at: Place) -> bytes:
@@ -346,4 +271,4 @@ async def _within(seconds: float, work: Awaitable[T]) -> T:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    raise ImageError(_DOWNLOAD, f"cannot be fetched in {seconds:g} s (image_timeout_s)")
+    raise ImageError(DOWNLOAD, f"cannot be fetched in {seconds:g} s (image_timeout_s)")

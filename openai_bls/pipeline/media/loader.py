@@ -99,7 +99,7 @@ class ImageLoader:
             if source.base64 is not None:
                 return Encoded(source.base64, self._max_pixels, side=side)
             return Encoded(source.url, self._max_pixels, start, side)
-        return Encoded(await self._fetcher.fetch(source.url, lease), self._max_pixels, side=side)
+        return Encoded(await self._fetcher.fetch(source.url, lease, key), self._max_pixels, side=side)
 
     def _base64_start(self, source: ImageSource) -> int:
         """Place of the base64 in a data: URI."""
