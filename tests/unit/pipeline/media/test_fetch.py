@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,7 @@ async def test_refused_answers() -> None:
             "/metadata": redirect("http://169.254.169.254/latest/meta-data/"),
             "/file": redirect("file:///etc/passwd"),
             "/nowhere": b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n",
+            "/upgrade": b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
         }
         codes = {path: (await net.refused(path)).code for path in host.answers}
         refused = dict.fromkeys(host.answers, "failed_to_download_image")
@@ -179,7 +181,7 @@ async def test_a_slow_host_holds_up_no_other() -> None:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
         assert fetcher.running == 0
-        assert not fetcher._turns
+        assert fetcher.waiting == 0
 
 
 async def test_cancelling_closes_the_connection() -> None:
@@ -198,7 +200,7 @@ async def test_cancelling_closes_the_connection() -> None:
         assert (net.fetcher.running, net.budget.held) == (0, 0)
 
 
-async def test_no_more_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_more_than_there_is_room_for() -> None:
     async with ImageHost.running() as host:
         host.answers["/"] = ok(bytes(MAX_BYTES))
         net = Net(host.port)
@@ -206,9 +208,67 @@ async def test_no_more_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -
             full.take(10 * MAX_BYTES)
             with pytest.raises(OverloadedError, match="max_image_memory_bytes"):
                 await net.get("/")
-        monkeypatch.setattr(fetching, "MAX_FETCHES", 0)
-        with pytest.raises(OverloadedError, match="the most at a time"):
-            await net.get("/")
+
+
+async def test_only_who_is_over_its_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fetches of a host that does not answer leave room for another host and another key."""
+    for name, most in (("PER_KEY", 8), ("PER_HOST", 2), ("OF_HOST", 3)):
+        monkeypatch.setattr(fetching, f"MAX_FETCHES_{name}", most)
+    monkeypatch.setattr(fetching, "MAX_WAITING_PER_HOST", 20)
+    async with ImageHost.running() as slow, ImageHost.running() as quick:
+        slow.answers["/"], slow.answers["/quick"], quick.answers["/"] = drips, ok(b"y"), ok(b"x")
+        hosts = Hosts((), (f"slow.test:{slow.port}", f"quick.test:{quick.port}"))
+        fetcher = Fetcher(hosts, 10**7, WAIT_S, lambda *_: ["127.0.0.1"])
+        with ImageBudget(10**9).lease() as lease:
+            at_slow, at_quick = f"http://slow.test:{slow.port}/", f"http://quick.test:{quick.port}/"
+            tasks = [asyncio.ensure_future(fetcher.fetch(at_slow, lease, "alice")) for _ in range(256)]
+            while slow.open < 2:
+                await asyncio.sleep(0)
+            assert (fetcher.running, fetcher.waiting) == (2, 20)
+            refused = [task.exception() for task in tasks if task.done()]
+            assert [type(error) for error in refused] == [OverloadedError] * 234
+            assert {error.headers["Retry-After"] for error in refused if isinstance(error, OverloadedError)} == {"1"}
+            assert await fetcher.fetch(at_quick, lease, "alice") == b"x"
+            assert await fetcher.fetch(at_slow + "quick", lease, "bob") == b"y"
+            assert await fetcher.fetch(at_quick, lease, "bob") == b"x"
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        assert (fetcher.running, fetcher.waiting) == (0, 0)
+
+
+async def test_names_that_are_not_found_hold_up_no_other_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after their fetches have been given up: their threads go on."""
+    monkeypatch.setattr(fetching, "MAX_LOOKUPS_PER_KEY", 2)
+    monkeypatch.setattr(fetching, "MAX_LOOKUPS", 3)
+    found, asked = threading.Event(), []
+
+    def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        if host != "quick.test":
+            found.wait(WAIT_S)
+        return ["127.0.0.1"]
+
+    async with ImageHost.running() as quick:
+        quick.answers["/"] = ok(b"x")
+        fetcher = Fetcher(Hosts((), (f"*:{quick.port}",)), 10**7, WAIT_S, resolve)
+        with ImageBudget(10**9).lease() as lease:
+            tasks = [
+                asyncio.ensure_future(fetcher.fetch(f"http://slow{number}.test:{quick.port}/", lease, "alice"))
+                for number in range(6)
+            ]
+            while len(asked) < 2:
+                await asyncio.sleep(0)
+            for task in tasks[:2]:
+                task.cancel()
+            await asyncio.gather(*tasks[:2], return_exceptions=True)
+            assert await fetcher.fetch(f"http://quick.test:{quick.port}/", lease, "bob") == b"x"
+            assert asked == ["slow0.test", "slow1.test", "quick.test"]
+            found.set()
+            assert await tasks[2] == b"x"
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def test_places() -> None:
