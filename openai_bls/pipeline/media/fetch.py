@@ -130,11 +130,19 @@ class Fetcher:
         self._tls: ssl.SSLContext | None = None
         # A name server that is slow holds up nothing but these.
         self._threads = ThreadPoolExecutor(MAX_LOOKUPS, "resolve")
-        waiting = (MAX_WAITING_PER_KEY, MAX_WAITING_PER_HOST)
-        self._fetches = Shares(
-            Limits(MAX_FETCHES, MAX_FETCHES_PER_KEY, MAX_FETCHES_OF_HOST, MAX_FETCHES_PER_HOST, *waiting), "images"
+        fetches = Limits(
+            total=MAX_FETCHES,
+            per_key=MAX_FETCHES_PER_KEY,
+            per_host=MAX_FETCHES_OF_HOST,
+            per_key_and_host=MAX_FETCHES_PER_HOST,
+            waiting_per_key=MAX_WAITING_PER_KEY,
+            waiting_per_key_and_host=MAX_WAITING_PER_HOST,
         )
-        self._lookups = Shares(Limits(MAX_LOOKUPS, *[MAX_LOOKUPS_PER_KEY] * 3, *waiting), "images")
+        self._fetches = Shares(fetches, "images")
+        most = MAX_LOOKUPS_PER_KEY
+        self._lookups = Shares(
+            fetches._replace(total=MAX_LOOKUPS, per_key=most, per_host=2 * most, per_key_and_host=most), "images"
+        )
         self._turns = Turns()
 
     @property

@@ -9,11 +9,13 @@ import itertools
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
 import pytest
 from openai.types import FileDeleted, FileObject
+from python_multipart.multipart import BaseParser
 
 from openai_bls.api.batches import files
 from openai_bls.api.batches.folder import Folder
@@ -153,6 +155,44 @@ async def test_what_is_no_form(tmp_path: Path, kind: str) -> None:
         reply = await place.client.post("/v1/files", content=b"x", headers={"content-type": kind})
         assert reply.status_code == 400
         assert not list(tmp_path.glob("files/*"))
+
+
+FILE = b'--y\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+PART = b"--y\r\nContent-Disposition: form-data; name=%d\r\n\r\nx\r\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"".join(PART % number for number in range(5000)),
+        b"--y\r\n\r\n\r\n" * 20_000,
+        b"--y\r\n" + b"a: b\r\n" * 50_000,
+        b"--y\r\na: " + b"b" * 200_000,
+        b"--y\r\na" + b"b" * 200_000,
+        b"\r\n" * 100_000,
+        FILE + b"\r\n--" * 50_000,
+        FILE + b"\r\n--y-" * 50_000,
+        FILE + b"\r\n--y--" + b"\r\n--y\r\n" * 20_000,
+    ],
+    ids=["parts", "empty parts", "headers", "a value", "a name", "empty lines", "dashes", "ends", "what follows"],
+)
+async def test_pieces_of_a_form_are_few(tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its bytes are: parts, their headers, and what looks like the beginning of one."""
+    pieces = 0
+    call = BaseParser.callback
+
+    def counted(parser: BaseParser, *args: Any) -> None:
+        nonlocal pieces
+        pieces += 1
+        call(parser, *args)
+
+    monkeypatch.setattr(BaseParser, "callback", counted)
+    async with served(tmp_path) as place:
+        headers = {"content-type": "multipart/form-data; boundary=y"}
+        reply = await place.client.post("/v1/files", content=content, headers=headers)
+        assert reply.status_code == 400
+    # A part has seven callbacks, and content one for each piece that is received.
+    assert pieces < 17 * 8 + 100
 
 
 async def test_a_few_uploads_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
