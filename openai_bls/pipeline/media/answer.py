@@ -41,7 +41,7 @@ class ImageAnswer:
 
     Args:
         max_bytes: most bytes of the body.
-        lease: what they are taken from.
+        lease: part of the budget for images that they are taken from.
     """
 
     def __init__(self, max_bytes: int, lease: ImageLease) -> None:

@@ -38,7 +38,7 @@ MAX_FETCHES_PER_KEY = 64
 MAX_FETCHES_PER_HOST = 8
 """Images that are fetched from one host for one API key at a time."""
 MAX_FETCHES_OF_HOST = 16
-"""The same for all keys together."""
+"""Images that are fetched from one host at a time, for all API keys together."""
 MAX_WAITING_PER_KEY = 1024
 """Images of one API key that wait for their turn."""
 MAX_WAITING_PER_HOST = 256
@@ -46,7 +46,8 @@ MAX_WAITING_PER_HOST = 256
 MAX_LOOKUPS = 32
 """Names that are resolved at a time: as many threads."""
 MAX_LOOKUPS_PER_KEY = 8
-"""The same for one API key, those included whose fetch has been given up: a thread that resolves cannot be ended."""
+"""Names that are resolved for one API key at a time. One whose fetch has been given up counts until its thread has
+ended: it cannot be cancelled."""
 
 _MAX_ADDRESSES = 4
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -160,7 +161,7 @@ class Fetcher:
 
         Args:
             url: place of the image.
-            lease: what its bytes are taken from.
+            lease: part of the budget for images that its bytes are taken from.
             key: name of the API key whose share of the fetches it takes.
 
         Raises:

@@ -33,7 +33,7 @@ class Shares:
 
     Args:
         limits: sizes of the pool.
-        subject: what has a place, in the plural, for the client.
+        subject: plural noun for the users, in messages to the client.
     """
 
     def __init__(self, limits: Limits, subject: str) -> None:
