@@ -39,6 +39,7 @@ from openai_bls.output.detokenizer import factory
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.models.registry import Models, ServedModel
 from openai_bls.pipeline.service import Service
+from openai_bls.transport.ipc import sockets
 from tests.fakes.model_calls import FakeModelCalls
 
 _numbers = itertools.count()
@@ -451,7 +452,7 @@ def free_port() -> int:
 
 def exchange_address() -> str:
     """An address of an exchange that nobody else uses."""
-    return f"\0openai_bls-test/{os.getpid()}/{next(_numbers)}"
+    return sockets.address(f"test-{next(_numbers)}", os.getpid())
 
 
 class Answered:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_bls.core import settings
-from openai_bls.transport.ipc import frames
+from openai_bls.transport.ipc import sockets
 from openai_bls.triton_models import pb_utils, stub_process
 from openai_bls.triton_models.postprocessing.model import Postprocessing
 
@@ -33,7 +33,7 @@ class TritonPythonModel:
             raise pb_utils.load_error(f"no usable tokenizer: {error}") from None
         stub_process.settle()
         name = args["model_name"]
-        self.server = PingServer(name, frames.address(name, os.getppid()), self.postprocessing.probe)
+        self.server = PingServer(name, sockets.address(name, os.getppid()), self.postprocessing.probe)
         self.server.start()
 
     def execute(self, requests: list[Any]) -> list[Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_bls.core import settings
-from openai_bls.transport.ipc import frames
+from openai_bls.transport.ipc import sockets
 from openai_bls.triton_models import pb_utils, stub_process
 
 
@@ -36,7 +36,7 @@ class TritonPythonModel:
         except (OSError, ValueError) as error:
             raise pb_utils.load_error(f"no usable tokenizer: {error}") from None
         stub_process.settle()
-        address = frames.address(args["model_name"], os.getppid())
+        address = sockets.address(args["model_name"], os.getppid())
         self.server = PromptExchangeServer(
             address, self.preprocessing.prepare_quickly, known.tokenizer_threads, self.preprocessing.prepare
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 from openai_bls.core import settings
 from openai_bls.core.errors import ApiError, EngineError
-from openai_bls.transport.ipc import frames
+from openai_bls.transport.ipc import sockets
 from openai_bls.triton_models import pb_utils, stub_process
 from openai_bls.triton_models.endpoint import request_keys
 from openai_bls.triton_models.repository import engines
@@ -48,7 +48,7 @@ class TritonPythonModel:
         stub_process.settle()
         self.runtime.start()
         name = args["model_name"]
-        self.server = PingServer(name, frames.address(name, os.getppid()), self.runtime.probe)
+        self.server = PingServer(name, sockets.address(name, os.getppid()), self.runtime.probe)
         self.server.start()
 
     def execute(self, requests: list[Any]) -> None:

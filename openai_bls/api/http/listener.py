@@ -7,7 +7,8 @@ import secrets
 import socket
 from pathlib import Path
 
-from openai_bls.transport.ipc.frames import new_socket, process_identity
+from openai_bls.core.processes.identity import process_identity
+from openai_bls.transport.ipc.sockets import new_socket
 
 
 class PortInUseError(Exception):

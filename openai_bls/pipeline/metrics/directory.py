@@ -16,7 +16,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from openai_bls.transport.ipc.frames import process_identity
+from openai_bls.core.processes.identity import process_identity
 
 logger = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ _FRESH_S = 1.0
 _PROBLEMS: dict[PartState, str] = {
     "lost": "has died",
     "silent": "does not answer",
+    "foreign": "is not connected: a process of another user is in its place; the server's log says which",
     "restarting": "has lost its engine's process, which is being started again",
     "failed": "has lost its engine's process, which is not started any more; the server's log says why",
 }

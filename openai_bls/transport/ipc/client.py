@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, LoraUpdate, TokenDelta, UpdateResult
@@ -14,6 +14,8 @@ from openai_bls.transport.ipc.link import Link, PartState
 from openai_bls.transport.ipc.pixel_sender import PixelSender
 
 logger = logging.getLogger(__name__)
+
+_TOO_LARGE = "The request has more data than can be passed to the engine."
 
 DeltaListener = Callable[[TokenDelta], None]
 
@@ -26,7 +28,7 @@ class ExchangeClient:
     client goes on trying, so that a reloaded engine is found again.
 
     Args:
-        address: address of the engine, which `frames.address` gives.
+        address: address of the engine, which `sockets.address` gives.
         on_engine: called with the engine's info whenever a connection has been made, or adapters have changed.
     """
 
@@ -43,7 +45,7 @@ class ExchangeClient:
         """The engine's load, about a second old; None if it is not known."""
         self._loop = asyncio.get_running_loop()
         self._link = Link("engine", address, ServerFrame, self._take, self._lost)
-        self._with_images = PixelSender(self._link)
+        self._with_images = PixelSender(self._link, self._refuse)
 
     @property
     def live(self) -> int:
@@ -170,9 +172,26 @@ class ExchangeClient:
 
     def _flush(self) -> None:
         self._flush_scheduled = False
-        if self._link.open and (self._submissions or self._cancels):
-            self._link.send(ClientFrame(submissions=self._submissions, cancels=self._cancels))
-            self._submissions, self._cancels = [], []
+        if not self._link.open or not (self._submissions or self._cancels):
+            return
+        submissions, self._submissions = self._submissions, []
+        cancels, self._cancels = self._cancels, []
+        try:
+            self._link.send(ClientFrame(submissions=submissions, cancels=cancels))
+        except OverflowError:
+            # Too much for one frame, or a number for any: each goes alone.
+            for request in submissions:
+                try:
+                    self._link.send(ClientFrame(submissions=[request]))
+                except OverflowError:
+                    self._refuse([request.request_id])
+            self._link.send(ClientFrame(cancels=cancels))
+
+    def _refuse(self, request_ids: Collection[int]) -> None:
+        for request_id in request_ids:
+            listener = self._listeners.pop(request_id, None)
+            if listener is not None:
+                deliver(listener, TokenDelta(request_id, [], "error", error=_TOO_LARGE, invalid=True))
 
     def _fail(self, request_ids: list[int]) -> None:
         for request_id in request_ids:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import socket
 import struct
-from pathlib import Path
 
 import msgspec
 
@@ -28,6 +25,9 @@ CONNECTION_SHIFT = 32
 
 LENGTH = struct.Struct("<I")
 
+MAX_FRAME_BYTES = 256 * 1024 * 1024
+"""Bytes of a message: what would be larger is sent in parts, or refused by its sender."""
+
 PING = b""
 """Message of a client that wants to know whether the other end answers; the answer is the same."""
 GOODBYE = msgspec.msgpack.encode(None)
@@ -36,6 +36,14 @@ RESTARTING = msgspec.msgpack.encode("restarting")
 """Message to a client that waits while the engine's process is being started again."""
 GIVEN_UP = msgspec.msgpack.encode("given up")
 """Message to a client that waits for an engine's process that is not started any more."""
+
+
+class FrameError(msgspec.DecodeError):
+    """A frame that no end of this release sends."""
+
+
+class FrameTooLargeError(OverflowError):
+    """A message that does not fit into a frame."""
 
 
 class PixelPiece(msgspec.Struct, frozen=True, array_like=True):
@@ -120,24 +128,41 @@ FRAMES_RELEASE = hashlib.sha256(_definitions().encode()).hexdigest()[:16]
 
 
 def pack(encoded: bytes) -> bytes:
-    """A frame around an encoded message."""
+    """A frame around an encoded message.
+
+    Raises:
+        FrameTooLargeError: it does not fit.
+    """
+    if len(encoded) > MAX_FRAME_BYTES:
+        raise FrameTooLargeError(f"a message of {len(encoded)} bytes")
     return LENGTH.pack(len(encoded)) + encoded
 
 
 class Frames:
-    """Cuts a stream of bytes into the messages of its frames."""
+    """Cuts a stream of bytes into the messages of its frames.
 
-    def __init__(self) -> None:
+    Args:
+        limit: bytes of a message that the other end may send.
+    """
+
+    def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
         self._buffer = bytearray()
+        self._limit = limit
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The encoded messages that `data` completes."""
+        """The encoded messages that `data` completes.
+
+        Raises:
+            FrameError: a message is said to be larger than any that is sent.
+        """
         buffer = self._buffer
         buffer += data
         messages = []
         start = 0
         while len(buffer) - start >= LENGTH.size:
             (length,) = LENGTH.unpack_from(buffer, start)
+            if length > self._limit:
+                raise FrameError(f"a frame of {length} bytes")
             end = start + LENGTH.size + length
             if len(buffer) < end:
                 break
@@ -145,29 +170,3 @@ class Frames:
             start = end
         del buffer[:start]
         return messages
-
-
-def process_identity(pid: int) -> tuple[int, int, str]:
-    """Id namespace, id, and start (in clock ticks) of a process, which together no other process of this machine has.
-
-    Process ids repeat over time, and between containers that share a network namespace or /dev/shm. The start is "0"
-    for a process that is not there.
-    """
-    try:
-        # Field 22; the second field, in parentheses, may hold spaces.
-        started = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        started = "0"
-    namespace = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116  # Path.stat resolves the link's text
-    return namespace, pid, started
-
-
-def address(model: str, server_pid: int) -> str:
-    """Abstract Unix address of the model `model` within the tritonserver `server_pid`; it leaves no file behind."""
-    namespace, pid, started = process_identity(server_pid)
-    return f"\0openai_bls/{namespace}/{pid}/{started}/{model}"
-
-
-def new_socket() -> socket.socket:
-    """An unconnected socket of the exchange's kind."""
-    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 
 from openai_bls.core.errors import OverloadedError
-from openai_bls.transport.ipc.frames import GIVEN_UP, GOODBYE, PING, RESTARTING, Frames, new_socket, pack
+from openai_bls.core.log_limit import LimitedWarnings
+from openai_bls.core.processes.private_folder import PrivateFolderError
+from openai_bls.transport.ipc import sockets
+from openai_bls.transport.ipc.frames import GIVEN_UP, GOODBYE, PING, RESTARTING, Frames, pack
+from openai_bls.transport.ipc.peers import ForeignPeerError
 
 logger = logging.getLogger(__name__)
 
@@ -19,12 +24,15 @@ logger = logging.getLogger(__name__)
 _RETRY_S = 0.1
 # Seconds a request waits for a model that is being reloaded.
 _WAIT_S = 5.0
+# Seconds after which one that is connected and has not said a word is reported: nobody was ever heard there.
+_HELLO_S = 5.0
 
 SHUTTING_DOWN = "The server is shutting down."
 
-PartState = Literal["up", "absent", "lost", "silent", "restarting", "failed"]
+PartState = Literal["up", "absent", "lost", "silent", "restarting", "failed", "foreign"]
 """State of a model at the other end: it answers; it was never there or has been unloaded; it has died; it is there and
-does not answer; it is there and its engine's process is being started again; that is not started any more."""
+does not answer; it is there and its engine's process is being started again; that is not started any more; another
+user's process is in its place, which is told nothing."""
 
 MessageT = TypeVar("MessageT")
 
@@ -42,10 +50,16 @@ class _Protocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A stream socket's; uvloop's own class is not a subclass.
         self._transport = cast("asyncio.Transport", transport)
+        # A greeting, which the other end waits for.
+        self._transport.write(pack(PING))
 
     def data_received(self, data: bytes) -> None:
-        for message in self._frames.feed(data):
-            self._link.received(message, self._transport)
+        try:
+            for message in self._frames.feed(data):
+                self._link.received(message, self._transport)
+        except msgspec.DecodeError as error:
+            self._link.misunderstood(error)
+            self._transport.abort()
 
     def pause_writing(self) -> None:
         self.writable.clear()
@@ -64,7 +78,7 @@ class Link(Generic[MessageT]):
 
     Args:
         name: name of the other end, for messages.
-        address: address of the other end, which `frames.address` gives.
+        address: address of the other end, which `sockets.address` gives.
         message: the type of what it sends.
         take: called with each message, and with the transport it came on; its first one marks the link as open with
             `opened`.
@@ -92,6 +106,9 @@ class Link(Generic[MessageT]):
         """The last connection ended without a goodbye."""
         self._waiting: PartState | None = None
         """State that the other end reports while it has no engine to connect this end with."""
+        self._connected_at: float | None = None
+        self._foreign = False
+        self._warnings = LimitedWarnings(logger)
         self._pongs: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
         self.closed = False
@@ -111,7 +128,7 @@ class Link(Generic[MessageT]):
         if not self.open:
             if self._waiting is not None and not self.closed:
                 return self._waiting
-            return "lost" if self._died and not self.closed else "absent"
+            return "absent" if self.closed else self._why_not_open
         pong = self._loop.create_future()
         self._pongs.add(pong)
         self._write(PING)
@@ -120,6 +137,19 @@ class Link(Generic[MessageT]):
         if not done:
             return "silent"
         return "up" if self.open else await self.check(timeout_s)
+
+    @property
+    def _why_not_open(self) -> PartState:
+        if self._foreign:
+            return "foreign"
+        if self._died:
+            return "lost"
+        silent = self._connected_at is not None and self._loop.time() > self._connected_at + _HELLO_S
+        return "silent" if silent else "absent"
+
+    def misunderstood(self, error: msgspec.DecodeError) -> None:
+        """Note that the other end has sent what cannot be read."""
+        self._warnings.write("the %s sends what cannot be read: %s", self._name, error)
 
     def received(self, message: bytes, transport: asyncio.Transport) -> None:
         """Take a message of the other end."""
@@ -180,19 +210,16 @@ class Link(Generic[MessageT]):
 
     async def _run(self) -> None:
         while True:
-            connection = new_socket()
-            connection.setblocking(False)
-            try:
-                await self._loop.sock_connect(connection, self._address)
-            except OSError:
-                connection.close()
+            connection = self._connect()
+            if connection is None:
                 await asyncio.sleep(_RETRY_S)
                 continue
+            self._connected_at = self._loop.time()
             transport, protocol = await self._loop.create_unix_connection(lambda: _Protocol(self), sock=connection)
             try:
                 await protocol.lost
             finally:
-                self._transport = self._waiting = None
+                self._transport = self._waiting = self._connected_at = None
                 self._open_or_closed.clear()
                 # Not the socket, which is the transport's now: it still sends what is buffered.
                 transport.close()
@@ -201,6 +228,20 @@ class Link(Generic[MessageT]):
             self._on_lost()
             # No busy loop with an end that hangs up at once.
             await asyncio.sleep(_RETRY_S)
+
+    def _connect(self) -> socket.socket | None:
+        """A connection, if a process of this user listens; another's is told nothing."""
+        try:
+            connection = sockets.connect(self._address)
+        except (ForeignPeerError, PrivateFolderError) as error:
+            self._foreign = True
+            self._warnings.write("the %s is not connected to, another user is in its place: %s", self._name, error)
+        except OSError:
+            self._foreign = False
+        else:
+            self._foreign = False
+            return connection
+        return None
 
     def _write(self, message: bytes) -> None:
         transport = self._transport

@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from openai_bls.transport.ipc.frames import GOODBYE, PING, Frames, pack
+from openai_bls.core.log_limit import LimitedWarnings
+from openai_bls.transport.ipc.frames import GOODBYE, PING, FrameError, Frames, pack
 from openai_bls.transport.ipc.link import Link, PartState
-from openai_bls.transport.ipc.listener import Listener
+from openai_bls.transport.ipc.listener import MOST_CONNECTIONS, Listener, greeted
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class PingClient:
 
     Args:
         name: name of the model.
-        address: address of the model, which `frames.address` gives.
+        address: address of the model, which `sockets.address` gives.
     """
 
     def __init__(self, name: str, address: str) -> None:
@@ -49,7 +50,7 @@ class PingServer:
 
     Args:
         name: name of the model.
-        address: address of the listening socket, which `frames.address` gives.
+        address: address of the listening socket, which `sockets.address` gives.
         work: a little of the model's work, done before each answer; raises if it fails.
     """
 
@@ -57,6 +58,7 @@ class PingServer:
         self._name = name
         self._work = work
         self._listener = Listener(f"model {name}", address, self._connect)
+        self._warnings = LimitedWarnings(logger)
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
 
@@ -75,18 +77,25 @@ class PingServer:
 
     def _connect(self, accepted: socket.socket) -> None:
         with self._lock:
+            if len(self._connections) >= MOST_CONNECTIONS:
+                self._warnings.write("there are %d connections to %s: one more is closed", MOST_CONNECTIONS, self._name)
+                accepted.close()
+                return
             self._connections.add(accepted)
         threading.Thread(target=self._answer, args=(accepted,), name="ping", daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
-        frames = Frames()
+        # Clients send nothing but pings.
+        frames = Frames(len(PING))
         try:
             connection.sendall(pack(_HELLO))
-            while data := connection.recv(4096):
+            data = connection.recv(4096) if greeted(connection) else b""
+            while data:
                 if frames.feed(data) and self._works():
                     connection.sendall(pack(PING))
-        except OSError:
-            # The client has gone.
+                data = connection.recv(4096)
+        except (OSError, FrameError):
+            # The client has gone, or is none.
             pass
         with self._lock:
             self._connections.discard(connection)

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.media import Image, MediaPrompt
-from openai_bls.transport.ipc.frames import ClientFrame, PixelPiece, ServerFrame, SharedMedia
+from openai_bls.transport.ipc.frames import ClientFrame, FrameTooLargeError, PixelPiece, ServerFrame, SharedMedia
 from openai_bls.transport.ipc.link import Link
 
 PIECE_BYTES = 128 * 1024
 """Bytes of pixels in a frame: they are copied in less than a tenth of a millisecond."""
+MOST_PIXEL_BYTES = 1024 * 1024 * 1024
+"""Bytes of pixels of one prompt: the engine keeps no more until the prompt comes."""
 
 
 class _Upload:
@@ -35,10 +37,12 @@ class PixelSender:
 
     Args:
         link: link to the engine.
+        refuse: called with the ids of requests that are too large to be sent.
     """
 
-    def __init__(self, link: Link[ServerFrame]) -> None:
+    def __init__(self, link: Link[ServerFrame], refuse: Callable[[Collection[int]], None]) -> None:
         self._link = link
+        self._refuse = refuse
         self._waiting: deque[_Upload] = deque()
         """Uploads in order; the first may be under way."""
         self._task: asyncio.Task[None] | None = None
@@ -73,6 +77,11 @@ class PixelSender:
 
     async def _send(self, upload: _Upload) -> None:
         numbers: dict[str, int] = {}
+        if sum(len(pixels) for pixels in {image.uuid: image.pixels for image in upload.media.images}.values()) > (
+            MOST_PIXEL_BYTES
+        ):
+            self._refuse(list(upload.requests))
+            return
         for image in upload.media.images:
             if image.uuid in numbers:
                 continue
@@ -90,7 +99,11 @@ class PixelSender:
             [numbers[image.uuid] for image in bare],
             list(upload.requests),
         )
-        self._link.send(ClientFrame(submissions=list(upload.requests.values()), media=[shared]))
+        try:
+            self._link.send(ClientFrame(submissions=list(upload.requests.values()), media=[shared]))
+        except FrameTooLargeError:
+            self._refuse(list(upload.requests))
+            self._link.send(ClientFrame(dropped=list(numbers.values())))
 
 
 def _pieces(image: Image, number: int) -> Iterator[PixelPiece]:

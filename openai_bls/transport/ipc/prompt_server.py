@@ -16,8 +16,9 @@ import msgspec
 
 from openai_bls.core import memory
 from openai_bls.core.engine_types import PromptRequest, PromptResult
-from openai_bls.transport.ipc.frames import GOODBYE, PING, Frames, pack
-from openai_bls.transport.ipc.listener import Listener
+from openai_bls.core.log_limit import LimitedWarnings
+from openai_bls.transport.ipc.frames import GOODBYE, PING, FrameError, Frames, FrameTooLargeError, pack
+from openai_bls.transport.ipc.listener import GREETING_S, MOST_CONNECTIONS, Listener, greeted
 from openai_bls.transport.ipc.prompts import LONG_BYTES, PromptAnswer, PromptCall, SlowPromptError
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,10 @@ _TOO_MANY_SLOW = PromptResult(
     code="chat_template_timeout",
 )
 
+_TOO_MANY_TOKENS = PromptResult(
+    error="The prompt has more tokens than can be passed on.", code="context_length_exceeded"
+)
+
 # Prepared for a client that only wants to know whether that works.
 _PROBE = PromptRequest(prompts=["ready"])
 
@@ -55,7 +60,7 @@ class PromptExchangeServer:
     """Prepares prompts for every `openai_bls` instance.
 
     Args:
-        address: address of the listening socket, which `frames.address` gives.
+        address: address of the listening socket, which `sockets.address` gives.
         prepare: prepares a prompt; any thread calls it, several at the same time.
         threads: number of threads that prepare prompts, without those that read them.
         prepare_slowly: prepares what `prepare` raises `SlowPromptError` for.
@@ -66,6 +71,7 @@ class PromptExchangeServer:
         self._prepare_slowly = prepare_slowly or prepare
         self._lanes = _Lanes(threads)
         self._listener = Listener("preprocessing model", address, self._connect)
+        self._warnings = LimitedWarnings(logger)
         self._lock = threading.Lock()
         self._connections: list[_PromptConnection] = []
 
@@ -83,11 +89,16 @@ class PromptExchangeServer:
         self._lanes.close()
 
     def _connect(self, accepted: socket.socket) -> None:
-        connection = _PromptConnection(accepted, self._prepare, self._prepare_slowly, self._lanes)
         with self._lock:
             # Those whose clients have gone are forgotten here.
-            self._connections = [c for c in self._connections if c.alive] + [connection]
-        connection.start()
+            self._connections = [c for c in self._connections if c.alive]
+            if len(self._connections) >= MOST_CONNECTIONS:
+                self._warnings.write("there are %d connections to preprocessing: one more is closed", MOST_CONNECTIONS)
+                accepted.close()
+                return
+            connection = _PromptConnection(accepted, self._prepare, self._prepare_slowly, self._lanes)
+            self._connections.append(connection)
+            connection.start()
 
 
 class _Lanes:
@@ -181,6 +192,8 @@ class _PromptConnection:
         decoder = msgspec.msgpack.Decoder(PromptCall)
         try:
             self._answer_with(PromptAnswer(0))
+            if not greeted(self._socket):
+                raise FrameError(f"it has not said a word within {GREETING_S:g} s")
             frames = Frames()
             while data := self._socket.recv(65536):
                 messages = frames.feed(data)
@@ -257,7 +270,10 @@ class _PromptConnection:
             self._answer_with(answer)
 
     def _answer_with(self, answer: PromptAnswer) -> None:
-        self._send(msgspec.msgpack.encode(answer))
+        try:
+            self._send(msgspec.msgpack.encode(answer))
+        except FrameTooLargeError:
+            self._send(msgspec.msgpack.encode(PromptAnswer(answer.call_id, _TOO_MANY_TOKENS)))
 
     def _send(self, message: bytes) -> None:
         with self._sending:

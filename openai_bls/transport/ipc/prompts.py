@@ -7,11 +7,16 @@ import asyncio
 import msgspec
 
 from openai_bls.core.engine_types import PromptRequest, PromptResult
-from openai_bls.core.errors import EngineError, InvalidRequestError, OverloadedError
+from openai_bls.core.errors import EngineError, InvalidRequestError, OverloadedError, TooLargeError
+from openai_bls.transport.ipc.frames import MAX_FRAME_BYTES
 from openai_bls.transport.ipc.link import Link, PartState
 
 LONG_BYTES = 64 * 1024
 """Bytes above which requests are prepared one at a time: a megabyte takes a second and 200 MB."""
+
+
+# With room for what is around it.
+_MOST_BYTES = MAX_FRAME_BYTES - 1024
 
 
 class PromptCall(msgspec.Struct, frozen=True):
@@ -58,7 +63,7 @@ class PromptExchangeClient:
     """Has prompts prepared. Belongs to the event loop's thread.
 
     Args:
-        address: address of preprocessing, which `frames.address` gives.
+        address: address of preprocessing, which `sockets.address` gives.
     """
 
     def __init__(self, address: str) -> None:
@@ -81,11 +86,13 @@ class PromptExchangeClient:
         """Token ids for `request`.
 
         Raises:
-            InvalidRequestError: the request holds a value that cannot be passed on.
+            InvalidRequestError: the request holds a value that cannot be passed on, or too many of them.
             OverloadedError: preprocessing is not there.
             EngineError: it failed.
         """
         payload = encode_request(request)
+        if len(payload) > _MOST_BYTES:
+            raise TooLargeError(_MOST_BYTES, "the most that is passed on to preprocessing")
         if len(payload) <= LONG_BYTES:
             return await self._call(payload)
         # All at once: in the line each would wait for a lost model after the other.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import select
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -14,17 +15,20 @@ import msgspec
 
 from openai_bls.core.engine import Engine, EngineStats, LoraError, PrefixCacheError
 from openai_bls.core.engine_types import GenerationRequest, LoraUpdate, TokenDelta, UpdateResult
+from openai_bls.core.log_limit import LimitedWarnings
 from openai_bls.transport.ipc.frames import (
     CONNECTION_SHIFT,
     GOODBYE,
     PING,
     ClientFrame,
+    FrameError,
     Frames,
+    FrameTooLargeError,
     ServerFrame,
     pack,
 )
-from openai_bls.transport.ipc.listener import Listener
-from openai_bls.transport.ipc.pixels import PixelReceiver
+from openai_bls.transport.ipc.listener import GREETING_S, MOST_CONNECTIONS, Listener, greeted
+from openai_bls.transport.ipc.pixels import IMAGES_GONE, PIXELS_WAIT_S, PixelReceiver
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +42,13 @@ _GRACE_S = 5.0
 
 # Seconds between two reports of the engine's load, while it changes.
 _STATS_INTERVAL_S = 1.0
+
+_MOST_UPDATES = 256
+"""Updates and questions in one frame of a client, and updates of it that are under way."""
+_MOST_QUEUED_BYTES = 64 * 1024 * 1024
+"""Bytes of answers to a client that does not read them; with more it is hung up on."""
+_TOO_MUCH_TO_PASS_ON = "The answer has more data than can be passed on."
+_TOO_MANY_UPDATES = "too many adapters are being changed; try again later"
 
 
 class Connection:
@@ -64,8 +75,12 @@ class Connection:
         self._encoder = msgspec.msgpack.Encoder()
         self._changed = threading.Condition()
         self._pending: list[TokenDelta] = []
-        self._queued = b""
+        self._queued = bytearray()
         """Frames that go out before what is pending."""
+        self._pong_due = False
+        """A sign of life goes out before them; one, however often it was asked for."""
+        self._updates = 0
+        """Updates that are under way."""
         # Bytes of a frame, or of its rest, that the writer has to send before anything else; None if there are none and
         # the writer sleeps.
         self._unsent: bytes | None = pack(self._encoder.encode(ServerFrame(info=engine.info, id_base=self._id_base)))
@@ -92,7 +107,10 @@ class Connection:
             if self._unsent is not None:
                 self._pending += deltas
                 return
-            self._send(self._frame(deltas))
+            frames, lost = self._frames(deltas)
+            self._send(frames)
+        for request_id in lost:
+            self._engine.cancel(request_id)
 
     def tell(self, message: ServerFrame) -> None:
         """Send a frame of its own, or queue it."""
@@ -103,10 +121,28 @@ class Connection:
         with self._changed:
             if self._closed:
                 return
-            if self._unsent is not None:
+            if self._unsent is None:
+                self._send(frame)
+            elif len(self._queued) + len(frame) <= _MOST_QUEUED_BYTES:
                 self._queued += frame
             else:
-                self._send(frame)
+                logger.warning("an openai_bls instance asks and does not read the answers: it is hung up on")
+                self.abandon()
+
+    def _show_life(self) -> None:
+        with self._changed:
+            if self._closed:
+                return
+            if self._unsent is None:
+                self._send(pack(PING))
+            else:
+                self._pong_due = True
+
+    def answer(self, result: UpdateResult) -> None:
+        """Answer an update that the client has asked for."""
+        with self._changed:
+            self._updates -= 1
+        self.tell(ServerFrame(update=result))
 
     def report(self, stats: EngineStats) -> None:
         """Send the engine's load, unless the client has it or is slow to read."""
@@ -153,8 +189,21 @@ class Connection:
         for thread in self._threads:
             thread.join()
 
-    def _frame(self, deltas: list[TokenDelta]) -> bytes:
-        return pack(self._encoder.encode(ServerFrame(deltas=deltas)))
+    def _frames(self, deltas: list[TokenDelta]) -> tuple[bytes, list[int]]:
+        """Frames of the deltas, nearly always one; ids of requests whose delta fits into none and has become an
+        error."""
+        try:
+            return pack(self._encoder.encode(ServerFrame(deltas=deltas))), []
+        except FrameTooLargeError:
+            pass
+        if len(deltas) == 1:
+            request_id = deltas[0].request_id
+            self._live.discard(request_id)
+            frames, _ = self._frames([TokenDelta(request_id, [], "error", error=_TOO_MUCH_TO_PASS_ON)])
+            return frames, [request_id]
+        half = len(deltas) // 2
+        (first, lost), (second, also_lost) = self._frames(deltas[:half]), self._frames(deltas[half:])
+        return first + second, lost + also_lost
 
     def _write(self) -> None:
         try:
@@ -168,8 +217,12 @@ class Connection:
                 self._socket.sendall(unsent)
                 with self._changed:
                     pending, self._pending = self._pending, []
-                    queued, self._queued = self._queued, b""
-                    self._unsent = queued + (self._frame(pending) if pending else b"") or None
+                    queued, self._queued = bytes(self._queued), bytearray()
+                    life, self._pong_due = pack(PING) if self._pong_due else b"", False
+                    frames, lost = self._frames(pending) if pending else (b"", [])
+                    self._unsent = life + queued + frames or None
+                for request_id in lost:
+                    self._engine.cancel(request_id)
         except OSError:
             # The client has gone; the reader notices too and cleans up.
             pass
@@ -179,11 +232,13 @@ class Connection:
     def _read(self) -> None:
         decoder = msgspec.msgpack.Decoder(ClientFrame)
         try:
+            if not greeted(self._socket):
+                raise FrameError(f"it has not said a word within {GREETING_S:g} s")
             frames = Frames()
-            while data := self._socket.recv(65536):
+            while data := self._receive():
                 for message in frames.feed(data):
                     if message == PING:
-                        self._tell(PING)
+                        self._show_life()
                     else:
                         self._take(decoder.decode(message))
         except (OSError, msgspec.DecodeError) as error:
@@ -202,26 +257,52 @@ class Connection:
         self._threads[0].join()
         self._socket.close()
 
+    def _receive(self) -> bytes:
+        if self._images.held_bytes:
+            poll = select.poll()
+            poll.register(self._socket.fileno(), select.POLLIN)
+            if not poll.poll(PIXELS_WAIT_S * 1000):
+                logger.warning("images that no request of an openai_bls instance names are dropped")
+                self._images.forget()
+        return self._socket.recv(65536)
+
     def _take(self, frame: ClientFrame) -> None:
-        submissions = self._images.submissions(frame)
+        if len(frame.loras) + len(frame.prefix_resets) + len(frame.stats_queries) > _MOST_UPDATES:
+            raise FrameError(f"more than {_MOST_UPDATES} updates and questions at once")
+        submissions, imageless = self._images.submissions(frame)
         with self._changed:
             self._live.update(request.request_id for request in submissions)
+        if imageless:
+            self.deliver([TokenDelta(i, [], "error", error=IMAGES_GONE) for i in imageless])
         for request in submissions:
             self._engine.submit(request)
         for request_id in frame.cancels:
             self._engine.cancel(request_id)
         updates: list[LoraUpdate | int] = [*frame.loras, *frame.prefix_resets]
         for update in updates:
-            self._update(self, update)
+            self._begin(update)
         for query_id in frame.stats_queries:
             self.tell(ServerFrame(stats=self._load(), update=UpdateResult(query_id, None)))
+
+    def _begin(self, update: LoraUpdate | int) -> None:
+        with self._changed:
+            self._updates += 1
+            too_many = self._updates > _MOST_UPDATES
+        if too_many:
+            self.answer(UpdateResult(_update_id(update), _TOO_MANY_UPDATES, busy=True))
+        else:
+            self._update(self, update)
+
+
+def _update_id(update: LoraUpdate | int) -> int:
+    return update.update_id if isinstance(update, LoraUpdate) else update
 
 
 class ExchangeServer:
     """Routes between one engine and its clients.
 
     Args:
-        address: address of the listening socket, which `frames.address` gives; None listens nowhere, and `connect`
+        address: address of the listening socket, which `sockets.address` gives; None listens nowhere, and `connect`
             brings the clients.
         restarts: number of restarts of this process, for the engine's stats.
     """
@@ -230,6 +311,7 @@ class ExchangeServer:
         self._listener = None if address is None else Listener("exchange", address, self._accepted)
         self._hand_over: Callable[[socket.socket], None] | None = None
         self._restarts = restarts
+        self._warnings = LimitedWarnings(logger)
         self._lock = threading.Lock()
         self._connections: dict[int, Connection] = {}
         self._numbers = itertools.count(_LOCAL + 1)
@@ -334,8 +416,7 @@ class ExchangeServer:
         except Exception:
             logger.exception("an adapter or the prefix cache could not be changed: %s", update)
             error = "The engine failed; its log says why."
-        update_id = update.update_id if isinstance(update, LoraUpdate) else update
-        connection.tell(ServerFrame(update=UpdateResult(update_id, error, busy)))
+        connection.answer(UpdateResult(_update_id(update), error, busy))
 
     def _deliver_local(self, delta: TokenDelta) -> None:
         sink = self._local.get(delta.request_id)
@@ -375,11 +456,15 @@ class ExchangeServer:
         else:
             self._hand_over(accepted)
 
-    def connect(self, accepted: socket.socket) -> Connection:
-        """Serve a client over `accepted`, which belongs to the connection from now on."""
+    def connect(self, accepted: socket.socket) -> Connection | None:
+        """Serve a client over `accepted`, which belongs to the connection from now on; None if there are too many."""
         assert self._engine is not None
         number = next(self._numbers)
         with self._lock:
+            if sum(connection.alive for connection in self._connections.values()) >= MOST_CONNECTIONS:
+                self._warnings.write("there are %d connections to the engine: one more is closed", MOST_CONNECTIONS)
+                accepted.close()
+                return None
             # Within the lock: what it is told first is what the engine has, or a change of that follows.
             connection = Connection(number, accepted, self._engine, self._take_update, self.stats)
             # Those whose clients have gone are forgotten here.

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.prompts import PromptExchangeClient
+from openai_bls.transport.ipc.sockets import address
 from openai_bls.triton_models.bls.preprocessing_model import PreprocessingModel
 from openai_bls.triton_models.repository.engines import Backend
 

@@ -12,8 +12,8 @@ from openai_bls.output.detokenizer import factory
 from openai_bls.pipeline.models.readiness import Readiness
 from openai_bls.pipeline.models.registry import ServedModel
 from openai_bls.transport.ipc.client import ExchangeClient
-from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.prompts import PromptExchangeClient
+from openai_bls.transport.ipc.sockets import address
 from openai_bls.triton_models.bls.preprocessing_model import PreprocessingModel
 from openai_bls.triton_models.bls.prompt_client import prompt_client
 from openai_bls.triton_models.repository.engines import Backend

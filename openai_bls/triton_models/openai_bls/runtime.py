@@ -35,8 +35,8 @@ from openai_bls.pipeline.models.registry import Models, ServedModel
 from openai_bls.pipeline.observation.event_loop import EventLoopWatch
 from openai_bls.pipeline.observation.observer import Observer
 from openai_bls.pipeline.service import Service
-from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.ping import PingClient
+from openai_bls.transport.ipc.sockets import address
 from openai_bls.triton_models.bls.calls import BlockingCall, BlsCalls
 from openai_bls.triton_models.endpoint import request_keys
 from openai_bls.triton_models.endpoint.envelope import answer_on_triton, triton_context

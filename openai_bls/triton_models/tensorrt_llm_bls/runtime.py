@@ -34,7 +34,7 @@ from openai_bls.pipeline.lifecycle.life import Life
 from openai_bls.pipeline.observation.observer import Observer
 from openai_bls.pipeline.service import within
 from openai_bls.transport.ipc.client import ExchangeClient
-from openai_bls.transport.ipc.frames import address
+from openai_bls.transport.ipc.sockets import address
 from openai_bls.triton_models.bls.calls import BlockingCall, BlsCalls
 from openai_bls.triton_models.bls.preprocessing_model import PreprocessingModel
 from openai_bls.triton_models.bls.prompt_client import prompt_client

@@ -19,7 +19,7 @@ import numpy as np
 from openai_bls.core import settings
 from openai_bls.core.errors import ApiError, EngineError
 from openai_bls.engines.registry import create_engine
-from openai_bls.transport.ipc import frames
+from openai_bls.transport.ipc import sockets
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.triton_models import pb_utils
 from openai_bls.triton_models.tensorrt_llm import requests as official_requests
@@ -37,7 +37,7 @@ class TritonPythonModel:
         """Load the engine."""
         pb_utils.log_to_triton()
         folder = Path(args["model_repository"]) / args["model_version"] / ENGINE
-        self.exchange = ExchangeServer(frames.address(f"{args['model_instance_name']}/{ENGINE}", os.getppid()))
+        self.exchange = ExchangeServer(sockets.address(f"{args['model_instance_name']}/{ENGINE}", os.getppid()))
         overrides = settings.engine_overrides(os.environ)
         self.engine = create_engine(folder, self.exchange.on_step, overrides)
         self.exchange.start(self.engine)

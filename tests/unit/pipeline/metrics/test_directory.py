@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from openai_bls.core.processes.identity import process_identity
 from openai_bls.pipeline.metrics import directory as metrics_directory
-from openai_bls.transport.ipc.frames import process_identity
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from openai_bls.core import memory
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
 from openai_bls.transport.ipc import prompt_server
-from openai_bls.transport.ipc.frames import LENGTH, new_socket, pack
+from openai_bls.transport.ipc.frames import LENGTH, pack
 from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
 from openai_bls.transport.ipc.prompts import (
     PromptAnswer,
@@ -22,6 +22,7 @@ from openai_bls.transport.ipc.prompts import (
     SlowPromptError,
     encode_request,
 )
+from openai_bls.transport.ipc.sockets import new_socket
 from tests.unit.core_support import WAIT_S, exchange_address, until
 
 

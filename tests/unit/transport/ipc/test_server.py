@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Iterator
@@ -12,8 +11,8 @@ import msgspec
 import pytest
 
 from openai_bls.core.engine_types import GenerationRequest, TokenDelta
-from openai_bls.transport.ipc import frames
 from openai_bls.transport.ipc import server as server_module
+from openai_bls.transport.ipc import sockets
 from openai_bls.transport.ipc.frames import LENGTH, ClientFrame, ServerFrame, pack
 from openai_bls.transport.ipc.server import ExchangeServer
 from tests.unit.core_support import WAIT_S, FakeEngine, exchange_address
@@ -23,7 +22,7 @@ class Peer:
     """A client by hand."""
 
     def __init__(self, address: str) -> None:
-        self.socket = frames.new_socket()
+        self.socket = sockets.new_socket()
         self.socket.settimeout(WAIT_S)
         deadline = time.monotonic() + WAIT_S
         while self.socket.connect_ex(address):
@@ -147,14 +146,3 @@ def test_what_is_pending_is_sent_before_hanging_up() -> None:
     assert peer.receive().deltas == [TokenDelta(request_id, [], "cancelled")]
     assert peer.hung_up()
     peer.socket.close()
-
-
-def test_an_address_is_one_process_and_model() -> None:
-    mine = frames.address("tensorrt_llm", os.getpid())
-    assert mine == frames.address("tensorrt_llm", os.getpid())
-    assert mine.startswith("\0")
-    others = {frames.address("tensorrt_llm", pid) for pid in (1, os.getppid(), 2**22 + 1)}
-    others.add(frames.address("other", os.getpid()))
-    assert len({mine, *others}) == len(others) + 1
-    # The longest that Linux takes.
-    assert all(len(address) <= 107 for address in (mine, *others))

@@ -13,9 +13,9 @@ import pytest
 from openai_bls.core.engine import EngineStats, PrefixCacheError
 from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 from openai_bls.core.errors import InvalidRequestError, OverloadedError
-from openai_bls.transport.ipc import frames
 from openai_bls.transport.ipc import server as server_module
-from openai_bls.transport.ipc.frames import Frames, ServerFrame
+from openai_bls.transport.ipc import sockets
+from openai_bls.transport.ipc.frames import GOODBYE, Frames, ServerFrame
 from openai_bls.transport.ipc.server import ExchangeServer
 from tests.unit.core_support import WAIT_S, FakeEngine, exchange_address, until
 from tests.unit.transport.ipc.test_exchange import World, world
@@ -55,7 +55,7 @@ def test_a_load_that_does_not_change_is_told_once(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(engine, "stats", stats)
     server.start(engine)
-    with frames.new_socket() as client:
+    with sockets.new_socket() as client:
         while client.connect_ex(address):
             time.sleep(0.001)
         parser = Frames()
@@ -70,7 +70,7 @@ def test_a_load_that_does_not_change_is_told_once(monkeypatch: pytest.MonkeyPatc
         server.close()
         while data := client.recv(65536):
             messages += parser.feed(data)
-    assert messages.pop() == frames.GOODBYE
+    assert messages.pop() == GOODBYE
     told = [msgspec.msgpack.decode(message, type=ServerFrame) for message in messages]
     assert told[0].info is not None
     assert [frame.stats and frame.stats.running for frame in told] == [None, 0, 1]

@@ -19,9 +19,9 @@ from openai_bls.api.http.listener import PortInUseError
 from openai_bls.core.engine_types import EngineInfo, PromptRequest, PromptResult, TokenDelta
 from openai_bls.core.errors import ApiError
 from openai_bls.core.settings import OpenAiBlsSettings
-from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
 from openai_bls.transport.ipc.server import ExchangeServer
+from openai_bls.transport.ipc.sockets import address
 from openai_bls.transport.model_calls import Arrays, ModelUnavailableError
 from openai_bls.triton_models.openai_bls import runtime as runtime_module
 from openai_bls.triton_models.openai_bls.runtime import Runtime

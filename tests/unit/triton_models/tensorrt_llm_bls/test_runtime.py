@@ -14,9 +14,9 @@ import pytest
 from openai_bls.core.engine_types import PromptRequest, PromptResult, TokenDelta
 from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.settings import OpenAiBlsSettings
-from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
 from openai_bls.transport.ipc.server import ExchangeServer
+from openai_bls.transport.ipc.sockets import address
 from openai_bls.triton_models.repository.engines import Backend
 from openai_bls.triton_models.tensorrt_llm_bls.runtime import Runtime
 from tests.unit.core_support import FakeEngine, exchange_address, made_up_logprobs, token_ids, write_tokenizer
@@ -37,7 +37,7 @@ def call_model(model: str, inputs: Mapping[str, Any], outputs: Sequence[str]) ->
 class Bench:
     def __init__(self, folder: Path, *, decoupled: bool = True, foreign: Path | None = None, **limits: Any) -> None:
         # Addresses are made of the names of models.
-        name = exchange_address().replace("\0", "").replace("/", "-")
+        name = Path(exchange_address()).name
         owner = os.getpid()
         self.exchange = ExchangeServer(address(f"engine-{name}", owner))
         self.engine = FakeEngine(self.exchange.on_step)
