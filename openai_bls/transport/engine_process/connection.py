@@ -45,6 +45,8 @@ class EngineConnection:
         """The process has said goodbye."""
         self._writer = threading.Thread(target=self._write, name="engine-write", daemon=True)
         self._writer.start()
+        # A greeting, which the other end waits for.
+        self._send(PING)
 
     def send(self, message: ClientFrame) -> None:
         """Send a frame, or leave it to the writing thread; a lost connection is noticed by `receive`."""

@@ -14,6 +14,7 @@ import msgspec
 
 from openai_bls.core.engine import EngineStats, LoraError, PrefixCacheError, StepListener
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, LoraUpdate, TokenDelta, UpdateResult
+from openai_bls.core.log_limit import LimitedWarnings
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.capabilities import ENGINE_FAILED, refusal
 from openai_bls.engines.command_queue import emit
@@ -21,6 +22,7 @@ from openai_bls.transport.engine_process.connection import EngineConnection, Los
 from openai_bls.transport.engine_process.source import Channel, ClosedError, EngineSource, Opened
 from openai_bls.transport.engine_process.supervision import RestartPolicy
 from openai_bls.transport.ipc.frames import GIVEN_UP, RESTARTING, ClientFrame, ServerFrame, pack
+from openai_bls.transport.ipc.listener import MOST_CONNECTIONS, has_hung_up
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +69,7 @@ class ProcessEngine:
         self._live: set[int] = set()
         self._questions: dict[int, _Question] = {}
         self._question_ids = itertools.count(1)
+        self._warnings = LimitedWarnings(logger)
         self._waiting: list[socket.socket] = []
         """Accepted connections, while there is no process to hand them to."""
         self._adapters: dict[str, str] = {}
@@ -109,8 +112,8 @@ class ProcessEngine:
         if self._closing.is_set():
             self._emit([TokenDelta(request_id, [], "cancelled")])
         elif connection is not None:
-            # A number that no frame can hold.
-            problem = refusal(request, self.info) or "the request has a number that is too large"
+            # A number, or so much, that no frame can hold.
+            problem = refusal(request, self.info) or "the request has a number that is too large, or too much data"
             self._emit([TokenDelta(request_id, [], "error", error=problem, invalid=True)])
         else:
             self._emit([TokenDelta(request_id, [], "error", error=ENGINE_FAILED)])
@@ -365,6 +368,11 @@ class ProcessEngine:
 
     def _keep_waiting(self, accepted: socket.socket) -> None:
         """Keep a connection until the process is back, and tell its other end. With the lock."""
+        self._waiting = [waiting for waiting in self._waiting if not _is_over(waiting)]
+        if len(self._waiting) >= MOST_CONNECTIONS:
+            self._warnings.write("%d connections wait for the engine's process: one more is closed", MOST_CONNECTIONS)
+            accepted.close()
+            return
         message = GIVEN_UP if self._given_up else RESTARTING
         try:
             accepted.send(pack(message), socket.MSG_DONTWAIT)
@@ -372,6 +380,14 @@ class ProcessEngine:
             accepted.close()
             return
         self._waiting.append(accepted)
+
+
+def _is_over(connection: socket.socket) -> bool:
+    """True, and it is closed, if the other end has hung up."""
+    if not has_hung_up(connection):
+        return False
+    connection.close()
+    return True
 
 
 def _identity(info: EngineInfo) -> EngineInfo:

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 _CONNECTION = b"c"
 _GOODBYE = b"g"
+# One for each tritonserver that has the engine.
+_MOST_CHANNELS = 64
 
 
 def give(channel: socket.socket, connection: socket.socket) -> None:
@@ -44,7 +46,7 @@ class Handovers:
         connect: serves a connection.
     """
 
-    def __init__(self, connect: Callable[[socket.socket], Connection]) -> None:
+    def __init__(self, connect: Callable[[socket.socket], Connection | None]) -> None:
         self._connect = connect
         self._open: dict[socket.socket, threading.Event] = {}
         """Channels, and whether all that came over them has been hung up on."""
@@ -55,6 +57,10 @@ class Handovers:
         Args:
             channel: a Unix socket; closed at the end.
         """
+        if len(self._open) >= _MOST_CHANNELS:
+            logger.warning("more than %d processes hand connections over: one more is not heard", _MOST_CHANNELS)
+            channel.close()
+            return
         over = self._open[channel] = threading.Event()
         try:
             self._receive(channel)
@@ -85,7 +91,9 @@ class Handovers:
                     break
                 for descriptor in descriptors:
                     taken = [connection for connection in taken if connection.alive]
-                    taken.append(self._connect(socket.socket(fileno=descriptor)))
+                    connection = self._connect(socket.socket(fileno=descriptor))
+                    if connection is not None:
+                        taken.append(connection)
                 if not data or data == _GOODBYE:
                     orderly = bool(data)
                     break

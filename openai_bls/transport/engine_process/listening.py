@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import logging
 import os
 import socket
@@ -13,18 +14,23 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from openai_bls.core.log_limit import LimitedWarnings
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.transport.engine_process import handshake, tls_relay
 from openai_bls.transport.engine_process.address import EngineAddress
 from openai_bls.transport.engine_process.handshake import HandshakeError, Role, Status
-from openai_bls.transport.ipc.listener import Acceptor, is_ours
+from openai_bls.transport.ipc import peers
+from openai_bls.transport.ipc.listener import MOST_CONNECTIONS, Acceptor
+from openai_bls.transport.ipc.peers import ForeignPeerError
 
 logger = logging.getLogger(__name__)
 
 _GREETING_S = 10.0
 """Seconds that a peer has for TLS, and again for its preface."""
 _MOST_GREETINGS = 64
-"""Connections that are not served yet; one more is closed at once."""
+"""Connections that have not sent their preface; with one more the oldest is closed: a peer sends its own at once."""
+
+_OWN_USER_MODE = 0o600
 
 Serve = Callable[[Role, socket.socket], None]
 
@@ -87,7 +93,14 @@ class EngineListener(Acceptor):
         listening = _tcp_socket(address) if address.kind == "tls" else unix_socket(address, mode)
         super().__init__("engine", listening, self._accepted)
         self._file = _identity(address)
-        self._greetings = threading.BoundedSemaphore(_MOST_GREETINGS)
+        # A file for more users than one has permissions that say whom.
+        self._own_user_only = address.kind == "unix" and (address.path.startswith("@") or mode == _OWN_USER_MODE)
+        self._lock = threading.Lock()
+        self._greetings: dict[int, socket.socket] = {}
+        """Connections without a preface, the oldest first, by number; a second descriptor of each, to break it off."""
+        self._numbers = itertools.count()
+        self._waiting = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._crowded, self._turned_away = LimitedWarnings(logger), LimitedWarnings(logger)
 
     def close(self) -> None:
         """Accept no more, and remove the socket's file."""
@@ -96,33 +109,43 @@ class EngineListener(Acceptor):
             Path(self._address.path).unlink(missing_ok=True)
 
     def _accepted(self, accepted: socket.socket) -> None:
-        if not self._greetings.acquire(blocking=False):
-            logger.warning("more than %d peers connect at once; one more is turned away", _MOST_GREETINGS)
-            accepted.close()
-            return
-        threading.Thread(target=self._greet, args=(accepted,), name="engine-peer", daemon=True).start()
+        number, handle = next(self._numbers), accepted.dup()
+        with self._lock:
+            self._greetings[number] = handle
+            oldest = (
+                self._greetings.pop(next(iter(self._greetings))) if len(self._greetings) > _MOST_GREETINGS else None
+            )
+        if oldest is not None:
+            self._crowded.write("more than %d peers say nothing; the oldest is turned away", _MOST_GREETINGS)
+            _break_off(oldest)
+        threading.Thread(target=self._greet, args=(number, accepted), name="engine-peer", daemon=True).start()
 
-    def _greet(self, accepted: socket.socket) -> None:
+    def _greet(self, number: int, accepted: socket.socket) -> None:
         connection: socket.socket | None = accepted
         role: Role = "exchange"
         try:
-            connection, role = self._let_in(accepted)
-        except (HandshakeError, OSError) as error:
-            logger.warning("a peer was turned away: %s", error)
+            connection, role = self._let_in(number, accepted)
+        except (HandshakeError, ForeignPeerError, OSError) as error:
+            self._turned_away.write("a peer was turned away: %s", error)
             accepted.close()
             connection = None
         finally:
-            self._greetings.release()
+            self._has_greeted(number)
         if connection is not None and role == "status":
             connection.close()
         elif connection is not None:
             self._serve(role, connection)
 
-    def _let_in(self, accepted: socket.socket) -> tuple[socket.socket, Role]:
+    def _has_greeted(self, number: int) -> None:
+        with self._lock:
+            handle = self._greetings.pop(number, None)
+        if handle is not None:
+            handle.close()
+
+    def _let_in(self, number: int, accepted: socket.socket) -> tuple[socket.socket, Role]:
         """Check a peer, and wait with it for the engine."""
-        # A file has permissions of its own.
-        if self._address.path.startswith("@") and not is_ours(accepted):
-            raise HandshakeError("it is of another user")
+        if self._own_user_only:
+            peers.check(accepted, root=True)
         connection = accepted
         if self._tls is not None:
             tls_relay.tune(accepted)
@@ -130,6 +153,7 @@ class EngineListener(Acceptor):
             connection = self._tls.wrap_socket(accepted, server_side=True)
         try:
             peer = handshake.read_preface(connection, _GREETING_S, self._key)
+            self._has_greeted(number)
             refusal = handshake.refusal(peer)
             if refusal is None and self._tls is not None and peer.role == "handover":
                 refusal = "connections cannot be handed over through TLS"
@@ -139,11 +163,21 @@ class EngineListener(Acceptor):
             if peer.role == "status":
                 handshake.send_status(connection, self._state.now)
                 return connection, peer.role
-            self._tell(connection)
+            self._wait_with(connection)
         except BaseException:
             connection.close()
             raise
         return (tls_relay.plain_end(connection) if isinstance(connection, ssl.SSLSocket) else connection), peer.role
+
+    def _wait_with(self, connection: socket.socket) -> None:
+        if not self._waiting.acquire(blocking=False):
+            problem = f"more than {MOST_CONNECTIONS} peers wait for the engine"
+            handshake.send_status(connection, Status("refused", error=problem))
+            raise HandshakeError(problem)
+        try:
+            self._tell(connection)
+        finally:
+            self._waiting.release()
 
     def _tell(self, connection: socket.socket) -> None:
         """Tell how the engine is until it is ready."""
@@ -153,6 +187,12 @@ class EngineListener(Acceptor):
             handshake.send_status(connection, status)
             if status.error:
                 raise HandshakeError("its engine has failed")
+
+
+def _break_off(handle: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        handle.shutdown(socket.SHUT_RDWR)
+    handle.close()
 
 
 def unix_socket(address: EngineAddress, mode: int) -> socket.socket:

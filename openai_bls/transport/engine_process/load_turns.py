@@ -1,33 +1,33 @@
 """Turns of the engines of one server that load at the same time: side by side as far as memory goes.
 
-An engine that loads is a listening socket at an abstract address whose name holds its memory. So the others find it in
-/proc/net/unix, wait for its end by a connection, and nothing is left behind by a process that is killed.
+An engine that loads is a listening socket in the server's private folder, whose name holds its memory. So the others find
+it there, wait for its end by a connection, and remove what a process that was killed has left.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import itertools
 import logging
 import os
 import select
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.memory import available_bytes
+from openai_bls.core.processes import private_folder
 from openai_bls.engines.load_memory import LoadMemory
-from openai_bls.transport.ipc import frames
+from openai_bls.transport.ipc import sockets
+from openai_bls.transport.ipc.peers import ForeignPeerError
 
 logger = logging.getLogger(__name__)
 
-_PLACE = "loading"
-_SOCKETS = Path("/proc/net/unix")
-_WAITING_LOADS = 128
+_PREFIX = "loading-"
 _MIB, _GIB = 1 << 20, 1 << 30
-# An address has at most 107 characters.
 _NAME_LENGTH = 30
+_numbers = itertools.count()
 
 
 class _Load(NamedTuple):
@@ -52,23 +52,34 @@ def turn(
         model: name of the Triton model.
         memory: memory that the load takes.
         free_bytes: asks for the free memory of this machine.
+
+    Raises:
+        EngineLoadError: there can be no folder that no other user may write to.
     """
-    folder = frames.address(_PLACE, server_pid)
-    mark = f"{folder}/{memory.host_bytes // _MIB}/{int(memory.on_gpu)}/{os.getpid():x}/{model[:_NAME_LENGTH]}"
+    words = [memory.host_bytes // _MIB, int(memory.on_gpu), os.getpid(), next(_numbers), model[:_NAME_LENGTH]]
     told = False
     while True:
-        with _alone(f"{folder}-turn"):
-            others = _loads(folder)
-            obstacle = _obstacle(memory, others, free_bytes)
-            if not obstacle:
-                claim = _listen(mark)
-                break
+        try:
+            folder = private_folder.locate(server_pid)
+            # One process at a time looks at the loads and adds its own.
+            with private_folder.locked(folder) as descriptor:
+                others = _loads(folder, descriptor)
+                obstacle = _obstacle(memory, others, free_bytes)
+                if not obstacle:
+                    mark = folder / (_PREFIX + "+".join(map(str, words)))
+                    claim = sockets.bind(descriptor, mark.name)
+                    break
+        except OSError as error:
+            raise EngineLoadError(str(error)) from None
         if not told:
             logger.info("%s waits for %s to load: %s", model, " and ".join(load.model for load in others), obstacle)
             told = True
         _wait_for_end([load.address for load in others])
-    with claim:
+    try:
         yield
+    finally:
+        claim.close()
+        sockets.unlink(str(mark))
 
 
 def _obstacle(memory: LoadMemory, others: list[_Load], free_bytes: Callable[[], int]) -> str:
@@ -86,43 +97,16 @@ def _obstacle(memory: LoadMemory, others: list[_Load], free_bytes: Callable[[], 
     return ""
 
 
-def _loads(folder: str) -> list[_Load]:
+def _loads(folder: Path, descriptor: int) -> list[_Load]:
+    """Loads of this server; what killed ones have left is removed. With the folder's lock."""
     found = []
-    prefix = f"@{folder[1:]}/"
-    for line in _SOCKETS.read_text(encoding="utf-8", errors="replace").splitlines():
-        name = line.split(" ")[-1]
-        if name.startswith(prefix):
-            mib, on_gpu, _, model = name.removeprefix(prefix).split("/")
-            found.append(_Load(f"\0{name[1:]}", model, LoadMemory(int(mib) * _MIB, on_gpu=on_gpu == "1")))
-    # A connection that waits has the name, too.
-    return list(dict.fromkeys(found))
-
-
-@contextlib.contextmanager
-def _alone(address: str) -> Iterator[None]:
-    """Let one process at a time look at the loads and add its own."""
-    while True:
-        try:
-            lock = _listen(address)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            _wait_for_end([address])
+    for path in folder.glob(f"{_PREFIX}*"):
+        if not sockets.is_bound(descriptor, path.name):
+            path.unlink(missing_ok=True)
             continue
-        with lock:
-            yield
-        return
-
-
-def _listen(address: str) -> socket.socket:
-    listener = frames.new_socket()
-    try:
-        listener.bind(address)
-        listener.listen(_WAITING_LOADS)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
+        mib, on_gpu, _, _, model = path.name.removeprefix(_PREFIX).split("+", 4)
+        found.append(_Load(str(path), model, LoadMemory(int(mib) * _MIB, on_gpu=on_gpu == "1")))
+    return found
 
 
 def _wait_for_end(addresses: list[str]) -> None:
@@ -130,10 +114,9 @@ def _wait_for_end(addresses: list[str]) -> None:
     with contextlib.ExitStack() as stack:
         watched = select.poll()
         for address in addresses:
-            connection = stack.enter_context(frames.new_socket())
             try:
-                connection.connect(address)
-            except OSError:
+                connection = stack.enter_context(sockets.connect(address))
+            except (OSError, ForeignPeerError):
                 return  # it has just ended
             watched.register(connection, select.POLLIN)
         watched.poll()

@@ -52,7 +52,7 @@ class EngineProcess:
 
     Args:
         python: interpreter of the process: an absolute path, or a command on PATH.
-        arguments: command-line arguments of the process.
+        arguments: command-line arguments of the process, without its socket.
         environ: environment variables of this process, or others to begin with.
 
     Raises:
@@ -63,9 +63,11 @@ class EngineProcess:
         program = find_interpreter(python, environ)
         self._mark = secrets.token_hex(8)
         self._folder, found = process_folder.make(environment(program, environ))
+        self.socket = f"{self._folder}/engine.sock"
+        """Path of the socket that the process will listen on, in a folder of this user alone."""
         self._lifeline, theirs = socket.socketpair()
         reader, writer = os.pipe()
-        command = [program, str(BOOTSTRAP), *arguments]
+        command = [program, str(BOOTSTRAP), *arguments, "--socket", self.socket]
         try:
             with theirs:
                 self._guardian = subprocess.Popen(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import socket
 import ssl
 import threading
@@ -17,7 +16,8 @@ from openai_bls.transport.engine_process import handover, handshake, tls_relay
 from openai_bls.transport.engine_process.address import EngineAddress
 from openai_bls.transport.engine_process.handshake import HandshakeError, HungUpError, Role
 from openai_bls.transport.engine_process.process import EngineProcess
-from openai_bls.transport.ipc.listener import is_ours, user_of
+from openai_bls.transport.ipc import peers
+from openai_bls.transport.ipc.peers import ForeignPeerError
 
 HELLO_S = 120.0
 """Seconds until an engine's process that is there must have answered for the first time; loading comes after."""
@@ -116,14 +116,13 @@ class StartedProcess:
 
     def open(self, closing: threading.Event, restarts: int) -> Opened:
         """A process that is started now."""
-        name = f"@openai_bls/{os.getpid()}/{secrets.token_hex(8)}"
-        place = EngineAddress("unix", path=name)
         with self._lock:
             if closing.is_set():
                 raise ClosedError
             process = self._process = EngineProcess(
-                self._python, [*self._arguments, "--socket", name, "--supervised", str(restarts)], self._environ
+                self._python, [*self._arguments, "--supervised", str(restarts)], self._environ
             )
+        place = EngineAddress("unix", path=process.socket)
         try:
             exchange = self._connect(place, "exchange", _Patience(process, closing))
             channel = self._connect(place, "handover", _Patience(process, closing))
@@ -166,7 +165,7 @@ class StartedProcess:
     def _connect(self, place: EngineAddress, role: Role, idle: _Patience) -> socket.socket:
         while True:
             try:
-                connection = connect_unix(place)
+                connection = connect_unix(place, root=False)
             except OSError:
                 idle(False)
                 time.sleep(_RETRY_S)
@@ -334,8 +333,12 @@ class RelayChannel:
         tls_relay.relay(tls, connection)
 
 
-def connect_unix(address: EngineAddress) -> socket.socket:
-    """A connection to a Unix socket.
+def connect_unix(address: EngineAddress, *, root: bool = True) -> socket.socket:
+    """A connection to a Unix socket of a process that is believed.
+
+    Args:
+        address: address of the process.
+        root: believe one of root's, too.
 
     Raises:
         HandshakeError: a process of another user listens there.
@@ -344,7 +347,7 @@ def connect_unix(address: EngineAddress) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(address.socket_name)
-        _check_peer(connection)
+        _check_peer(connection, root=root)
     except BaseException:
         connection.close()
         raise
@@ -374,10 +377,12 @@ def _until(closing: threading.Event) -> Callable[[bool], None]:
     return idle
 
 
-def _check_peer(connection: socket.socket) -> None:
+def _check_peer(connection: socket.socket, *, root: bool) -> None:
     """Refuse a process of another user, who could read every prompt."""
-    if not is_ours(connection):
+    try:
+        peers.check(connection, root=root)
+    except ForeignPeerError as error:
         raise HandshakeError(
-            f"it runs as user {user_of(connection)} and this server as user {os.getuid()}: run both as the same user "
+            f"it runs as user {error.peer.uid} and this server as user {os.geteuid()}: run both as the same user "
             "(in containers by `user:` or runAsUser), or the engine as root"
-        )
+        ) from None

@@ -9,6 +9,7 @@ import ssl
 from openai_bls.transport.engine_process import handshake
 from openai_bls.transport.engine_process.address import EngineAddress
 from openai_bls.transport.engine_process.handshake import HandshakeError, Status
+from openai_bls.transport.engine_process.source import connect_unix
 
 TIMEOUT_S = 5.0
 
@@ -38,11 +39,6 @@ def _connect(address: EngineAddress, timeout_s: float) -> socket.socket:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         return context.wrap_socket(socket.create_connection((address.host, address.port), timeout_s))
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = connect_unix(address)
     connection.settimeout(timeout_s)
-    try:
-        connection.connect(address.socket_name)
-    except OSError:
-        connection.close()
-        raise
     return connection

@@ -57,16 +57,29 @@ def listen(place: str) -> socket.socket:
                 raise AddressTakenError
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path.name, dir_fd=folder)
-            found = new_socket()
-            try:
-                found.bind(_within(folder, path.name))
-                found.listen(_BACKLOG)
-            except BaseException:
-                found.close()
-                raise
-            return found
+            return bind(folder, path.name)
     except BlockingIOError:
         raise AddressTakenError from None
+
+
+def bind(folder: int, name: str) -> socket.socket:
+    """A socket that listens at the new file `name`.
+
+    Args:
+        folder: descriptor of its folder.
+        name: name of the file.
+
+    Raises:
+        OSError: it cannot listen.
+    """
+    found = new_socket()
+    try:
+        found.bind(_within(folder, name))
+        found.listen(_BACKLOG)
+    except BaseException:
+        found.close()
+        raise
+    return found
 
 
 def unlink(place: str) -> None:
