@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,8 @@ from openai_bls.core.errors import (
     RateLimitError,
 )
 from openai_bls.core.keys.api_keys import NO_KEYS, ApiKeys
+from openai_bls.core.processes.private_folder import PrivateFolderError
+from openai_bls.transport.ipc import sockets
 from openai_bls.transport.model_calls import Arrays, ModelCallError, ModelUnavailableError
 from openai_bls.triton_models.endpoint.request_keys import HEADER_PARAMETERS, check_key, with_trace
 from openai_bls.triton_models.tensors.arrays import is_true
@@ -78,6 +81,18 @@ def is_decoupled(args: Mapping[str, str]) -> bool:
 def load_error(reason: object) -> Exception:
     """Exception for `initialize` to raise: one line in the log on why the model cannot be loaded."""
     return pb_utils.TritonModelException(str(reason))  # type: ignore[no-any-return]
+
+
+def model_address(args: dict[str, str]) -> str:
+    """Address at which this model listens to the other models of its server.
+
+    Raises:
+        TritonModelException: there can be no folder that no other user may write to.
+    """
+    try:
+        return sockets.address(args["model_name"], os.getppid())
+    except PrivateFolderError as error:
+        raise load_error(error) from None
 
 
 class MetricsPort:

@@ -7,14 +7,17 @@ import contextlib
 import gc
 import os
 import socket
+import stat
 import sys
+from pathlib import Path
 
 from openai_bls.core.memory import settle
 from openai_bls.triton_models.server.process import sockets
 
-__all__ = ["begin", "close_inherited_sockets", "keep_torch_out", "release", "settle"]
+__all__ = ["begin", "close_inherited_sockets", "keep_regions_private", "keep_torch_out", "release", "settle"]
 
 _STANDARD_STREAMS = 3
+_SHARED_MEMORY = " /dev/shm/"
 _TCP_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
@@ -24,6 +27,7 @@ def begin() -> None:
     Garbage collections during imports find next to nothing and take a tenth of the time.
     """
     close_inherited_sockets()
+    keep_regions_private()
     gc.disable()
     # The first to be registered is the last to be called.
     atexit.register(_end)
@@ -69,6 +73,22 @@ def close_inherited_sockets() -> int:
             # Only the Python object ends.
             found.detach()
     return len(inherited)
+
+
+def keep_regions_private() -> None:
+    """Let no other user read the shared memory of this process, in which Triton passes requests: it makes the regions
+    readable by everybody, whatever the umask."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        for path in {line[line.find("/") :] for line in lines if _SHARED_MEMORY in line}:
+            with contextlib.suppress(OSError):
+                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    status = os.fstat(descriptor)
+                    if status.st_uid == os.geteuid() and stat.S_ISREG(status.st_mode):
+                        os.fchmod(descriptor, 0o600)
+                finally:
+                    os.close(descriptor)
 
 
 def keep_torch_out() -> None:

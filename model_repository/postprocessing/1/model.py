@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from openai_bls.core import settings
-from openai_bls.transport.ipc import sockets
 from openai_bls.triton_models import pb_utils, stub_process
 from openai_bls.triton_models.postprocessing.model import Postprocessing
 
@@ -22,6 +21,7 @@ class TritonPythonModel:
         stub_process.begin()
         pb_utils.log_to_triton()
         pb_utils.check_config(args)
+        address = pb_utils.model_address(args)
         path = Path(args["model_repository"]) / args["model_version"] / "tokenizer"
         try:
             settings.load(settings.NoSettings, pb_utils.config_parameters(args), os.environ)
@@ -32,8 +32,7 @@ class TritonPythonModel:
         except (OSError, ValueError) as error:
             raise pb_utils.load_error(f"no usable tokenizer: {error}") from None
         stub_process.settle()
-        name = args["model_name"]
-        self.server = PingServer(name, sockets.address(name, os.getppid()), self.postprocessing.probe)
+        self.server = PingServer(args["model_name"], address, self.postprocessing.probe)
         self.server.start()
 
     def execute(self, requests: list[Any]) -> list[Any]:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from openai_bls.core import settings
-from openai_bls.transport.ipc import sockets
 from openai_bls.triton_models import pb_utils, stub_process
 
 
@@ -22,6 +21,7 @@ class TritonPythonModel:
 
         pb_utils.log_to_triton()
         pb_utils.check_config(args)
+        address = pb_utils.model_address(args)
         stub_process.keep_torch_out()
         folder = Path(args["model_repository"])
         path = folder / args["model_version"] / "tokenizer"
@@ -36,7 +36,6 @@ class TritonPythonModel:
         except (OSError, ValueError) as error:
             raise pb_utils.load_error(f"no usable tokenizer: {error}") from None
         stub_process.settle()
-        address = sockets.address(args["model_name"], os.getppid())
         self.server = PromptExchangeServer(
             address, self.preprocessing.prepare_quickly, known.tokenizer_threads, self.preprocessing.prepare
         )

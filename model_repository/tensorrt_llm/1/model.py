@@ -8,7 +8,6 @@ from openai_bls.core import settings
 from openai_bls.core.errors import ApiError, EngineError
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.transport.engine_process.loading import load_engine
-from openai_bls.transport.ipc import sockets
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.triton_models import pb_utils, stub_process
 from openai_bls.triton_models.repository.engines import keys_beside
@@ -25,7 +24,7 @@ class TritonPythonModel:
         pb_utils.log_to_triton()
         pb_utils.check_config(args)
         version_dir = Path(args["model_repository"]) / args["model_version"]
-        self.exchange = ExchangeServer(sockets.address(args["model_name"], os.getppid()))
+        self.exchange = ExchangeServer(pb_utils.model_address(args))
         try:
             model_settings = settings.load(settings.TensorRtLlmSettings, pb_utils.config_parameters(args), os.environ)
             self.keys = keys_beside(version_dir.parent, os.environ)

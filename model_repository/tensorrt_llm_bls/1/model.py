@@ -6,7 +6,6 @@ from typing import Any
 
 from openai_bls.core import settings
 from openai_bls.core.errors import ApiError, EngineError
-from openai_bls.transport.ipc import sockets
 from openai_bls.triton_models import pb_utils, stub_process
 from openai_bls.triton_models.endpoint import request_keys
 from openai_bls.triton_models.repository import engines
@@ -20,6 +19,7 @@ class TritonPythonModel:
         stub_process.begin()
         pb_utils.log_to_triton()
         pb_utils.check_config(args)
+        address = pb_utils.model_address(args)
         # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
         from openai_bls.pipeline.observation.observer import Observer
         from openai_bls.transport.ipc.ping import PingServer
@@ -47,8 +47,7 @@ class TritonPythonModel:
             raise pb_utils.load_error(error) from None
         stub_process.settle()
         self.runtime.start()
-        name = args["model_name"]
-        self.server = PingServer(name, sockets.address(name, os.getppid()), self.runtime.probe)
+        self.server = PingServer(args["model_name"], address, self.runtime.probe)
         self.server.start()
 
     def execute(self, requests: list[Any]) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import getpass
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,8 +35,18 @@ def make(environ: Mapping[str, str]) -> tuple[str, dict[str, str]]:
         raise EngineLoadError(f"no temporary folder for the engine's process: {error.strerror}") from None
     found = {**environ, "TMPDIR": folder, VARIABLE: folder}
     # PyTorch's compiled kernels stay where they were: they are for the next process, too.
-    found.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(parent) / f"torchinductor_{getpass.getuser()}"))
+    kernels = Path(parent) / f"torchinductor_{getpass.getuser()}"
+    found.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kernels if _is_own(kernels) else Path(folder) / kernels.name))
     return folder, found
+
+
+def _is_own(path: Path) -> bool:
+    """True of a folder that no other user can have put programs into; it is made if it is not there."""
+    with contextlib.suppress(OSError):
+        path.mkdir(mode=0o700, exist_ok=True)
+        status = path.lstat()
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+    return False
 
 
 def note_shared_memory() -> None:

@@ -7,22 +7,21 @@ instance is scraped reads all of them. The library chooses that mode when it is 
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import logging
 import os
-import shutil
-import stat
 import tempfile
 from pathlib import Path
 
-from openai_bls.core.processes.identity import process_identity
+from openai_bls.core.processes import private_folder
+from openai_bls.core.processes.private_folder import remove_stale, server_name
 
 logger = logging.getLogger(__name__)
 
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 # In memory: a write to a file on a disk can wait for the disk.
 _SHARED_MEMORY = Path("/dev/shm")
+_PREFIX = "openai_bls-metrics-"
 
 
 def share(owner: int) -> Path | None:
@@ -39,16 +38,10 @@ def share(owner: int) -> Path | None:
     for name in (VARIABLE, VARIABLE.lower()):
         os.environ.pop(name, None)
     parent = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-    namespace, _, started = process_identity(owner)
-    # Containers can share /dev/shm and yet number their processes each for itself.
-    prefix = f"openai_bls-metrics-{os.getuid()}-{namespace}-"
-    directory = parent / f"{prefix}{owner}-{started}"
-    _remove_stale(parent, prefix)
+    directory = parent / server_name(_PREFIX, owner)
+    remove_stale(parent, _PREFIX)
     try:
-        directory.mkdir(mode=0o700, exist_ok=True)
-        status = directory.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-            raise PermissionError(f"{directory} is not a folder of this user alone")
+        private_folder.make(directory)
     except OSError as error:
         logger.warning("/metrics will not show the other instances: %s", error)
         return None
@@ -97,11 +90,3 @@ class Leadership:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-
-def _remove_stale(parent: Path, prefix: str) -> None:
-    for directory in parent.glob(f"{prefix}*"):
-        pid, _, started = directory.name.removeprefix(prefix).partition("-")
-        with contextlib.suppress(ValueError):
-            if process_identity(int(pid))[2] != started:
-                shutil.rmtree(directory, ignore_errors=True)

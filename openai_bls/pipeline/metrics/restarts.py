@@ -17,9 +17,9 @@ class RestartCounts:
     """Counts of this launcher, written to a file of its own."""
 
     def __init__(self) -> None:
-        handle, name = tempfile.mkstemp(prefix="openai_bls-", suffix=".restarts")
-        os.close(handle)
-        self.path = Path(name)
+        # In a folder of its own: another user could put a link at the name of the file's next version.
+        self._folder = tempfile.TemporaryDirectory(prefix="openai_bls-")
+        self.path = Path(self._folder.name) / "restarts.json"
         self._counts = {SERVER: 0}
         self._lock = threading.Lock()
         self._write()
@@ -32,7 +32,7 @@ class RestartCounts:
 
     def close(self) -> None:
         """Remove the file."""
-        self.path.unlink(missing_ok=True)
+        self._folder.cleanup()
 
     def _write(self) -> None:
         aside = self.path.with_suffix(".new")

@@ -1,7 +1,7 @@
 """Turns of the engines of one server that load at the same time: side by side as far as memory goes.
 
-An engine that loads is a listening socket in the server's private folder, whose name holds its memory. So the others find
-it there, wait for its end by a connection, and remove what a process that was killed has left.
+An engine that loads is a listening socket in the server's private folder, whose name holds its memory. So the others
+find it there, wait for its end by a connection, and remove what a process that was killed has left.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import logging
 import os
+import re
 import select
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 _PREFIX = "loading-"
 _MIB, _GIB = 1 << 20, 1 << 30
 _NAME_LENGTH = 30
+_UNUSUAL = re.compile(r"[^A-Za-z0-9_.-]")
 _numbers = itertools.count()
 
 
@@ -56,7 +58,13 @@ def turn(
     Raises:
         EngineLoadError: there can be no folder that no other user may write to.
     """
-    words = [memory.host_bytes // _MIB, int(memory.on_gpu), os.getpid(), next(_numbers), model[:_NAME_LENGTH]]
+    words = [
+        memory.host_bytes // _MIB,
+        int(memory.on_gpu),
+        os.getpid(),
+        next(_numbers),
+        _UNUSUAL.sub("_", model)[:_NAME_LENGTH],
+    ]
     told = False
     while True:
         try:

@@ -28,6 +28,7 @@ from openai_bls.api.registry import GUARDED, TRITON_ENTRIES
 from openai_bls.core import memory
 from openai_bls.core.errors import ApiError, OverloadedError, TooLargeError
 from openai_bls.core.keys.api_keys import ApiKeys
+from openai_bls.core.processes import private_folder
 from openai_bls.core.request import checked_timeout
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.lifecycle.context import RequestContext
@@ -92,6 +93,8 @@ class Runtime:
         metrics_port: MetricsPort | None = None,
         instances: int = 1,
     ) -> None:
+        # A server that cannot have it is to say so while it loads.
+        private_folder.locate(owner)
         self._settings = settings
         self._instances = instances
         self._api_keys = ApiKeys.of(settings)

@@ -8,13 +8,26 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 from openai_bls.core.media import Image, MediaPrompt
-from openai_bls.transport.ipc import sockets
+from openai_bls.transport.ipc import pixel_sender, pixels, server, sockets
 from openai_bls.transport.ipc.client import ExchangeClient
-from openai_bls.transport.ipc.frames import PING, ClientFrame, Frames, ServerFrame, pack
-from openai_bls.transport.ipc.pixel_sender import PIECE_BYTES
+from openai_bls.transport.ipc.frames import (
+    PING,
+    ClientFrame,
+    FrameError,
+    Frames,
+    PixelPiece,
+    ServerFrame,
+    SharedMedia,
+    pack,
+)
+from openai_bls.transport.ipc.pixel_sender import MOST_PIXEL_BYTES, PIECE_BYTES
+from openai_bls.transport.ipc.pixels import PixelReceiver
 from tests.unit.core_support import engine_info, exchange_address, until
 from tests.unit.transport.ipc.test_exchange import Listener, running
 
@@ -148,3 +161,98 @@ async def test_a_connection_that_is_lost_meanwhile_ends_the_request_and_not_the_
         assert world.engine.live[again.request_id].media == prompt(LARGE)
         world.engine.step(TokenDelta(again.request_id, [7], "stop"))
         await until(lambda: again.reasons == ["stop"])
+
+
+class PixelMachine(RuleBasedStateMachine):
+    """Frames with pixels in any order: images are whole or not there, and room is that of what is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.receiver = PixelReceiver()
+        self.sent: dict[int, bytes] = {}
+
+    @rule(number=st.integers(0, 3), data=st.binary(max_size=9))
+    def piece(self, number: int, data: bytes) -> None:
+        self.sent[number] = self.sent.get(number, b"") + data
+        assert self.receiver.submissions(ClientFrame(pixels=[PixelPiece(number, data)])) == ([], [])
+
+    @rule(number=st.integers(0, 3))
+    def drop(self, number: int) -> None:
+        self.sent.pop(number, None)
+        self.receiver.submissions(ClientFrame(dropped=[number]))
+
+    @rule()
+    def forget(self) -> None:
+        self.sent.clear()
+        self.receiver.forget()
+
+    @rule(numbers=st.lists(st.integers(0, 3), min_size=1, max_size=3), side=st.integers(0, 2))
+    def name(self, numbers: list[int], side: int) -> None:
+        bare = tuple(Image(side, side, b"", str(number)) for number in numbers)
+        shared = SharedMedia(MediaPrompt(bare, "", (), 0), numbers, [7])
+        frame = ClientFrame(submissions=[GenerationRequest(7, [1], 1), GenerationRequest(8, [1], 1)], media=[shared])
+        requests, gone = self.receiver.submissions(frame)
+        held = [self.sent.pop(number, None) for number in dict.fromkeys(numbers)]
+        if all(data is not None and len(data) == 3 * side * side for data in held):
+            assert [request.request_id for request in requests] == [7, 8]
+            assert requests[0].media is not None
+            assert requests[0].media.images[0].pixels == held[0]
+            assert requests[1].media is None
+            assert gone == []
+        else:
+            assert [request.request_id for request in requests] == [8]
+            assert gone == [7]
+
+    @invariant()
+    def room_is_that_of_what_is_kept(self) -> None:
+        kept = sum(map(len, self.sent.values()))
+        assert kept <= self.receiver.held_bytes
+        assert (self.receiver.held_bytes == 0) == (not self.sent)
+
+
+TestPixels = PixelMachine.TestCase
+
+
+@pytest.mark.parametrize("data", [b"", b"x", bytes(PIECE_BYTES)])
+def test_pixels_that_no_request_names_have_a_bound(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    """By what they take, and not by their bytes alone."""
+    monkeypatch.setattr(pixels, "_MOST_HELD_BYTES", 10 * PIECE_BYTES)
+    receiver, sent = PixelReceiver(), 0
+    with pytest.raises(FrameError):
+        while True:
+            receiver.submissions(ClientFrame(pixels=[PixelPiece(sent, data)]))
+            sent += 1
+    assert sent * max(len(data), 128) <= 10 * PIECE_BYTES
+
+
+def test_the_bound_leaves_room_for_the_largest_prompt() -> None:
+    whole = MOST_PIXEL_BYTES // PIECE_BYTES
+    assert MOST_PIXEL_BYTES + whole * pixels._PIECE_OVERHEAD_BYTES <= pixels._MOST_HELD_BYTES
+
+
+async def test_pixels_that_no_request_names_are_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request that names them after all has an error, and its neighbour on the connection none."""
+    monkeypatch.setattr(server, "PIXELS_WAIT_S", 0.01)
+    async with running() as world:
+        connection = next(iter(world.server._connections.values()))
+        neighbour = submit(world.client, None)
+        world.client._link.send(ClientFrame(pixels=[PixelPiece(77, b"abc")]))
+        await until(lambda: neighbour.request_id in world.engine.live and not connection._images._pieces)
+        late = Listener(world.client.new_request_id())
+        world.client._listeners[late.request_id] = late
+        shared = SharedMedia(MediaPrompt((Image(1, 1, b"", "x"),), "", (), 0), [77], [late.request_id])
+        world.client._link.send(ClientFrame(submissions=[GenerationRequest(late.request_id, [1], 5)], media=[shared]))
+        await until(lambda: late.reasons)
+        assert late.reasons == ["error"]
+        world.engine.step(TokenDelta(neighbour.request_id, [7], "stop"))
+        await until(lambda: neighbour.reasons == ["stop"])
+
+
+async def test_a_prompt_with_more_pixels_than_the_engine_keeps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pixel_sender, "MOST_PIXEL_BYTES", len(LARGE.pixels) + 5)
+    async with running() as world:
+        refused = submit(world.client, prompt(LARGE, SMALL))
+        # The same image twice travels once.
+        taken = submit(world.client, prompt(LARGE, LARGE))
+        await until(lambda: taken.request_id in world.engine.live and refused.reasons)
+        assert refused.reasons == ["error"]

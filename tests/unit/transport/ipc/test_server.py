@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 import pytest
 
-from openai_bls.core.engine_types import GenerationRequest, TokenDelta
+from openai_bls.core.engine_types import GenerationRequest, LoraUpdate, TokenDelta, UpdateResult
+from openai_bls.transport.ipc import frames, listener, sockets
 from openai_bls.transport.ipc import server as server_module
-from openai_bls.transport.ipc import sockets
-from openai_bls.transport.ipc.frames import LENGTH, ClientFrame, ServerFrame, pack
+from openai_bls.transport.ipc.frames import LENGTH, PING, ClientFrame, ServerFrame, pack
 from openai_bls.transport.ipc.server import ExchangeServer
 from tests.unit.core_support import WAIT_S, FakeEngine, exchange_address
+from tests.waiting import until
 
 
 class Peer:
@@ -33,8 +36,17 @@ class Peer:
         self.socket.sendall(pack(msgspec.msgpack.encode(frame)))
 
     def receive(self) -> ServerFrame:
+        return msgspec.msgpack.decode(self._message(), type=ServerFrame)
+
+    def update(self) -> UpdateResult:
+        """The next answer to an update."""
+        while (found := self.receive().update) is None:
+            pass
+        return found
+
+    def _message(self) -> bytes:
         (length,) = LENGTH.unpack(self._read(LENGTH.size))
-        return msgspec.msgpack.decode(self._read(length), type=ServerFrame)
+        return self._read(length)
 
     def _read(self, size: int) -> bytes:
         data = b""
@@ -146,3 +158,122 @@ def test_what_is_pending_is_sent_before_hanging_up() -> None:
     assert peer.receive().deltas == [TokenDelta(request_id, [], "cancelled")]
     assert peer.hung_up()
     peer.socket.close()
+
+
+def test_a_client_that_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "GREETING_S", 0.01)
+    with served() as (_, _, address):
+        silent = Peer(address)
+        assert silent.receive().info is not None
+        assert silent.hung_up()
+        silent.socket.close()
+
+
+def test_connections_have_a_bound(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 3)
+    with served() as (engine, server, address):
+        held = [Peer(address) for _ in range(3)]
+        request_id = held[0].ask()
+        assert all(peer.receive().info is not None for peer in held[1:])
+        for _ in range(20):
+            one_more = Peer(address)
+            assert one_more.hung_up()
+            one_more.socket.close()
+        assert len([line for line in caplog.messages if "one more is closed" in line]) == 1
+        engine.wait_for(lambda: request_id in engine.live)
+        engine.step(TokenDelta(request_id, [1], "stop"))
+        assert held[0].receive().deltas == [TokenDelta(request_id, [1], "stop")]
+        # One that leaves makes room.
+        held.pop().socket.close()
+        until(lambda: sum(connection.alive for connection in server._connections.values()) == 2)
+        held.append(Peer(address))
+        assert held[-1].receive().info is not None
+        for peer in held:
+            peer.socket.close()
+
+
+def test_pings_that_nobody_reads_the_answers_of_cost_nothing() -> None:
+    with served() as (_, server, address):
+        peer = Peer(address)
+        assert peer.receive().info is not None
+        (connection,) = server._connections.values()
+        # As many at a time as the socket takes, and more answers than it takes.
+        for _ in range(40):
+            peer.socket.sendall(pack(PING) * 10_000)
+        peer.send(ClientFrame(stats_queries=[5]))
+        until(lambda: connection._queued)
+        assert len(connection._queued) < 1000
+        answers = 0
+        while (frame := peer._message()) == PING:
+            answers += 1
+        assert msgspec.msgpack.decode(frame, type=ServerFrame).update is not None
+        assert answers <= 400_000
+        peer.socket.close()
+
+
+def test_answers_that_nobody_reads_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_MOST_QUEUED_BYTES", 10_000)
+    with served() as (engine, _, address):
+        peer = Peer(address)
+        request_id = peer.ask()
+        engine.wait_for(lambda: engine.live)
+        try:
+            while True:
+                peer.send(ClientFrame(stats_queries=list(range(100))))
+        except OSError:
+            pass
+        engine.wait_for(lambda: engine.cancelled == [request_id])
+        peer.socket.close()
+
+
+@pytest.mark.parametrize("field", ["stats_queries", "prefix_resets", "loras"])
+def test_updates_in_a_frame_have_a_bound(field: str) -> None:
+    numbers = list(range(server_module._MOST_UPDATES + 1))
+    many: Any = [LoraUpdate(number, "a", "") for number in numbers] if field == "loras" else numbers
+    with served() as (engine, _, address):
+        peer = Peer(address)
+        request_id = peer.ask()
+        engine.wait_for(lambda: engine.live)
+        peer.send(ClientFrame(**{field: many}))
+        engine.wait_for(lambda: engine.cancelled == [request_id])
+        assert peer.hung_up()
+        peer.socket.close()
+
+
+def test_updates_under_way_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_MOST_UPDATES", 3)
+    may_go = threading.Event()
+    with served() as (engine, _, address):
+
+        def reset() -> None:
+            assert may_go.wait(WAIT_S)
+
+        engine.reset_prefix_cache = reset  # type: ignore[method-assign]
+        peer = Peer(address)
+        assert peer.receive().info is not None
+        for number in range(1, 6):
+            peer.send(ClientFrame(prefix_resets=[number]))
+        refused = [peer.update() for _ in range(2)]
+        assert [(result.update_id, result.busy) for result in refused] == [(4, True), (5, True)]
+        may_go.set()
+        assert [peer.update() for _ in range(3)] == [UpdateResult(number, None) for number in (1, 2, 3)]
+        peer.socket.close()
+
+
+def test_what_is_too_large_for_a_frame_is_sent_in_several_or_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served() as (engine, _, address):
+        peer = Peer(address)
+        base = peer.receive().id_base
+        peer.send(ClientFrame([GenerationRequest(base + number, [1], 5) for number in range(1, 5)]))
+        engine.wait_for(lambda: len(engine.live) == 4)
+        monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 200)
+        sizes = (30, 60, 500, 30)
+        engine.step(*(TokenDelta(base + number, [1] * size) for number, size in enumerate(sizes, 1)))
+        deltas: list[TokenDelta] = []
+        while len(deltas) < 4:
+            deltas += peer.receive().deltas
+        assert [len(delta.token_ids) for delta in deltas] == [30, 60, 0, 30]
+        assert [delta.finish_reason for delta in deltas] == [None, None, "error", None]
+        engine.wait_for(lambda: engine.cancelled == [base + 3])
+        monkeypatch.undo()
+        peer.socket.close()
