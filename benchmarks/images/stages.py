@@ -35,8 +35,8 @@ from openai_bls.core.media import Image, MediaPrompt
 from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.pipeline.media.decoder import Decoder, Encoded
 from openai_bls.transport.ipc.client import ExchangeClient
-from openai_bls.transport.ipc.sockets import address
 from openai_bls.transport.ipc.server import ExchangeServer
+from openai_bls.transport.ipc.sockets import address
 
 _SIZES = ((48, 48), (1024, 768))
 _MAX_PIXELS = 16 << 20

@@ -133,6 +133,10 @@ class Part:
         ("absent", "ok"),
         ("lost", "preprocessing has died"),
         ("silent", "preprocessing does not answer"),
+        (
+            "foreign",
+            "preprocessing is not connected: a process of another user is in its place; the server's log says which",
+        ),
     ],
 )
 def test_health_is_that_of_every_model(state: PartState, status: str) -> None:

@@ -144,3 +144,21 @@ def test_inherited_connections_are_closed_and_no_others() -> None:
 
 def test_nothing_is_inherited_where_nothing_can_be_seen() -> None:
     run("import os\nos.getppid = lambda: 0\nassert stub_process.close_inherited_sockets() == 0")
+
+
+def test_regions_of_shared_memory_are_this_users_alone() -> None:
+    """Those that are mapped here, as Triton makes them, and no other file."""
+    run(
+        "import mmap, os, pathlib, secrets, stat\n"
+        "name = f'openai_bls-test-{secrets.token_hex(8)}'\n"
+        "places = [pathlib.Path(path) for path in (f'/dev/shm/{name}', f'/dev/shm/{name}-other', f'/tmp/{name}')]\n"
+        "for place in places:\n"
+        "    place.write_bytes(b'x')\n"
+        "    place.chmod(0o644)\n"
+        "with places[0].open('r+b') as one, places[2].open('r+b') as two:\n"
+        "    mapped = [mmap.mmap(file.fileno(), 1) for file in (one, two)]\n"
+        "stub_process.begin()\n"
+        "modes = [stat.S_IMODE(place.stat().st_mode) for place in places]\n"
+        "for place in places: place.unlink()\n"
+        "assert modes == [0o600, 0o644, 0o644], modes\n"
+    )

@@ -20,6 +20,7 @@ from openai_bls.transport.engine_process.handshake import HandshakeError, Status
 from openai_bls.transport.engine_process.listening import EngineListener, EngineState, unix_socket
 from openai_bls.transport.engine_process.source import RemoteProcess
 from openai_bls.transport.engine_process.status import ask
+from openai_bls.transport.ipc import peers
 from tests.unit.core_support import WAIT_S
 
 
@@ -89,25 +90,62 @@ def test_strangers_do_no_harm(world: World) -> None:
         wait_ready(peer)
 
 
-def test_those_who_say_nothing_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_who_say_nothing_are_bounded_and_hold_nobody_up(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.state.set(Status("ready"))
-    silent = [world.connect(b"") for _ in range(listening._MOST_GREETINGS)]
-    with world.connect(b"") as one_more:
-        assert one_more.recv(1) == b""
+    silent = [world.connect(b"") for _ in range(3 * listening._MOST_GREETINGS)]
+    # The oldest went, one for each that came.
+    for connection in silent[: 2 * listening._MOST_GREETINGS]:
+        connection.settimeout(WAIT_S)
+        assert connection.recv(1) == b""
+    for _ in range(25):
+        with world.connect(handshake.preface("exchange")) as peer:
+            wait_ready(peer)
+            world.served.get(timeout=WAIT_S)[1].close()
+    assert len(world.listener._greetings) <= listening._MOST_GREETINGS
+    assert len(caplog.records) <= 2
     for connection in silent:
         connection.close()
-    ended = threading.Event()
 
-    def until_let_in() -> None:
-        while not ended.is_set():
-            # One that is turned away may find the connection closed before its preface is sent.
-            with contextlib.suppress(HandshakeError, OSError), world.connect(handshake.preface("exchange")) as peer:
-                wait_ready(peer)
-                ended.set()
 
-    thread = threading.Thread(target=until_let_in, daemon=True)
-    thread.start()
-    assert ended.wait(WAIT_S)
+def test_those_who_wait_for_the_engine_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.listener, "_waiting", threading.BoundedSemaphore(2))
+    waiting = [world.connect(handshake.preface("exchange")) for _ in range(2)]
+    for peer in waiting:
+        assert handshake.read_status(peer, WAIT_S).state == "loading"
+    with world.connect(handshake.preface("exchange")) as one_more:
+        assert handshake.read_status(one_more, WAIT_S).state == "refused"
+    world.state.set(Status("ready"))
+    for peer in waiting:
+        wait_ready(peer)
+        world.served.get(timeout=WAIT_S)[1].close()
+        peer.close()
+
+
+def test_only_its_own_user_is_let_in_where_no_file_says_otherwise(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(peers, "peer_of", lambda connection: peers.Peer(1, os.geteuid() + 1))
+    world.state.set(Status("ready"))
+    with world.connect(handshake.preface("exchange")) as peer:
+        peer.settimeout(WAIT_S)
+        with contextlib.suppress(ConnectionResetError):
+            assert peer.recv(1) == b""
+    (tmp_path / "group").mkdir()
+    place = parse(f"unix:{tmp_path / 'group' / 'engine.sock'}")
+    shared = EngineListener(place, world.state, lambda role, connection: connection.close(), mode=0o660)
+    shared.start()
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(place.path)
+        peer.sendall(handshake.preface("exchange"))
+        wait_ready(peer)
+    shared.close()
+    assert world.served.empty()
+
+
+def test_a_status_is_not_asked_of_a_stranger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "peer_of", lambda connection: peers.Peer(1, os.geteuid() + 1))
+    with pytest.raises(HandshakeError):
+        ask(parse(f"unix:{world.path}"))
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o660])

@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -98,6 +99,9 @@ class World:
         (folder,) = [Path(one.partition("=")[2]) for one in variables if one.startswith("TMPDIR=")]
         self.leavings = [folder, Path(f"{self.region}-{source.pid}")]
         assert all(path.exists() for path in self.leavings)
+        # Its socket is where no other user can take the name first.
+        assert stat.S_ISSOCK((folder / "engine.sock").stat().st_mode)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         return engine, source
 
     def processes(self) -> list[int]:

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
 from openai_bls.core.errors import OverloadedError
+from openai_bls.transport.ipc import frames
 from openai_bls.transport.ipc import link as link_module
 from openai_bls.transport.ipc.client import ExchangeClient
+from openai_bls.transport.ipc.frames import LENGTH, pack
 from openai_bls.transport.ipc.server import ExchangeServer
 from tests.unit.core_support import WAIT_S, FakeEngine, engine_info, exchange_address, until
 
@@ -328,3 +330,47 @@ async def test_many_clients_many_requests_and_an_engine_thread(world: World) -> 
         stop.set()
         thread.join()
     assert all(listener.tokens == list(range(30)) for listener in listeners)
+
+
+@pytest.mark.parametrize("world", [1], indirect=True)
+async def test_what_does_not_fit_into_a_frame_goes_alone_or_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 400)
+    sizes = (100, 100, 500, 100, 100)
+    listeners = [world.submit(prompt=[1] * size) for size in sizes]
+    number = Listener(world.client.new_request_id())
+    world.client.submit(GenerationRequest(number.request_id, [2**80], 5), number)
+    taken = [listener for listener, size in zip(listeners, sizes, strict=True) if size == 100]
+    await until(lambda: all(listener.request_id in world.engine.live for listener in taken))
+    await until(lambda: listeners[2].reasons and number.reasons)
+    assert (listeners[2].reasons, number.reasons) == (["error"], ["error"])
+    for listener in taken:
+        world.engine.step(TokenDelta(listener.request_id, [5], "stop"))
+    await until(lambda: all(listener.reasons == ["stop"] for listener in taken))
+    assert world.client.live == 0
+
+
+async def test_an_engine_that_talks_nonsense_is_hung_up_on(caplog: pytest.LogCaptureFixture) -> None:
+    """And connected to again, once it does no more."""
+    address, infos = exchange_address(), list[EngineInfo]()
+    connections: list[asyncio.StreamWriter] = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        writer.write(LENGTH.pack(2**32 - 1) if len(connections) % 2 else pack(b"\xc1"))
+        await reader.read()
+        writer.close()
+
+    talker = await asyncio.start_unix_server(accept, address)
+    client = ExchangeClient(address, infos.append)
+    await until(lambda: len(connections) >= 3)
+    talker.close()
+    server = ExchangeServer(address)
+    engine = FakeEngine(server.on_step)
+    server.start(engine)
+    await until(lambda: infos)
+    await client.close()
+    engine.close()
+    await asyncio.to_thread(server.close)
+    assert len([line for line in caplog.messages if "cannot be read" in line]) == 1

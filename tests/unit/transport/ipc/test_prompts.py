@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import AsyncIterator
@@ -11,8 +12,8 @@ import pytest
 
 from openai_bls.core import memory
 from openai_bls.core.engine_types import PromptRequest, PromptResult
-from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
-from openai_bls.transport.ipc import prompt_server
+from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError, TooLargeError
+from openai_bls.transport.ipc import frames, listener, prompt_server, prompts
 from openai_bls.transport.ipc.frames import LENGTH, pack
 from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
 from openai_bls.transport.ipc.prompts import (
@@ -22,7 +23,7 @@ from openai_bls.transport.ipc.prompts import (
     SlowPromptError,
     encode_request,
 )
-from openai_bls.transport.ipc.sockets import new_socket
+from openai_bls.transport.ipc.sockets import connect, new_socket
 from tests.unit.core_support import WAIT_S, exchange_address, until
 
 
@@ -299,3 +300,44 @@ async def test_slow_prompts_hold_no_other_up(world: World) -> None:
     world.here.clear()
     await world.ask("slow")
     assert not any(name.startswith("prompt-read") for name in world.here)
+
+
+async def test_prompts_that_do_not_fit_into_a_frame(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In either direction; the others go on."""
+    await world.ask("x")
+    monkeypatch.setattr(prompts, "_MOST_BYTES", 2000)
+    with pytest.raises(TooLargeError):
+        await world.ask("x" * 3000)
+    monkeypatch.setattr(world.server, "_prepare", lambda request: PromptResult([[1 << 30] * 100]))
+    for connection in world.server._connections:
+        monkeypatch.setattr(connection, "_prepare", lambda request: PromptResult([[1 << 30] * 100]))
+    monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 200)
+    assert (await world.ask("x")).error is not None
+
+
+@pytest.mark.parametrize("greets", [False, True])
+async def test_clients_of_preprocessing_greet_and_have_a_bound(
+    world: World, monkeypatch: pytest.MonkeyPatch, greets: bool
+) -> None:
+    await world.ask("x")
+    if greets:
+        monkeypatch.setattr(prompt_server, "MOST_CONNECTIONS", 1)
+    else:
+        monkeypatch.setattr(listener, "GREETING_S", 0.01)
+
+    def hung_up() -> bool:
+        with connect(world.address) as other:
+            other.setblocking(True)
+            other.settimeout(WAIT_S)
+            if greets:
+                with contextlib.suppress(OSError):
+                    other.sendall(pack(b""))
+            try:
+                while other.recv(4096):
+                    pass
+            except ConnectionResetError:
+                pass
+        return True
+
+    assert await asyncio.to_thread(hung_up)
+    await world.ask("x")
