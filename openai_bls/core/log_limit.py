@@ -15,8 +15,8 @@ class LimitedWarnings:
     """Warnings of one kind. From any thread.
 
     Args:
-        logger: where they go.
-        clock: seconds that only grow.
+        logger: logger that writes them.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:

@@ -148,7 +148,7 @@ def remove_stale(parent: Path, prefix: str) -> None:
 
     Args:
         parent: folder of the folders.
-        prefix: what `server_name` was given.
+        prefix: purpose of the folders, as for `server_name`.
     """
     begin = f"{prefix}{os.geteuid()}-{process_identity(os.getpid())[0]}-"
     for folder in parent.glob(f"{begin}*"):

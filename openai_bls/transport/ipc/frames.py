@@ -28,6 +28,11 @@ LENGTH = struct.Struct("<I")
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 """Bytes of a message: what would be larger is sent in parts, or refused by its sender."""
 
+PIECE_BYTES = 128 * 1024
+"""Bytes of pixels in a frame: they are copied in less than a tenth of a millisecond."""
+MOST_PIXEL_BYTES = 1024 * 1024 * 1024
+"""Bytes of pixels of one prompt: the engine keeps no more until the prompt comes."""
+
 PING = b""
 """Message of a client that wants to know whether the other end answers; the answer is the same."""
 GOODBYE = msgspec.msgpack.encode(None)

@@ -14,13 +14,16 @@ import msgspec
 
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.media import Image, MediaPrompt
-from openai_bls.transport.ipc.frames import ClientFrame, FrameTooLargeError, PixelPiece, ServerFrame, SharedMedia
+from openai_bls.transport.ipc.frames import (
+    MOST_PIXEL_BYTES,
+    PIECE_BYTES,
+    ClientFrame,
+    FrameTooLargeError,
+    PixelPiece,
+    ServerFrame,
+    SharedMedia,
+)
 from openai_bls.transport.ipc.link import Link
-
-PIECE_BYTES = 128 * 1024
-"""Bytes of pixels in a frame: they are copied in less than a tenth of a millisecond."""
-MOST_PIXEL_BYTES = 1024 * 1024 * 1024
-"""Bytes of pixels of one prompt: the engine keeps no more until the prompt comes."""
 
 
 class _Upload:

@@ -8,8 +8,7 @@ import msgspec
 
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.media import MediaPrompt
-from openai_bls.transport.ipc.frames import ClientFrame, FrameError, SharedMedia
-from openai_bls.transport.ipc.pixel_sender import MOST_PIXEL_BYTES, PIECE_BYTES
+from openai_bls.transport.ipc.frames import MOST_PIXEL_BYTES, PIECE_BYTES, ClientFrame, FrameError, SharedMedia
 
 PIXELS_WAIT_S = 120.0
 """Seconds without a frame after which images that no request has named are dropped."""

@@ -71,11 +71,15 @@ class LocalSource:
         self._exchange = exchange
         ours, theirs = socket.socketpair()
         given, taken = socket.socketpair()
-        self._connections = [exchange.connect(theirs)]
 
         def connect(accepted: socket.socket) -> Connection:
-            self._connections.append(exchange.connect(accepted))
-            return self._connections[-1]
+            connection = exchange.connect(accepted)
+            assert connection is not None
+            self._connections.append(connection)
+            return connection
+
+        self._connections = []
+        connect(theirs)
 
         threading.Thread(target=handover.Handovers(connect).receive, args=[taken], daemon=True).start()
         with self.opened:

@@ -39,6 +39,7 @@ class Process:
         self.engine = FakeEngine(self.exchange.on_step)
         anywhere = EngineAddress("tls", host="127.0.0.1", port=0)
         self.listener = EngineListener(anywhere, self.state, self._serve, tls=context, key=KEY)
+        assert self.listener._socket is not None
         self.address = anywhere._replace(port=self.listener._socket.getsockname()[1])
         self.exchange.start(self.engine)
         self.state.set(Status("ready"))

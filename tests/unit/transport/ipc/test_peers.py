@@ -254,7 +254,12 @@ def test_a_model_that_is_reloaded_takes_over_without_an_error(
     old.start()
     until(lambda: sockets.holder(address) and came[0].wait(WAIT_S))
     asked = threading.Event()
-    monkeypatch.setattr(listener, "_parent", lambda pid: asked.set() or os.getppid())
+
+    def parent(pid: int) -> int:
+        asked.set()
+        return os.getppid()
+
+    monkeypatch.setattr(listener, "_parent", parent)
     new = Listener("engine", address, lambda accepted: came[1].set())
     new.start()
     assert asked.wait(WAIT_S)

@@ -19,6 +19,8 @@ from openai_bls.core.media import Image, MediaPrompt
 from openai_bls.transport.ipc import pixel_sender, pixels, server, sockets
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import (
+    MOST_PIXEL_BYTES,
+    PIECE_BYTES,
     PING,
     ClientFrame,
     FrameError,
@@ -28,7 +30,6 @@ from openai_bls.transport.ipc.frames import (
     SharedMedia,
     pack,
 )
-from openai_bls.transport.ipc.pixel_sender import MOST_PIXEL_BYTES, PIECE_BYTES
 from openai_bls.transport.ipc.pixels import PixelReceiver
 from tests.unit.core_support import engine_info, exchange_address, until
 from tests.unit.transport.ipc.test_exchange import Listener, running
