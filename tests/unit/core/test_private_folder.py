@@ -35,9 +35,11 @@ def parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
 
 def test_all_processes_of_a_server_find_one_folder() -> None:
     """At the same moment, without asking each other."""
-    command = [sys.executable, "-c", _LOCATE, str(os.getpid())]
-    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    found = {process.communicate()[0].strip() for process in started}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as server:
+        command = [sys.executable, "-c", _LOCATE, str(server.pid)]
+        started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+        found = {process.communicate()[0].strip() for process in started}
+        server.communicate(b"\n")
     assert len(found) == 1
     folder = Path(found.pop())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

@@ -210,7 +210,7 @@ def test_a_listener_that_never_says_a_word_is_silent(monkeypatch: pytest.MonkeyP
 
 
 def test_an_address_that_another_process_has_is_an_error_and_had_in_the_end(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listener, "TAKEN_S", 0.0)
     monkeypatch.setattr(listener, "_SLOW_RETRY_S", 0.005)
@@ -220,12 +220,12 @@ def test_an_address_that_another_process_has_is_an_error_and_had_in_the_end(
         f"s = sockets.listen({address!r}); print('in', flush=True); sys.stdin.read()"
     )
     came = threading.Event()
-    told = threading.Event()
+    told: SimpleQueue[str] = SimpleQueue()
 
     class Errors(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.levelno == logging.ERROR:
-                told.set()
+                told.put(record.getMessage())
 
     monkeypatch.setattr(listener.logger, "handlers", [Errors()])
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
@@ -233,13 +233,13 @@ def test_an_address_that_another_process_has_is_an_error_and_had_in_the_end(
         assert other.stdout.readline() == b"in\n"
         end = Listener("engine", address, lambda accepted: came.set())
         end.start()
-        assert told.wait(WAIT_S)
-        assert f"process {other.pid} of user {os.geteuid()} has its address" in caplog.text
+        assert f"process {other.pid} of user {os.geteuid()} has its address" in told.get(timeout=WAIT_S)
         other.kill()
     # The file of a process that was killed is replaced.
     until(lambda: sockets.holder(address) == Peer(os.getpid(), os.geteuid()))
     assert came.wait(WAIT_S)
     end.close()
+    assert told.empty()
     assert not Path(address).exists()
 
 
