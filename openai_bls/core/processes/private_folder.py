@@ -80,9 +80,16 @@ def make(path: Path) -> None:
         PrivateFolderError: what is there is no such folder.
         OSError: it cannot be made.
     """
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    os.close(open_checked(path))
+    os.close(_made(path))
+
+
+def _made(path: Path) -> int:
+    """Descriptor of the folder, which is made if it is not there; another process may be removing it meanwhile."""
+    while True:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        with contextlib.suppress(FileNotFoundError):
+            return open_checked(path)
 
 
 def open_checked(path: Path) -> int:
@@ -123,11 +130,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[int]:
         OSError: it cannot be made.
     """
     while True:
-        make(path)
-        try:
-            descriptor = open_checked(path)
-        except FileNotFoundError:
-            continue  # the last one has just removed it
+        descriptor = _made(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             if os.fstat(descriptor).st_nlink:

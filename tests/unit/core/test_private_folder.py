@@ -129,6 +129,24 @@ def test_a_lock_is_one_processes_at_a_time_and_outlives_the_folders_removal() ->
     thread.join()
 
 
+def test_a_folder_that_others_remove_all_the_time_can_be_had() -> None:
+    folder = private_folder.locate(os.getpid())
+    ended = threading.Event()
+
+    def remove() -> None:
+        while not ended.is_set():
+            private_folder.remove_if_empty(folder)
+
+    thread = threading.Thread(target=remove)
+    thread.start()
+    for _ in range(300):
+        with private_folder.locked(folder):
+            pass
+        assert private_folder.locate(os.getpid()) == folder
+    ended.set()
+    thread.join()
+
+
 def test_folders_of_servers_that_have_ended_are_removed(parents: tuple[Path, Path]) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as server:
         folder = private_folder.locate(server.pid)
