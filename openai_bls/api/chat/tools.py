@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from openai_bls.api.chat import custom_tools, messages
 from openai_bls.api.common.large_bodies import check_values
 from openai_bls.api.common.lenient_json import lenient_value

@@ -12,7 +12,7 @@ from tests.touched import touched
         # No test of that name.
         (["openai_bls/api/http/stream_connection.py"], ["tests/unit/api/http", "tests/unit/docs"]),
         # No folder of that name.
-        (["openai_bls/api/common/faults.py"], ["tests/unit/api", "tests/unit/docs"]),
+        (["openai_bls/api/server/endpoints.py"], ["tests/unit/api", "tests/unit/docs"]),
         (["tests/unit/core/test_settings.py"], ["tests/unit/core/test_settings.py"]),
         # A folder holds its files.
         (["tests/unit/core/__init__.py", "tests/unit/core/test_settings.py"], ["tests/unit/core"]),
