@@ -187,7 +187,7 @@ def test_ours_by_bls_gives_the_golden_answers(
     for body in ({"messages": QUESTION}, {"prompt": "Héllo 世界 🤷"}, {"prompt": "", "add_special_tokens": True}):
         assert tokens(by_bls, **body) == tokens(client, **body)
     with pytest.raises(openai.BadRequestError, match="reasoning_effort"):
-        by_bls.chat.completions.create(messages=QUESTION, reasoning_effort="much", **GREEDY)
+        by_bls.chat.completions.create(messages=QUESTION, extra_body={"reasoning_effort": "much"}, **GREEDY)
 
 
 def test_the_tensor_of_ours_takes_no_program_and_no_rubbish(forced: tuple[RunningServer, openai.OpenAI]) -> None:
