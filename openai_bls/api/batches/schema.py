@@ -105,8 +105,8 @@ class FileList(msgspec.Struct):
 
     object: Literal["list"]
     data: list[File]
-    first_id: str | None
-    last_id: str | None
+    first_id: str
+    last_id: str
     has_more: bool
 
 
@@ -167,6 +167,6 @@ class BatchList(msgspec.Struct):
 
     object: Literal["list"]
     data: list[Batch]
-    first_id: str | None
-    last_id: str | None
+    first_id: str
+    last_id: str
     has_more: bool

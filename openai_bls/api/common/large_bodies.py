@@ -1,7 +1,8 @@
 """Large request bodies: counted before they are decoded, and parsed in threads, so that other requests do not wait.
 
 A decoder of JSON holds the GIL from the first byte to the last. What that takes goes by the number of values, and
-not by bytes: a body of long texts is decoded in milliseconds, one of 20 MB of numbers in seconds.
+not by bytes: a body of long texts is decoded in milliseconds, one of 20 MB of numbers in seconds. A small body may
+refer to much that is stored: `check_thread` says so when it is met.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from openai_bls.core.errors import InvalidRequestError
@@ -27,6 +29,10 @@ _NOT_STRUCTURAL = bytes(set(range(256)) - set(b'"[{,'))
 _THREADS = ThreadPoolExecutor(2, "parse")
 
 
+class ThreadNeededError(Exception):
+    """Raised on the event loop by a parse that would take long there; `parsed` repeats it in a thread."""
+
+
 def is_large(body: bytes | Mapping[str, Any]) -> bool:
     """True if parsing takes about a millisecond or more."""
     if isinstance(body, bytes):
@@ -35,10 +41,31 @@ def is_large(body: bytes | Mapping[str, Any]) -> bool:
 
 
 async def parsed(parse: Callable[[], T], *, large: bool) -> T:
-    """Result of `parse`, which runs in a thread if it is `large`; raises as `parse` does."""
+    """Result of `parse`, which runs in a thread if it is `large`; raises as `parse` does.
+
+    One that calls `check_thread` may be called twice: nothing of the first call may be left.
+    """
     if not large:
-        return parse()
+        with suppress(ThreadNeededError):
+            return parse()
     return await asyncio.get_running_loop().run_in_executor(_THREADS, parse)
+
+
+def is_much(items: int, size: int) -> bool:
+    """True if decoding or encoding so many items, of so many bytes together, takes about a millisecond or more."""
+    return items > _MANY_ITEMS or size > _LARGE_BYTES
+
+
+def check_thread(items: int, size: int) -> None:
+    """Have a parse that is to decode so much of what is stored repeated in a thread, unless it runs in one.
+
+    Raises:
+        ThreadNeededError: it is much, and this is the event loop's thread.
+    """
+    if is_much(items, size):
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise ThreadNeededError
 
 
 def let_go() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -12,7 +12,17 @@ from openai_bls.api.common.faults import converted
 from openai_bls.core.errors import InvalidRequestError
 
 T = TypeVar("T")
-RecordT = TypeVar("RecordT")
+
+
+class Record(Protocol):
+    """Anything that is listed."""
+
+    @property
+    def id(self) -> str:
+        """Its id, by which `after` names it."""
+
+
+RecordT = TypeVar("RecordT", bound=Record)
 
 
 class NoQuery(msgspec.Struct):
@@ -34,7 +44,7 @@ def parse_query(given: Mapping[str, Any], schema: type[T]) -> T:
 
 def page(
     records: Sequence[RecordT],
-    shown: Callable[[RecordT], dict[str, Any]],
+    shown: Callable[[RecordT], object],
     *,
     newest_first: bool = True,
     limit: int,
@@ -44,7 +54,7 @@ def page(
 
     Args:
         records: all of them, the oldest first.
-        shown: a record as the client sees it, with its `id`.
+        shown: a record as the client sees it; called for those of the page alone.
         newest_first: whether the newest record comes first, else the oldest.
         limit: records of the page.
         after: id of the record after which the page begins; None begins with the first.
@@ -52,17 +62,18 @@ def page(
     Raises:
         InvalidRequestError: there is no record `after`.
     """
-    objects = [shown(record) for record in (reversed(records) if newest_first else records)]
+    ordered = records[::-1] if newest_first else records
     start = 0
     if after is not None:
-        start = next((at for at, one in enumerate(objects, 1) if one["id"] == after), 0)
+        start = next((at for at, record in enumerate(ordered, 1) if record.id == after), 0)
         if not start:
             raise InvalidRequestError(f"'after' is {after[:100]!r}, which is not in this list.", param="after")
-    data = objects[start : start + limit]
+    chosen = ordered[start : start + limit]
     return {
         "object": "list",
-        "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-        "has_more": start + len(data) < len(objects),
+        "data": [shown(record) for record in chosen],
+        # The SDK has them as texts: of an empty page, too.
+        "first_id": chosen[0].id if chosen else "",
+        "last_id": chosen[-1].id if chosen else "",
+        "has_more": start + len(chosen) < len(ordered),
     }

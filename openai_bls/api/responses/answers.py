@@ -276,6 +276,6 @@ class ItemPage(msgspec.Struct):
 
     object: Literal["list"]
     data: list[ListedItem]
-    first_id: str | None
-    last_id: str | None
+    first_id: str
+    last_id: str
     has_more: bool
