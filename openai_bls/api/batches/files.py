@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, get_args
@@ -16,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from openai_bls.api.batches.folder import Folder
 from openai_bls.api.batches.records import KEPT_S, FileRecord
+from openai_bls.api.batches.room import Upload, files_to_delete
 from openai_bls.api.batches.schema import (
     ExpiresAfter,
     FilesQuery,
@@ -33,12 +36,16 @@ from openai_bls.core.errors import (
 )
 from openai_bls.pipeline.lifecycle.context import RequestContext
 
+logger = logging.getLogger(__name__)
+
 MAX_FILES_FACTOR = 50
 """Bytes of all files together, as a multiple of `max_file_bytes`."""
 MAX_KEPT_FILES = 100_000
 """Files of all keys together."""
 MAX_UPLOADS = 8
-"""Files that are received at a time, each of which takes up to `max_file_bytes` of the folder for temporary files."""
+"""Files that are received at a time, each of which takes up to `max_file_bytes` of the folder for temporary files.
+
+Where there are several API keys, one with as many uploads as there is room for more has to wait."""
 IMAGE_PURPOSES = ("vision", "user_data")
 """Purposes of files that may be images."""
 # Bytes of a form around its file.
@@ -69,20 +76,27 @@ class FileHandlers:
         self._api = api
         self._settings = api.service.settings
         self._folder = api.shared(shared_folder)
-        self._uploads = 0
+        # By API key.
+        self._uploads: Counter[str] = Counter()
+        self._making_room = asyncio.Lock()
+        self._received: list[Upload] = []
+        """Files that are being copied in."""
 
     async def upload(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/files."""
-        if self._uploads >= MAX_UPLOADS:
-            raise OverloadedError(f"{MAX_UPLOADS} files are being uploaded, the most at a time; try again later.")
-        self._uploads += 1
+        own, free = self._uploads[context.key], MAX_UPLOADS - self._uploads.total()
+        if free <= 0 or (own >= free and self._api.service.api_keys.several):
+            raise OverloadedError(
+                f"Of the {MAX_UPLOADS} files that may be uploaded at a time there are {MAX_UPLOADS - free}, {own} of "
+                "this API key; try again later."
+            )
+        self._uploads[context.key] += 1
         try:
             return await self._upload(request, context)
         finally:
-            self._uploads -= 1
+            self._uploads -= Counter([context.key])
 
     async def _upload(self, request: Request, context: RequestContext) -> Response:
-        folder = self._folder
         form = await self._form(request)
         try:
             fields = {name: value for name, value in form.multi_items() if isinstance(value, str)}
@@ -99,24 +113,38 @@ class FileHandlers:
             limit = self._settings.max_file_bytes
             if (file.size or 0) > limit:
                 raise InvalidRequestError(f"The file is larger than {limit} bytes (max_file_bytes).", param="file")
-            kept = await asyncio.to_thread(folder.files)
-            size = sum(record.bytes for record in kept) + (file.size or 0)
-            if size > MAX_FILES_FACTOR * limit or len(kept) >= MAX_KEPT_FILES:
-                raise InvalidRequestError("There is no room for more files here: delete some.", param="file")
-            quota = self._api.service.api_keys.limits(context.key).max_stored_bytes
-            own = sum(record.bytes for record in kept if record.owner == context.key)
-            if quota is not None and own + (file.size or 0) > quota:
-                raise InvalidRequestError(
-                    f"The files of this API key would have {own + (file.size or 0)} bytes; it may have {quota} "
-                    "(max_stored_bytes): delete some.",
-                    param="file",
-                    code="storage_quota_exceeded",
-                )
+            upload = Upload(context.key, file.size or 0)
             name = Path(file.filename or "file").name[:255]
-            record = await asyncio.to_thread(folder.add_file, file.file, name, purpose, expires_s, context.key)
+            async with self._making_room:
+                await asyncio.to_thread(self._make_room, upload)
+                self._received.append(upload)
+            try:
+                adding = asyncio.to_thread(self._folder.add_file, file.file, name, purpose, expires_s, context.key)
+                record = await adding
+            finally:
+                self._received.remove(upload)
         finally:
             await form.close()
         return JsonResponse(record.shown())
+
+    def _make_room(self, new: Upload) -> None:
+        """Delete files of keys that have more than their share, if there is no room for a further one."""
+        kept, others = self._folder.files(), list(self._received)
+        quota = self._api.service.api_keys.limits(new.key).max_stored_bytes
+        size = sum(record.bytes for record in kept if record.owner == new.key)
+        size += sum(upload.bytes for upload in (*others, new) if upload.key == new.key)
+        if quota is not None and size > quota:
+            raise InvalidRequestError(
+                f"The files of this API key would have {size} bytes; it may have {quota} (max_stored_bytes): delete "
+                "some.",
+                param="file",
+                code="storage_quota_exceeded",
+            )
+        inputs = {batch.input_file_id for batch in self._folder.unended()}
+        max_bytes = MAX_FILES_FACTOR * self._settings.max_file_bytes
+        for file_id in files_to_delete(kept, inputs, others, new, MAX_KEPT_FILES, max_bytes):
+            logger.warning("file %s is deleted: its API key has more than its share of the room", file_id)
+            self._folder.delete_file(file_id)
 
     async def _form(self, request: Request) -> Any:
         """The form in the body, whose file is on disk; it is to be closed."""
@@ -144,11 +172,12 @@ class FileHandlers:
     async def list_files(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/files."""
         query = parse_query(request.query_params, FilesQuery)
-        found = [
-            record
-            for record in await asyncio.to_thread(self._folder.files)
-            if record.owner == context.key and query.purpose in (None, record.purpose)
-        ]
+
+        def own() -> list[FileRecord]:
+            records = self._folder.files()
+            return [one for one in records if one.owner == context.key and query.purpose in (None, one.purpose)]
+
+        found = await asyncio.to_thread(own)
         newest_first = query.order == "desc"
         return JsonResponse(
             page(found, FileRecord.shown, newest_first=newest_first, limit=query.limit, after=query.after)

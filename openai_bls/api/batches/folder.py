@@ -45,8 +45,11 @@ class Folder:
         self._files = root / "files"
         self._batches = root / "batches"
         self._reading = threading.Lock()
+        self._listing = threading.Lock()
         self._ended: set[str] = set()
         """Ids of ended batches, which `unended` need not read again."""
+        self._known_files: dict[str, tuple[int, FileRecord]] = {}
+        """Number of the file and content of the records that `files` has read, by their names."""
         self._unended: dict[str, tuple[tuple[int, int], BatchRecord]] = {}
         """State of the file and content of the batches that `unended` has read, by their ids."""
 
@@ -101,10 +104,30 @@ class Folder:
         return None if found is None or _expired(found) else found
 
     def files(self) -> list[FileRecord]:
-        """All files, the oldest first."""
-        found = [_read(path, FileRecord) for path in self._files.glob("file-*.json")]
-        kept = [record for record in found if record is not None and not _expired(record)]
-        return _oldest_first(kept)
+        """All files, the oldest first.
+
+        Costs a listing of the folder; only records that have been replaced are read.
+        """
+        with self._listing:
+            known: dict[str, tuple[int, FileRecord]] = {}
+            for name, number in self._file_records():
+                found = self._known_files.get(name)
+                if found is None or found[0] != number:
+                    record = _read(self._files / name, FileRecord)
+                    if record is None:
+                        continue
+                    found = (number, record)
+                known[name] = found
+            self._known_files = known
+        return _oldest_first(record for _, record in known.values() if not _expired(record))
+
+    def _file_records(self) -> list[tuple[str, int]]:
+        """Names of the files' records, and the numbers (inodes) of those files."""
+        try:
+            with os.scandir(self._files) as entries:
+                return [(e.name, e.inode()) for e in entries if e.name.startswith("file-") and e.name.endswith(".json")]
+        except FileNotFoundError:
+            return []
 
     def delete_file(self, file_id: str) -> None:
         """Delete a file."""
