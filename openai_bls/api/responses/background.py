@@ -8,9 +8,10 @@ from typing import Protocol
 
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import EventSink
+from openai_bls.api.responses.kept import is_response
 from openai_bls.api.responses.parsing import CreateRequest
 from openai_bls.api.responses.recording import Recording
-from openai_bls.api.responses.store import ResponseStore, Stored, is_response
+from openai_bls.api.responses.store import Inputs, ResponseStore, Stored
 from openai_bls.api.responses.writers import StreamedResponse, WholeResponse
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError
 from openai_bls.pipeline.generation.generation import Generation
@@ -81,7 +82,12 @@ class Job:
         if encoded is None:
             encoded = encode(self._draft.in_progress() if self._writer.items else self._draft.queued())
         wanted = self.wanted
-        return Stored(encoded, wanted.inputs, wanted.previous, self.recording, wanted.body.include or (), wanted.key)
+        return Stored(encoded, wanted.kept, self.recording, wanted.body.include or (), wanted.key)
+
+    def lost(self) -> Stored:
+        """What is kept of a response that there is no room for."""
+        error = EngineError("The response is larger than what can be kept of it.")
+        return Stored(encode(self._draft.failed([], error)), Inputs((), None), key=self.wanted.key)
 
     def cancel(self) -> Stored:
         """Stop the work; the response as it has become."""
@@ -121,8 +127,8 @@ class Keeper(Protocol):
 
     store: ResponseStore
 
-    def converse(self, wanted: CreateRequest, encoded: bytes) -> None:
-        """Add a response that has come to its end to its conversation."""
+    def converse(self, wanted: CreateRequest, encoded: bytes) -> bytes:
+        """Add a response that has come to its end to its conversation; the response as the client is to see it."""
 
 
 class Jobs:
@@ -153,19 +159,27 @@ class Jobs:
         """Know a job that streams, and tells `ended` itself."""
         self._running[job.id] = job
 
-    def ended(self, response_id: str, encoded: bytes) -> None:
-        """Keep the response of a job."""
+    def ended(self, response_id: str, encoded: bytes) -> bytes:
+        """Keep the response of a job; the response as the client is to see it."""
         job = self._running.pop(response_id, None)
-        if job is not None:
-            self._keeper.converse(job.wanted, encoded)
-            self._keeper.store.put(job.stored(encoded))
+        if job is None:
+            return encoded
+        encoded = self._keeper.converse(job.wanted, encoded)
+        self._put(job, job.stored(encoded))
+        return encoded
 
     def cancel(self, job: Job) -> Stored:
         """Cancel a job and keep what has become of it."""
         del self._running[job.id]
         stored = job.cancel()
-        self._keeper.store.put(stored)
+        self._put(job, stored)
         return stored
+
+    def _put(self, job: Job, stored: Stored) -> None:
+        if not self._keeper.store.put(stored):
+            logger.warning("response %s is not stored: there is no room for it", stored.id)
+            # Else nothing would tell that there was one.
+            self._keeper.store.put(job.lost())
 
 
 class Following:

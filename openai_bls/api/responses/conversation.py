@@ -134,7 +134,9 @@ class Conversation:
         call_id = self._call_ids.get(item[field])
         if call_id is None:
             raise InvalidRequestError(
-                f"No tool call found for function call output with {field} {item[field]}.", param=f"{param}.{field}"
+                f"No tool call found for function call output with {field} {item[field]}.",
+                # What has been stored is not in the body.
+                param=f"{param}.{field}" if param.startswith("input[") else param,
             )
         output = found_text(item, self._toolbox) if item["type"] == "tool_search_output" else item["output"]
         message = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable
@@ -19,7 +18,7 @@ from openai_bls.api.chat.render_endpoints import check_rendered
 from openai_bls.api.chat.rendering import rendered_one
 from openai_bls.api.common.fields import UnknownFields
 from openai_bls.api.common.one_shot import prompt_token_ids
-from openai_bls.api.common.queries import NoQuery, page, parse_query
+from openai_bls.api.common.queries import NoQuery, parse_query
 from openai_bls.api.endpoint import Endpoint, Operation, Smoke, expect
 from openai_bls.api.http.disconnect import unless_disconnected
 from openai_bls.api.http.handlers import Api, JsonResponse
@@ -33,12 +32,12 @@ from openai_bls.api.responses.items import (
     CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
-    Item,
 )
+from openai_bls.api.responses.kept import changed, copied, kept_output
 from openai_bls.api.responses.queries import (
     check_included,
-    included_items,
     is_background,
+    item_page,
     parse_retrieve,
     parse_with_include,
     with_included,
@@ -62,10 +61,9 @@ RequestT = TypeVar("RequestT", bound=parsing.Request)
 
 
 class _Ended(msgspec.Struct):
-    """A response whose output goes to a conversation."""
+    """The status of a response whose output may go to a conversation."""
 
     status: str
-    output: list[Item]
 
 
 _decode_ended = msgspec.json.Decoder(_Ended).decode
@@ -84,6 +82,7 @@ class ResponsesHandlers:
     async def create(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/responses."""
         wanted = await self._parsed(request, context, parsing.parse_create)
+        self._check_room(wanted)
         try:
             if wanted.body.background:
                 return await self._begin(request, context, wanted)
@@ -96,8 +95,9 @@ class ResponsesHandlers:
         except ApiError as error:
             raise wanted.translated(error) from None
         # Not before: a guard may have changed the answer, and the next one must not be made from what it has removed.
-        self._keep(wanted, bytes(response.body))
-        return response
+        made = bytes(response.body)
+        told = self._keep(wanted, made)
+        return response if told is made else JsonResponse(Raw(told))
 
     async def _stream(self, request: Request, context: RequestContext, wanted: parsing.CreateRequest) -> Response:
         stream = self._api.event_stream(ending=b"")
@@ -154,25 +154,50 @@ class ResponsesHandlers:
         renderer = LogprobRenderer(model.detokenizers, chat=True) if wanted.chat.logprobs is not None else None
         return draft, renderer, ENCRYPTED in (wanted.body.include or ()), wanted.tools
 
-    def _keep(self, wanted: parsing.CreateRequest, encoded: bytes) -> None:
-        """Store a finished response, and add it to its conversation."""
-        self.converse(wanted, encoded)
+    def _check_room(self, wanted: parsing.CreateRequest) -> None:
+        """Refuse what cannot be kept, before anything is generated.
+
+        A response that the client did not ask in so many words to store is answered all the same, with `store` false.
+        """
+        body = wanted.body
+        if wanted.conversation_id is not None:
+            self.conversations.check_input(wanted.conversation_id, wanted.key, wanted.kept.own)
+        if body.background or body.store:
+            self.store.check_room(wanted.kept, wanted.key, "background" if body.background else "store")
+
+    def _keep(self, wanted: parsing.CreateRequest, encoded: bytes) -> bytes:
+        """Store a finished response, and add it to its conversation; the response as the client is to see it."""
+        encoded = self.converse(wanted, encoded)
         if wanted.body.store is False:
-            return
+            return encoded
         try:
-            included = wanted.body.include or ()
-            self.store.put(Stored(encoded, wanted.inputs, wanted.previous, included=included, key=wanted.key))
+            stored = Stored(encoded, wanted.kept, included=wanted.body.include or (), key=wanted.key)
         except msgspec.ValidationError as error:
             logger.error("a response that a guard has made is not stored: %s", error)
+            return encoded
+        if self.store.put(stored):
+            return encoded
+        logger.warning("response %s is not stored: there is no room for it", stored.id)
+        return changed(encoded, store=False)
 
-    def converse(self, wanted: parsing.CreateRequest, encoded: bytes) -> None:
-        """Add a response that has come to its end to the conversation that it was made in, if there is one."""
+    def converse(self, wanted: parsing.CreateRequest, encoded: bytes) -> bytes:
+        """Add a response that has come to its end to the conversation that it was made in, if there is one.
+
+        The response as the client is to see it: without the conversation, if it cannot be added.
+        """
         if wanted.conversation_id is None:
-            return
-        with contextlib.suppress(msgspec.ValidationError):
-            ended = _decode_ended(encoded)
-            if ended.status in ("completed", "incomplete"):
-                self.conversations.answered(wanted.conversation_id, wanted.key, [*wanted.inputs, *ended.output])
+            return encoded
+        try:
+            status, (response_id, output) = _decode_ended(encoded).status, kept_output(encoded)
+        except msgspec.ValidationError as error:
+            logger.error("a response that a guard has made is not added to its conversation: %s", error)
+            return encoded
+        if status not in ("completed", "incomplete"):
+            return encoded
+        if self.conversations.answered(wanted.conversation_id, wanted.key, wanted.kept.own, copied(output)):
+            return encoded
+        logger.warning("response %s is not added to its conversation: it is gone, or has no room", response_id)
+        return changed(encoded, conversation=None)
 
     async def count(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/responses/input_tokens."""
@@ -226,9 +251,7 @@ class ResponsesHandlers:
     async def input_items(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/responses/{response_id}/input_items."""
         query = parse_with_include(request, schema.PageQuery)
-        items = included_items(self._stored(request, context).input_items, query.include)
-        newest_first = query.order == "desc"
-        return JsonResponse(page(items, dict, newest_first=newest_first, limit=query.limit, after=query.after))
+        return JsonResponse(await item_page(self._stored(request, context).inputs.kept, query))
 
     async def cancel(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/responses/{response_id}/cancel; one that has ended stays as it is."""
@@ -251,9 +274,14 @@ class ResponsesHandlers:
         parse: Callable[[bytes, References, int, UnknownFields], RequestT],
     ) -> RequestT:
         """What `parse` makes of the body; what it refers to has the same limit as the body itself."""
-        references = References(self.store, self._service.settings.max_request_bytes, context.key, self.conversations)
-        max_items, unknown = self._service.models.longest_context, self._service.settings.unknown_fields
-        return await self._api.parsed(request, context, lambda body: parse(body, references, max_items, unknown))
+        limit, unknown = self._service.settings.max_request_bytes, self._service.settings.unknown_fields
+        max_items = self._service.models.longest_context
+
+        def parsed(body: bytes) -> RequestT:
+            references = References(self.store, limit, context.key, self.conversations)
+            return parse(body, references, max_items, unknown)
+
+        return await self._api.parsed(request, context, parsed)
 
     def _stored(self, request: Request, context: RequestContext) -> Stored:
         response_id, key = request.path_params["response_id"], context.key

@@ -18,7 +18,7 @@ from openai_bls.api.responses import schema
 from openai_bls.api.responses.conversation import Conversation
 from openai_bls.api.responses.errors import Origin, translate
 from openai_bls.api.responses.items import Item, item_parts, read_input
-from openai_bls.api.responses.store import References, Snapshot, Stored
+from openai_bls.api.responses.store import Inputs, References, Snapshot, Stored
 from openai_bls.api.responses.tools.choice import chat_choice
 from openai_bls.api.responses.tools.items import item_tools
 from openai_bls.api.responses.tools.reading import Placed, count_tools, read_tools
@@ -47,6 +47,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Tools of `tools` that the client runs."""
     inputs: list[Item]
     """Input items of this request."""
+    kept: Inputs
+    """`inputs` as the stores keep them, with what they continue."""
     previous: Stored | Snapshot | None
     """The response that it continues, or the conversation that it is made in."""
     key: str
@@ -178,6 +180,7 @@ def _request(
         tools=toolbox,
         given_tools=given_tools,
         inputs=inputs,
+        kept=Inputs(inputs, previous),
         previous=previous,
         key=references.key,
         **more,

@@ -9,10 +9,12 @@ import msgspec
 from starlette.requests import Request
 
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.common.queries import parse_query
+from openai_bls.api.common.large_bodies import is_much, parsed
+from openai_bls.api.common.queries import page, parse_query
 from openai_bls.api.responses.items import Item, reasoning_text
+from openai_bls.api.responses.kept import KeptItem
 from openai_bls.api.responses.parsing import check_include
-from openai_bls.api.responses.schema import ENCRYPTED, LOGPROBS, ItemQuery, RetrieveQuery
+from openai_bls.api.responses.schema import ENCRYPTED, LOGPROBS, ItemQuery, PageQuery, RetrieveQuery
 from openai_bls.api.responses.sealing import seal
 from openai_bls.api.responses.store import Stored
 from openai_bls.core.errors import InvalidRequestError
@@ -81,6 +83,23 @@ def with_included(query: RetrieveQuery, response: bytes) -> bytes:
     found: dict[str, Any] = _decode(response)
     found["output"] = included_items(found["output"], query.include)
     return encode(found)
+
+
+async def item_page(items: Sequence[KeptItem], query: PageQuery) -> msgspec.Raw:
+    """JSON text of the page of items that a query asks for; only those of the page are decoded.
+
+    Raises:
+        InvalidRequestError: there is no item `after`.
+    """
+    newest_first = query.order == "desc"
+    chosen = page(items, lambda one: one, newest_first=newest_first, limit=query.limit, after=query.after)
+    kept: list[KeptItem] = chosen["data"]
+
+    def shown() -> bytes:
+        return encode({**chosen, "data": included_items([one.item() for one in kept], query.include)})
+
+    large = is_much(len(kept), sum(one.content_size for one in kept))
+    return msgspec.Raw(await parsed(shown, large=large))
 
 
 def included_items(items: Sequence[Item], include: Sequence[str] | None) -> list[Item]:

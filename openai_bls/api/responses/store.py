@@ -1,4 +1,4 @@
-"""In-memory LRU store of responses, bounded in number and bytes.
+"""In-memory LRU store of responses, bounded in number and bytes, of which each API key has its share.
 
 A response keeps the earlier ones of its conversation, which it cannot be continued without, even after they are evicted
 themselves. Their memory counts once, however many responses continue them.
@@ -6,104 +6,113 @@ themselves. Their memory counts once, however many responses continue them.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Protocol
 
-import msgspec
-
-from openai_bls.api.common.encoding import encode
+from openai_bls.api.common.large_bodies import check_thread, let_go
 from openai_bls.api.responses.items import Item
+from openai_bls.api.responses.kept import ItemIndex, KeptItem, kept_items, kept_output, repeated
 from openai_bls.api.responses.recording import Recording
-from openai_bls.api.responses.tools.items import HOSTED_ITEMS
 from openai_bls.core.errors import InvalidRequestError, NotFoundError
+from openai_bls.core.keys.shares import Shares
 
 MAX_RESPONSES = 1000
 MAX_BYTES = 64 * 1024 * 1024
 # Bytes of a response beside its text.
 _OVERHEAD = 1024
-# Characters of an image's URL from which on it is kept apart.
-_LARGE_URL = 4096
-# In the place of such a URL. No client's URL begins so: an image with it would be refused.
-_KEPT = "kept:"
+# Items that are decoded between two chances for other threads.
+_LET_GO_ITEMS = 32
 
 
-class _Listed(msgspec.Struct):
-    """The output items of a stored response."""
-
-    output: list[msgspec.Raw]
-
-
-class _Item(msgspec.Struct):
-    id: str
-
-
-class _Named(msgspec.Struct):
-    """The ids of a stored response."""
-
-    id: str
-    output: list[_Item]
-
-
-_decode = msgspec.json.Decoder().decode
-_decode_inputs = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_response = msgspec.json.Decoder(_Listed).decode
-_decode_ids = msgspec.json.Decoder(_Named).decode
-
-
-def is_response(text: bytes, response_id: str) -> bool:
-    """True for the JSON text of a response of that id, whose items have ids: one that can be stored."""
-    try:
-        return _decode_ids(text).id == response_id
-    except msgspec.ValidationError:
-        return False
-
-
-class Snapshot:
-    """Items of a conversation at one moment, in the place of an earlier response: a chain ends with it.
+class _Part:
+    """A part of a conversation that others may follow.
 
     Args:
-        conversation_id: id of the conversation.
-        texts: JSON texts of the items.
+        own: items of this part.
+        previous: the part that it follows.
+        size: bytes that count for it.
     """
 
-    previous: None = None
-
-    def __init__(self, conversation_id: str, texts: Sequence[msgspec.Raw]) -> None:
-        self.conversation_id = conversation_id
-        self._texts = texts
-        self.size = sum(memoryview(text).nbytes for text in texts)
-        """Bytes, which count as this response's though the conversation has them, too: it may be deleted first."""
+    def __init__(self, own: tuple[KeptItem, ...], previous: _Part | None, size: int) -> None:
+        self.own = own
+        self.previous = previous
+        self.size = size
+        self.total_size: int = size + (0 if previous is None else previous.total_size)
+        """Bytes, those of all parts before it included."""
+        self.count: int = len(own) + (0 if previous is None else previous.count)
+        """Number of items, those of all parts before it included."""
+        self.by_id = {one.id: one for one in reversed(own)}
+        """Items of this part by their ids; clients may give two items one id: the first has it."""
         self.holders = 0
-        """Reference count, by responses that were made from it."""
+        """Reference count: the store itself, and parts that follow it."""
+
+    @property
+    def kept(self) -> list[KeptItem]:
+        """The conversation up to here."""
+        parts: list[_Part] = []
+        part: _Part | None = self
+        while part is not None:
+            parts.append(part)
+            part = part.previous
+        return [item for part in reversed(parts) for item in part.own]
 
     @property
     def items(self) -> list[Item]:
-        """The items, decoded."""
-        return [_decode(text) for text in self._texts]
+        """The same, decoded."""
+        return _decoded(self.kept)
+
+
+def _decoded(kept: Sequence[KeptItem]) -> list[Item]:
+    items = []
+    for at, one in enumerate(kept, 1):
+        if not at % _LET_GO_ITEMS:
+            let_go()
+        items.append(one.item())
+    return items
+
+
+class Snapshot(_Part):
+    """Items of a conversation at one moment, in the place of an earlier response.
+
+    Its bytes count as the responses' that were made in it, though the conversation has them, too: it may be deleted
+    first.
+
+    Args:
+        conversation_id: id of the conversation.
+        own: items since `previous`.
+        previous: the conversation at an earlier moment, since when items have only been added.
+    """
+
+    def __init__(self, conversation_id: str, own: tuple[KeptItem, ...], previous: Snapshot | None = None) -> None:
+        super().__init__(own, previous, _OVERHEAD + sum(one.size for one in own))
+        self.conversation_id = conversation_id
+
+
+class Inputs(_Part):
+    """Input items of a request.
+
+    Args:
+        items: the items, without earlier ones.
+        previous: the response that the request continues, or the conversation as it is.
+    """
+
+    def __init__(self, items: Sequence[Item], previous: Stored | Snapshot | None) -> None:
+        own = kept_items(items)
+        super().__init__(own, previous, sum(one.size for one in own))
+        self.previous: Stored | Snapshot | None = previous
 
     @property
-    def own_items(self) -> list[Item]:
-        """The same, under the name that a stored response has for its own."""
-        return self.items
+    def repeated(self) -> int | None:
+        """Index of the first item with the id of an earlier one."""
+        return repeated(self.own) if len(self.by_id) < len(self.own) else None
 
 
-def _images_size(item: Item) -> int:
-    """Characters of the URLs of an item's images."""
-    if item.get("type") in HOSTED_ITEMS:
-        return 0
-    parts = [part for field in ("content", "output") if isinstance(item.get(field), list) for part in item[field]]
-    return sum(len(part["image_url"] or "") for part in parts if part["type"] == "input_image")
-
-
-class Stored:
+class Stored(_Part):
     """A stored response with its input items.
 
     Args:
         response: the `response` object, complete, as JSON text.
-        inputs: input items of the response's request, without earlier ones.
-        previous: the response that it continues, or the conversation as it was.
+        inputs: input items of its request, with what that continues.
         recording: recording of the response's events, if it was streamed in the background.
         included: values of `include` in the response's request.
         key: name of the API key that may see it.
@@ -115,94 +124,21 @@ class Stored:
     def __init__(
         self,
         response: bytes,
-        inputs: list[Item],
-        previous: Stored | Snapshot | None,
+        inputs: Inputs,
         recording: Recording | None = None,
         included: Sequence[str] = (),
         key: str = "",
     ) -> None:
-        ids = _decode_ids(response)
-        self.id = ids.id
+        self.id, output = kept_output(response)
+        # The last event of the recording is still to come: it has the response once more.
+        recorded = 0 if recording is None else recording.size + len(response)
+        super().__init__(output, inputs, _OVERHEAD + len(response) + recorded + sum(one.size for one in output))
         self.response = response
         """JSON text."""
-        # Texts of data: URIs stay as they are: encoding and decoding them would take as long as their whole request.
-        self._images: list[str] = []
-        self._inputs = encode([_without_images(item, self._images) for item in inputs])
-        self.previous = previous
         self.recording = recording
         self.included = frozenset(included)
         self.key = key
-        self.item_ids: list[str] = [*(item["id"] for item in inputs), *(item.id for item in ids.output)]
-        self.size = (
-            len(self.response)
-            + len(self._inputs)
-            + sum(map(len, self._images))
-            + _OVERHEAD
-            + (recording.size if recording else 0)
-        )
-        """Bytes."""
-        self.holders = 0
-        """Reference count: the store itself, and responses that continue it."""
-
-    @property
-    def texts(self) -> list[msgspec.Raw]:
-        """JSON texts of the items of this response's own request, and of its output, in the order of `item_ids`; what
-        is in them of images is for `restored`."""
-        return _decode_inputs(self._inputs) + _decode_response(self.response).output
-
-    @property
-    def own_items(self) -> list[Item]:
-        """The items of `texts`."""
-        return [self.restored(_decode(text)) for text in self.texts]
-
-    def restored(self, item: Item) -> Item:
-        """An item of `texts` with its images."""
-        return _with_urls(item, lambda url: self._images[int(url[len(_KEPT) :])] if url.startswith(_KEPT) else url)
-
-    @property
-    def input_items(self) -> list[Item]:
-        """Input items, those of earlier responses included."""
-        inputs = [self.restored(item) for item in _decode(self._inputs)]
-        return (self.previous.items if self.previous is not None else []) + inputs
-
-    @property
-    def items(self) -> list[Item]:
-        """The conversation up to here."""
-        chain: list[Stored | Snapshot] = []
-        node: Stored | Snapshot | None = self
-        while node is not None:
-            chain.append(node)
-            node = node.previous
-        return [item for node in reversed(chain) for item in node.own_items]
-
-
-def _without_images(item: Item, images: list[str]) -> Item:
-    """An item whose large images are moved to `images`."""
-
-    def moved(url: str) -> str:
-        if len(url) < _LARGE_URL:
-            return url
-        images.append(url)
-        return f"{_KEPT}{len(images) - 1}"
-
-    return _with_urls(item, moved)
-
-
-def _with_urls(item: Item, change: Callable[[str], str]) -> Item:
-    """An item with other URLs in the place of its images'; steps of hosted tools stay as they came."""
-    if item.get("type") in HOSTED_ITEMS:
-        return item
-    for field in ("content", "output"):
-        parts = item.get(field)
-        if isinstance(parts, list) and any(part["type"] == "input_image" for part in parts):
-            changed = [
-                {**part, "image_url": change(part["image_url"])}
-                if part["type"] == "input_image" and part["image_url"] is not None
-                else part
-                for part in parts
-            ]
-            item = {**item, field: changed}
-    return item
+        self.inputs = inputs
 
 
 class ResponseStore:
@@ -210,70 +146,93 @@ class ResponseStore:
 
     Args:
         max_responses: most responses that can be asked for.
-        max_bytes: approximate limit on the bytes of text kept for them.
+        max_bytes: approximate limit on the bytes kept for them.
     """
 
     def __init__(self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:
-        self._max_responses = max_responses
-        self._max_bytes = max_bytes
-        self._responses: OrderedDict[str, Stored] = OrderedDict()
-        self._owners: dict[tuple[str, str], Stored] = {}
-        """Responses by the name of the API key and the id of an item, which clients may choose."""
-        self.size = 0
-        """Bytes of text kept, about."""
+        self._shares = Shares(max_responses, max_bytes)
+        self._responses: dict[str, Stored] = {}
+        self._index: ItemIndex[_Part] = ItemIndex()
 
     def __len__(self) -> int:
         return len(self._responses)
 
-    def put(self, stored: Stored) -> None:
-        """Keep a response, and forget others if there is no more room."""
+    @property
+    def size(self) -> int:
+        """Bytes kept, about."""
+        return self._shares.bytes
+
+    def put(self, stored: Stored) -> bool:
+        """Keep a response, and forget others if there is no more room; False if there can be none for it."""
+        if stored.total_size > self._shares.room(stored.key):
+            return False
         self._responses[stored.id] = stored
-        for item_id in stored.item_ids:
-            self._owners[stored.key, item_id] = stored
-        self._hold(stored)
-        while self._responses and (len(self._responses) > self._max_responses or self.size > self._max_bytes):
-            self.delete(next(iter(self._responses)))
+        self._shares.add(stored.key, stored.id)
+        for part in (stored, stored.inputs):
+            self._index.add(stored.key, part.by_id, part)
+        self._hold(stored, stored.key)
+        while (oldest := self._shares.excess()) is not None:
+            self.delete(oldest)
+        return True
+
+    def check_room(self, inputs: Inputs, key: str, param: str) -> None:
+        """Refuse a request whose response cannot be kept, however short the answer.
+
+        Args:
+            inputs: input items of the request, with what it continues.
+            key: name of the API key.
+            param: the field that asks for the response to be kept.
+
+        Raises:
+            InvalidRequestError: there is no room for it.
+        """
+        size, room = inputs.total_size + _OVERHEAD, self._shares.room(key)
+        if size > room:
+            raise InvalidRequestError(
+                f"The response cannot be kept: with what it was made from it would have {size} bytes, and this API key "
+                f"may have {room}.",
+                param=param,
+                code="storage_quota_exceeded",
+            )
 
     def get(self, response_id: str, key: str = "") -> Stored | None:
         """The response of that id, if the API key `key` may see it; it counts as used."""
         stored = self._responses.get(response_id)
         if stored is None or stored.key != key:
             return None
-        # A large body is parsed in a thread, and the event loop may just have forgotten this one.
-        with suppress(KeyError):
-            self._responses.move_to_end(response_id)
+        self._shares.use(response_id)
         return stored
 
-    def owner(self, item_id: str, key: str = "") -> Stored | None:
-        """The response that the item of that id belongs to, of those that the API key `key` can ask for."""
-        return self._owners.get((key, item_id))
+    def item(self, item_id: str, key: str = "") -> KeptItem | None:
+        """The item of that id, of the responses that the API key `key` can ask for."""
+        return self._index.find(key, item_id)
 
     def delete(self, response_id: str) -> bool:
         """Forget a response; False if there is none of that id. Those that continue it go on."""
         stored = self._responses.pop(response_id, None)
         if stored is None:
             return False
-        for item_id in stored.item_ids:
-            if self._owners.get((stored.key, item_id)) is stored:
-                del self._owners[stored.key, item_id]
-        self._release(stored)
+        self._shares.remove(response_id)
+        for part in (stored, stored.inputs):
+            self._index.discard(stored.key, part.by_id, part)
+        self._release(stored, stored.key)
         return True
 
-    def _hold(self, stored: Stored | Snapshot | None) -> None:
-        while stored is not None:
-            stored.holders += 1
-            if stored.holders > 1:
+    def _hold(self, part: _Part | None, key: str) -> None:
+        while part is not None:
+            part.holders += 1
+            if part.holders > 1:
                 return
-            self.size += stored.size
-            stored = stored.previous
+            self._shares.charge(key, part.size)
+            part = part.previous
 
-    def _release(self, stored: Stored | Snapshot | None) -> None:
-        while stored is not None:
-            stored.holders -= 1
-            if stored.holders:
+    def _release(self, part: _Part | None, key: str) -> None:
+        while part is not None:
+            part.holders -= 1
+            if part.holders:
                 return
-            self.size -= stored.size
-            stored = stored.previous
+            self._shares.charge(key, -part.size)
+            part = part.previous
 
 
 def response_store(_application: object) -> ResponseStore:
@@ -287,12 +246,14 @@ class Conversations(Protocol):
     def snapshot(self, conversation_id: str, key: str, param: str) -> Snapshot:
         """The conversation of that id, as it is now; raises NotFoundError, which names `param`."""
 
-    def item(self, item_id: str, key: str) -> msgspec.Raw | None:
-        """JSON text of the item of that id; None if the API key has none."""
+    def item(self, item_id: str, key: str) -> KeptItem | None:
+        """The item of that id; None if the API key has none."""
 
 
 class References:
     """Stored items that one request refers to: each once, and no more bytes than it could have sent itself.
+
+    On the event loop, much of them is a ThreadNeededError (see `check_thread`).
 
     Args:
         store: store with the items.
@@ -308,14 +269,15 @@ class References:
         self._store = store
         self._conversations = conversations
         self._max_bytes = max_bytes
-        self._left = max_bytes
+        self._size = 0
         self._taken: set[str] = set()
-        # Their owners' items, by the owner's id: each is looked through once.
-        self._texts: dict[str, dict[str, msgspec.Raw]] = {}
 
     def response(self, response_id: str) -> Stored | None:
         """The response of that id; None if there is none for this API key."""
-        return self._store.get(response_id, self.key)
+        found = self._store.get(response_id, self.key)
+        if found is not None:
+            check_thread(found.count, found.total_size)
+        return found
 
     def conversation(self, conversation_id: str) -> Snapshot:
         """The conversation of that id, as it is now.
@@ -325,7 +287,9 @@ class References:
         """
         if self._conversations is None:
             raise NotFoundError(f"Conversation with id '{conversation_id[:100]}' not found.", param="conversation")
-        return self._conversations.snapshot(conversation_id, self.key, "conversation")
+        found = self._conversations.snapshot(conversation_id, self.key, "conversation")
+        check_thread(found.count, found.total_size)
+        return found
 
     def take(self, item_id: str, param: str) -> Item:
         """The item of that id, which `param` refers to.
@@ -335,34 +299,21 @@ class References:
         """
         if item_id in self._taken:
             raise InvalidRequestError(f"Item with id '{item_id}' is referred to twice.", param=param)
-        owner = self._store.owner(item_id, self.key)
-        text = self._text(item_id, owner)
-        if text is None:
+        found = self._store.item(item_id, self.key)
+        if found is None and self._conversations is not None:
+            found = self._conversations.item(item_id, self.key)
+        if found is None:
             raise InvalidRequestError(
                 f"Item with id '{item_id}' not found: only the items of stored responses and conversations can be "
                 "referred to.",
                 param=param,
             )
-        item: Item = _decode(text)
-        self._left -= memoryview(text).nbytes
-        if owner is not None:
-            item = owner.restored(item)
-            # The images of an item are as large as they were in a request.
-            self._left -= _images_size(item)
-        if self._left < 0:
+        # The images of an item are as large as they were in a request.
+        self._size += found.content_size
+        if self._size > self._max_bytes:
             raise InvalidRequestError(
                 f"The items that are referred to are larger than {self._max_bytes} bytes together.", param=param
             )
         self._taken.add(item_id)
-        return item
-
-    def _text(self, item_id: str, owner: Stored | None) -> msgspec.Raw | None:
-        """JSON text of the item of that id, of a response (`owner`) or of a conversation."""
-        if owner is None:
-            return None if self._conversations is None else self._conversations.item(item_id, self.key)
-        texts = self._texts.get(owner.id)
-        if texts is None:
-            # Clients may give two items one id: the first has it.
-            texts = dict(zip(reversed(owner.item_ids), reversed(owner.texts), strict=True))
-            self._texts[owner.id] = texts
-        return texts[item_id]
+        check_thread(len(self._taken), self._size)
+        return found.item()

@@ -18,8 +18,8 @@ from openai_bls.core.errors import ApiError
 from openai_bls.core.usage import Usage
 from openai_bls.pipeline.generation.sequence import Writer
 
-Keep = Callable[[bytes], None]
-"""Receiver of a finished response as JSON text."""
+Keep = Callable[[bytes], bytes]
+"""Receiver of a finished response as JSON text; it returns the response that the client is told."""
 
 
 class WholeResponse(Output, AnswerFuture[Raw]):
@@ -83,9 +83,8 @@ class StreamedResponse(Output):
         """The last event."""
         response = self.draft.finished(self.items, self.reason, usage)
         # Encoded just once: it may be long.
-        encoded = encode(response)
+        encoded = self._keep(encode(response))
         self._whole = Raw(encoded)
-        self._keep(encoded)
         self._events.event(f"response.{response['status']}", response=self._whole)
         self._sink.end()
 

@@ -14,13 +14,14 @@ from openai_bls.api.common.bodies import Metadata, fault
 from openai_bls.api.common.documented import documented
 from openai_bls.api.common.fields import IgnoredFields, decoded_body
 from openai_bls.api.common.large_bodies import check_count
-from openai_bls.api.common.queries import NoQuery, page, parse_query
+from openai_bls.api.common.queries import NoQuery, parse_query
 from openai_bls.api.endpoint import Endpoint, Operation
 from openai_bls.api.http.handlers import Api, JsonResponse
 from openai_bls.api.responses import answers
 from openai_bls.api.responses.conversations.store import Conversation, ConversationStore, conversation_store
-from openai_bls.api.responses.items import OPTIONAL_TAGS, InputItem, Item, item_parts, read_input
-from openai_bls.api.responses.queries import included_items, parse_with_include
+from openai_bls.api.responses.items import OPTIONAL_TAGS, InputItem, item_parts, read_input
+from openai_bls.api.responses.kept import KeptItem, kept_items
+from openai_bls.api.responses.queries import included_items, item_page, parse_with_include
 from openai_bls.api.responses.schema import ItemQuery, PageQuery
 from openai_bls.api.responses.store import References, ResponseStore, response_store
 from openai_bls.core.errors import NotFoundError
@@ -104,7 +105,7 @@ class ConversationHandlers:
         conversation = self._conversation(request, context)
 
         async def work() -> dict[str, Any]:
-            conversation.metadata = given.metadata or {}
+            self.store.update(conversation, given.metadata or {})
             return conversation.body()
 
         return await self._api.answered(request, context, work())
@@ -122,27 +123,25 @@ class ConversationHandlers:
         _, items = await self._parsed(request, context, AddItems)
         conversation = self._conversation(request, context)
 
-        async def work() -> dict[str, Any]:
+        async def work() -> msgspec.Raw:
             self.store.add(conversation, items)
-            return page(included_items(items, query.include), dict, newest_first=False, limit=len(items), after=None)
+            return await item_page(items, PageQuery(include=query.include, limit=len(items), order="asc"))
 
         return await self._api.answered(request, context, work())
 
     async def list_items(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/conversations/{conversation_id}/items."""
         query = parse_with_include(request, PageQuery)
-        items = included_items(self._conversation(request, context).items, query.include)
-        newest_first = query.order == "desc"
-        return JsonResponse(page(items, dict, newest_first=newest_first, limit=query.limit, after=query.after))
+        return JsonResponse(await item_page(self._conversation(request, context).kept, query))
 
     async def retrieve_item(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/conversations/{conversation_id}/items/{item_id}."""
         query = parse_with_include(request, ItemQuery)
         item_id = request.path_params["item_id"]
-        items = [item for item in self._conversation(request, context).items if item["id"] == item_id]
-        if not items:
+        found = self._conversation(request, context).by_id.get(item_id)
+        if found is None:
             raise _no_item(item_id)
-        return JsonResponse(included_items(items, query.include)[0])
+        return JsonResponse(included_items([found.item()], query.include)[0])
 
     async def delete_item(self, request: Request, context: RequestContext) -> Response:
         """DELETE /v1/conversations/{conversation_id}/items/{item_id}."""
@@ -152,17 +151,19 @@ class ConversationHandlers:
             raise _no_item(item_id)
         return JsonResponse(conversation.body())
 
-    async def _parsed(self, request: Request, context: RequestContext, cls: type[Any]) -> tuple[Any, list[Item]]:
+    async def _parsed(
+        self, request: Request, context: RequestContext, cls: type[Any]
+    ) -> tuple[Any, tuple[KeptItem, ...]]:
         """The body of a request, and its items as they are kept."""
         limit, max_items = self._api.service.settings.max_request_bytes, self._api.service.models.longest_context
-        references = References(self.responses, limit, context.key, self.store)
         ignored = IgnoredFields(self._api.service.settings.unknown_fields)
 
-        def parse(body: bytes) -> tuple[Any, list[Item]]:
+        def parse(body: bytes) -> tuple[Any, tuple[KeptItem, ...]]:
+            references = References(self.responses, limit, context.key, self.store)
             given = decoded_body(_decoders[cls], body, fault, ignored)
             items: Sequence[dict[str, Any]] = getattr(given, "items", None) or ()
             check_count(sum(map(item_parts, items)), "items", max_items)
-            return given, read_input(list(items), references.take, ignored, "items")
+            return given, kept_items(read_input(list(items), references.take, ignored, "items"))
 
         parsed = await self._api.parsed(request, context, parse)
         context.ignored = ignored.names

@@ -1,87 +1,104 @@
-"""In-memory LRU store of the conversations of /v1/conversations, bounded in number and bytes, each for its API key.
+"""In-memory LRU store of the conversations of /v1/conversations, bounded in number and bytes.
 
-A conversation is a list of items, as JSON text. A request takes a `Snapshot` of it, which later changes leave as it is.
+Each conversation is of one API key, and each key has its share of the room. A request takes a `Snapshot` of a
+conversation, which later changes leave as it is.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 
-import msgspec
-
-from openai_bls.api.common.encoding import encode, new_id
-from openai_bls.api.responses.items import Item
+from openai_bls.api.common.encoding import new_id
+from openai_bls.api.responses.kept import ItemIndex, KeptItem, repeated
 from openai_bls.api.responses.store import MAX_BYTES, Snapshot
 from openai_bls.core.errors import InvalidRequestError, NotFoundError
+from openai_bls.core.keys.shares import Shares
 
 MAX_CONVERSATIONS = 1000
-# Bytes of a conversation, or an item, beside its text.
-_OVERHEAD = 256
-
-_decode = msgspec.json.Decoder().decode
+MAX_ITEMS = 10_000
+"""Items of one conversation; the output of a response may be above."""
+# Bytes of a conversation beside its items and metadata.
+_OVERHEAD = 1024
 
 
 class Conversation:
-    """A conversation.
+    """A conversation. Changed by the store alone.
 
     Args:
-        items: items that it begins with, checked.
         metadata: texts that the client keeps with it.
         key: name of the API key that may see it.
     """
 
-    def __init__(self, items: Sequence[Item], metadata: dict[str, str], key: str) -> None:
+    def __init__(self, metadata: dict[str, str], key: str) -> None:
         self.id = new_id("conv_")
         self.created_at = int(time.time())
         self.metadata = metadata
         self.key = key
-        self.entries: tuple[tuple[str, msgspec.Raw], ...] = ()
-        """Id and JSON text of each item. Replaced as a whole: another thread may be reading it."""
-        self.size = _OVERHEAD
-        self.extend(items)
+        self.by_id: dict[str, KeptItem] = {}
+        """The items by their ids, in their order."""
+        self.size = _OVERHEAD + _metadata_size(metadata)
+        """Bytes."""
+        self._calls: dict[str, int] = {}
+        """Number of the calls of each id."""
+        # Other threads take snapshots.
+        self._lock = threading.Lock()
+        self._latest: Snapshot | None = None
+        self._added: list[KeptItem] = []
+        """Items since the latest snapshot."""
 
     @property
-    def item_ids(self) -> list[str]:
-        """Ids of the items, in their order."""
-        return [item_id for item_id, _ in self.entries]
-
-    @property
-    def texts(self) -> list[msgspec.Raw]:
-        """JSON texts of the items, in the same order."""
-        return [text for _, text in self.entries]
-
-    @property
-    def items(self) -> list[Item]:
-        """The items, decoded."""
-        return [_decode(text) for text in self.texts]
+    def kept(self) -> list[KeptItem]:
+        """The items, in their order."""
+        return list(self.by_id.values())
 
     def snapshot(self) -> Snapshot:
-        """The items as they are now."""
-        return Snapshot(self.id, self.texts)
+        """The items as they are now. What earlier snapshots have is not copied, unless an item was removed."""
+        with self._lock:
+            if self._latest is None:
+                self._latest = Snapshot(self.id, tuple(self.by_id.values()))
+            elif self._added:
+                self._latest = Snapshot(self.id, tuple(self._added), self._latest)
+            self._added = []
+            return self._latest
 
     def body(self) -> dict[str, object]:
         """The `conversation` object."""
         return {"id": self.id, "object": "conversation", "created_at": self.created_at, "metadata": self.metadata}
 
-    def extend(self, items: Sequence[Item]) -> None:
+    def extend(self, items: Sequence[KeptItem]) -> None:
         """Add items, whose ids it does not have."""
-        added = tuple((str(item["id"]), msgspec.Raw(encode(item))) for item in items)
-        self.entries = (*self.entries, *added)
-        self._measure()
+        with self._lock:
+            self.by_id.update((one.id, one) for one in items)
+            self._added += items
+        self.size += sum(one.size for one in items)
+        for one in items:
+            for call_id in one.calls:
+                self._calls[call_id] = self._calls.get(call_id, 0) + 1
 
     def remove(self, item_id: str) -> bool:
         """Remove an item; False if there is none of that id."""
-        left = tuple(entry for entry in self.entries if entry[0] != item_id)
-        found = len(left) < len(self.entries)
-        self.entries = left
-        self._measure()
-        return found
+        with self._lock:
+            removed = self.by_id.pop(item_id, None)
+            if removed is None:
+                return False
+            self._latest = None
+        self.size -= removed.size
+        for call_id in removed.calls:
+            self._calls[call_id] -= 1
+            if not self._calls[call_id]:
+                del self._calls[call_id]
+        return True
 
-    def _measure(self) -> None:
-        self.size = _OVERHEAD + sum(memoryview(text).nbytes + _OVERHEAD for _, text in self.entries)
+    def without_call(self, items: Sequence[KeptItem]) -> int | None:
+        """Index of the first of further items that is the output of a call which is not there before it."""
+        further: set[str] = set()
+        for at, one in enumerate(items):
+            if one.answers is not None and one.answers not in self._calls and one.answers not in further:
+                return at
+            further.update(one.calls)
+        return None
 
 
 class ConversationStore:
@@ -90,32 +107,40 @@ class ConversationStore:
     Args:
         max_conversations: most conversations that are kept.
         max_bytes: approximate limit on the bytes of all their items.
+        max_items: most items of one conversation.
     """
 
-    def __init__(self, max_conversations: int = MAX_CONVERSATIONS, max_bytes: int = MAX_BYTES) -> None:
-        self._max_conversations = max_conversations
-        self._max_bytes = max_bytes
-        self._conversations: OrderedDict[str, Conversation] = OrderedDict()
-        self._owners: dict[tuple[str, str], Conversation] = {}
-        """Conversations by the name of the API key and the id of an item."""
-        self.size = 0
-        """Bytes of all items, about."""
+    def __init__(
+        self,
+        max_conversations: int = MAX_CONVERSATIONS,
+        max_bytes: int = MAX_BYTES,
+        max_items: int = MAX_ITEMS,
+    ) -> None:
+        self._max_items = max_items
+        self._shares = Shares(max_conversations, max_bytes)
+        self._conversations: dict[str, Conversation] = {}
+        self._index: ItemIndex[Conversation] = ItemIndex()
 
     def __len__(self) -> int:
         return len(self._conversations)
 
-    def create(self, items: Sequence[Item], metadata: dict[str, str], key: str) -> Conversation:
+    @property
+    def size(self) -> int:
+        """Bytes of all conversations, about."""
+        return self._shares.bytes
+
+    def create(self, items: Sequence[KeptItem], metadata: dict[str, str], key: str) -> Conversation:
         """A new conversation.
 
         Raises:
-            InvalidRequestError: two items have one id.
+            InvalidRequestError: the items cannot be added to it (see `add`).
         """
-        _check_ids([], items)
-        made = Conversation(items, metadata, key)
+        made = Conversation(metadata, key)
+        self._check(made, items)
         self._conversations[made.id] = made
-        self._own(made, made.item_ids)
-        self.size += made.size
-        self._evict()
+        self._shares.add(key, made.id)
+        self._shares.charge(key, made.size)
+        self._extend(made, items)
         return made
 
     def get(self, conversation_id: str, key: str, param: str | None = None) -> Conversation:
@@ -127,85 +152,155 @@ class ConversationStore:
         found = self._conversations.get(conversation_id)
         if found is None or found.key != key:
             raise NotFoundError(f"Conversation with id '{conversation_id[:100]}' not found.", param=param)
-        # The event loop may just have forgotten this one.
-        with suppress(KeyError):
-            self._conversations.move_to_end(conversation_id)
+        self._shares.use(conversation_id)
         return found
 
     def snapshot(self, conversation_id: str, key: str, param: str) -> Snapshot:
         """The conversation of that id, as it is now; see `get`."""
         return self.get(conversation_id, key, param).snapshot()
 
-    def item(self, item_id: str, key: str) -> msgspec.Raw | None:
-        """JSON text of the item of that id, of the conversations of the API key `key`; None if there is none."""
-        owner = self._owners.get((key, item_id))
-        return None if owner is None else dict(owner.entries).get(item_id)
+    def item(self, item_id: str, key: str) -> KeptItem | None:
+        """The item of that id, of the conversations of the API key `key`; None if there is none."""
+        return self._index.find(key, item_id)
 
-    def add(self, conversation: Conversation, items: Sequence[Item]) -> None:
+    def update(self, conversation: Conversation, metadata: dict[str, str]) -> None:
+        """Replace the metadata of a conversation.
+
+        Raises:
+            InvalidRequestError: there is no room for them.
+        """
+        more = _metadata_size(metadata) - _metadata_size(conversation.metadata)
+        self._check_room(conversation, more, "metadata")
+        conversation.metadata = metadata
+        conversation.size += more
+        if conversation.id in self._conversations:
+            self._shares.charge(conversation.key, more)
+            self._evict()
+
+    def add(self, conversation: Conversation, items: Sequence[KeptItem]) -> None:
         """Add items to a conversation.
 
         Raises:
-            InvalidRequestError: it has an item of the same id.
+            InvalidRequestError: there is no room for them, it has an item of the same id, or it has not the call whose
+                output one of them is.
         """
-        _check_ids(conversation.item_ids, items)
-        if conversation.id not in self._conversations:
-            # Deleted, or forgotten, while a response was made.
-            return
-        self._conversations.move_to_end(conversation.id)
-        self.size -= conversation.size
-        conversation.extend(items)
-        self.size += conversation.size
-        self._own(conversation, [item["id"] for item in items])
-        self._evict()
+        self._check(conversation, items)
+        # It may have been deleted meanwhile.
+        if conversation.id in self._conversations:
+            self._shares.use(conversation.id)
+            self._extend(conversation, items)
 
-    def answered(self, conversation_id: str, key: str, items: Sequence[Item]) -> None:
+    def check_input(self, conversation_id: str, key: str, inputs: Sequence[KeptItem]) -> None:
+        """Refuse the input of a response that cannot be added to the conversation, whatever the answer.
+
+        Raises:
+            NotFoundError: there is no such conversation.
+            InvalidRequestError: there is no room for the input, or two of its items have one id.
+        """
+        at = repeated(inputs)
+        if at is not None:
+            raise InvalidRequestError(
+                f"Two items have the id '{inputs[at].id[:100]}': in a conversation each has its own.",
+                param=f"input[{at}].id",
+            )
+        self._check_size(self.get(conversation_id, key, "conversation"), inputs, "input")
+
+    def answered(self, conversation_id: str, key: str, inputs: Sequence[KeptItem], output: Sequence[KeptItem]) -> bool:
         """Add what a response was made from and its output; an id that has come in meanwhile is replaced.
 
-        Nothing happens where the conversation is gone.
+        False if they cannot be added: the conversation is gone, or there is no room any more, or the call whose output
+        is among the inputs has been removed.
         """
         found = self._conversations.get(conversation_id)
-        if found is None or found.key != key:
-            return
-        known = set(found.item_ids)
-        self.add(found, [{**item, "id": new_id("item_")} if item["id"] in known else item for item in items])
+        if found is None or found.key != key or len(found.by_id) + len(inputs) > self._max_items:
+            return False
+        items: list[KeptItem] = []
+        further: set[str] = set()
+        for one in (*inputs, *output):
+            kept = one.renamed(new_id("item_")) if one.id in found.by_id or one.id in further else one
+            further.add(kept.id)
+            items.append(kept)
+        if found.without_call(items) is not None:
+            return False
+        if found.size + sum(one.size for one in items) > self._shares.room(key):
+            return False
+        self._shares.use(conversation_id)
+        self._extend(found, items)
+        return True
 
     def remove_item(self, conversation: Conversation, item_id: str) -> bool:
         """Remove an item; False if there is none of that id."""
-        self.size -= conversation.size
-        found = conversation.remove(item_id)
-        self.size += conversation.size
-        if self._owners.get((conversation.key, item_id)) is conversation:
-            del self._owners[conversation.key, item_id]
-        return found
+        before = conversation.size
+        if not conversation.remove(item_id):
+            return False
+        if conversation.id in self._conversations:
+            self._shares.charge(conversation.key, conversation.size - before)
+            self._index.discard(conversation.key, (item_id,), conversation)
+        return True
 
     def delete(self, conversation: Conversation) -> None:
         """Forget a conversation; the responses that were made in it stay."""
         if self._conversations.pop(conversation.id, None) is None:
             return
-        self.size -= conversation.size
-        for item_id in conversation.item_ids:
-            if self._owners.get((conversation.key, item_id)) is conversation:
-                del self._owners[conversation.key, item_id]
+        self._shares.remove(conversation.id)
+        self._shares.charge(conversation.key, -conversation.size)
+        self._index.discard(conversation.key, conversation.by_id, conversation)
 
-    def _own(self, conversation: Conversation, item_ids: Sequence[str]) -> None:
-        for item_id in item_ids:
-            self._owners[conversation.key, item_id] = conversation
+    def _extend(self, conversation: Conversation, items: Sequence[KeptItem]) -> None:
+        before = conversation.size
+        conversation.extend(items)
+        self._shares.charge(conversation.key, conversation.size - before)
+        self._index.add(conversation.key, (one.id for one in items), conversation)
+        self._evict()
 
     def _evict(self) -> None:
-        while self._conversations and (
-            len(self._conversations) > self._max_conversations or self.size > self._max_bytes
-        ):
-            self.delete(next(iter(self._conversations.values())))
+        while (oldest := self._shares.excess()) is not None:
+            self.delete(self._conversations[oldest])
 
-
-def _check_ids(known: Sequence[str], items: Sequence[Item]) -> None:
-    seen = set(known)
-    for at, item in enumerate(items):
-        if item["id"] in seen:
+    def _check(self, conversation: Conversation, items: Sequence[KeptItem]) -> None:
+        """Refuse items that cannot be added."""
+        seen: set[str] = set()
+        for at, one in enumerate(items):
+            if one.id in conversation.by_id or one.id in seen:
+                raise InvalidRequestError(
+                    f"Item with id '{one.id[:100]}' is in the conversation already.", param=f"items[{at}].id"
+                )
+            seen.add(one.id)
+        lost = conversation.without_call(items)
+        if lost is not None:
+            field = "id" if items[lost].answers == items[lost].id else "call_id"
             raise InvalidRequestError(
-                f"Item with id '{item['id'][:100]}' is in the conversation already.", param=f"items[{at}].id"
+                f"No tool call found for the output with {field} '{str(items[lost].answers)[:100]}'.",
+                param=f"items[{lost}].{field}",
             )
-        seen.add(item["id"])
+        self._check_size(conversation, items, "items")
+
+    def _check_size(self, conversation: Conversation, items: Sequence[KeptItem], param: str) -> None:
+        count = len(conversation.by_id) + len(items)
+        if count > self._max_items:
+            raise InvalidRequestError(
+                f"The conversation would have {count} items; it may have {self._max_items}.",
+                param=param,
+                code="too_many_items",
+            )
+        self._check_room(conversation, sum(one.size for one in items), param)
+
+    def _check_room(self, conversation: Conversation, more: int, param: str) -> None:
+        size, room = conversation.size + more, self._shares.room(conversation.key)
+        if more >= 0 and size > room:
+            raise InvalidRequestError(
+                f"The conversation would have {size} bytes; conversations of this API key may have {room}.",
+                param=param,
+                code="storage_quota_exceeded",
+            )
+
+
+def _metadata_size(metadata: dict[str, str]) -> int:
+    return sum(len(text.encode()) for text in _flat(metadata))
+
+
+def _flat(metadata: dict[str, str]) -> Iterable[str]:
+    return (text for pair in metadata.items() for text in pair)
 
 
 def conversation_store(_application: object) -> ConversationStore:

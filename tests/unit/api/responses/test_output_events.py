@@ -297,7 +297,9 @@ def test_an_error_after_keep_alives_still_opens_the_stream() -> None:
     """Then the status has gone out already."""
     draft = Draft(CreateRequest(), [], "m", SamplingParams())
     sink = FakeSink()
-    StreamedResponse(sink, lambda error: error, lambda encoded: None, draft, None, False).failed(OverloadedError("no"))
+    StreamedResponse(sink, lambda error: error, lambda encoded: encoded, draft, None, False).failed(
+        OverloadedError("no")
+    )
     blocks = sink.raw[0].decode().split("\n\n")
     events = [json.loads(block.split("\ndata: ")[1]) for block in blocks[:-1]]
     for event in events:

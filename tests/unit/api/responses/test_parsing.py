@@ -10,7 +10,7 @@ from openai.types.responses import response_create_params as sdk
 
 from openai_bls.api.responses import schema
 from openai_bls.api.responses.parsing import CreateRequest, parse_count, parse_create
-from openai_bls.api.responses.store import References, ResponseStore, Stored
+from openai_bls.api.responses.store import Inputs, References, ResponseStore, Stored
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ToolUse
 from tests.unit.api.responses.responses_support import WEATHER
@@ -225,7 +225,7 @@ def test_what_is_continued() -> None:
     store = ResponseStore()
     call = {"id": "fc_1", "type": "function_call", "call_id": "c", "name": "f", "arguments": "no object"}
     response = {"id": "resp_1", "output": [call]}
-    store.put(Stored(msgspec.json.encode(response), [], None))
+    store.put(Stored(msgspec.json.encode(response), Inputs([], None)))
     body = msgspec.json.encode({"input": "hi", "previous_response_id": "resp_1"})
     prompt = parse_create(body, references(store)).chat.prompt
     assert prompt is not None

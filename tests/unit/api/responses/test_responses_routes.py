@@ -178,7 +178,7 @@ def test_input_items() -> None:
     assert texts(many) == [str(at) for at in range(29, 9, -1)]
     assert [listed(many, query)["has_more"] for query in ("", "limit=29", "limit=30")] == [True, True, False]
     nothing = listed(many, f"after={listed(many, 'order=asc')['first_id']}")
-    assert nothing == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
+    assert nothing == {"object": "list", "data": [], "first_id": "", "last_id": "", "has_more": False}
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_any_json(tools: list[Any], items: list[Any], choice: Any, lenient: bool
     except InvalidRequestError:
         return
     # What is taken can be stored, listed and continued.
-    store.put(Stored(b'{"id": "resp_1", "output": []}', request.inputs, None))
+    store.put(Stored(b'{"id": "resp_1", "output": []}', request.kept))
     again = parse_create(b'{"previous_response_id": "resp_1"}', references)
     assert again.previous is not None
     assert [item["id"] for item in again.previous.items] == [item["id"] for item in request.inputs]
