@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +30,8 @@ from tests.triton.conftest import ROOT
 pytestmark = pytest.mark.triton
 
 FOLDER = Path(__file__).parent
-# Of the environment: what programs find their libraries, their language and their homes by.
+PATIENCE_S = 150
+# Of the environment: what programs find their libraries, their language and their terminal by.
 INHERITED = ("PATH", "LANG", "LC_ALL", "TERM", "TMPDIR")
 
 TOKENS = Case("token by token")
@@ -89,6 +91,26 @@ def _turns(works: Path, render: Render) -> list[dict[str, Any]]:
 Perform = Callable[[Agent, Case], None]
 
 
+def _ended(words: list[str], env: dict[str, str], work: Path) -> tuple[int | None, str]:
+    """Exit status of a program and what it printed; None, and all that it started is killed, without an end in time."""
+    with subprocess.Popen(
+        words,
+        env=env,
+        cwd=work,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            told, status = process.communicate(timeout=PATIENCE_S)[0], process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            told, status = process.communicate()[0], None
+        return status, told
+
+
 @pytest.fixture
 def perform(setting: Setting, tmp_path: Path) -> Perform:
     """Run an agent to its end, and look at what it has done."""
@@ -101,23 +123,14 @@ def perform(setting: Setting, tmp_path: Path) -> Perform:
         url = setting.server.openai_url.removesuffix("/v1")
         arguments, variables = agent.start(Run(url, home, work, task.prompt(agent.name, case)))
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        words = ["node", *arguments] if agent is SDK else [str(agent.path), *arguments]
         with started_outside() as outside:
-            done = subprocess.run(
-                ["node", *arguments] if agent is SDK else [str(agent.path), *arguments],
-                env={**inherited, **outside.environment, **variables, "HOME": str(home)},
-                cwd=work,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=300,
-                check=False,
-            )
-        told = f"{done.stdout[-6000:]}\n--- the server ---\n{tail(setting.server.log_path, 12)}"
-        assert done.returncode == 0, told
+            status, told = _ended(words, {**inherited, **outside.environment, **variables, "HOME": str(home)}, work)
+        said, told = told, f"{told[-6000:]}\n--- the server ---\n{tail(setting.server.log_path, 12)}"
+        assert status == 0, told
         assert (work / "greet.py").read_text(encoding="utf-8") == task.AFTER, told
         assert (work / "checked").exists(), told
-        assert task.DONE.split(":")[0] in done.stdout, told
+        assert task.DONE.split(":")[0] in said, told
         assert outside.asked == []
 
     return run
