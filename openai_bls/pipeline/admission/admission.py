@@ -3,7 +3,9 @@
 The engine is given as many sequences as it runs at once, and a few ahead so that no place in its batch stays empty.
 What waits beyond that waits here, where it can still be ordered by key (`fair_queue`), refused, or given up, and not in
 the engine's own queue, which knows nothing of keys. A few places are kept free for keys that run nothing: else long
-answers to one key would make another wait until one of them ends.
+answers to one key would make another wait until one of them ends. Where there are several keys, places are given by
+the sequence: a request of more sequences than there is room for starts with as many as there is, and the others take
+their key's turns one by one. A request of a key that runs nothing gets one of the places that are kept free, not more.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from openai_bls.core.errors import ApiError, EngineError, RateLimitError, Reques
 from openai_bls.core.keys.key_limits import NO_LIMITS, KeyLimits
 from openai_bls.core.request import Deadline
 from openai_bls.core.settings import OpenAiBlsSettings
-from openai_bls.pipeline.admission.fair_queue import FairQueue
+from openai_bls.pipeline.admission.fair_queue import FairQueue, Part
 from openai_bls.pipeline.admission.throughput import DrainRate, ServiceTime
 from openai_bls.pipeline.admission.ticket import Ticket
 
@@ -43,7 +45,7 @@ class Admission:
         limits: gives the limits of a key.
         stats: the engine's load, if it is known.
         instances: number of `openai_bls` instances that share the engine.
-        on_waiting: called with the change of requests and prompt tokens that wait.
+        on_waiting: called with the change of requests and prompt tokens that wait, none of whose sequences has started.
         several_keys: tells whether there are several API keys, between which places are shared.
         clock: seconds, as `time.monotonic`.
     """
@@ -75,13 +77,13 @@ class Admission:
         """Sequences that this instance may have in an engine that others fill, too."""
         self._starting = False
         self._running_of: Counter[str] = Counter()
-        """Requests that the engine has, by the name of their API key."""
+        """Sequences that the engine has, by the name of their API key."""
         self.running = 0
         """Sequences that the engine has from here."""
 
     @property
     def waiting(self) -> int:
-        """Requests that wait."""
+        """Requests that wait, or some of whose sequences do."""
         return self._queue.count
 
     # --- refusal ---
@@ -219,13 +221,22 @@ class Admission:
 
     def enter(self, ticket: Ticket) -> None:
         """See `Ticket`, as for the next two."""
-        if self._overtakes(ticket.key) or (not self._queue.count and self.running < self._most_for_running()):
-            self._start(ticket)
+        count = self._places_for(ticket)
+        if count == ticket.left:
+            ticket.left = ticket.cost_left = 0
+            self._start(ticket, count)
             return
         if not self._queue.count:
             self._drain.begin(self._clock())
-        self._queue.push(ticket)
-        self._on_waiting(1, ticket.prompt_tokens)
+        if count:
+            # The rest is queued first: a request whose submission fails leaves within `_start`, with all that it has.
+            ticket.cost_left -= ticket.cost_left * count // ticket.left
+            ticket.left -= count
+            self._queue.push(ticket)
+            self._start(ticket, count)
+        else:
+            self._queue.push(ticket)
+            self._on_waiting(1, ticket.prompt_tokens)
         # A queue may be left behind by an engine that has grown.
         self._start_next()
 
@@ -234,33 +245,42 @@ class Admission:
         if ticket.running:
             ticket.running -= 1
             self.running -= 1
+            self._running_of[ticket.key] -= 1
             if self._queue.count:
                 self._start_next()
 
     def leave(self, ticket: Ticket, output_tokens: int, first_token_at: float | None, *, done: bool) -> None:
         """See `Ticket`."""
-        if ticket.started_at is None:
-            if self._queue.remove(ticket):
+        if self._queue.remove(ticket):
+            if ticket.started_at is None:
                 self._on_waiting(-1, -ticket.prompt_tokens)
-                if not self._queue.count:
-                    self._drain.moved(self._clock(), 0, more=False)
+            if not self._queue.count:
+                self._drain.moved(self._clock(), 0, more=False)
+        if ticket.started_at is None:
             return
-        self._running_of[ticket.key] -= 1
+        self._running_of[ticket.key] -= ticket.running
         among = (ticket.among + self.running) / 2
         self.running -= ticket.running
         ticket.running = 0
+        begun = ticket.sequences - ticket.left
         first_s = None if first_token_at is None else first_token_at - ticket.started_at
-        seconds, tokens = self._clock() - ticket.started_at, output_tokens / ticket.sequences
-        self._service.add(ticket.key, among, first_s, seconds, tokens, done=done)
+        # Of a request in parts that is the time of the last one: the whole time has waits between them.
+        seconds = self._clock() - ticket.given_at
+        if first_s is not None and ticket.given_at > ticket.started_at and first_s >= seconds:
+            first_s = None
+        self._service.add(ticket.key, among, first_s, seconds, output_tokens / begun, done=done)
         if self._queue.count:
-            self._queue.charge(ticket.key, ticket.prompt_tokens + output_tokens - ticket.cost_tokens)
+            prompt_tokens = ticket.prompt_tokens * begun // ticket.sequences
+            self._queue.charge(ticket.key, prompt_tokens + output_tokens - (ticket.cost_tokens - ticket.cost_left))
             self._start_next()
 
     def close(self, error: ApiError) -> None:
         """End everything that waits with `error`."""
         self._starting = True
-        while (ticket := self._queue.pop()) is not None:
-            self._on_waiting(-1, -ticket.prompt_tokens)
+        while (part := self._queue.pop()) is not None:
+            ticket = part.ticket
+            if ticket.started_at is None:
+                self._on_waiting(-1, -ticket.prompt_tokens)
             assert ticket.job is not None
             ticket.job.fail(error)
 
@@ -270,31 +290,46 @@ class Admission:
             # A job that ends at once, within the loop below, which goes on.
             return
         self._starting = True
+        most = 1 if self._several_keys() else math.inf
         try:
-            while (ticket := self._next()) is not None:
-                self._on_waiting(-1, -ticket.prompt_tokens)
-                now = self._clock()
-                deadline = ticket.deadline
-                needed_s = self._service.most_s(ticket.key, ticket.max_tokens) if self._running_of[ticket.key] else 0.0
-                late = deadline is not None and self._late(deadline, needed_s)
-                self._drain.moved(now, 0 if late else ticket.cost_tokens, more=bool(self._queue.count))
-                if deadline is not None and late:
-                    assert ticket.job is not None
-                    ticket.job.fail(RequestDeadlineError(deadline.timeout_s, waited=True))
-                else:
-                    self._start(ticket)
+            while (part := self._next(most)) is not None:
+                ticket = part.ticket
+                if ticket.started_at is None and self._expired(ticket):
+                    continue
+                self._drain.moved(self._clock(), part.cost_tokens, more=bool(self._queue.count))
+                self._start(ticket, part.sequences)
         finally:
             self._starting = False
 
-    def _next(self) -> Ticket | None:
-        """The next ticket that may start; None if there is none, or no place for it."""
+    def _expired(self, ticket: Ticket) -> bool:
+        """Whether a ticket whose turn has come is too late, and has failed; then none of it waits any more."""
+        self._on_waiting(-1, -ticket.prompt_tokens)
+        deadline = ticket.deadline
+        needed_s = self._service.most_s(ticket.key, ticket.max_tokens) if self._running_of[ticket.key] else 0.0
+        if deadline is None or not self._late(deadline, needed_s):
+            return False
+        # Only its next part has been taken out.
+        self._queue.remove(ticket)
+        self._drain.moved(self._clock(), 0, more=bool(self._queue.count))
+        assert ticket.job is not None
+        ticket.job.fail(RequestDeadlineError(deadline.timeout_s, waited=True))
+        return True
+
+    def _next(self, most: float) -> Part | None:
+        """What may start next, `most` sequences of a request; None if there is nothing, or no place for it."""
         if not self._queue.count:
             return None
         if self.running < self._most_for_running():
-            return self._queue.pop()
+            return self._queue.pop(most)
         if self.running < self._most():
-            return self._queue.pop_of(self._runs_nothing)
+            return self._queue.pop_of(self._runs_nothing, most)
         return None
+
+    def _places_for(self, ticket: Ticket) -> int:
+        """Sequences of a new ticket that may start at once."""
+        if not self._queue.count and (room := math.ceil(self._most_for_running() - self.running)) > 0:
+            return min(ticket.left, room) if self._several_keys() else ticket.left
+        return 1 if self._overtakes(ticket.key) else 0
 
     def _overtakes(self, key: str) -> bool:
         """Whether a key has nothing here, and there is a place that is kept free for such keys."""
@@ -309,18 +344,21 @@ class Admission:
     def _runs_nothing(self, key: str) -> bool:
         return not self._running_of[key]
 
-    def _start(self, ticket: Ticket) -> None:
-        ticket.started_at = self._clock()
-        ticket.running = ticket.sequences
-        self.running += ticket.sequences
-        ticket.among = self.running
-        self._running_of[ticket.key] += 1
+    def _start(self, ticket: Ticket, count: int) -> None:
+        """Give a ticket `count` places, for its next sequences."""
+        now = ticket.given_at = self._clock()
+        ticket.running += count
+        self.running += count
+        self._running_of[ticket.key] += count
+        if ticket.started_at is None:
+            ticket.started_at = now
+            ticket.among = self.running
         assert ticket.job is not None
         if not self._starting:
-            ticket.job.submit()
+            ticket.job.submit(count)
             return
         try:
-            ticket.job.submit()
+            ticket.job.submit(count)
         except Exception:
             # The call is that of another request, which must not fail of it.
             logger.exception("a request could not be started")

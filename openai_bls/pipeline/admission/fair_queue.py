@@ -3,18 +3,30 @@
 The variant of RFC 8290 (FQ-CoDel without CoDel): a key that begins to wait is served before those that have waited for
 a while, for one quantum, so that a client with few requests is not behind a whole round of others'. A key may overdraw
 its deficit by one request, and pays for it in later rounds. Within a key's queue the items of the lowest `priority`
-come first, in the order in which they came; a priority takes nothing from other keys.
+come first, in the order in which they came; a priority takes nothing from other keys. An item may be taken in parts, by
+its sequences, each of which costs its part of the tokens: what is left of it keeps its place within its key.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from openai_bls.pipeline.admission.ticket import Ticket
 
 QUANTUM_TOKENS = 256
 """Tokens that a key of weight 1 may have in a round: fewer than most requests, so that keys take turns."""
+
+
+class Part(NamedTuple):
+    """What is taken of an item at once: all of it, or some of its sequences."""
+
+    ticket: Ticket
+    sequences: int
+    """Number of its sequences that are taken."""
+    cost_tokens: int
 
 
 class KeyQueue:
@@ -30,7 +42,7 @@ class KeyQueue:
         self.prompt_tokens = 0
         """Prompt tokens of all items."""
         self.cost_tokens = 0
-        """Cost in tokens of all items."""
+        """Cost in tokens of all items, without the parts that have been taken."""
         self.deficit = 0.0
         """Tokens that it may still have in this round; below 0 it has had too many."""
         self.weight = 1.0
@@ -47,7 +59,7 @@ class KeyQueue:
         if len(self._levels) == 1:
             # Nearly always: all have the same priority.
             return self.cost_tokens if next(iter(self._levels)) <= priority else 0
-        return sum(item.cost_tokens for level, items in self._levels.items() if level <= priority for item in items)
+        return sum(item.cost_left for level, items in self._levels.items() if level <= priority for item in items)
 
     def add(self, item: Ticket) -> None:
         """Put an item behind those of its priority."""
@@ -117,8 +129,8 @@ class FairQueue:
         if queue is not None:
             queue.deficit -= tokens
 
-    def pop(self) -> Ticket | None:
-        """The next item; None if nothing waits."""
+    def pop(self, most: float = math.inf) -> Part | None:
+        """What is next: all that is left of an item, or its next `most` sequences; None if nothing waits."""
         if not self.count:
             return None
         visited = 0
@@ -135,7 +147,7 @@ class FairQueue:
                     del self._queues[key]
                 continue
             if queue.deficit > 0:
-                return self._take(queue)
+                return self._take(queue, most)
             keys.popleft()
             self._old.append(key)
             queue.deficit += QUANTUM_TOKENS * queue.weight
@@ -144,23 +156,33 @@ class FairQueue:
                 self._skip_rounds()
                 visited = 0
 
-    def pop_of(self, allowed: Callable[[str], bool]) -> Ticket | None:
-        """The next item of the first waiting key that is allowed, out of its turn; None if there is none.
+    def pop_of(self, allowed: Callable[[str], bool], most: float = math.inf) -> Part | None:
+        """The same of the first waiting key that is allowed, out of its turn; None if there is none.
 
         Args:
             allowed: tells of a key's name whether its items may be taken.
+            most: sequences of an item that are taken at the most.
         """
         for key in (*self._new, *self._old):
             queue = self._queues[key]
             if queue.count and allowed(key):
-                return self._take(queue)
+                return self._take(queue, most)
         return None
 
-    def _take(self, queue: KeyQueue) -> Ticket:
+    def _take(self, queue: KeyQueue, most: float) -> Part:
         item = queue.first()
-        self.remove(item)
-        queue.deficit -= item.cost_tokens
-        return item
+        if item.left <= most:
+            count, cost = item.left, item.cost_left
+            self.remove(item)
+        else:
+            count = int(most)
+            cost = item.cost_left * count // item.left
+            queue.cost_tokens -= cost
+            self.cost_tokens -= cost
+        item.left -= count
+        item.cost_left -= cost
+        queue.deficit -= cost
+        return Part(item, count, cost)
 
     def _skip_rounds(self) -> None:
         """Give every key at once what the rounds bring in which none is served."""
@@ -180,4 +202,4 @@ class FairQueue:
         queue.count += sign
         for counted in (queue, self):
             counted.prompt_tokens += sign * item.prompt_tokens
-            counted.cost_tokens += sign * item.cost_tokens
+            counted.cost_tokens += sign * item.cost_left

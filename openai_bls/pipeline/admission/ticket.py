@@ -11,8 +11,8 @@ from openai_bls.core.request import Deadline
 class Job(Protocol):
     """Work that waits for the engine; `pipeline.generation.generation.Generation` is one."""
 
-    def submit(self) -> None:
-        """Submit every sequence to the engine."""
+    def submit(self, count: int) -> None:
+        """Submit its next `count` sequences to the engine; called until it has submitted all."""
         ...
 
     def fail(self, error: ApiError) -> None:
@@ -53,10 +53,13 @@ class Ticket:
     __slots__ = (
         "_admission",
         "among",
+        "cost_left",
         "cost_tokens",
         "deadline",
+        "given_at",
         "job",
         "key",
+        "left",
         "max_tokens",
         "priority",
         "prompt_tokens",
@@ -85,15 +88,21 @@ class Ticket:
         self.deadline = deadline
         self.priority = priority
         self.job: Job | None = None
+        self.left = sequences
+        """Sequences that have had no place in the engine yet."""
+        self.cost_left = cost_tokens
+        """Cost in tokens of these."""
         self.running = 0
         """Sequences that the engine has."""
         self.among = 0
         """Sequences that the engine had when it got it, with these."""
         self.started_at: float | None = None
-        """`time.monotonic()` when the engine got it; None while it waits."""
+        """`time.monotonic()` when the engine got its first sequence; None while all of it waits."""
+        self.given_at = 0.0
+        """`time.monotonic()` when the engine got the latest of its sequences."""
 
     def enter(self, job: Job) -> None:
-        """Submit `job` now if the engine has room, else when it is its turn."""
+        """Submit `job` now if the engine has room, else when it is its turn, maybe in parts."""
         self.job = job
         self._admission.enter(self)
 

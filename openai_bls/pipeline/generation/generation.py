@@ -6,6 +6,7 @@ Everything here runs on the event loop's thread.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -49,6 +50,7 @@ class Generation:
     ) -> None:
         self._engine = engine
         self._sequences = sequences
+        self._to_submit = iter(sequences)
         self._writer = writer
         self._prompt_tokens = sum(prompt_tokens)
         self._per_prompt = len(sequences) // len(prompt_tokens)
@@ -79,7 +81,7 @@ class Generation:
             if self._adapter is not None:
                 self._adapter.waits()
             if ticket is None:
-                self.submit()
+                self.submit(len(self._sequences))
                 return
             deadline = ticket.deadline
             if deadline is not None:
@@ -89,15 +91,17 @@ class Generation:
             self.cancel()
             raise
 
-    def submit(self) -> None:
-        """Submit every sequence to the engine; if that fails, all are cancelled."""
-        self._submitted_at = time.monotonic()
-        if self._adapter is not None:
-            self._adapter.runs()
+    def submit(self, count: int) -> None:
+        """Submit the next `count` sequences to the engine; if that fails, all are cancelled."""
+        if self._submitted_at is None:
+            self._submitted_at = time.monotonic()
+            if self._adapter is not None:
+                self._adapter.runs()
+        part = list(itertools.islice(self._to_submit, count))
         try:
-            for sequence in self._sequences:
+            for sequence in part:
                 sequence.start(self)
-            for sequence in self._sequences:
+            for sequence in part:
                 self._engine.submit(sequence.request, sequence.on_delta)
         except BaseException:
             self.cancel()

@@ -120,8 +120,8 @@ class _Work:
             self._ticket.leave(0, done=len(self._encoded) == len(self._prompts))
         return [self._encoded[index] for index in range(len(self._prompts))]
 
-    def submit(self) -> None:
-        """Hand the first inputs to the engine."""
+    def submit(self, count: int) -> None:
+        """Hand the first inputs to the engine, of whose places they have one together."""
         for index in itertools.islice(self._order, _MOST_IN_FLIGHT):
             self._submit(index)
 

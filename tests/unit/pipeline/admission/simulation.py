@@ -127,8 +127,9 @@ class Attempt:
             world.clock.after(need.timeout_s, self._overdue)
         ticket.enter(self)
 
-    def submit(self) -> None:
+    def submit(self, count: int) -> None:
         """As `Job` has it."""
+        assert count == 1
         assert not self._submitted
         assert not self._ended
         self._submitted = True

@@ -79,15 +79,19 @@ class Work:
         self.error: ApiError | None = None
         self.started = False
         self.breaks = False
+        self.submitted = 0
+        """Sequences that the engine got."""
         deadline = bench.deadline(timeout_s) if timeout_s else None
         self.ticket: Ticket = bench.admission.ticket(key, tokens, max_tokens, sequences, deadline, priority)
         self.ticket.enter(self)
 
-    def submit(self) -> None:
+    def submit(self, count: int) -> None:
         self.started = True
         if self.breaks:
             raise ValueError("no engine")
-        self.bench.running.append(self)
+        if not self.submitted:
+            self.bench.running.append(self)
+        self.submitted += count
 
     def fail(self, error: ApiError) -> None:
         self.error = error

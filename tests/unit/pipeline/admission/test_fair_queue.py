@@ -25,9 +25,9 @@ def ticket(key: str, cost_tokens: int, prompt_tokens: int = 1, priority: int = 0
 
 
 def popped(queue: FairQueue) -> Ticket:
-    item = queue.pop()
-    assert item is not None
-    return item
+    part = queue.pop()
+    assert part is not None
+    return part.ticket
 
 
 def drained(queue: FairQueue) -> list[Ticket]:
@@ -63,11 +63,11 @@ def test_the_totals_are_those_of_what_waits(steps: list[tuple[str, int, int] | s
             waiting.append(ticket(*step[:2], prompt_tokens=step[1] // 2, priority=step[2]))
             queue.push(waiting[-1])
         elif step == "pop":
-            item = queue.pop()
+            part = queue.pop()
             # It is never empty-handed while something waits.
-            assert (item is None) == (not waiting)
-            if item is not None:
-                waiting.remove(item)
+            assert (part is None) == (not waiting)
+            if part is not None:
+                waiting.remove(part.ticket)
         elif isinstance(step, int) and step < len(waiting):
             item = waiting.pop(step)
             assert queue.remove(item)
@@ -81,6 +81,52 @@ def test_the_totals_are_those_of_what_waits(steps: list[tuple[str, int, int] | s
             own = queue.of(key)
             assert own is not None
             assert own.cost_ahead(priority) == sum(ahead)
+
+
+@given(
+    st.lists(st.tuples(KEYS, COSTS, PRIORITIES, st.integers(1, 40)), max_size=20),
+    st.lists(st.integers(1, 12), min_size=1),
+)
+def test_items_come_out_in_parts_that_are_exactly_the_whole(
+    pushed: list[tuple[str, int, int, int]], most: list[int]
+) -> None:
+    queue = FairQueue(WEIGHTS.__getitem__)
+    items = [Ticket(ADMISSION, key, 1, cost, 1, count, None, priority) for key, cost, priority, count in pushed]
+    for item in items:
+        queue.push(item)
+    sequences: Counter[Ticket] = Counter()
+    tokens: Counter[Ticket] = Counter()
+    for at_once in itertools.cycle(most):
+        part = queue.pop(at_once)
+        if part is None:
+            break
+        # What is left of an item comes before all that come after it in its key.
+        assert part.ticket == min(
+            (item for item in items if item.key == part.ticket.key and sequences[item] < item.sequences),
+            key=lambda item: item.priority,
+        )
+        assert 1 <= part.sequences <= at_once
+        sequences[part.ticket] += part.sequences
+        tokens[part.ticket] += part.cost_tokens
+        waiting = [item for item in items if sequences[item] < item.sequences]
+        assert queue.count == len(waiting)
+        assert queue.cost_tokens == sum(item.cost_tokens - tokens[item] for item in waiting)
+    assert sequences == {item: item.sequences for item in items}
+    assert tokens == {item: item.cost_tokens for item in items}
+    assert (queue.count, queue.prompt_tokens, queue.cost_tokens) == (0, 0, 0)
+
+
+@given(st.integers(2, 128), st.integers(1, 128), st.integers(1, 5))
+def test_keys_take_turns_by_sequences_however_many_a_request_has(many: int, few: int, quanta: int) -> None:
+    queue = FairQueue()
+    for key, count in (("a", many), ("b", few)):
+        queue.push(Ticket(ADMISSION, key, 1, count * quanta * QUANTUM_TOKENS, 1, count, None))
+    taken: Counter[str] = Counter()
+    while all(taken[key] < count for key, count in (("a", many), ("b", few))):
+        part = queue.pop(1)
+        assert part is not None
+        taken[part.ticket.key] += part.sequences
+        assert abs(taken["a"] - taken["b"]) <= 1
 
 
 @given(st.lists(st.tuples(KEYS, PRIORITIES), max_size=30))

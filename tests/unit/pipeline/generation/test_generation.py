@@ -12,10 +12,12 @@ from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.request_record import Progress
+from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.output.stop_strings import StopMatcher
 from openai_bls.output.tool_parsers.families import hermes
 from openai_bls.output.tool_parsers.parser import ToolCallParser
+from openai_bls.pipeline.admission.admission import Admission
 from openai_bls.pipeline.generation.generation import Generation
 from openai_bls.pipeline.generation.sequence import Sequence
 from tests.unit.core_support import EOS, FakeEngineClient, tiny_detokenizers, token_ids
@@ -81,10 +83,26 @@ class Recorder:
 
 
 class Run:
-    """A started generation."""
+    """A started generation.
+
+    Args:
+        count: number of its sequences.
+        stop: stop strings.
+        include: whether they are part of the answer.
+        tools: whether the answer may have tool calls.
+        capacity: sequences that the engine runs at once, and which several keys share; None runs all at once.
+        options: options of the sequences.
+    """
 
     def __init__(
-        self, count: int = 1, stop: tuple[str, ...] = (), *, include: bool = False, tools: bool = False, **options: Any
+        self,
+        count: int = 1,
+        stop: tuple[str, ...] = (),
+        *,
+        include: bool = False,
+        tools: bool = False,
+        capacity: int | None = None,
+        **options: Any,
     ) -> None:
         self.engine = FakeEngineClient()
         self.writer = Recorder()
@@ -101,7 +119,11 @@ class Run:
             )
             for index in range(count)
         ]
-        self.generation = Generation(self.engine, self.sequences, self.writer, [5], self._end)
+        self.admission = Admission(
+            lambda: capacity or count, OpenAiBlsSettings(), several_keys=lambda: capacity is not None
+        )
+        ticket = self.admission.ticket("alice", 5, 100, count)
+        self.generation = Generation(self.engine, self.sequences, self.writer, [5], self._end, ticket)
         self.generation.start()
         self.deliver = self.engine.deliver
 
@@ -291,3 +313,58 @@ def test_text_beside_a_forced_call_is_dropped() -> None:
     run.deliver(0, f"{CALL} done", "stop", stop_token_id=EOS)
     assert run.writer.content() == ""
     assert (run.writer.arguments(0), run.writer.reasons()) == ('{"a": 1}', ["tool_calls"])
+
+
+# --- in parts ---
+
+
+@given(st.integers(2, 30), st.integers(1, 20), st.randoms(use_true_random=False))
+def test_sequences_in_parts_are_submitted_once_each_and_end_as_one_answer(
+    count: int, capacity: int, random: Any
+) -> None:
+    run = Run(count=count, capacity=capacity)
+    running: list[int] = []
+    known = 0
+    while True:
+        running += range(known, len(run.engine.requests))
+        known = len(run.engine.requests)
+        if not running:
+            break
+        assert run.ends == 0
+        run.deliver(running.pop(random.randrange(len(running))), "a", "stop")
+    assert [request.request_id for request in run.engine.requests] == [one.request.request_id for one in run.sequences]
+    assert (run.outcome, run.ends, run.generation.usage.completion_tokens) == ("done", 1, count)
+    assert sorted(event[1] for event in run.writer.events if event[0] == "finished") == list(range(count))
+    assert [event[0] for event in run.writer.events].count("done") == 1
+    assert (run.admission.running, run.admission.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("how", ["cancel", "fail", "engine", "unsubmitted"])
+@pytest.mark.parametrize("ended", [0, 1, 3])
+def test_a_request_in_parts_that_ends_early_gives_everything_back(how: str, ended: int) -> None:
+    run = Run(count=100, capacity=16)
+    for at in range(ended):
+        run.deliver(at, "a", "stop")
+    submitted = len(run.engine.requests)
+    assert submitted == 15 + ended
+    if how == "cancel":
+        run.generation.cancel()
+    elif how == "fail":
+        run.generation.fail(OverloadedError("The server is shutting down."))
+    elif how == "engine":
+        run.deliver(submitted - 1, [], "error", error="broken")
+    else:
+        run.engine.submit = _broken  # type: ignore[assignment, method-assign]
+        run.deliver(submitted - 1, "a", "stop")
+        ended += 1
+    assert run.ends == 1
+    assert [event[0] for event in run.writer.events].count("failed") == (how in ("fail", "engine"))
+    assert (run.admission.running, run.admission.waiting) == (0, 0)
+    assert not run.engine.listeners
+    assert len(run.engine.requests) == submitted
+    # Nothing is submitted of it for those that come.
+    assert len(run.engine.cancelled) == submitted - ended - (how == "engine")
+
+
+def _broken(*_: Any) -> None:
+    raise ValueError("no engine")
