@@ -88,7 +88,7 @@ def parse_create(
     """
     ignored = IgnoredFields(unknown)
     given = _decode(body, schema.CreateRequest, ignored)
-    chat = _generation(given)
+    chat = _generation(given) | {"stream": given.stream}
     return _request(given, chat, references, CreateRequest, max_items, ignored, body=given)
 
 

@@ -233,3 +233,8 @@ def test_what_is_continued() -> None:
     assert prompt.messages[0]["tool_calls"][0]["function"]["arguments"] == "no object"
     missing = refused(store, previous_response_id="resp_2")
     assert (missing.param, missing.code) == ("previous_response_id", "previous_response_not_found")
+
+
+def test_an_observer_learns_of_a_stream() -> None:
+    assert parse(stream=True).chat.stream
+    assert not parse().chat.stream
