@@ -48,7 +48,7 @@ def fault(what: Fault) -> InvalidRequestError:
             f"Missing required parameter: '{param}'", param=param, code="missing_required_parameter"
         )
     message = what.message
-    if re.search(r"\.(content|output)\[[^\]]*\]\.type$", what.path):
+    if re.search(r"\.(content|output)\[[^\[\]]*\]\.type$", what.path):
         message += "; there are parts of text and, from users and tools, images"
     where = f" for '{param}'" if param else ""
     return InvalidRequestError(f"Invalid value{where}: {message}.", param=param or None)

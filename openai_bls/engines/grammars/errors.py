@@ -8,6 +8,7 @@ MAX_GRAMMAR_CHARACTERS = 1 << 18
 """Characters of a grammar as llguidance compiles it. At worst the time grows with their square: here to seconds."""
 
 _MAX_MESSAGE_CHARACTERS = 300
+_MAX_READ_CHARACTERS = 2_000
 _DUMP = re.compile("<backtrace>|<state>")
 # As in `parser/src/lark.rs:75:3: `.
 _SOURCE_PLACE = re.compile(r"\S+\.rs:\d+(:\d+)?:? *")
@@ -27,6 +28,7 @@ def require_size(text: str) -> None:
 
 def message(error: object) -> str:
     """llguidance's message as the client gets it: one line, without its source places and its state."""
-    text = " ".join(_DUMP.split(str(error), maxsplit=1)[0].split())
+    # Cut first: it may quote a whole grammar, without any white space, and the search for places goes back and forth.
+    text = " ".join(_DUMP.split(str(error)[:_MAX_READ_CHARACTERS], maxsplit=1)[0].split())
     text = _SOURCE_PLACE.sub("", text)
     return text if len(text) <= _MAX_MESSAGE_CHARACTERS else text[: _MAX_MESSAGE_CHARACTERS - 1] + "…"

@@ -31,7 +31,7 @@ _MAX_INLINED_DEPTH = 50
 TERMINAL = "t-"
 """Beginning of the names of terminals."""
 
-_GROUPS = re.compile(r"\\.|(\(\?:)|(\))|\[(?:\\.|[^\\\]])*\]", re.DOTALL)
+_GROUPS = re.compile(r"\\.|(\(\?:)|(\))|\[(?:\\.|[^\\\]])*(?:\]|\\?\Z)", re.DOTALL)
 
 
 def lark(rules: dict[str, Node], root: str = "start", *, terminals: bool = False, escaped: bool = False) -> str:

@@ -7,7 +7,8 @@ const LEVELS = [0.9, 0.6, 0.3, 0.1, 0];
 
 const level = (probability) => LEVELS.findIndex((bound) => probability >= bound);
 const percent = (probability) => `${(probability * 100).toFixed(probability < 0.1 ? 1 : 0)}%`;
-const visible = (text) => text.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/^ +| +$/g, (spaces) => "·".repeat(spaces.length)) || "∅";
+const dotted = (spaces) => "·".repeat(spaces.length);
+const visible = (text) => text.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/^ +/, dotted).replace(/(?<! ) +$/, dotted) || "∅";
 
 /** Tokens as pieces of text: those that share a character are one piece. */
 export function pieces(tokens) {

@@ -1,7 +1,7 @@
 // Reader of Prometheus's text format, and what is computed from it.
 
 const LINE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?$/;
-const LABEL = /([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"/g;
+const LABEL = /(?<!\w)([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"/g;
 const ESCAPED = { "\\n": "\n", '\\"': '"', "\\\\": "\\" };
 
 /** Samples of a page of metrics, by name. */

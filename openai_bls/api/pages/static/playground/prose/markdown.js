@@ -4,16 +4,19 @@ import { Marked } from "../../vendor/marked/marked.esm.js";
 import "../../vendor/dompurify/purify.min.js";
 import { copyText, element } from "../ui/dom.js";
 import { colourCode, languageOf } from "./code_colours.js";
+import { Formulas } from "./formulas.js";
 import { drawMath, mathExtensions } from "./math.js";
 import { whenNear } from "./near.js";
 
 /** True while the text that is read may go on. */
 let grows = false;
 
+const formulas = new Formulas();
+
 const parser = new Marked({
   gfm: true,
   breaks: true,
-  extensions: mathExtensions(escaped, () => grows),
+  extensions: mathExtensions(escaped, formulas, () => grows),
   renderer: {
     // HTML in an answer is text, as the model wrote it.
     html: ({ text }) => escaped(text),
@@ -47,6 +50,7 @@ export function blocksOf(text, { mayGrow = false, links = {} } = {}) {
   const lexer = new parser.Lexer(parser.defaults);
   Object.assign(lexer.tokens.links, links);
   grows = mayGrow;
+  formulas.begin(text.length);
   try {
     const blocks = lexer.lex(text);
     return Object.assign(blocks.flatMap(inParts), { links: blocks.links });

@@ -1,6 +1,7 @@
-// LaTeX of an answer: where it begins and ends in markdown, and how KaTeX draws it. KaTeX is loaded with the first formula.
+// LaTeX of an answer: its place in markdown, and how KaTeX draws it. KaTeX is loaded with the first formula.
 
 import { element } from "../ui/dom.js";
+import { inlineStart } from "./formulas.js";
 
 const VENDOR = new URL("../../vendor/katex/", import.meta.url);
 
@@ -16,44 +17,34 @@ const OPTIONS = {
 /** The longest formula that is drawn. */
 const LONGEST = 5000;
 
-const BLOCK = /^ {0,3}(?:\$\$((?:[^\n$]|\n(?![ \t]*\n)|\$(?!\$)|\\\$)+?)\$\$|\\\[((?:[^\n]|\n(?![ \t]*\n))+?)\\\])[ \t]*(?:\n|$)/;
-const BLOCK_BEGUN = /^ {0,3}(?:\$\$|\\\[)(?:[^\n]|\n(?![ \t]*\n))*$/;
-const INLINE = [
-  { pattern: /^\$\$((?:\\.|[^$\\\n])+?)\$\$/, display: true },
-  { pattern: /^\\\[((?:[^\n]|\n(?![ \t]*\n))+?)\\\]/, display: true },
-  { pattern: /^\\\(((?:[^\n]|\n(?![ \t]*\n))+?)\\\)/, display: false },
-  // As pandoc has it, so that $5 and $10 stay amounts of money.
-  { pattern: /^\$(?!\s)((?:\\.|[^$\\\n])+?)(?<!\s)\$(?!\d)/, display: false },
-];
+/** What defines macros, each of which may stand for more than all that is written: a formula of 5,000 characters with
+ * one takes minutes. It stays as it was written. */
+const DEFINITION = /\\(?:[gex]?def|let|futurelet|newcommand|renewcommand|providecommand)(?![A-Za-z@])/;
 
 /** Extensions of marked: formulas become `.math` elements with their source, which `draw` takes up.
  * @param escaped text as HTML
+ * @param formulas finds the formulas of the text that is read
  * @param grows whether more text may follow, so that a formula that has begun is one, as a function */
-export function mathExtensions(escaped, grows) {
+export function mathExtensions(escaped, formulas, grows) {
   const renderer = ({ text, display }) => (display ? `<pre class="math">${escaped(text)}</pre>` : `<code class="math">${escaped(text)}</code>`);
   return [
     {
       name: "blockMath",
       level: "block",
-      start: (text) => text.match(/\n {0,3}(?:\$\$|\\\[)/)?.index,
+      start: (text) => formulas.blockStart(text),
       tokenizer(text) {
-        const found = BLOCK.exec(text);
-        if (found) return { type: "blockMath", raw: found[0], text: (found[1] ?? found[2]).trim(), display: true };
-        const begun = grows() ? BLOCK_BEGUN.exec(text) : null;
-        return begun ? { type: "blockMath", raw: begun[0], text: begun[0], display: true } : undefined;
+        const found = formulas.block(text, grows());
+        return found ? { type: "blockMath", ...found, display: true } : undefined;
       },
       renderer,
     },
     {
       name: "inlineMath",
       level: "inline",
-      start: (text) => text.match(/\$|\\[([]/)?.index,
+      start: inlineStart,
       tokenizer(text) {
-        for (const { pattern, display } of INLINE) {
-          const found = pattern.exec(text);
-          if (found) return { type: "inlineMath", raw: found[0], text: found[1].trim(), display };
-        }
-        return undefined;
+        const found = formulas.inline(text);
+        return found ? { type: "inlineMath", ...found } : undefined;
       },
       // A paragraph holds no blocks.
       renderer: ({ text, display }) => `<code class="math${display ? " display" : ""}">${escaped(text)}</code>`,
@@ -105,6 +96,10 @@ function elementsOf(katex, text, display) {
 export async function drawMath(source) {
   const text = source.textContent;
   if (text.length > LONGEST) return;
+  if (DEFINITION.test(text)) {
+    source.title = "Formulas that define macros are not drawn.";
+    return;
+  }
   const display = source.localName === "pre" || source.classList.contains("display");
   try {
     const katex = await loaded();
