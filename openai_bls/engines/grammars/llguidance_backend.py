@@ -233,8 +233,14 @@ class LlguidanceConstraint:
         """Advance by a sampled token."""
         if not 0 <= token_id < self._text.size * 32 or not self._text[token_id // 32] >> token_id % 32 & 1:
             return False
-        self._next = None
-        return bool(self.matcher.consume_token(token_id))
+        allowed, self._next = self._next, None
+        if self.matcher.consume_token(token_id):
+            return True
+        if allowed is not None and allowed[token_id // 32] >> token_id % 32 & 1:
+            # It would have fitted: the matcher has met a limit on its way there.
+            self._error = self._beyond_limits()
+            raise self._error
+        return False
 
     def look_ahead(self, token_ids: Sequence[int]) -> list[Bitmask]:
         """Bitmasks after each of `token_ids`, as far as they are allowed and something may follow them."""
@@ -275,7 +281,7 @@ class LlguidanceConstraint:
         """Note the next bitmask as llguidance has computed it; keeps `row`."""
         matcher = self.matcher
         if matcher.is_error():
-            self._error = GrammarError(f"the grammar is beyond llguidance's limits: {message(matcher.get_error())}")
+            self._error = self._beyond_limits()
             return
         # llguidance's vocabulary is larger by its end token, which may take one word more.
         allowed = row[: self._text.size]
@@ -286,6 +292,9 @@ class LlguidanceConstraint:
         self._next = allowed
         self._may_end = bool(matcher.is_accepting())
         self._only_end = not allowed.any()
+
+    def _beyond_limits(self) -> GrammarError:
+        return GrammarError(f"the grammar is beyond llguidance's limits: {message(self.matcher.get_error())}")
 
     def _computed(self) -> Bitmask:
         if self.needs_bitmask:

@@ -2,14 +2,17 @@
 
 llguidance knows no limit to its recursion: from some 1,600 schemas or 3,000 rules within one another its stack (8 MiB)
 runs over, which ends the process. And it works out whether any string matches all patterns that are joined, in time and
-memory that multiply with each: four take no time, sixteen seconds, forty all the memory that there is.
+memory that multiply with each: four take no time, sixteen seconds, forty all the memory that there is. Of a
+`multipleOf` it makes an automaton with a state for each remainder: 999983 takes fifteen seconds and 400 MB.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from decimal import Decimal
 from itertools import islice
 from typing import Any
 
@@ -20,6 +23,8 @@ _MAX_JOINED = 8
 # Steps taken to count them; subschemas are visited once for each `allOf` that joins them.
 _MAX_STEPS = 200_000
 _MAX_LARK_LEVELS = 1_500
+# Remainders of all 'multipleOf' together, in units of their last digit: up to a second.
+_MAX_REMAINDERS = 1 << 16
 _LARK_LEVEL = re.compile(r"^[^\n:]*:|[(\[{]", re.MULTILINE)
 _LARK_JSON = re.compile(r"%json\s*")
 
@@ -131,6 +136,70 @@ def check_joined(schema: Any) -> None:
                 )
 
 
+def check_multiples(schema: Any) -> None:
+    """Refuse a schema, with local references, whose `multipleOf` are too large for an automaton, alone or joined.
+
+    Raises:
+        FormatError: they are.
+    """
+    walk = _Walk(schema)
+    held = [node for node in walk.below(schema) if _multiple(node) is not None]
+    if sum(map(_remainders, held)) > _MAX_REMAINDERS:
+        raise FormatError(_TOO_MANY_REMAINDERS)
+    for node in walk.below(schema) if len(held) > 1 else ():
+        if _joins(node):
+            parts = (_multiple(part) for part in walk.below(node, follow=True))
+            if _joined_remainders({part for part in parts if part is not None}) > _MAX_REMAINDERS:
+                raise FormatError(f"{_TOO_MANY_REMAINDERS} where 'allOf', 'anyOf', 'oneOf' or '$ref' join them")
+
+
+_TOO_MANY_REMAINDERS = (
+    f"'multipleOf' takes too much: {_MAX_REMAINDERS} at most for all together, each in units of its last digit"
+)
+_APPLICATORS = ("$ref", "allOf", "anyOf", "oneOf")
+
+
+def _multiple(node: dict[str, Any]) -> Decimal | None:
+    """A schema's `multipleOf`; None without one that has a meaning."""
+    value = node.get("multipleOf")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        return None
+    return Decimal(repr(value))
+
+
+def _remainders(node: dict[str, Any]) -> int:
+    multiple = _multiple(node)
+    assert multiple is not None
+    # Powers of ten are told by the last digits; of larger ones llguidance takes no multiple, as 32 bits run over.
+    if node.get("type") == "integer" and multiple <= 10**8 and multiple.normalize().as_tuple().digits == (1,):
+        return 1
+    return _joined_remainders({multiple})
+
+
+def _joined_remainders(multiples: set[Decimal]) -> int:
+    """The least number that is a multiple of all, in units of their last digit."""
+    digits = max((max(0, -_exponent(multiple)) for multiple in multiples), default=0)
+    found = 1
+    for multiple in multiples:
+        found = math.lcm(found, int(multiple.scaleb(digits)))
+        if found > _MAX_REMAINDERS:
+            break
+    return found
+
+
+def _exponent(multiple: Decimal) -> int:
+    exponent = multiple.normalize().as_tuple().exponent
+    assert isinstance(exponent, int)
+    return exponent
+
+
+def _joins(node: dict[str, Any]) -> bool:
+    """True if an instance must match several of the schemas in a node."""
+    applied = [key for key in _APPLICATORS if key in node]
+    several = isinstance(node.get("allOf"), list) and len(node["allOf"]) > 1
+    return several or (bool(applied) and len(node.keys() - {"$defs", "definitions"}) > 1)
+
+
 class _Walk:
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -199,6 +268,7 @@ def check_lark(source: str) -> None:
         except (ValueError, RecursionError):
             raise FormatError("bad Lark grammar: '%json' without a JSON schema behind it") from None
         check_joined(schema)
+        check_multiples(schema)
         references: set[str] = set()
         levels += _height(schema, references) * (1 + len(references))
     levels += sum(1 for _ in _LARK_LEVEL.finditer(source, place))

@@ -75,6 +75,7 @@ def checked(schema: Any, *, strict: bool = False) -> Schema:
     check_depth(found)
     check_ends(found)
     bounds.check_joined(found)
+    bounds.check_multiples(found)
     settle_alternatives(found)
     return found
 

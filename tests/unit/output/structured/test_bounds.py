@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import time
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.output.structured import bounds, gbnf, grammar, patterns, requested
@@ -192,6 +196,68 @@ def test_counts_beyond_floats(key: str) -> None:
     kind = {"L": "string", "I": "array", "P": "object"}[key[3]]
     with pytest.raises(InvalidRequestError):
         made(json_schema({"type": kind, key: 10**400}))
+
+
+def multiples(digits: int) -> st.SearchStrategy[float]:
+    """Numbers of so many digits, not all of them zeros behind the first, with a point anywhere."""
+    whole = st.integers(10 ** (digits - 1), 10**digits - 1).filter(lambda number: number % 10 != 0)
+    return st.builds(lambda number, places: number / 10**places if places else number, whole, st.integers(0, 6))
+
+
+@given(multiples(6), st.sampled_from(["integer", "number"]))
+def test_multiples_with_many_remainders_are_refused(multiple: float, kind: str) -> None:
+    schema = {"type": kind, "multipleOf": multiple}
+    for wanted in (
+        json_schema({"type": "array", "items": {"anyOf": [schema, {"type": "null"}]}}),
+        ebnf("start: X\nX: %json " + json.dumps(schema)),
+    ):
+        with pytest.raises(InvalidRequestError, match="'multipleOf' takes too much") as info:
+            made(wanted)
+        assert info.value.param == "response_format"
+
+
+@settings(max_examples=10, deadline=None)
+@given(multiples(4), st.integers(0, 2**53), st.booleans())
+def test_smaller_multiples_take_little_whatever_their_bounds(multiple: float, least: int, bounded: bool) -> None:
+    schema = {"type": "integer", "multipleOf": multiple, **({"minimum": least} if bounded else {})}
+    begun = time.thread_time()
+    with contextlib.suppress(InvalidRequestError):  # no multiple up to 2^53
+        made(json_schema(schema))
+    assert time.thread_time() - begun < 5
+
+
+@given(st.lists(st.integers(2, 400), min_size=2, max_size=8, unique=True))
+def test_joined_multiples_count_as_their_least_common_one(multiples: list[int]) -> None:
+    parts = [{"type": "integer", "multipleOf": multiple} for multiple in multiples]
+    forms: list[dict[str, Any]] = [
+        {"allOf": parts},
+        {
+            "$defs": {str(at): part for at, part in enumerate(parts)},
+            "allOf": [{"$ref": f"#/$defs/{at}"} for at in range(len(parts))],
+        },
+        {**parts[0], "anyOf": [{"allOf": parts[1:]}]},
+        {"allOf": [{"type": "object", "properties": {"p": part}} for part in parts]},
+    ]
+    for form in forms:
+        if math.lcm(*multiples) > 1 << 16:
+            with pytest.raises(FormatError, match="join them"):
+                bounds.check_multiples(form)
+        else:
+            bounds.check_multiples(form)
+    bounds.check_multiples({"anyOf": parts})
+
+
+def test_multiples_that_people_use() -> None:
+    for multiple in (1, 5, 60, 100, 1_000, 1024, 3600, 1_000_000, 10**8):
+        assert accepts(made(json_schema({"type": "integer", "multipleOf": multiple})), str(3 * multiple))
+    with pytest.raises(InvalidRequestError, match="'multipleOf' takes too much"):
+        made(json_schema({"type": "integer", "multipleOf": 10**9}))
+    for part in (0.01, 0.5, 0.25, 0.001):
+        assert accepts(made(json_schema({"type": "number", "multipleOf": part})), "7")
+    assert made(json_schema({"type": "object", "properties": {"multipleOf": {"type": "integer"}}}))
+    many = {f"p{at}": {"type": "integer", "multipleOf": 4093} for at in range(50)}
+    with pytest.raises(InvalidRequestError, match="'multipleOf' takes too much"):
+        made(json_schema({"type": "object", "properties": many}))
 
 
 def patterned(at: int) -> dict[str, Any]:
