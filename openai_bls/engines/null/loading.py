@@ -13,8 +13,6 @@ from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.manifest import EngineLoadError, Manifest, Milliseconds, NotNegative, NullSettings, checkpoint_dir
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.capabilities import MAX_LOGPROBS
-from openai_bls.engines.grammars import llguidance_backend
-from openai_bls.engines.null import script
 from openai_bls.engines.null.engine import SUPPORTED, NullEngine
 
 _PREFIX = "null_"
@@ -117,6 +115,10 @@ def _scripted(
     version_dir: Path, info: EngineInfo, null: NullSettings, on_step: StepListener, options: NullOptions
 ) -> Engine:
     """The engine that plays a script, which it holds to grammars."""
+    # Not at the top: they import numpy, which no other use of this engine needs.
+    from openai_bls.engines.grammars import llguidance_backend
+    from openai_bls.engines.null import script
+
     if null.token_ids or null.echo or info.lora_names:
         raise EngineLoadError(
             "null_script says what is answered: null_token_ids, null_echo and null_lora_names do not go with it"
