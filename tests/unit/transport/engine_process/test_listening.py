@@ -39,7 +39,9 @@ class World:
     def connect(self, preface: bytes) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.connect(str(self.path))
-        connection.sendall(preface)
+        # Who is turned away may be so before it has sent anything.
+        with contextlib.suppress(BrokenPipeError):
+            connection.sendall(preface)
         return connection
 
 
