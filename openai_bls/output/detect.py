@@ -61,6 +61,8 @@ _COMMENT = re.compile(r"\{#.*?(?:#\}|\Z)", re.DOTALL)
 _BLOCK = re.compile(r"\{[{%](.*?)(?:[%}]\}|\Z)", re.DOTALL)
 _STRING = re.compile(r"'(?:\\.|[^'\\])*'?|\"(?:\\.|[^\"\\])*\"?", re.DOTALL)
 _TOOLS = re.compile(r"(?<![\w.])tools\b")
+SWITCHES = ("enable_thinking", "thinking")
+"""Names that chat templates have for whether to think."""
 # "thinking" is also what templates call a thought; as a switch it is asked for.
 _THINKING = re.compile(
     r"(?<![\w.])(reasoning_effort|enable_thinking|thinking_budget|(?:(?<=if )|(?<=not )|(?<=and )|(?<=or ))thinking"

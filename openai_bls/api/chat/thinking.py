@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from openai_bls.api.chat import schema
-
-SWITCHES = ("enable_thinking", "thinking")
-"""Names that chat templates have for whether to think."""
+from openai_bls.output.detect import SWITCHES
 
 
 class ThinkingHints(NamedTuple):

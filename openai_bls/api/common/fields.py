@@ -71,9 +71,7 @@ class IgnoredFields:
 
     def add_given(self, struct: msgspec.Struct) -> None:
         """Note the fields without effect that a body has."""
-        for name in without_effect(type(struct)):
-            if not is_empty(getattr(struct, name)):
-                self.add(name)
+        self._add_given(type(struct), functools.partial(getattr, struct))
 
     def body(self, body: dict[str, Any], kind: Any) -> dict[str, Any]:
         """A decoded body without the unknown fields that are taken; what is without effect is noted.
@@ -82,11 +80,14 @@ class IgnoredFields:
             body: decoded body; it is not altered.
             kind: struct that it is to become.
         """
-        for name in without_effect(kind):
-            if not is_empty(body.get(name)):
-                self.add(name)
+        self._add_given(kind, body.get)
         found: dict[str, Any] = known_fields(body, kind, self) if self.takes_unknown else body
         return found
+
+    def _add_given(self, kind: Any, value_of: Callable[[str], Any]) -> None:
+        for name in without_effect(kind):
+            if not is_empty(value_of(name)):
+                self.add(name)
 
     @property
     def names(self) -> tuple[str, ...]:

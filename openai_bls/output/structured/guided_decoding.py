@@ -25,6 +25,7 @@ from openai_bls.output.structured import bounds, gbnf, gbnf_lark, lark, lark_rul
 from openai_bls.output.structured.errors import FormatError, dumped, shown
 from openai_bls.output.structured.formats import Format
 from openai_bls.output.structured.gbnf import CharSet, Literal, Node, Repeat, Rule, Sequence
+from openai_bls.output.structured.pruning import may_be_empty
 
 _CLIENTS_EXPRESSIONS_SINCE = (1, 0)
 _EXCLUDES_SINCE = (1, 2, 1)
@@ -340,19 +341,6 @@ def _char(point: int) -> str:
     return text if text.isascii() and text.isalnum() else f"\\U{point:08x}"
 
 
-def _may_be_empty(node: Node, empty: set[str]) -> bool:
-    match node:
-        case Literal(text):
-            return not text
-        case Rule(name):
-            return name in empty
-        case Sequence(parts, choice):
-            return (any if choice else all)(_may_be_empty(part, empty) for part in parts)
-        case Repeat(part, least):
-            return not least or _may_be_empty(part, empty)
-    return False
-
-
 def _first(node: Node, empty: set[str]) -> list[str]:
     """The rules that may be tried before any character is read."""
     match node:
@@ -362,7 +350,7 @@ def _first(node: Node, empty: set[str]) -> list[str]:
             found = []
             for part in parts:
                 found += _first(part, empty)
-                if not choice and not _may_be_empty(part, empty):
+                if not choice and not may_be_empty(part, empty):
                     break
             return found
         case Repeat(part):
@@ -376,7 +364,7 @@ def _skipped(node: Node, empty: set[str]) -> int:
         case Sequence(parts):
             return sum(_skipped(part, empty) for part in parts)
         case Repeat(part, least, most):
-            if most != 1 and _may_be_empty(part, empty):
+            if most != 1 and may_be_empty(part, empty):
                 raise FormatError("a repeated part that may be empty is not supported by this server's engine")
             return _skipped(part, empty) * max(least, most or 1) + (not least)
     return 0

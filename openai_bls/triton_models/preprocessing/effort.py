@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.output.detect import thinking_variables
+from openai_bls.output.detect import SWITCHES, thinking_variables
 from openai_bls.output.harmony import is_harmony
 
 LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """Efforts of all APIs, the least first."""
 _HARMONY_LEVELS = ("low", "medium", "high")
-_SWITCHES = ("enable_thinking", "thinking")
 
 
 def effort_variables(effort: str | None, templates: Sequence[str]) -> dict[str, Any]:
@@ -32,7 +31,7 @@ def effort_variables(effort: str | None, templates: Sequence[str]) -> dict[str, 
             f"'reasoning_effort' is none of {', '.join(LEVELS)}.", param="reasoning_effort", code="invalid_value"
         )
     names = {name for text in templates for name in thinking_variables(text)}
-    switches = {name: effort != "none" for name in _SWITCHES if name in names}
+    switches = {name: effort != "none" for name in SWITCHES if name in names}
     if any(map(is_harmony, templates)):
         return {"reasoning_effort": _nearest(effort, _HARMONY_LEVELS)}
     if "reasoning_effort" not in names:
