@@ -57,7 +57,8 @@ def test_an_item_comes_back_as_it_was(items: list[dict[str, Any]]) -> None:
     kept = kept_items(items)
     assert [one.item() for one in kept] == items
     for one, item in zip(kept, items, strict=True):
-        assert len(one.text) < 4096 * 5
+        # The API has images in one list; those that hang deeper are part of the text.
+        assert item["type"] == "computer_call_output" or LARGE.encode() not in bytes(one.text)
         assert one.content_size == one.size - ITEM_OVERHEAD >= len(msgspec.json.encode(item)) - 4096
         assert one.renamed("other").item() == {**item, "id": "other"}
 
