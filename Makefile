@@ -52,11 +52,11 @@ ifneq ($(wildcard /opt/tritonserver/bin/tritonserver),)
 VENV_FLAGS := --system-site-packages
 # An image with TensorRT-LLM or vLLM brings its engine, whose own transformers must not be replaced.
 IN_IMAGE := $(shell $(PYTHON) -c "import importlib.util as u; print(*[name for name in ('tensorrt_llm', 'vllm') if u.find_spec(name)])")
-EXTRAS ?= $(if $(IN_IMAGE),terminal$(comma)tracing,engine$(comma)terminal$(comma)tracing)
+EXTRAS ?= $(if $(IN_IMAGE),progress$(comma)smoke$(comma)tracing,engine$(comma)progress$(comma)smoke$(comma)tracing)
 else
 VENV_FLAGS :=
 IN_IMAGE :=
-EXTRAS ?= engine,llama-cpp,server,terminal,tracing
+EXTRAS ?= engine,llama-cpp,progress,server,tracing
 endif
 TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,docs,dev,bench
 
@@ -154,7 +154,7 @@ $(ENGINE_STAMP): build/engine.py $(wildcard $(MODEL)/*) $(wildcard $(filter %.gg
 
 # The versions in requirements/, by their hashes; beside NVIDIA's own packages or with other extras whatever fits. torch,
 # which is in none of them (build/lock.py says why), comes with our own package, whose installation sees to it that all fits.
-LOCKED := $(if $(filter-out engine$(comma)llama-cpp$(comma)server$(comma)terminal$(comma)tracing,$(EXTRAS)),,$(if $(strip $(EXTRAS)),yes))
+LOCKED := $(if $(filter-out engine$(comma)llama-cpp$(comma)progress$(comma)server$(comma)tracing,$(EXTRAS)),,$(if $(strip $(EXTRAS)),yes))
 # pip compiles nothing to bytecode: a small part of what is installed is imported, and Python compiles that by itself.
 PIP_INSTALL := $(BIN)/python -m pip install --no-compile
 # $(call step,what it does) COMMAND: its output is in a file, see build/step.py.

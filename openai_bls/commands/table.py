@@ -45,8 +45,6 @@ COMMANDS = (
     Command("engine", "serve an engine in a process of its own, without Triton", "openai_bls.commands.engine"),
     Command("verify", "ask a built engine one question, without a server", "openai_bls.commands.verify"),
     Command("smoke", "check every endpoint of a server", "openai_bls.commands.smoke"),
-    Command("chat", "chat with a running server in the terminal", "openai_bls.commands.chat"),
-    Command("bench", "put a running server under load, with aiperf", "openai_bls.commands.bench", passes_on=True),
     Command("doctor", "check the machine, the environment and the model repository", "openai_bls.commands.doctor"),
     Command("render", "rewrite every config.pbtxt, with new settings or the same", "openai_bls.commands.render"),
     Command("reload", "unload models of a running server and load them again", "openai_bls.commands.reload"),

@@ -75,7 +75,7 @@ def replay(tmp_path_factory: pytest.TempPathFactory, index: Index) -> Replay:
     stand_in(folder / "python", only="pip")
     image = made.run("wheel", empty_image(folder / "root", folder / "python"))
     (wheel,) = image.at("/wheels").iterdir()
-    wheels.fill(index.folder, wheels.requirements(wheel, ("terminal", "tracing", "kv-events", "processors")))
+    wheels.fill(index.folder, wheels.requirements(wheel, ("progress", "smoke", "tracing", "kv-events", "processors")))
     for name, path in locks.items():
         path.write_text(wheels.relocked((ROOT / name).read_text(encoding="utf-8"), index.folder), encoding="utf-8")
     return made

@@ -1,4 +1,4 @@
-"""Connection to a server: URL, key and model as options, and what goes wrong with it as one sentence."""
+"""Options that name a running server: its URL, key, model and certificates."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import math
 import os
 import ssl
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ArgumentGroup
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from openai_bls.launcher.errors import LaunchError
 
 DEFAULT_URL = "http://127.0.0.1:9000/v1"
 _KEY_VARIABLES = ("OPENAI_BLS_API_KEY", "OPENAI_API_KEY")
-_MOST_NAMES = 10
-"""Models that are named in an error."""
 
 
 class Connection(NamedTuple):
@@ -35,26 +32,6 @@ class Connection(NamedTuple):
     def headers(self) -> dict[str, str]:
         """Headers of each request."""
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-
-
-def add_arguments(parser: ArgumentParser, *, timeout: float = 120.0, waits_for: str = "each piece") -> None:
-    """Add --url, --model, --api-key-file and --timeout.
-
-    Args:
-        parser: parser of the command.
-        timeout: default of --timeout, seconds.
-        waits_for: event that --timeout limits, for its help.
-    """
-    add_url(parser, default=DEFAULT_URL)
-    add_model(parser)
-    add_key(parser)
-    parser.add_argument(
-        "--timeout",
-        type=above_zero,
-        default=timeout,
-        metavar="SECONDS",
-        help=f"to wait for {waits_for} (default: %(default)s)",
-    )
 
 
 def add_url(parser: ArgumentParser | _ArgumentGroup, *, default: str | None) -> None:
@@ -164,91 +141,3 @@ def tls(options: Namespace) -> ssl.SSLContext | None:
         named = ", ".join(str(file) for file in (authorities, certificate, key) if file is not None)
         raise LaunchError(f"no certificate, or no key of it, in PEM form: {named}: {error}") from None
     return context
-
-
-def served_models(server: Connection) -> list[str]:
-    """Names in /v1/models.
-
-    Raises:
-        LaunchError: the server does not answer, or refuses.
-    """
-    return list(_cards(server))
-
-
-def takes_images(server: Connection, model: str) -> bool:
-    """False if the server says that prompts of `model` are text only; not all servers say it.
-
-    Raises:
-        LaunchError: the server does not answer, or refuses.
-    """
-    modalities = _cards(server).get(model, {}).get("input_modalities")
-    return not isinstance(modalities, list) or "image" in modalities
-
-
-def _cards(server: Connection) -> dict[str, dict[str, Any]]:
-    """Model objects of /v1/models by name."""
-    import httpx
-
-    try:
-        answer = httpx.get(
-            f"{server.url}/models", headers=server.headers, timeout=min(server.timeout, 30.0), verify=server.tls
-        )
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise LaunchError(unreachable(server.url, error)) from None
-    if answer.status_code != 200:
-        raise LaunchError(refusal(server, answer.status_code, _json(answer)))
-    try:
-        cards = {str(model["id"]): dict(model) for model in _json(answer)["data"]}
-    except (KeyError, TypeError, ValueError):
-        raise LaunchError(f"{server.url} does not speak OpenAI's API: its /models is no list of models") from None
-    if not cards:
-        raise LaunchError(f"{server.url} serves no model")
-    return cards
-
-
-def choose_model(server: Connection, wanted: str | None) -> str:
-    """`wanted`, if the server has it, else its first model.
-
-    Raises:
-        LaunchError: it has not, or does not answer.
-    """
-    names = served_models(server)
-    if wanted is None or wanted in names:
-        return wanted or names[0]
-    shown = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
-    raise LaunchError(f"{server.url} has no model {wanted!r}; it serves {shown}")
-
-
-def unreachable(url: str, error: Exception) -> str:
-    """Sentence for a server that does not answer."""
-    import httpx
-
-    if isinstance(error, httpx.TimeoutException):
-        return f"the server at {url} has not answered in time"
-    if isinstance(error, httpx.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return f"the certificate of {url} is not trusted here ({error}): --ca-file FILE names the CA of your own"
-    if isinstance(error, httpx.ConnectError) and "[SSL" not in str(error):
-        return f"no server answers at {url}: start one with `openai-bls serve`, or give its --url"
-    said = str(error) or type(error).__name__
-    return f"the connection to {url} broke: {said}"
-
-
-def refusal(server: Connection, status: int, body: Any) -> str:
-    """Sentence for an answer that is an error."""
-    error = body.get("error", body) if isinstance(body, Mapping) else {}
-    code = error.get("code") if isinstance(error, Mapping) else None
-    if status == 401 and code != "client_certificate_required":
-        given = "refuses the key" if server.api_key else "wants a key"
-        return (
-            f"the server at {server.url} {given}: put the right one into {_KEY_VARIABLES[0]}, or into a file for"
-            " --api-key-file"
-        )
-    said = error.get("message") if isinstance(error, Mapping) else error
-    return f"the server answers {status}" + (f": {said}" if said else f" at {server.url}")
-
-
-def _json(answer: Any) -> Any:
-    try:
-        return answer.json()
-    except ValueError:
-        return None
