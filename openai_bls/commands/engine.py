@@ -28,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the command's options."""
     parser.description = (
         "Load an engine with this interpreter and serve it on a socket, without Triton: the model tensorrt_llm of a"
-        " server connects to it by its setting engine_address (OPENAI_BLS_ENGINE_ADDRESS), unix:PATH or tls://HOST:PORT."
+        " server connects to it by its setting engine_address (OPENAI_BLS_ENGINE_ADDRESS), unix:PATH."
     )
     worker_options.add_arguments(parser)
 
@@ -61,7 +61,7 @@ def run(options: Namespace) -> int:
 def _status(options: Namespace) -> int:
     address = worker_options.listen_address(options)
     try:
-        found = status.ask(address, worker_options.process_key(options) if address.kind == "tls" else "")
+        found = status.ask(address)
     except HandshakeError as error:
         # Docker knows no other statuses than 0 and 1.
         print(error)

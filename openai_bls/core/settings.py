@@ -291,15 +291,8 @@ class TensorRtLlmSettings(OfficialSettings, frozen=True, forbid_unknown_fields=T
     `engine_python` in engine.json, and without one there runs the engine in the model's process, llama.cpp in one of
     the same interpreter."""
     engine_address: str = ""
-    """Address of an engine's process that somebody else starts, by `openai-bls engine`: `unix:/path`, or
-    `tls://host:port` with `engine_key`. Empty is none."""
-    engine_key: str = ""
-    """Key of the engine's process at `engine_address`, for TLS. Set by OPENAI_BLS_ENGINE_KEY only, or by
-    `engine_key_file`."""
-    engine_key_file: str = ""
-    """File that holds the key of the engine's process."""
-    engine_ca_file: str = ""
-    """File with the CAs of the certificate of the engine's process, PEM; empty takes the system's."""
+    """Address of an engine's process that somebody else starts, by `openai-bls engine`: `unix:/path`. Empty is
+    none."""
     engine_connect_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
     """Seconds that the load of the model waits for the engine's process."""
     engine_silence_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 20.0
@@ -310,7 +303,7 @@ class TensorRtLlmSettings(OfficialSettings, frozen=True, forbid_unknown_fields=T
     model is loaded again."""
 
 
-_ENVIRONMENT_ONLY = frozenset({"api_key", "engine_key"})
+_ENVIRONMENT_ONLY = frozenset({"api_key"})
 
 _ENGINE_SETTINGS = frozenset(OpenAiBlsSettings.__struct_fields__ + TensorRtLlmSettings.__struct_fields__)
 

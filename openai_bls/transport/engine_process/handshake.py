@@ -1,17 +1,14 @@
 """Handshake with an engine's process: a preface of fixed size one way, the state of the engine the other way.
 
-The preface is 67 bytes: a mark, the role of the connection, the release of the frames and a digest of the key. The
-engine's process looks at no other byte before these are right. It answers with a frame that holds a `Status` as JSON,
-which any release can read, and again each few seconds until the engine is ready or has failed. Then frames follow.
+The preface is 35 bytes: a mark, the role of the connection and the release of the frames. The engine's process looks
+at no other byte before these are right. It answers with a frame that holds a `Status` as JSON, which any release can
+read, and again each few seconds until the engine is ready or has failed. Then frames follow.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import select
 import socket
-import ssl
 import struct
 import time
 from collections.abc import Callable
@@ -23,7 +20,7 @@ from openai_bls import __version__
 from openai_bls.transport.ipc.frames import FRAMES_RELEASE, LENGTH, pack
 
 _MARK = b"openai_bls engine\n"
-_PREFACE = struct.Struct(f"<{len(_MARK)}sc16s32s")
+_PREFACE = struct.Struct(f"<{len(_MARK)}sc16s")
 # A status is a sentence or two.
 _MAX_STATUS_BYTES = 1 << 16
 _FRAME_TIMEOUT_S = 30.0  # from the first byte of a status to its last
@@ -67,43 +64,34 @@ class Preface(NamedTuple):
     role: Role
     frames: str
     """Release of the peer's frames."""
-    key_matches: bool
 
 
-def preface(role: Role, key: str = "") -> bytes:
-    """The preface of a connection.
-
-    Args:
-        role: purpose of the connection.
-        key: shared key; empty over a Unix socket.
-    """
-    return _PREFACE.pack(_MARK, _ROLES[role], FRAMES_RELEASE.encode(), _digest(key))
+def preface(role: Role) -> bytes:
+    """The preface of a connection with the purpose `role`."""
+    return _PREFACE.pack(_MARK, _ROLES[role], FRAMES_RELEASE.encode())
 
 
-def read_preface(connection: socket.socket, timeout_s: float, key: str = "") -> Preface:
+def read_preface(connection: socket.socket, timeout_s: float) -> Preface:
     """The preface that a peer sends.
 
     Args:
         connection: connection to the peer; it has no timeout afterwards.
         timeout_s: seconds until the whole preface must be there.
-        key: key that the peer must have; compared in constant time.
 
     Raises:
         HandshakeError: the peer sends something else.
         OSError: the connection broke, or the peer was too slow.
     """
-    mark, role, frames, digest = _PREFACE.unpack(_read_exactly(connection, _PREFACE.size, timeout_s))
+    mark, role, frames = _PREFACE.unpack(_read_exactly(connection, _PREFACE.size, timeout_s))
     connection.settimeout(None)
     roles = {letter: name for name, letter in _ROLES.items()}
     if mark != _MARK or role not in roles:
         raise HandshakeError("the peer is no openai_bls of a release that has engines in processes of their own")
-    return Preface(roles[role], frames.decode("ascii", "replace"), hmac.compare_digest(digest, _digest(key)))
+    return Preface(roles[role], frames.decode("ascii", "replace"))
 
 
 def refusal(peer: Preface) -> str | None:
     """Why an engine's process does not take a peer, as a sentence; None if it does."""
-    if not peer.key_matches:
-        return "the key is wrong: engine_key has to be the key of the engine's process"
     if peer.frames != FRAMES_RELEASE:
         return (
             f"the engine's process is of openai_bls {__version__} (frames {FRAMES_RELEASE}) and Triton's side of a "
@@ -174,8 +162,6 @@ def read_status(connection: socket.socket, timeout_s: float = _FRAME_TIMEOUT_S) 
 
 
 def _readable(connection: socket.socket) -> bool:
-    if isinstance(connection, ssl.SSLSocket) and connection.pending():
-        return True
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     return bool(poll.poll(_IDLE_MS))
@@ -191,7 +177,3 @@ def _read_exactly(connection: socket.socket, size: int, timeout_s: float) -> byt
             raise HungUpError("the engine's process has hung up before its engine was ready")
         data += part
     return bytes(data)
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode(errors="surrogateescape")).digest()

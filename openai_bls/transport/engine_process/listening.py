@@ -8,7 +8,6 @@ import itertools
 import logging
 import os
 import socket
-import ssl
 import stat
 import threading
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from openai_bls.core.log_limit import LimitedWarnings
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.transport.engine_process import handshake, tls_relay
+from openai_bls.transport.engine_process import handshake
 from openai_bls.transport.engine_process.address import EngineAddress
 from openai_bls.transport.engine_process.handshake import HandshakeError, Role, Status
 from openai_bls.transport.ipc import peers
@@ -26,7 +25,7 @@ from openai_bls.transport.ipc.peers import ForeignPeerError
 logger = logging.getLogger(__name__)
 
 _GREETING_S = 10.0
-"""Seconds that a peer has for TLS, and again for its preface."""
+"""Seconds that a peer has for its preface."""
 _MOST_GREETINGS = 64
 """Connections that have not sent their preface; with one more the oldest is closed: a peer sends its own at once."""
 
@@ -68,8 +67,6 @@ class EngineListener(Acceptor):
         state: state of the engine.
         serve: takes a connection of a peer that was let in, once the engine is ready; runs on the connection's thread.
         mode: permissions of the socket's file.
-        tls: context for an address of the kind tls.
-        key: key that peers over TLS must have.
 
     Raises:
         EngineLoadError: it cannot listen there.
@@ -82,19 +79,14 @@ class EngineListener(Acceptor):
         serve: Serve,
         *,
         mode: int = 0o600,
-        tls: ssl.SSLContext | None = None,
-        key: str = "",
     ) -> None:
         self._address = address
         self._state = state
         self._serve = serve
-        self._tls = tls
-        self._key = key
-        listening = _tcp_socket(address) if address.kind == "tls" else unix_socket(address, mode)
-        super().__init__("engine", listening, self._accepted)
+        super().__init__("engine", unix_socket(address, mode), self._accepted)
         self._file = _identity(address)
         # A file for more users than one has permissions that say whom.
-        self._own_user_only = address.kind == "unix" and (address.path.startswith("@") or mode == _OWN_USER_MODE)
+        self._own_user_only = address.path.startswith("@") or mode == _OWN_USER_MODE
         self._lock = threading.Lock()
         self._greetings: dict[int, socket.socket] = {}
         """Connections without a preface, the oldest first, by number; a second descriptor of each, to break it off."""
@@ -121,20 +113,17 @@ class EngineListener(Acceptor):
         threading.Thread(target=self._greet, args=(number, accepted), name="engine-peer", daemon=True).start()
 
     def _greet(self, number: int, accepted: socket.socket) -> None:
-        connection: socket.socket | None = accepted
-        role: Role = "exchange"
+        role: Role | None = None
         try:
-            connection, role = self._let_in(number, accepted)
+            role = self._let_in(number, accepted)
         except (HandshakeError, ForeignPeerError, OSError) as error:
             self._turned_away.write("a peer was turned away: %s", error)
-            accepted.close()
-            connection = None
         finally:
             self._has_greeted(number)
-        if connection is not None and role == "status":
-            connection.close()
-        elif connection is not None:
-            self._serve(role, connection)
+        if role is None or role == "status":
+            accepted.close()
+        else:
+            self._serve(role, accepted)
 
     def _has_greeted(self, number: int) -> None:
         with self._lock:
@@ -142,32 +131,21 @@ class EngineListener(Acceptor):
         if handle is not None:
             handle.close()
 
-    def _let_in(self, number: int, accepted: socket.socket) -> tuple[socket.socket, Role]:
+    def _let_in(self, number: int, accepted: socket.socket) -> Role:
         """Check a peer, and wait with it for the engine."""
         if self._own_user_only:
             peers.check(accepted, root=True)
-        connection = accepted
-        if self._tls is not None:
-            tls_relay.tune(accepted)
-            accepted.settimeout(_GREETING_S)
-            connection = self._tls.wrap_socket(accepted, server_side=True)
-        try:
-            peer = handshake.read_preface(connection, _GREETING_S, self._key)
-            self._has_greeted(number)
-            refusal = handshake.refusal(peer)
-            if refusal is None and self._tls is not None and peer.role == "handover":
-                refusal = "connections cannot be handed over through TLS"
-            if refusal is not None:
-                handshake.send_status(connection, Status("refused", error=refusal))
-                raise HandshakeError(refusal)
-            if peer.role == "status":
-                handshake.send_status(connection, self._state.now)
-                return connection, peer.role
-            self._wait_with(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return (tls_relay.plain_end(connection) if isinstance(connection, ssl.SSLSocket) else connection), peer.role
+        peer = handshake.read_preface(accepted, _GREETING_S)
+        self._has_greeted(number)
+        refusal = handshake.refusal(peer)
+        if refusal is not None:
+            handshake.send_status(accepted, Status("refused", error=refusal))
+            raise HandshakeError(refusal)
+        if peer.role == "status":
+            handshake.send_status(accepted, self._state.now)
+        else:
+            self._wait_with(accepted)
+        return peer.role
 
     def _wait_with(self, connection: socket.socket) -> None:
         if not self._waiting.acquire(blocking=False):
@@ -254,18 +232,10 @@ def _remove_stale(path: Path) -> None:
 
 def _identity(address: EngineAddress) -> tuple[int, int] | None:
     """Device and inode of the socket's file; None if there is none."""
-    if address.kind != "unix" or address.path.startswith("@"):
+    if address.path.startswith("@"):
         return None
     try:
         found = Path(address.path).stat()
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _tcp_socket(address: EngineAddress) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        return socket.create_server((address.host, address.port), family=family)
-    except OSError as error:
-        raise EngineLoadError(f"cannot listen on {address}: {error.strerror or error}") from None

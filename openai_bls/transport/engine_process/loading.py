@@ -16,7 +16,7 @@ from openai_bls.core.processes.process_tree import interpreter
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.load_memory import LoadMemory, load_memory
 from openai_bls.engines.registry import ENGINES, create_engine
-from openai_bls.transport.engine_process import address, load_turns, options, tls_relay
+from openai_bls.transport.engine_process import address, load_turns
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.source import EngineSource, RemoteProcess, StartedProcess
 
@@ -75,9 +75,6 @@ def _source(version_dir: Path, overrides: Mapping[str, str], settings: TensorRtL
                 " the other names one that is there"
             )
         return _remote(settings, overrides)
-    for name in ("engine_key", "engine_key_file", "engine_ca_file"):
-        if getattr(settings, name):
-            raise EngineLoadError(f"{name} is of an engine's process at an address: it needs engine_address")
     python = settings.engine_python or _engine_python(version_dir)
     if not python:
         return None
@@ -93,15 +90,7 @@ def _remote(settings: TensorRtLlmSettings, overrides: Mapping[str, str]) -> Remo
             f"{ignored[0].partition('=')[0]} is for the engine's process, which {place} has: give it to that one's "
             "command, `openai-bls engine`"
         )
-    if place.kind == "unix":
-        for name in ("engine_key", "engine_key_file", "engine_ca_file"):
-            if getattr(settings, name):
-                raise EngineLoadError(f"{name} is for tls://host:port; {place} goes by the permissions of its file")
-        return RemoteProcess(place, settings.engine_connect_timeout_s)
-    key = options.shared_key(settings.engine_key, settings.engine_key_file)
-    return RemoteProcess(
-        place, settings.engine_connect_timeout_s, tls_relay.client_context(settings.engine_ca_file), key
-    )
+    return RemoteProcess(place, settings.engine_connect_timeout_s)
 
 
 def _engine_python(version_dir: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +12,6 @@ from openai_bls.core.settings import ENV_PREFIX, SettingsError, TensorRtLlmSetti
 from openai_bls.transport.engine_process import address
 from openai_bls.transport.engine_process.address import EngineAddress
 
-_KEY_VARIABLE = f"{ENV_PREFIX}ENGINE_KEY"
-_LEAST_KEY_LENGTH = 16
 # Settings of Triton's side, which say how it reaches this process.
 _OF_THE_OTHER_SIDE = {name for name in TensorRtLlmSettings.__struct_fields__ if name.startswith("engine_")}
 
@@ -29,7 +26,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--socket", metavar="PATH", help="listen on this Unix socket")
-    place.add_argument("--listen", metavar="HOST:PORT", help="listen on this TCP port, with TLS and a key")
     place.add_argument(
         "--headless",
         action="store_true",
@@ -42,11 +38,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--socket-mode", type=_mode, default=0o600, metavar="MODE", help="permissions of the socket, 600 or 660 (600)"
-    )
-    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate and its chain, PEM, for --listen")
-    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="the certificate's private key, PEM")
-    parser.add_argument(
-        "--key-file", type=Path, metavar="FILE", help=f"file with the key that peers must have ({_KEY_VARIABLE})"
     )
     parser.add_argument(
         "--set",
@@ -78,55 +69,12 @@ def listen_address(options: Namespace) -> EngineAddress:
     """Where to listen.
 
     Raises:
-        EngineLoadError: that is no address, or lacks what TLS needs.
+        EngineLoadError: that is no address.
     """
     if options.headless:
         raise EngineLoadError("a machine that is not the first listens nowhere: leave out --status or --headless")
-    if options.listen is None:
-        path = options.socket if options.socket.startswith("@") else str(Path(options.socket).absolute())
-        return address.parse(f"unix:{path}")
-    if not options.status and (options.tls_cert is None or options.tls_key is None):
-        raise EngineLoadError("--listen needs --tls-cert and --tls-key: over a network an engine speaks TLS alone")
-    return address.parse(f"tls://{options.listen}")
-
-
-def shared_key(key: str, file: str) -> str:
-    """The key of connections over TLS.
-
-    Args:
-        key: key from the environment; empty is none.
-        file: file with the key; empty is none.
-
-    Raises:
-        EngineLoadError: there is none, or a short one.
-    """
-    if not key and file:
-        try:
-            key = Path(file).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise EngineLoadError(f"{file}, the file of the engine's key, cannot be read: {error}") from None
-    if not key:
-        raise EngineLoadError(
-            f"an engine over TLS needs a key, the same on both sides: set {_KEY_VARIABLE}, or name a file with it"
-        )
-    if len(key) < _LEAST_KEY_LENGTH:
-        raise EngineLoadError(f"the engine's key has {len(key)} characters, and needs {_LEAST_KEY_LENGTH}")
-    return key
-
-
-def environment_key() -> str:
-    """The key in the environment; empty if there is none."""
-    return os.environ.get(_KEY_VARIABLE, "")
-
-
-def process_key(options: Namespace) -> str:
-    """The key of an engine's process that listens with TLS.
-
-    Raises:
-        EngineLoadError: there is none, or a short one.
-    """
-    file = "" if options.key_file is None else str(options.key_file)
-    return shared_key("" if file else environment_key(), file)
+    path = options.socket if options.socket.startswith("@") else str(Path(options.socket).absolute())
+    return address.parse(f"unix:{path}")
 
 
 def engine_settings(options: Namespace, environ: Mapping[str, str]) -> tuple[TensorRtLlmSettings, dict[str, str]]:

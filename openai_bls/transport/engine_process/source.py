@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.transport.engine_process import handover, handshake, tls_relay
+from openai_bls.transport.engine_process import handover, handshake
 from openai_bls.transport.engine_process.address import EngineAddress
 from openai_bls.transport.engine_process.handshake import HandshakeError, HungUpError, Role
 from openai_bls.transport.engine_process.process import EngineProcess
@@ -22,12 +20,8 @@ from openai_bls.transport.ipc.peers import ForeignPeerError
 HELLO_S = 120.0
 """Seconds until an engine's process that is there must have answered for the first time; loading comes after."""
 _RETRY_S = 0.05  # between two attempts to connect to a process that is starting
-_CONNECT_S = 10.0  # for a connection over a network
 _STOPPED_S = 10.0
 """Seconds after which an engine counts as lost, one of whose processes is stopped by a signal while it loads."""
-
-
-_SocketT = TypeVar("_SocketT", bound=socket.socket)
 
 
 class ClosedError(Exception):
@@ -122,7 +116,7 @@ class StartedProcess:
             process = self._process = EngineProcess(
                 self._python, [*self._arguments, "--supervised", str(restarts)], self._environ
             )
-        place = EngineAddress("unix", path=process.socket)
+        place = EngineAddress(process.socket)
         try:
             exchange = self._connect(place, "exchange", _Patience(process, closing))
             channel = self._connect(place, "handover", _Patience(process, closing))
@@ -170,7 +164,7 @@ class StartedProcess:
                 idle(False)
                 time.sleep(_RETRY_S)
                 continue
-            return _shaken(connection, role, "", idle)
+            return _shaken(connection, role, idle)
 
 
 class _Patience:
@@ -208,19 +202,13 @@ class RemoteProcess:
     Args:
         address: address of the process.
         timeout_s: seconds that the first `open` waits for it to be there.
-        tls: context, for an address of the kind tls.
-        key: key, for an address of the kind tls.
     """
 
     limit: int | None = None
 
-    def __init__(
-        self, address: EngineAddress, timeout_s: float, tls: ssl.SSLContext | None = None, key: str = ""
-    ) -> None:
+    def __init__(self, address: EngineAddress, timeout_s: float) -> None:
         self._address = address
         self._timeout_s = timeout_s
-        self._tls = tls
-        self._key = key
 
     def open(self, closing: threading.Event, restarts: int) -> Opened:
         """Connections to the process; the first time it is waited for, later it is there or not."""
@@ -229,11 +217,6 @@ class RemoteProcess:
             try:
                 return self._open(closing)
             except (HungUpError, OSError) as error:
-                if isinstance(error, ssl.SSLCertVerificationError):
-                    raise EngineLoadError(
-                        f"the certificate of the engine's process at {self._address} is not trusted: "
-                        f"{error.verify_message}; engine_ca_file names its CA"
-                    ) from None
                 if time.monotonic() >= deadline:
                     reason = getattr(error, "strerror", None) or error
                     raise EngineLoadError(f"no engine's process at {self._address}: {reason}") from None
@@ -258,22 +241,10 @@ class RemoteProcess:
 
     def _open(self, closing: threading.Event) -> Opened:
         exchange = self._connect("exchange", closing)
-        if self._tls is None:
-            return Opened(exchange, DescriptorChannel(self._connect("handover", closing)))
-        return Opened(exchange, RelayChannel(lambda: self._connect_tls("exchange", closing)))
+        return Opened(exchange, DescriptorChannel(self._connect("handover", closing)))
 
     def _connect(self, role: Role, closing: threading.Event) -> socket.socket:
-        if self._tls is not None:
-            return tls_relay.plain_end(self._connect_tls(role, closing))
-        connection = connect_unix(self._address)
-        return _shaken(connection, role, "", _until(closing))
-
-    def _connect_tls(self, role: Role, closing: threading.Event) -> ssl.SSLSocket:
-        assert self._tls is not None
-        plain = socket.create_connection((self._address.host, self._address.port), _CONNECT_S)
-        tls_relay.tune(plain)
-        connection = self._tls.wrap_socket(plain, server_hostname=self._address.host)
-        return _shaken(connection, role, self._key, _until(closing))
+        return _shaken(connect_unix(self._address), role, _until(closing))
 
 
 class DescriptorChannel:
@@ -297,42 +268,6 @@ class DescriptorChannel:
         self._channel.close()
 
 
-class RelayChannel:
-    """Channel that opens a TLS connection for each one that is given, and relays between the two.
-
-    Args:
-        connect: a new connection to the engine's process.
-    """
-
-    def __init__(self, connect: Callable[[], ssl.SSLSocket]) -> None:
-        self._connect = connect
-        self._lock = threading.Lock()
-        self._given: list[socket.socket] = []
-
-    def give(self, connection: socket.socket) -> None:
-        """Relay, on a thread of its own."""
-        with self._lock:
-            self._given = [given for given in self._given if given.fileno() >= 0]
-            self._given.append(connection)
-        threading.Thread(target=self._relay, args=(connection,), name="engine-relay", daemon=True).start()
-
-    def close(self, *, orderly: bool) -> None:
-        """Hang up on both sides."""
-        with self._lock:
-            given, self._given = self._given, []
-        for connection in given:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RD if orderly else socket.SHUT_RDWR)
-
-    def _relay(self, connection: socket.socket) -> None:
-        try:
-            tls = self._connect()
-        except (HandshakeError, OSError, ClosedError):
-            connection.close()
-            return
-        tls_relay.relay(tls, connection)
-
-
 def connect_unix(address: EngineAddress, *, root: bool = True) -> socket.socket:
     """A connection to a Unix socket of a process that is believed.
 
@@ -354,10 +289,10 @@ def connect_unix(address: EngineAddress, *, root: bool = True) -> socket.socket:
     return connection
 
 
-def _shaken(connection: _SocketT, role: Role, key: str, idle: Callable[[bool], None]) -> _SocketT:
+def _shaken(connection: socket.socket, role: Role, idle: Callable[[bool], None]) -> socket.socket:
     """The connection after its handshake."""
     try:
-        connection.sendall(handshake.preface(role, key))
+        connection.sendall(handshake.preface(role))
         handshake.await_ready(connection, idle)
     except BaseException:
         connection.close()

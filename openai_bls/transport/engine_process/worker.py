@@ -23,7 +23,7 @@ from openai_bls.core.memory import settle
 from openai_bls.core.processes.folder import note_shared_memory
 from openai_bls.core.settings import SettingsError
 from openai_bls.engines.registry import create_engine, run_headless
-from openai_bls.transport.engine_process import handover, tls_relay
+from openai_bls.transport.engine_process import handover
 from openai_bls.transport.engine_process import options as worker_options
 from openai_bls.transport.engine_process.handshake import Role, Status
 from openai_bls.transport.engine_process.listening import EngineListener, EngineState
@@ -104,11 +104,7 @@ class Worker:
     def _listen(self) -> EngineListener:
         options = self._options
         address = worker_options.listen_address(options)
-        tls, key = None, ""
-        if address.kind == "tls":
-            tls = tls_relay.server_context(options.tls_cert, options.tls_key)
-            key = worker_options.process_key(options)
-        return EngineListener(address, self._state, self._serve, mode=options.socket_mode, tls=tls, key=key)
+        return EngineListener(address, self._state, self._serve, mode=options.socket_mode)
 
     def _load(self) -> Engine | None:
         # Garbage collections during imports find next to nothing and take a tenth of the time.

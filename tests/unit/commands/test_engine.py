@@ -12,11 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificates import Authority
-from tests.unit.core_support import WAIT_S, free_port
+from tests.unit.core_support import WAIT_S
 from tests.waiting import lines_until
-
-KEY = "a key of some length"
 
 
 def words(*arguments: str) -> list[str]:
@@ -68,18 +65,6 @@ def test_a_socket_and_its_health_check(tmp_path: Path, model_dir: Path) -> None:
     assert done.stdout == f"no engine's process answers at unix:{socket}: No such file or directory\n"
 
 
-def test_tls_and_its_health_check(tmp_path: Path, model_dir: Path) -> None:
-    files = Authority(tmp_path).settings()
-    place = f"127.0.0.1:{free_port()}"
-    listening = ("--listen", place, "--tls-cert", files["ssl_certfile"], "--tls-key", files["ssl_keyfile"])
-    with process("--model-dir", str(model_dir), *listening, OPENAI_BLS_ENGINE_KEY=KEY):
-        done = run("--status", "--listen", place, OPENAI_BLS_ENGINE_KEY=KEY)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "ready\n", "")
-        done = run("--status", "--listen", place, OPENAI_BLS_ENGINE_KEY=KEY + "!")
-        assert done.returncode == 1
-        assert done.stdout.startswith("refused: the key is wrong")
-
-
 def test_the_engine_has_an_interpreter_of_its_own(tmp_path: Path, model_dir: Path) -> None:
     """An environment of the library's own starts the engine with the Python that has its packages."""
     ran = tmp_path / "ran"
@@ -101,9 +86,8 @@ def test_the_engine_has_an_interpreter_of_its_own(tmp_path: Path, model_dir: Pat
     [
         (("--socket", "/nowhere/engine.sock"), "--model-dir is needed"),
         (("--model-dir", ".", "--socket", "s", "--engine-python", "/nowhere/python"), "no interpreter /nowhere/python"),
-        (("--model-dir", "."), "one of the arguments --socket --listen --headless is required"),
+        (("--model-dir", "."), "one of the arguments --socket --headless is required"),
         (("--status", "--headless"), "listens nowhere"),
-        (("--status", "--listen", "127.0.0.1:1"), "an engine over TLS needs a key"),
     ],
 )
 def test_what_is_refused(arguments: tuple[str, ...], says: str) -> None:

@@ -18,14 +18,13 @@ from tests.unit.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "settings.md"
 
-ENVIRONMENT_ONLY = ("api_key", "engine_key")
+ENVIRONMENT_ONLY = ("api_key",)
 
 CHART_SCHEMA = ROOT / "deploy" / "helm" / "openai-bls" / "values.schema.json"
-# The launcher, `apiKey`, `apiKeysFile` and `tls` set the first; `engine.process` sets the address; of an engine outside
-# the pod, which the chart does not have, are the others.
+# The launcher, `apiKey`, `apiKeysFile` and `tls` set the first; `engine.process` sets the address.
 _NOT_OF_THE_CHART = {
     *("http_host", "http_port", "api_key", "api_keys_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"),
-    *("engine_address", "engine_key", "engine_key_file", "engine_ca_file"),
+    "engine_address",
 }
 
 

@@ -57,7 +57,7 @@ def patient(heard: bool) -> None:
     ("sent", "reason"),
     [
         (pack(msgspec.json.encode(Status("failed", error="no memory"))), "^no memory$"),
-        (pack(msgspec.json.encode(Status("refused", error="the key is wrong"))), "^the key is wrong$"),
+        (pack(msgspec.json.encode(Status("refused", error="too many"))), "^too many$"),
         (pack(b'{"state":"loading","frames":"x","version":"9","news":1}'), "is of openai_bls 9 .*install the same"),
         (pack(b"{}"), "not the process of an engine"),
         (pack(b"\xff"), "not the process of an engine"),

@@ -84,7 +84,8 @@ def test_who_waits_is_told_why_there_is_no_engine(world: World) -> None:
 
 
 def test_strangers_do_no_harm(world: World) -> None:
-    for data in (b"GET / HTTP/1.1\r\n" * 10, b"\0" * 67, handshake.preface("exchange").replace(b"E", b"X", 1)):
+    right = handshake.preface("exchange")
+    for data in (b"GET / HTTP/1.1\r\n" * 10, b"\0" * len(right), right.replace(b"E", b"X", 1)):
         with world.connect(data) as stranger, contextlib.suppress(ConnectionResetError):
             assert stranger.recv(100) == b""
     world.state.set(Status("ready"))
@@ -216,11 +217,11 @@ def test_a_process_of_another_user_is_not_believed() -> None:
     def listen() -> None:
         # By the system call, which changes this thread alone.
         assert ctypes.CDLL(None).syscall(117, -1, 1234, -1) == 0  # setresuid on x86-64
-        listeners.append(unix_socket(EngineAddress("unix", path=name), 0o600))
+        listeners.append(unix_socket(EngineAddress(name), 0o600))
 
     thread = threading.Thread(target=listen)
     thread.start()
     thread.join()
-    source = RemoteProcess(EngineAddress("unix", path=name), WAIT_S)
+    source = RemoteProcess(EngineAddress(name), WAIT_S)
     with listeners[0], pytest.raises(EngineLoadError, match="cannot be used: it runs as user 1234 and this server as"):
         source.open(threading.Event(), 0)
