@@ -5,9 +5,8 @@ are only as large as the comparison needs, and small enough that on shared cores
 
 ::
 
-    serve_layer/            command: contenders side by side; stages, cells, goals, tables
+    serve_layer/            command: contenders side by side; stages, cells, tables
         older.py            command: this tree next to an older checkout
-        overload.py         command: ten times too much load, and many streams of another key
         engine_process.py   command: cost of an engine in a separate process
     contenders/             servers that are compared, and the small Triton models of the others
     clients/                client process: requests of one run, HTTP and gRPC, what comes back, CPU time of a server

@@ -3,7 +3,7 @@
 Starts each contender's server in turn, round after round, and drives all of them by the same clients: a bare decoupled
 model (the ceiling of Triton's Python backend), an ensemble, this project's openai_bls on
 generate_stream, gRPC and /v1. All emit the same tokens at the same pace, so that only the serving layer differs. Prints
-tables and how the goals stand; writes JSON and a section of RESULTS.md. --quick is one short round.
+tables; writes JSON and a section of RESULTS.md. --quick is one short round.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from benchmarks.clients.driver import Clients, exit_on_sigterm
 from benchmarks.contenders.servers import BARE, CONTENDERS, OURS, OURS_TLS, Contender, prepare
 from benchmarks.serve_layer.cells import Results, Shape
-from benchmarks.serve_layer.goals import Goal, judge
 from benchmarks.serve_layer.stages import Session
 from benchmarks.serve_layer.summary import json_document, markdown, terminal
 from benchmarks.support import ROOT
@@ -101,15 +100,13 @@ def run(session: Session, contenders: Sequence[Contender], stages: Sequence[str]
                 session.paced(contender, number)
 
 
-def write(
-    results: Results, goals: Sequence[Goal], shape: Shape, made: Conditions, folder: Path, document: Path | None
-) -> None:
+def write(results: Results, shape: Shape, made: Conditions, folder: Path, document: Path | None) -> None:
     """Write JSON to `folder`, and the section of `document`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{_NAME}.json").write_bytes(json_document(results, goals, shape, made))
+    (folder / f"{_NAME}.json").write_bytes(json_document(results, shape, made))
     if document is not None:
         text = document.read_text(encoding="utf-8") if document.exists() else "# Results\n"
-        section = markdown(results, goals, made)
+        section = markdown(results, made)
         document.write_text(with_section(text, _NAME.replace("_", "-"), section), encoding="utf-8")
 
 
@@ -131,10 +128,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (LaunchError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    goals = judge(results, shape)
-    print(terminal(results, goals))
+    print(terminal(results))
     if options.out or not options.quick:
-        write(results, goals, shape, made, options.out or _FOLDER, None if options.out else _RESULTS)
+        write(results, shape, made, options.out or _FOLDER, None if options.out else _RESULTS)
     return int(any(cell.result.failed for cell in results.cells if cell.result.path.startswith(OURS.name)))
 
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from benchmarks.clients.stats import Measurement
-from benchmarks.contenders.servers import OURS, OURS_TLS, V1
+from benchmarks.contenders.servers import BARE, GRPC, HTTP, OURS, OURS_TLS, V1
 from benchmarks.serve_layer.cells import Results, Shape, Stage, Value
-from benchmarks.serve_layer.goals import SCALE, Goal, cpu, rate, reference
 from benchmarks.support.machine import Conditions
 from benchmarks.support.report import MISSING, compact, markdown_table, number
 from benchmarks.support.spread import Spread
@@ -22,9 +21,28 @@ NOTES = (
     "(/v1: on generate_stream). Tokens are counted from the stream's usage: openai_bls may put several into one event "
     "(tok/event) when Triton or a client is slower than the engine, which the bare model cannot. CPU ms/1k: CPU "
     "milliseconds of all processes of the server per 1,000 tokens. TTFT: ms from sending a request to its first text. "
-    "ITL: ms from one text event to the next of the same request. No loss means at least 0.95. Clients and server "
+    "ITL: ms from one text event to the next of the same request. Clients and server "
     "share the cores; others: cores busy with anything else. results/serve_layer.json has every measurement."
 )
+
+_SCALE = (64, 512)
+"""Concurrencies that RESULTS.md shows."""
+
+
+def rate(one: Measurement) -> float | None:
+    """Tokens/s."""
+    return one.tokens_per_s
+
+
+def cpu(one: Measurement) -> float | None:
+    """Server CPU seconds per 1,000 tokens."""
+    return one.server_cpu_per_1k
+
+
+def reference(path: str) -> str | None:
+    """The bare model's path that the path named `path` in tables is compared with; None for the bare model's own."""
+    bare = BARE.label(GRPC if path.endswith(GRPC) else HTTP)
+    return None if path == bare else bare
 
 
 @dataclass(frozen=True)
@@ -110,18 +128,15 @@ _PACED = (
 )
 
 
-def main_tables(results: Results, goals: Sequence[Goal], levels: Sequence[int] = ()) -> Iterator[Table]:
-    """Goals and throughput, at `levels` or at all."""
-    verdict = {True: "yes", False: "NO", None: "–"}
-    judged = [(goal.name, goal.target, goal.measured, verdict[goal.met]) for goal in goals]
-    yield "Goals", ("goal", "target", "measured", "met"), judged
+def main_tables(results: Results, levels: Sequence[int] = ()) -> Iterator[Table]:
+    """Throughput, at `levels` or at all."""
     yield from _stage("As fast as possible", results, "throughput", _THROUGHPUT, levels)
     yield from _tls(results)
 
 
-def tables(results: Results, goals: Sequence[Goal]) -> Iterator[Table]:
+def tables(results: Results) -> Iterator[Table]:
     """All tables, without those that would be empty."""
-    yield from main_tables(results, goals)
+    yield from main_tables(results)
     yield from _by_process(results)
     yield from _stage("Single requests", results, "first token", _FIRST_TOKEN)
     yield from _stage("At a pace", results, "paced", _PACED)
@@ -181,10 +196,10 @@ def _micros(name: str) -> Column:
     return _value(name, value, 1)
 
 
-def terminal(results: Results, goals: Sequence[Goal]) -> str:
-    """Everything for the terminal; the goals come last, where they are seen."""
-    parts = [f"{title}\n\n{markdown_table(headers, rows)}" for title, headers, rows in tables(results, goals)]
-    return "\n\n".join([*parts[1:], *_troubles(results), parts[0]])
+def terminal(results: Results) -> str:
+    """All tables and troubles."""
+    parts = [f"{title}\n\n{markdown_table(headers, rows)}" for title, headers, rows in tables(results)]
+    return "\n\n".join([*parts, *_troubles(results)])
 
 
 def _troubles(results: Results) -> list[str]:
@@ -198,7 +213,7 @@ def _troubles(results: Results) -> list[str]:
     return ["\n".join(lines)] if lines else []
 
 
-def markdown(results: Results, goals: Sequence[Goal], made: Conditions) -> str:
+def markdown(results: Results, made: Conditions) -> str:
     """The section of RESULTS.md."""
     versions = ", ".join(f"{name} {version}" for name, version in {**made.versions, **results.versions}.items())
     parts = [
@@ -207,13 +222,13 @@ def markdown(results: Results, goals: Sequence[Goal], made: Conditions) -> str:
         f"{made.date}, {made.cores} cores ({made.cpu_model}), load average before {made.load_before}. {versions}.",
         NOTES,
     ]
-    for title, headers, rows in main_tables(results, goals, SCALE):
+    for title, headers, rows in main_tables(results, _SCALE):
         parts += [f"### {title}", markdown_table(headers, rows)]
     return "\n\n".join([*parts, *_troubles(results)])
 
 
-def json_document(results: Results, goals: Sequence[Goal], shape: Shape, made: Conditions) -> bytes:
-    """Every single measurement and how the goals stand, one object per line; NaN becomes null."""
+def json_document(results: Results, shape: Shape, made: Conditions) -> bytes:
+    """Every single measurement, one object per line; NaN becomes null."""
     cells = []
     for cell in results.cells:
         one = cell.result
@@ -224,7 +239,6 @@ def json_document(results: Results, goals: Sequence[Goal], shape: Shape, made: C
         {
             "conditions": {**asdict(made), "versions": {**made.versions, **results.versions}},
             "shape": asdict(shape),
-            "goals": [asdict(goal) for goal in goals],
             "cells": cells,
             "notes": results.notes,
         }

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.triton
 
 
 def test_the_command(repository: Path, tmp_path: Path) -> None:
-    """Every stage once, as short as it gets: nothing fails, and what is judged has been measured."""
+    """Every stage once, as short as it gets: nothing fails, and every stage has been measured."""
     options = [
         "--quick",
         "--contenders",

@@ -49,7 +49,7 @@ def made_up(
 
 
 def good_results() -> Results:
-    """Two rounds in which every goal is met; the machine is half as fast in the second."""
+    """Two rounds; the machine is half as fast in the second."""
     results = Results(versions={"tritonserver": "2.51.0"})
 
     def add(number: int, stage: Stage, one: Measurement) -> None:

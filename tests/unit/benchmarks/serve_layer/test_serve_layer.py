@@ -14,7 +14,6 @@ from benchmarks.contenders.servers import V1, Contender, Running, Setup
 from benchmarks.serve_layer import __main__ as serve_layer
 from benchmarks.serve_layer import stages
 from benchmarks.serve_layer.cells import Cell, Results
-from benchmarks.serve_layer.goals import judge
 from benchmarks.serve_layer.stages import Session
 from benchmarks.support.machine import conditions
 from benchmarks.support.options import recorded_command
@@ -111,9 +110,8 @@ def test_results_are_written(tmp_path: Path) -> None:
     results, document = good_results(), tmp_path / "RESULTS.md"
     results.cells.append(Cell("throughput", 3, nothing_measured("ensemble generate_stream", 64, "no server")))
     document.write_text("# Results\n\nText.\n")
-    goals = judge(results, SHAPE)
     for _ in range(2):
-        serve_layer.write(results, goals, SHAPE, conditions("command"), tmp_path / "results", document)
+        serve_layer.write(results, SHAPE, conditions("command"), tmp_path / "results", document)
     text = document.read_text()
     assert text.count("<!-- begin: serve-layer -->") == 1
     assert text.startswith("# Results\n\nText.\n")
