@@ -20,7 +20,7 @@ from openai_bls.launcher.tritonserver.command import Server, has_flag, prepare
 from openai_bls.launcher.tritonserver.loading import load_flags
 from openai_bls.launcher.tritonserver.mpi_job import MpiJob
 from openai_bls.launcher.tritonserver.process import full_command
-from openai_bls.launcher.tritonserver.release import closed_shared_memory, model_control
+from openai_bls.launcher.tritonserver.restrictions import closed_shared_memory, model_control
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

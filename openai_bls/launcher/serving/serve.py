@@ -20,7 +20,6 @@ from openai_bls.launcher.serving.options import ServeOptions
 from openai_bls.launcher.serving.plan import Start, dry_run, plan
 from openai_bls.launcher.stop_requests import stop_requests
 from openai_bls.launcher.tritonserver.process import ServerProcess
-from openai_bls.launcher.tritonserver.release import exposure_warning
 from openai_bls.launcher.variables import unknown_variables
 from openai_bls.pipeline.metrics.restarts import SERVER, VARIABLE, RestartCounts
 
@@ -52,8 +51,6 @@ def serve(options: ServeOptions, console: Console) -> int:
     options = replace(options, ports=checks.with_tls(options.ports, options.repository, start.environment))
     log_path = make_log(options)
     console.step(f"tritonserver ({start.server.version}) from {start.server.binary}; log in {log_path}")
-    if warning := exposure_warning(start.server.release, options.triton_address):
-        console.step(warning)
     console.step(exposure.sentence(options, start.environment, start.models, start.keyless))
     for said in unknown_variables(os.environ):
         console.step(f"warning: {said}")

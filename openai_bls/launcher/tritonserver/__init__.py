@@ -1,1 +1,1 @@
-"""Tritonserver: its command, release, process and ports. Imports launcher.errors."""
+"""Tritonserver: its command, restrictions, process and ports. Imports launcher.errors."""

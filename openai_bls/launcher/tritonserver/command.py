@@ -42,9 +42,6 @@ WHEEL_PYTHONS = ("3.10", "3.11", "3.12")
 """Versions of Python for the wheel's server, and for this library. The wheel has a stub for 3.13 too, but for that
 there is no numpy below 2, which the stub needs."""
 
-_WHEEL_RELEASES = {"0.7.0": "24.10"}
-"""Version of nvidia-pytriton → release of the server inside."""
-
 
 @dataclass(frozen=True)
 class Server:
@@ -53,8 +50,6 @@ class Server:
     kind: Literal["image", "wheel"]
     binary: Path
     version: str
-    release: str = "unknown"
-    """Release of the NGC container that it comes from, such as `24.10`."""
 
 
 def find_server() -> Server:
@@ -74,14 +69,12 @@ def find_server() -> Server:
             " pip install 'openai_bls[server]'"
         )
     version = metadata.version("nvidia-pytriton")
-    release = _WHEEL_RELEASES.get(version, "unknown")
-    return Server("wheel", root / "bin" / "tritonserver", f"nvidia-pytriton {version}", release)
+    return Server("wheel", root / "bin" / "tritonserver", f"nvidia-pytriton {version}")
 
 
 def _image_server(binary: Path) -> Server:
-    # Variables of NVIDIA's images.
-    version = os.environ.get("TRITON_SERVER_VERSION", "unknown")
-    return Server("image", binary, version, os.environ.get("NVIDIA_TRITON_SERVER_VERSION", "unknown"))
+    # A variable of NVIDIA's images.
+    return Server("image", binary, os.environ.get("TRITON_SERVER_VERSION", "unknown"))
 
 
 def is_executable(path: Path) -> bool:

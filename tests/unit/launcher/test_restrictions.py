@@ -1,25 +1,10 @@
-"""Warnings about published vulnerabilities of a server, and the flags that close shared memory."""
+"""Flags that close shared memory and model control."""
 
 from __future__ import annotations
 
 import pytest
 
-from openai_bls.launcher.tritonserver.release import closed_shared_memory, exposure_warning, model_control
-
-
-@pytest.mark.parametrize(
-    ("release", "host", "warned"),
-    [
-        *(("24.10", host, False) for host in ("127.0.0.1", "127.0.0.2", "::1", "localhost")),
-        *(("24.10", host, True) for host in ("0.0.0.0", "::", "10.1.2.3", "gpu-1.example")),
-        *((release, "0.0.0.0", True) for release in ("25.07", "26.06", "unknown", "")),
-        *((release, "0.0.0.0", False) for release in ("26.07", "26.10", "27.01")),
-    ],
-)
-def test_open_ports_of_an_old_server(release: str, host: str, warned: bool) -> None:
-    warning = exposure_warning(release, host)
-    assert (warning is not None) == warned
-    assert not warned or (host in str(warning) and "26.07" in str(warning))
+from openai_bls.launcher.tritonserver.restrictions import closed_shared_memory, model_control
 
 
 def test_shared_memory_is_closed_by_a_secret() -> None:

@@ -1,39 +1,16 @@
-"""Release of a tritonserver, what its published vulnerabilities mean, and which of its interfaces need a key."""
+"""Interfaces of tritonserver that need a key: shared memory and model control."""
 
 from __future__ import annotations
 
-import re
 import secrets
 from typing import TYPE_CHECKING
 
 from openai_bls.launcher.tritonserver.command import flag_values, has_flag
-from openai_bls.launcher.tritonserver.ports import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FIXED_RELEASE = (26, 7)
-"""NVIDIA's newest security bulletin for Triton that is known here (5875) names this release."""
-
 _RESTRICTIONS = ("--http-restricted-api", "--grpc-restricted-protocol")
-
-
-def exposure_warning(release: str, host: str) -> str | None:
-    """A sentence for the operator if a server with published vulnerabilities listens on more than loopback.
-
-    Args:
-        release: release of the NGC container, such as `24.10`; `unknown` counts as an old one.
-        host: address of Triton's HTTP and gRPC ports.
-    """
-    numbers = re.fullmatch(r"(\d+)\.(\d+)", release)
-    if is_loopback(host) or (numbers and (int(numbers[1]), int(numbers[2])) >= FIXED_RELEASE):
-        return None
-    fixed = "{}.{:02}".format(*FIXED_RELEASE)
-    return (
-        f"WARNING: Triton's own ports are open on {host}, and release {release} of tritonserver has published "
-        f"vulnerabilities, fixed in {fixed}: let nobody reach them whom you do not trust, or open /v1 alone with "
-        "--triton-host 127.0.0.1 (SECURITY.md)"
-    )
 
 
 def closed_shared_memory(extra: Sequence[str]) -> list[str]:
