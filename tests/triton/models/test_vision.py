@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import openai
 import pytest
 import torch
-from pictures import draw, scene
 from PIL import Image as PillowImage
 from transformers import AutoModelForImageTextToText, AutoTokenizer, GenerationConfig
 
@@ -28,6 +27,7 @@ from tests.pictures import encoded
 from tests.triton import triton_client
 from tests.triton.api.test_batches import asked, begun, ended, results
 from tests.triton.conftest import ROOT, guard_questions, place_guard
+from tests.triton.models.scenes import draw, scene
 
 pytestmark = pytest.mark.triton
 

@@ -125,7 +125,7 @@ def test_what_a_checkout_holds_beside_it_stays_out(tmp_path: Path) -> None:
         ".venv/bin/python",
         ".venv-clients/pyvenv.cfg",
         "benchmarks/results/a.json",
-        "demo/train.py",
+        "demo/golden.jsonl",
         "deploy/helm/values.yaml",
         "docs/api.md",
         "build/engine.py",

@@ -28,9 +28,9 @@ PATTERN = r"\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+"
 
 @cache
 def trained(dummy_prefix: bool = True, extra: bool = False, rule: str = "identity") -> bytes:
-    """A SentencePiece model of the demo's own text."""
-    names = ("demo/data/chat_en.jsonl", "demo/data/chat_zh.jsonl", "demo/train.py")
-    text = [line for name in names for line in (ROOT / name).read_text(encoding="utf-8").splitlines() if line.strip()]
+    """A SentencePiece model of the demo's prompts and answers, and of code."""
+    files = (ROOT / "demo" / "golden.jsonl", Path(__file__))
+    text = [line for file in files for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(text),

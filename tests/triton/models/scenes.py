@@ -1,7 +1,4 @@
-"""Pictures for the vision demo: one coloured shape on a light ground, with questions about it and their answers.
-
-Everything here is a pure function of a ``random.Random``, so one seed gives one set of pictures.
-"""
+"""Pictures that the vision demo names: one coloured shape on a light ground, and what the demo says of it."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ Color = tuple[int, int, int]
 Point = tuple[float, float]
 
 SIDE = 48
-"""Pixels of a side, which is what the model's tower takes; others are scaled to it."""
+"""Pixels of a side, as the model's tower takes them; others are scaled to it."""
 _SCALE = 4
 """Pictures are drawn larger and scaled down, which smooths their edges."""
 COLORS: dict[str, Color] = {
@@ -33,36 +30,6 @@ COLORS: dict[str, Color] = {
     "black": (20, 20, 20),
 }
 SHAPES = ("circle", "square", "triangle", "star", "cross", "heart")
-QUESTIONS = {
-    "both": (
-        "What is in the picture?",
-        "What is in this picture?",
-        "What is in the image?",
-        "What is in this image?",
-        "What is this?",
-        "What do you see?",
-        "What can you see in the picture?",
-        "Describe the picture.",
-        "Describe this image.",
-        "",
-    ),
-    "color": (
-        "What color is it?",
-        "What colour is it?",
-        "Which color is it?",
-        "What color does it have?",
-        "What is its color?",
-    ),
-    "shape": (
-        "What shape is it?",
-        "Which shape is it?",
-        "What shape is this?",
-        "What is its shape?",
-        "Which shape do you see?",
-    ),
-}
-BLIND = "Show me a picture: I can name its color and its shape."
-"""Answer to a question without a picture."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +45,7 @@ class Scene:
     ground: Color
 
     def answer(self, kind: str) -> str:
-        """Answer to a question of this kind of `QUESTIONS`."""
+        """The demo's answer to a question for the color, the shape, or both."""
         if kind == "color":
             return f"{self.color.capitalize()}."
         article = "An" if kind == "both" and self.color[0] in "aeiou" else "A"
