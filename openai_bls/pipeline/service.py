@@ -26,6 +26,7 @@ from openai_bls.pipeline.generation.sequence import Writer
 from openai_bls.pipeline.guards.guards import Guards
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.lifecycle.life import Life
+from openai_bls.pipeline.lifecycle.removed_keys import RemovedKeys
 from openai_bls.pipeline.media.loader import ImageLoader
 from openai_bls.pipeline.metrics.metrics import Metrics
 from openai_bls.pipeline.models.readiness import Readiness
@@ -114,6 +115,8 @@ class Service:
         self.api_keys = ApiKeys.of(settings) if api_keys is None else api_keys
         self.budgets = KeyBudgets(self.api_keys.limits)
         """Budgets that the requests of each API key may still take."""
+        self.removed_keys = RemovedKeys(self.api_keys)
+        """End of the requests whose key was taken out; `watch` is for the owner of the event loop to run."""
         self.images = ImageLoader(settings)
         """Loader of the requests' images."""
         self._admissions: dict[ServedModel, Admission] = {}
@@ -269,7 +272,8 @@ class Service:
         Raises:
             RateLimitError: it is one too many for its key.
         """
-        return Life(context, self.budgets.enter(context.key), self.count, self.on_end, began_at)
+        lease = self.budgets.enter(context.key)
+        return Life(context, lease, self.count, self.on_end, began_at, self.removed_keys.lives)
 
     def find(self, context: RequestContext, name: str | None) -> Target:
         """The model or adapter that a request names, noted in its context; see `Models.find`.

@@ -168,6 +168,8 @@ class OpenBatch:
         # One that was cancelled before it was validated has no requests yet.
         if batch.cancelling_at is not None and (self.left > 0 or not batch.total):
             batch.status, batch.cancelled_at = "cancelled", int(time.time())
+        elif batch.errors:
+            batch.status, batch.failed_at = "failed", int(time.time())
         elif batch.ran_out:
             batch.status, batch.expired_at = "expired", int(time.time())
         else:

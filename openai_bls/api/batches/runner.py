@@ -2,7 +2,8 @@
 
 Each instance has one. It takes a batch that nobody else works on to the next of three places, each for a bounded number
 of batches (`turns`): its input is validated, its requests are sent, and, if it is cancelled or its time is over, it is
-ended, from wherever it is. In each place the batch's lock is held; between them any instance may take it on.
+ended, from wherever it is. A batch whose API key is missing rests, and fails if the key stays away. In each place the
+batch's lock is held; between them any instance may take it on.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class Pace(NamedTuple):
     """Time between two writes of a batch's progress."""
     retry_s: tuple[float, float] = (0.5, 15.0)
     """Time until a batch sends more requests again after the server had no room for one: at first, and at most."""
+    removed_s: float = 60.0
+    """Time for which a batch rests whose API key is missing, before it fails."""
 
 
 PACE = Pace()
@@ -153,7 +156,7 @@ class Runner:
         """Look after the open batches, and send requests if there is room."""
         cancelled = set(await asyncio.to_thread(self._folder.cancelled_of, list(self._running)))
         for batch_id, running in self._running.items():
-            running.look(is_cancelled=batch_id in cancelled)
+            running.look(is_cancelled=batch_id in cancelled, is_keyless=self._missing_s(running.batch) is not None)
         self._make_room()
         self._send()
 
@@ -176,10 +179,11 @@ class Runner:
         if batch.id in self._tasks:
             running = self._running.get(batch.id)
             if running is not None:
-                running.look(is_cancelled=batch.cancelling_at is not None)
+                is_keyless = self._missing_s(batch) is not None
+                running.look(is_cancelled=batch.cancelling_at is not None, is_keyless=is_keyless)
             return
         desk = self._desk(batch)
-        if batch.id not in desk.turns:
+        if desk is not None and batch.id not in desk.turns:
             for other in (self._ending, self._validating, self._sending):
                 other.turns.remove(batch.id)
             desk.turns.add(batch.id, batch.owner)
@@ -191,11 +195,23 @@ class Runner:
         self._rests_until.pop(batch.id, None)
         self.see(batch)
 
-    def _desk(self, batch: BatchRecord) -> _Desk:
-        """The desk where a batch is to be next."""
-        if batch.cancelling_at is None and batch.finalizing_at is None and not batch.total:
-            return self._validating
+    def _desk(self, batch: BatchRecord) -> _Desk | None:
+        """The desk where a batch is to be next; None while it rests because its key is missing."""
+        if batch.cancelling_at is None and batch.finalizing_at is None:
+            if self._missing_s(batch) is not None:
+                return self._ending if self._is_removed(batch) else None
+            if not batch.total:
+                return self._validating
         return self._ending if batch.ends(time.time()) else self._sending
+
+    def _missing_s(self, batch: BatchRecord) -> float | None:
+        """Seconds for which a batch's key is missing; None if it is there."""
+        return self._service.api_keys.missing_s(batch.owner)
+
+    def _is_removed(self, batch: BatchRecord) -> bool:
+        """True if a batch's key has been missing for so long that it is not expected to come back."""
+        missing_s = self._missing_s(batch)
+        return missing_s is not None and missing_s >= self._pace.removed_s
 
     def _begin(self, desk: _Desk) -> None:
         """Begin with as many batches at a desk as it has places for."""
@@ -257,7 +273,10 @@ class Runner:
         opened = OpenBatch(self._folder, batch, self._max_bytes)
         if batch.finalizing_at is None:
             await opened.open()
-            if batch.cancelling_at is None and not opened.has_input:
+            if batch.cancelling_at is None and self._is_removed(batch):
+                logger.info("the batch %s ends: its API key '%s' was taken out", batch.id, batch.owner)
+                batch.errors = [fault("invalid_api_key", "The API key of this batch was taken out.")]
+            elif batch.cancelling_at is None and not opened.has_input:
                 fail(batch, missing_input(batch))
                 await opened.write()
                 return
@@ -282,7 +301,10 @@ class Runner:
             del self._running[batch.id]
             self._requests.remove(batch.id)
             self._send()
-        if opened.left and not running.is_over and not running.is_exhausted:
+        if running.is_keyless and not running.is_over:
+            # Its requests in flight have no results, and are sent again if the key comes back.
+            await opened.write()
+        elif opened.left and not running.is_over and not running.is_exhausted:
             await opened.close()
         else:
             await opened.finish()

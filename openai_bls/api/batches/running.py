@@ -30,6 +30,8 @@ class Running:
         """Tasks that answer a request each."""
         self.is_over = False
         """True if it is to end now: it is cancelled, or its time is over."""
+        self.is_keyless = False
+        """True if it is to rest now: its API key is missing."""
         self.is_exhausted = False
         """True if the file has no further requests, though it had when it was validated."""
         self.leaves = False
@@ -46,7 +48,7 @@ class Running:
     @property
     def may_begin(self) -> bool:
         """True if it has requests to send, and its window has room."""
-        stops = self.is_over or self.leaves or self._is_stopped
+        stops = self.is_over or self.is_keyless or self.leaves or self._is_stopped
         return self._to_begin > 0 and len(self.tasks) < self._window.most and not stops
 
     def begin(self, work: Coroutine[Any, Any, None], ended: Callable[[Running], None]) -> None:
@@ -69,10 +71,11 @@ class Running:
         self.tasks.add(task)
         task.add_done_callback(end)
 
-    def look(self, *, is_cancelled: bool) -> None:
+    def look(self, *, is_cancelled: bool, is_keyless: bool) -> None:
         """Let `over` look again whether it is."""
         if is_cancelled or time.time() >= self.batch.expires_at:
             self.is_over = True
+        self.is_keyless = self.is_keyless or is_keyless
         self._changed.set()
 
     def leave(self) -> None:
@@ -96,7 +99,7 @@ class Running:
             self._window.refused(len(self.tasks) - 1)
 
     async def over(self, is_draining: Callable[[], bool]) -> None:
-        """Return when the batch stops: at once if it `is_over`, else once none of its requests is in flight.
+        """Return when the batch stops: at once if it `is_over` or `is_keyless`, else once nothing of it is in flight.
 
         Args:
             is_draining: tells whether the server is going down.
@@ -104,7 +107,7 @@ class Running:
         Raises:
             Exception: raised by one of its requests.
         """
-        while not self.is_over:
+        while not (self.is_over or self.is_keyless):
             if self._error is not None:
                 raise self._error
             if not self.tasks and (self._to_begin <= 0 or self.leaves or is_draining()):

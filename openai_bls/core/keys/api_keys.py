@@ -11,6 +11,7 @@ import hashlib
 import logging
 import re
 import secrets
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +41,8 @@ class _File(NamedTuple):
     """Digest of each key → its name."""
     limits: dict[str, KeyLimits]
     """Limits of the names that have some."""
+    known: set[str]
+    """Names of the keys."""
 
 
 class ApiKeys:
@@ -59,7 +62,9 @@ class ApiKeys:
         self._own = {_digest(key): ""} if key else {}
         self._file = Path(file) if file else None
         self._watched = WatchedFiles([self._file] if self._file else [])
-        self._named = _read(self._file) if self._file else _File({}, {})
+        self._named = _read(self._file) if self._file else _File({}, {}, set())
+        self._missing_since: dict[str, float] = {}
+        """Names without a key that were asked for → `time.monotonic()` of the first time."""
 
     @classmethod
     def of(cls, settings: OpenAiBlsSettings) -> ApiKeys:
@@ -78,7 +83,7 @@ class ApiKeys:
     @property
     def several(self) -> bool:
         """True if there are keys of several names, the key without a name among them."""
-        return len({*self._own.values(), *self._named.names.values()}) > 1
+        return len(self._named.known) + bool(self._own) > 1
 
     def check(self, given: str, remedy: str) -> str:
         """Name of the key `given`; empty if it has none, or no request must have a key.
@@ -99,6 +104,21 @@ class ApiKeys:
         if name is None:
             raise AuthenticationError(f"Incorrect or missing API key: {remedy}")
         return name
+
+    def missing_s(self, name: str) -> float | None:
+        """Seconds since it was first asked for that no key has the name; None if one has, or none is required.
+
+        A file that is being rewritten, or has not reached this server yet, lacks a name for a moment: what cannot be
+        taken back waits until a name has been missing for some time.
+        """
+        if not self.required:
+            return None
+        self._follow_file()
+        if name in self._named.known or name in self._own.values():
+            self._missing_since.pop(name, None)
+            return None
+        now = time.monotonic()
+        return now - self._missing_since.setdefault(name, now)
 
     def limits(self, name: str) -> KeyLimits:
         """Limits of the key `name`, as they are now; the key without a name has none."""
@@ -160,7 +180,7 @@ def _read(file: Path) -> _File:
         raise ApiKeysError(f"{file} is not UTF-8") from None
     if len(text) > MAX_FILE_BYTES:
         raise ApiKeysError(f"{file} is larger than {MAX_FILE_BYTES} bytes")
-    found = _File({}, {})
+    found = _File({}, {}, set())
     for number, line in enumerate(text.splitlines(), 1):
         entry = line.strip()
         if not entry or entry.startswith("#"):
@@ -172,6 +192,7 @@ def _read(file: Path) -> _File:
             raise ApiKeysError(f"line {number} of {file} is not '<name>: sha256:<64 hex digits>' or '<name>: <key>'")
         if found.names.setdefault(digest, name) != name:
             raise ApiKeysError(f"line {number} of {file} gives '{name}' the key of '{found.names[digest]}'")
+        found.known.add(name)
         try:
             limits = parse_limits(words)
         except ValueError as error:

@@ -252,4 +252,6 @@ def admitted_generation(
     ticket = admission.ticket(life.key, sum(prompt_tokens), most, len(sequences), deadline, priority)
     life.lease.take_tokens(ticket.cost_tokens, ticket.prompt_tokens)
     life.taken(model)
-    return Generation(engine, sequences, writer, prompt_tokens, life.ended, ticket, adapter)
+    generation = Generation(engine, sequences, writer, prompt_tokens, life.ended, ticket, adapter)
+    life.work = generation
+    return generation

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import Protocol
 
 import msgspec
 
+from openai_bls.core.errors import ApiError
 from openai_bls.core.request_record import Outcome, Progress, RequestRecord
 from openai_bls.pipeline.admission.key_budgets import Lease
 from openai_bls.pipeline.lifecycle.context import RequestContext
@@ -22,6 +24,14 @@ def _unrecorded(record: RequestRecord) -> None:
     """No receiver of records but the request's own."""
 
 
+class Work(Protocol):
+    """Work of a request for which a model has been asked."""
+
+    def fail(self, error: ApiError) -> None:
+        """End it with `error`; harmless after its end."""
+        ...
+
+
 class Life:
     """One request in progress, from its admission to its end. Belongs to the event loop's thread.
 
@@ -34,9 +44,22 @@ class Life:
         count: called with the change of the number of requests in progress.
         on_end: called with the record.
         began_at: `time.monotonic()` of its begin; None is `context.work_began_at()`.
+        lives: set that holds it while it is in progress; None is none.
     """
 
-    __slots__ = ("_context", "_count", "_ended", "_model", "_on_end", "_part", "began_at", "images", "lease")
+    __slots__ = (
+        "_context",
+        "_count",
+        "_ended",
+        "_lives",
+        "_model",
+        "_on_end",
+        "_part",
+        "began_at",
+        "images",
+        "lease",
+        "work",
+    )
 
     def __init__(
         self,
@@ -45,8 +68,10 @@ class Life:
         count: Callable[[int], None] = _uncounted,
         on_end: Callable[[RequestRecord], None] = _unrecorded,
         began_at: float | None = None,
+        lives: set[Life] | None = None,
     ) -> None:
         self._context = context
+        self._lives = lives
         self._count = count
         self._on_end = on_end
         self._ended = False
@@ -55,7 +80,11 @@ class Life:
         self.lease = lease
         self.images: ImageLease | None = None
         """Part of the images' budget that the request holds; None if it has no images."""
+        self.work: Work | None = None
+        """Its generation, once it is prepared."""
         self.began_at = context.work_began_at() if began_at is None else began_at
+        if lives is not None:
+            lives.add(self)
         count(1)
 
     @property
@@ -102,6 +131,8 @@ class Life:
 
     def _give_back(self, tokens: int) -> None:
         self._ended = True
+        if self._lives is not None:
+            self._lives.discard(self)
         self.lease.end(tokens)
         if self.images is not None:
             self.images.end()

@@ -234,6 +234,7 @@ class Runtime:
         self._service.set_result(service)
         watch = EventLoopWatch(self._observer, service.metrics.event_loop_stalled)
         self._tasks.append(self._loop.create_task(watch.run()))
+        self._tasks.append(self._loop.create_task(service.removed_keys.watch()))
         self._discover_tasks(service.models)
         if self._metrics_port is not None:
             self._exporter = MetricsExporter(service.metrics, self._metrics_port)

@@ -31,6 +31,7 @@ from openai_bls.pipeline.generation.generation import Generation, admitted_gener
 from openai_bls.pipeline.generation.sequence import Echo, Sequence
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.lifecycle.life import Life
+from openai_bls.pipeline.lifecycle.removed_keys import RemovedKeys
 from openai_bls.pipeline.observation.observer import Observer
 from openai_bls.pipeline.service import within
 from openai_bls.transport.ipc.client import ExchangeClient
@@ -128,6 +129,8 @@ class Runtime:
             lambda: self._client.stats,
             instances,
         )
+        # Keys that this thread reads again: those given are of the thread that asks requests for theirs.
+        self._removed_keys = RemovedKeys(ApiKeys.of(limits) if api_keys.required else api_keys)
         self._observer = observer or Observer()
         self._loop = uvloop.new_event_loop()
         self._senders = SenderThreads(_SENDER_THREADS, self._loop)
@@ -195,6 +198,7 @@ class Runtime:
         self._loop.run_forever()
 
     async def _connect(self) -> None:
+        self._watching = self._loop.create_task(self._removed_keys.watch())
         self._client = ExchangeClient(address(self._backend.engine, self._owner), self._on_engine)
         self._prompts = prompt_client(
             self._backend,
@@ -253,7 +257,7 @@ class Runtime:
         timeout_s = None if timeout is None else checked_timeout(timeout, "timeout")
         deadline = context.deadline(timeout_s, time.monotonic())
         self._admission.check(context.key, deadline)
-        with Life(context, self._budgets.enter(context.key)) as life:
+        with Life(context, self._budgets.enter(context.key), lives=self._removed_keys.lives) as life:
             request = await within(deadline, self._parsed(arrays, outputs))
             writer = TensorWriter(request, sender)
             sequences = self._sequences(request, writer)
@@ -321,6 +325,7 @@ class Runtime:
         return sequences
 
     async def _shut_down(self) -> None:
+        self._watching.cancel()
         self._admission.close(OverloadedError("The server is shutting down."))
         await self._client.close()
         await self._prompts.close()

@@ -189,3 +189,21 @@ def test_a_new_key_works_by_its_line(tmp_path: Path) -> None:
     assert ApiKeys(file=str(tmp_path / "keys")).check(first, "do so") == "team-1"
     with pytest.raises(ApiKeysError, match="'two words'"):
         new_key("two words")
+
+
+def test_how_long_a_name_is_missing(file: Path, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    keys = ApiKeys("own", str(file))
+    assert [keys.missing_s(name) for name in ("alice", "", "never")] == [None, None, 0.0]
+    file.write_text("bob: b1\n")
+    assert keys.missing_s("alice") == 0.0
+    now = 103.0
+    assert [keys.missing_s(name) for name in ("alice", "never")] == [3.0, 3.0]
+    # Another key of the same name is one of the same client.
+    file.write_text("bob: b1\nalice: a2\n")
+    assert keys.missing_s("alice") is None
+    file.write_text("bob: b1\n")
+    assert keys.missing_s("alice") == 0.0
+    assert ApiKeys().missing_s("alice") is None
+    assert ApiKeys(file=str(file)).missing_s("") == 0.0

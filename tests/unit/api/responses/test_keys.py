@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from openai_bls.core.keys import watched_files
 from tests.unit.api.responses.responses_support import PATH, Client, Place
 from tests.unit.core_support import EOS, Bench, until
 
@@ -70,3 +71,23 @@ async def test_items_whose_ids_clients_choose(client: Client) -> None:
     response_id = await create(client, "a", **reference)
     listed = await client.send("GET", f"{PATH}/{response_id}/input_items", key="a")
     assert [part["content"][0]["text"] for part in listed.json()["data"]] == ["of a"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_background_response_of_a_removed_key_fails(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    monkeypatch.setattr(watched_files, "CHECK_INTERVAL_S", 0.0)
+    task = asyncio.ensure_future(
+        client.send("POST", PATH, {"input": "hi", "background": True, "stream": stream}, key="a")
+    )
+    await until(lambda: bool(client.engine.requests))
+    (tmp_path / "keys").write_text("b: b\n", encoding="utf-8")
+    for _ in range(2):
+        client.place.bench.service.removed_keys.look()
+    assert len(client.engine.cancelled) == 1
+    await until(lambda: len(client.place.store) == 1)
+    (tmp_path / "keys").write_text("a: a\nb: b\n", encoding="utf-8")
+    (response_id,) = set(re.findall('"id":"(resp_[^"]*)"', (await task).text))
+    found = (await client.send("GET", f"{PATH}/{response_id}", key="a")).json()
+    assert found["status"] == "failed"
