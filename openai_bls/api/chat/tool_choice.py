@@ -33,12 +33,16 @@ def tool_use(request: schema.ChatCompletionRequest) -> ToolUse | None:
         if isinstance(tool, messages.CustomTool)
     }
     if isinstance(choice, messages.NamedToolChoice | messages.NamedCustomChoice):
-        callable_ = _named(request.tools, offered, [choice])
+        callable_ = [_named(request.tools, offered, choice, "tool_choice")]
         name = callable_[0]["function"]["name"]
         return ToolUse(offered=offered, callable=callable_, required=True, name=name, custom=custom)
     if isinstance(choice, messages.AllowedToolsChoice):
         allowed = choice.allowed_tools
-        named = _named(request.tools, offered, allowed.tools)
+        found = {
+            _key(one): _named(request.tools, offered, one, f"tool_choice.allowed_tools.tools[{at}]")
+            for at, one in enumerate(allowed.tools)
+        }
+        named = list(found.values())
         required = allowed.mode == "required"
         return ToolUse(offered=offered, callable=named, required=required, checked=True, custom=custom)
     strict = any(isinstance(tool, messages.Tool) and tool.function.strict for tool in request.tools)
@@ -67,22 +71,24 @@ def _offered(tool: messages.Tool | messages.CustomTool) -> dict[str, Any]:
     return function
 
 
+def _key(choice: messages.NamedToolChoice | messages.NamedCustomChoice) -> tuple[bool, str]:
+    """What tells a named tool from others: whether it is a custom one, and its name."""
+    if isinstance(choice, messages.NamedCustomChoice):
+        return True, choice.custom.name
+    return False, choice.function.name
+
+
 def _named(
     tools: Iterable[messages.Tool | messages.CustomTool],
     offered: list[dict[str, Any]],
-    choices: Iterable[messages.NamedToolChoice | messages.NamedCustomChoice],
-) -> list[dict[str, Any]]:
-    """The tools that `tool_choice` names, as they are offered."""
+    choice: messages.NamedToolChoice | messages.NamedCustomChoice,
+    param: str,
+) -> dict[str, Any]:
+    """The tool that `choice`, the field `param`, names, as it is offered."""
     known = {(isinstance(tool, messages.CustomTool), _name(tool)): at for at, tool in enumerate(tools)}
-    found: dict[int, dict[str, Any]] = {}
-    for choice in choices:
-        is_custom = isinstance(choice, messages.NamedCustomChoice)
-        name = choice.custom.name if isinstance(choice, messages.NamedCustomChoice) else choice.function.name
-        at = known.get((is_custom, name))
-        if at is None:
-            kind = "custom tool" if is_custom else "function"
-            raise InvalidRequestError(
-                f"'tool_choice' names the {kind} {name!r}, which 'tools' do not have.", param="tool_choice"
-            )
-        found[at] = offered[at]
-    return list(found.values())
+    is_custom, name = _key(choice)
+    at = known.get((is_custom, name))
+    if at is None:
+        kind = "custom tool" if is_custom else "function"
+        raise InvalidRequestError(f"'{param}' names the {kind} {name!r}, which 'tools' do not have.", param=param)
+    return offered[at]

@@ -286,10 +286,10 @@ def _strings(given: str | list[str] | None, field: str, most: int) -> tuple[str,
     strings = (given,) if isinstance(given, str) else tuple(given or ())
     if len(strings) > most:
         raise InvalidRequestError(f"'{field}' has {len(strings)} strings; at most {most} are supported.", param=field)
-    for text in strings:
+    for at, text in enumerate(strings):
         if not 1 <= len(text) <= schema.MAX_STOP_LENGTH:
+            place = field if isinstance(given, str) else f"{field}[{at}]"
             raise InvalidRequestError(
-                f"'{field}' holds a string of {len(text)} characters; 1 to {schema.MAX_STOP_LENGTH} are supported.",
-                param=field,
+                f"'{place}' has {len(text)} characters; 1 to {schema.MAX_STOP_LENGTH} are supported.", param=place
             )
     return strings

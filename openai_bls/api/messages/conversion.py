@@ -23,7 +23,7 @@ from openai_bls.api.messages.schema import (
     ThinkingDisabled,
     ThinkingEnabled,
 )
-from openai_bls.api.messages.tools import read_tool_choice, read_tools
+from openai_bls.api.messages.tools import read_tool_choice, read_tools, tools_placed
 from openai_bls.api.messages.turns import chat_messages
 from openai_bls.core.request import ValidRequest
 
@@ -41,6 +41,8 @@ class Converted(NamedTuple):
     """Leave the text of thinking blocks empty."""
     edits: list[Edit]
     """Edits of the conversation that are still to be applied."""
+    tools: list[int]
+    """Places of the tools in the body."""
 
 
 def decode(body: bytes, kind: type[RequestT], ignored: IgnoredFields) -> RequestT:
@@ -95,7 +97,8 @@ def convert(request: PromptRequest, ignored: IgnoredFields, *, thinks: bool, max
     if isinstance(request, MessagesRequest):
         max_tokens = request.max_tokens
         body |= _generation(request)
-    valid = with_image_params(parse_object("chat.completions", body), turns.images)
+    with tools_placed(tools.places):
+        valid = with_image_params(parse_object("chat.completions", body), turns.images)
     valid = msgspec.structs.replace(valid, ignored=ignored.names, thinking_params=_thinking_params(request))
     if max_tokens == 0:
         # Chat completions do not have it, the engines do.
@@ -104,7 +107,7 @@ def convert(request: PromptRequest, ignored: IgnoredFields, *, thinks: bool, max
     shown = thinking is None or isinstance(thinking, ThinkingDisabled) or thinking.display != "omitted"
     # What has nothing to clear is done with.
     edits = edits if any(clear(edit, request.messages).number for edit in edits) else []
-    return Converted(valid, omit_thinking=not shown, edits=edits)
+    return Converted(valid, omit_thinking=not shown, edits=edits, tools=tools.places)
 
 
 def _thinking_params(request: PromptRequest) -> tuple[str, ...]:

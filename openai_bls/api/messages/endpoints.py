@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from openai_bls.api.messages.context_edits import Edited, edited
 from openai_bls.api.messages.conversion import Converted, convert, decode
 from openai_bls.api.messages.errors import OVERLOADED, error_body, too_long
 from openai_bls.api.messages.schema import UNSUPPORTED, Message, MessagesRequest, PromptRequest
+from openai_bls.api.messages.tools import tools_placed
 from openai_bls.api.messages.writers import MAX_SILENCE_S, PING, StreamedMessage, WholeMessage
 from openai_bls.core.errors import ApiError, ContextLengthError, OverloadedError
 from openai_bls.core.request import ValidRequest
@@ -89,15 +90,16 @@ async def _edited(api: Api, context: RequestContext, given: PromptRequest, conve
 
 
 @asynccontextmanager
-async def _lengths_told(
-    api: Api, context: RequestContext, body: MessagesRequest, valid: ValidRequest
+async def _errors_told(
+    api: Api, context: RequestContext, body: MessagesRequest, valid: ValidRequest, tools: Sequence[int]
 ) -> AsyncIterator[None]:
-    """Errors of length, raised inside, in Anthropic's words, with the numbers.
+    """Errors raised inside, with the body's places of tools; those of length in Anthropic's words, with the numbers.
 
     A text that is too long for certain has been refused without being tokenized; it is now.
     """
     try:
-        yield
+        with tools_placed(tools):
+            yield
     except ContextLengthError as error:
         tokens = error.prompt_tokens
         if tokens is None:
@@ -116,12 +118,12 @@ async def _create(api: Api, request: Request, context: RequestContext) -> Respon
     if not valid.stream:
 
         async def completed() -> dict[str, Any]:
-            async with _lengths_told(api, context, body, valid):
+            async with _errors_told(api, context, body, valid, converted.tools):
                 return await api.service.complete(context, valid, lambda _: WholeMessage(body.model, **options))
 
         return await api.answered(request, context, completed())
     stream = api.event_stream(MAX_SILENCE_S, ending=b"", keep_alive=PING)
-    async with _lengths_told(api, context, body, valid):
+    async with _errors_told(api, context, body, valid, converted.tools):
         generation, writer = await api.service.prepare(
             context, valid, lambda _: StreamedMessage(stream, body.model, **options)
         )
@@ -148,7 +150,7 @@ async def _render(api: Api, request: Request, context: RequestContext) -> Respon
 
     async def rendered() -> GenerateRequest:
         valid, _, _ = await _edited(api, context, body, converted)
-        async with _lengths_told(api, context, body, valid):
+        async with _errors_told(api, context, body, valid, converted.tools):
             return await rendered_one(api.service, context, valid)
 
     return await api.answered(request, context, rendered())

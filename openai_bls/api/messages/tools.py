@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,7 +21,9 @@ from openai_bls.api.messages.schema import (
     ToolChoice,
     ToolOptions,
 )
+from openai_bls.core.errors import ApiError
 
+_PLACE = re.compile(r"^tools\[(\d+)\]")
 _NOTED = ("cache_control", "eager_input_streaming", "defer_loading")
 
 
@@ -29,6 +34,8 @@ class Tools(NamedTuple):
     """Functions of the chat completion."""
     left_out: dict[str, str]
     """Name of a tool that is not offered → its type."""
+    places: list[int]
+    """Places of the offered tools in the body."""
 
 
 def read_tools(tools: list[dict[str, Any]], ignored: IgnoredFields) -> Tools:
@@ -37,7 +44,7 @@ def read_tools(tools: list[dict[str, Any]], ignored: IgnoredFields) -> Tools:
     Raises:
         InvalidRequestError: one is malformed, or of a type that nobody knows.
     """
-    found = Tools([], {})
+    found = Tools([], {}, [])
     for at, value in enumerate(tools):
         where = f"tools.{at}"
         kind = value.get("type")
@@ -56,7 +63,26 @@ def read_tools(tools: list[dict[str, Any]], ignored: IgnoredFields) -> Tools:
             found.left_out[tool.name] = "only for other callers"
             continue
         found.offered.append({"type": "function", "function": function})
+        found.places.append(at)
     return found
+
+
+@contextmanager
+def tools_placed(places: Sequence[int]) -> Iterator[None]:
+    """Errors of a chat completion, raised inside, with the places that its tools have in the body.
+
+    Args:
+        places: `Tools.places`.
+    """
+    try:
+        yield
+    except ApiError as error:
+        param = error.param or ""
+        at = _PLACE.match(param)
+        if at is not None and int(at[1]) < len(places):
+            error.param = f"tools[{places[int(at[1])]}]{param[at.end() :]}"
+            error.message = error.message.replace(f"'{param}'", f"'{error.param}'")
+        raise
 
 
 def _function(

@@ -165,10 +165,12 @@ def _json(schema: Any) -> Format:
 
 
 def _choice(value: Any, param: str) -> Format:
-    if not isinstance(value, list) or not value or not all(isinstance(text, str) and text for text in value):
+    if not isinstance(value, list) or not value:
         raise InvalidRequestError(
-            f"'{param}' must be an array of strings, with something in it and in them, not {shown(value)}.", param=param
+            f"'{param}' must be an array of strings, with something in it, not {shown(value)}.", param=param
         )
+    for at, text in enumerate(value):
+        _text(text, f"{param}[{at}]")
     return {"type": "or", "elements": [{"type": "const_string", "value": text} for text in dict.fromkeys(value)]}
 
 

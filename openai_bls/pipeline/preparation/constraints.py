@@ -20,6 +20,7 @@ INVALID_GRAMMAR = "invalid_grammar"
 """Code of the refusal of a custom tool's grammar that is none, or cannot be held."""
 
 _ANY_OBJECT = {"type": "object"}
+_TOOLS = "tools"
 # Grammars have threads of their own: slow ones hold up other grammars only.
 _GRAMMARS = ThreadPoolExecutor(2, thread_name_prefix="grammar")
 
@@ -55,16 +56,16 @@ def constrained(request: ValidRequest, model: ServedModel, tail: str) -> Constra
     if tools is not None:
         _check_grammars(tools, request, model)
     if tools is None or tools.required or not _is_held(tools):
-        return _enforced(wanted(request, model, tail), model)
+        return _enforced(request, model, tail)
     # That one call is to be held is no reason to turn away a function whose schema cannot be.
     relaxed = msgspec.structs.replace(request, tools=_relaxed(tools, request, model))
     try:
-        return _enforced(wanted(relaxed, model, tail), model)
+        return _enforced(relaxed, model, tail)
     except InvalidRequestError:
         free = msgspec.structs.replace(request, tools=_relaxed(tools, request, model, every=True))
         if free == relaxed:
             raise
-        return _enforced(wanted(free, model, tail), model)
+        return _enforced(free, model, tail)
 
 
 def wanted(request: ValidRequest, model: ServedModel, tail: str) -> Requested | None:
@@ -95,8 +96,29 @@ def constraint(found: Requested, model: ServedModel) -> Grammar:
     return grammar(found.format, model.info, param=found.param)
 
 
-def _enforced(found: Requested | None, model: ServedModel) -> Constraint | None:
-    return None if found is None else Constraint(found, constraint(found, model))
+def _enforced(request: ValidRequest, model: ServedModel, tail: str) -> Constraint | None:
+    found = wanted(request, model, tail)
+    if found is None:
+        return None
+    try:
+        return Constraint(found, constraint(found, model))
+    except InvalidRequestError as error:
+        if request.tools is not None and error.param == _TOOLS:
+            _check_arguments(request.tools, request, model)
+        raise
+
+
+def _check_arguments(tools: ToolUse, request: ValidRequest, model: ServedModel) -> None:
+    """Refuse the arguments of a function that cannot be held, each by its own field."""
+    written = tool_format(request, model)
+    if written is None:
+        return
+    callable_ = {tool["function"]["name"]: tool["function"] for tool in tools.callable}
+    for at, tool in enumerate(tools.offered):
+        found = callable_.get(tool["function"]["name"], {})
+        if parameters := found.get("parameters"):
+            arguments = written.arguments(parameters, strict=bool(found.get("strict")))
+            grammar(arguments, model.info, param=f"{_TOOLS}[{at}].function.parameters")
 
 
 def _is_held(tools: ToolUse) -> bool:
@@ -156,7 +178,7 @@ def _relaxed(tools: ToolUse, request: ValidRequest, model: ServedModel, *, every
 
 def _is_enforceable(written: ToolFormat, schema: Any, model: ServedModel) -> bool:
     try:
-        grammar(written.arguments(schema, strict=False), model.info, param="tools")
+        grammar(written.arguments(schema, strict=False), model.info, param=_TOOLS)
     except InvalidRequestError:
         return False
     return True
@@ -200,6 +222,6 @@ def _wanted(request: ValidRequest, model: ServedModel) -> Requested | None:
     if calls is None:
         return structured
     if structured is None:
-        return Requested(calls, "tools")
+        return Requested(calls, _TOOLS)
     array = either(structured.format, calls) if not has_structural_tags(model.info) else None
     return Requested(array or {"type": "or", "elements": [structured.format, calls]}, structured.param)

@@ -177,7 +177,10 @@ def _check_tools(tools: ToolUse, model: ServedModel) -> None:
     if (tools.required and not model.supports("grammar")) or (not tools.required and tools.callable != tools.offered):
         raise unsupported(model, "tool_choice")
     if tools.checked and not tools.required:
-        raise unsupported(model, "tools.function.strict")
+        strict = (
+            f"tools[{at}].function.strict" for at, one in enumerate(tools.offered) if one["function"].get("strict")
+        )
+        raise unsupported(model, next(strict, "tool_choice"))
 
 
 # --- tokenize ---
@@ -202,8 +205,8 @@ async def tokenize(request: ValidRequest, model: ServedModel, images: tuple[Imag
     check_token_ids(request.prompt_token_ids, model, "prompt")
     if request.truncate_prompt_tokens is not None:
         prompts = [prompt[-request.truncate_prompt_tokens :] for prompt in prompts]
-    for prompt in prompts:
-        check_length(request, model, prompt)
+    for at, prompt in enumerate(prompts):
+        check_length(request, model, prompt, "messages" if request.chat else element("prompt", at, prompts))
     media = media_prompt(images, result) if images else None
     return Prompts(prompts, result.bad_words, result.prediction, prompt_tail(request, model, prompts[0]), media)
 
@@ -215,20 +218,25 @@ def check_token_ids(prompts: list[list[int]], model: ServedModel, param: str) ->
         InvalidRequestError: one is outside.
     """
     size = model.info.vocab_size
-    for prompt in prompts:
+    for at, prompt in enumerate(prompts):
         if prompt and max(prompt) >= size:
+            place = element(param, at, prompts)
             raise InvalidRequestError(
-                f"'{param}' holds the token id {max(prompt)}; the vocabulary has {size}.", param=param
+                f"'{place}' holds the token id {max(prompt)}; the vocabulary has {size}.", param=place
             )
 
 
-def check_length(request: ValidRequest, model: ServedModel, prompt: list[int]) -> None:
-    """Refuse a prompt that leaves no room for an answer in the model's context.
+def element(param: str, at: int, among: list[list[int]]) -> str:
+    """Path of prompt number `at` of the field `param`, which may be a single prompt by itself."""
+    return f"{param}[{at}]" if len(among) > 1 else param
+
+
+def check_length(request: ValidRequest, model: ServedModel, prompt: list[int], param: str) -> None:
+    """Refuse a prompt, the field `param`, that leaves no room for an answer in the model's context.
 
     Raises:
         InvalidRequestError: it is empty, or does not.
     """
-    param = "messages" if request.chat else "prompt"
     if not prompt:
         raise InvalidRequestError(f"'{param}' gives an empty prompt.", param=param)
     limit = model.info.max_model_len

@@ -24,7 +24,7 @@ from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, M
 from openai_bls.pipeline.admission.ticket import Ticket
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.models.registry import ServedModel, Target
-from openai_bls.pipeline.preparation.prepare import check_token_ids
+from openai_bls.pipeline.preparation.prepare import check_token_ids, element
 from openai_bls.pipeline.service import Service
 
 # Inputs of one request that the engine has at a time: some passes' worth.
@@ -79,13 +79,13 @@ def _check(prompts: list[list[int]], model: ServedModel) -> None:
     check_token_ids(prompts, model, "input")
     limit = model.info.max_model_len
     for index, prompt in enumerate(prompts):
-        where = f" at index {index}" if len(prompts) > 1 else ""
+        place = element("input", index, prompts)
         if not prompt:
-            raise InvalidRequestError(f"'input' holds nothing{where}.", param="input")
+            raise InvalidRequestError(f"'{place}' holds nothing.", param=place)
         if len(prompt) > limit:
             raise InvalidRequestError(
-                f"This model's maximum context length is {limit} tokens; the input{where} has {len(prompt)}.",
-                param="input",
+                f"This model's maximum context length is {limit} tokens; '{place}' has {len(prompt)}.",
+                param=place,
                 code="context_length_exceeded",
             )
 

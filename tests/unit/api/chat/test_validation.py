@@ -240,7 +240,11 @@ def allowed(mode: str, name: str) -> dict[str, Any]:
         ("chat.completions", {"stream": None, "stream_options": {}}, "stream_options"),
         ("chat.completions", {"tool_choice": "auto"}, "tool_choice"),
         ("chat.completions", {"tools": [TOOL], "tool_choice": named("nope")}, "tool_choice"),
-        ("chat.completions", {"tools": [TOOL], "tool_choice": allowed("auto", "nope")}, "tool_choice"),
+        (
+            "chat.completions",
+            {"tools": [TOOL], "tool_choice": allowed("auto", "nope")},
+            "tool_choice.allowed_tools.tools[0]",
+        ),
         ("chat.completions", {"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
         *(
             ("chat.completions", {"tools": [TOOL, named(name)]}, "tools[1].function.name")

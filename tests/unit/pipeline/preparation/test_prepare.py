@@ -62,7 +62,7 @@ def constraint(request: ValidRequest, formats: ModelFormats = HERMES, tail: str 
         (chat(guided_regex="a+"), "grammar", "guided_regex"),
         (chat(tools=[TOOL], tool_choice="required"), "grammar", "tool_choice"),
         (chat(tools=[TOOL, OTHER], tool_choice=ALLOWED), "grammar", "tool_choice"),
-        (chat(tools=[OTHER]), "grammar", "tools.function.strict"),
+        (chat(tools=[OTHER]), "grammar", "tools[0].function.strict"),
     ],
 )
 def test_what_the_engine_does_not_honour_is_refused_by_name(request_: ValidRequest, field: str, param: str) -> None:
@@ -150,7 +150,7 @@ def test_calls_are_not_checked_without_structural_tags() -> None:
     assert constraints.tool_format(chat(tools=[TOOL]), old) is HERMES.tool_format
     with pytest.raises(InvalidRequestError) as info:
         prepare.check_supported(chat(tools=[OTHER]), old)
-    assert (info.value.param, info.value.code) == ("tools.function.strict", "unsupported_parameter")
+    assert (info.value.param, info.value.code) == ("tools[0].function.strict", "unsupported_parameter")
 
 
 def test_forced_calls_in_a_style_that_the_engine_lacks_are_a_json_array() -> None:
@@ -172,7 +172,7 @@ def test_forced_calls_in_a_style_that_the_engine_lacks_are_a_json_array() -> Non
         assert constraints.constraint(wanted, served).text
     with pytest.raises(InvalidRequestError) as refused:
         prepare.check_supported(chat(tools=[OTHER]), model(detect(None, "glm"), info))
-    assert refused.value.param == "tools.function.strict"
+    assert refused.value.param == "tools[0].function.strict"
 
 
 def test_the_engines_request() -> None:
@@ -363,7 +363,7 @@ def test_a_schema_that_cannot_be_enforced_turns_away_no_request_that_is_not_abou
     strict = {"type": "function", "function": {"name": "odd", "parameters": schema, "strict": True}}
     with pytest.raises(InvalidRequestError) as info:
         held(chat(tools=[strict, custom("regex", "ab")]), served)
-    assert info.value.param == "tools"
+    assert info.value.param == "tools[0].function.parameters"
 
 
 def test_many_schemas_that_are_too_much_together_are_free() -> None:

@@ -100,8 +100,8 @@ def test_an_adapter_is_named_to_the_engine() -> None:
 
 
 NO_INPUT: list[Any] = [
-    *(1, [], ["a", 1], [[1], "a"], [[]], "", ["a", ""]),
-    *([VOCAB_SIZE], [[1], [VOCAB_SIZE]], ["x"] * (MAX_INPUTS + 1)),
+    *(1, [], ["a", 1], [[1], "a"], [[]], ""),
+    *([VOCAB_SIZE], ["x"] * (MAX_INPUTS + 1)),
 ]
 
 
@@ -110,7 +110,9 @@ NO_INPUT: list[Any] = [
     [
         ({}, "input", "missing_required_parameter"),
         *(({"input": value}, "input", None) for value in NO_INPUT),
-        *(({"input": value}, "input", "context_length_exceeded") for value in ("x" * 1001, ["x", "x" * 1001])),
+        *(({"input": value}, "input[1]", None) for value in (["a", ""], [[1], [VOCAB_SIZE]])),
+        ({"input": "x" * 1001}, "input", "context_length_exceeded"),
+        ({"input": ["x", "x" * 1001]}, "input[1]", "context_length_exceeded"),
         ({"input": "x", "encoding_format": "hex"}, "encoding_format", None),
         ({"input": "x", "dimensions": 0}, "dimensions", None),
         ({"input": "x", "pooling": "cls"}, "pooling", None),
