@@ -427,8 +427,12 @@ def _head_too_large() -> ApiError:
 
 
 def _head_problem(url: bytes, headers: list[tuple[bytes, bytes]], http_version: str) -> ApiError | None:
-    """Refusal of a head by its size, RFC 9112, 3.2 (Host) and RFC 9110, 10.1.1 (Expect); None if there is nothing
-    against it."""
+    """Refusal of a head by its version of HTTP, its size, RFC 9112, 3.2 (Host) and RFC 9110, 10.1.1 (Expect); None if
+    there is nothing against it."""
+    if http_version not in ("1.0", "1.1"):
+        # A line without a version is one of HTTP/0.9, whose answers have no head.
+        status = 400 if http_version == "0.9" else 505
+        return _RefusalError(status, "The request line must end in HTTP/1.1 or HTTP/1.0.")
     size, hosts, is_odd = len(url), 0, False
     for name, value in headers:
         size += len(name) + len(value)
