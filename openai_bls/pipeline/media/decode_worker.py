@@ -1,10 +1,8 @@
-"""Decoder process: reads encoded images from standard input, writes RGB pixels to standard output.
+"""Job of a decoder process (`core/processes/worker.py`): from an encoded image to RGB pixels.
 
-    python -I -S decode_worker.py <folder with PIL> <bytes of address space>
-
-Run by path, with nothing of openai_bls imported: it starts in a tenth of a second and has no secrets. A job is a
-`JOB` head and its bytes. The answer is `S` and the size, upon which the reader says `G` (go on) or anything else; then
-`P`, the SHA-256 of size and pixels, and the pixels. Or it is `E`, a code, and what is wrong with the image.
+With nothing of openai_bls imported, a process starts in a tenth of a second. A job is a `JOB` head and its bytes. The
+answer is `S` and the size, upon which the reader says `G` (go on) or anything else; then `P`, the SHA-256 of size and
+pixels, and the pixels. Or it is `E`, a code, and what is wrong with the image.
 """
 
 from __future__ import annotations
@@ -15,9 +13,7 @@ import contextlib
 import hashlib
 import importlib
 import io
-import resource
 import struct
-import sys
 from typing import Any, BinaryIO
 
 JOB = struct.Struct("<QQIB")
@@ -26,9 +22,6 @@ SIZE = struct.Struct("<II")
 """Width and height in pixels."""
 ERROR = struct.Struct("<HH")
 """Bytes of the code and of the sentence's end."""
-CPU_S = 10
-"""Seconds of CPU time that an image may take."""
-
 MODULES = (
     *("GifImagePlugin", "JpegImagePlugin", "MpoImagePlugin", "PngImagePlugin", "TiffImagePlugin", "WebPImagePlugin"),
     *("ImageChops", "ImageOps", "ImagePalette", "ImageSequence"),
@@ -111,9 +104,6 @@ def answer(source: BinaryIO, target: BinaryIO) -> bool:
     data = source.read(length)
     if len(data) < length:
         return False
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + CPU_S + 1, hard))
     try:
         if is_base64:
             try:
@@ -148,22 +138,10 @@ def _refuse(target: BinaryIO, code: str, fault: str) -> None:
     target.write(b"E" + ERROR.pack(len(code), len(fault)) + code.encode() + fault.encode())
 
 
-def limit(address_space: int) -> None:
-    """Give up what a decoder does not need: more memory, files, core dumps, children."""
-    resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-    # A module that Python loads where it is needed is still to be opened.
-    resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
-
-
-def main(folder: str, address_space: int) -> None:
-    """Do jobs until the input ends."""
-    sys.path.append(folder)
+def load() -> None:
+    """Import what PIL imports where it is needed: before there is an image, and limits."""
     import warnings
 
-    # What PIL imports where it is needed: before there is an image.
     for name in MODULES:
         importlib.import_module(f"PIL.{name}")
     from PIL import Image
@@ -171,10 +149,3 @@ def main(folder: str, address_space: int) -> None:
     # The size is checked against the job's own limit.
     Image.MAX_IMAGE_PIXELS = None
     warnings.simplefilter("ignore")
-    limit(address_space)
-    while answer(sys.stdin.buffer, sys.stdout.buffer):
-        pass
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))

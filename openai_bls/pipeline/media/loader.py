@@ -74,7 +74,7 @@ class ImageLoader:
                 async with fetching:
                     encoded = await self._encoded(source, key, lease)
                 async with decoding:
-                    image = await self.decoder.decode(encoded, lease.take)
+                    image = await self.decoder.decode(encoded, lease.take, key)
                 if not encoded.is_base64:
                     lease.give_back(len(encoded.data))
                 return image

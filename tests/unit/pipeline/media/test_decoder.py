@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import io
 import os
 import random
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,7 +191,7 @@ async def test_limits_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "memory" in caught.value.fault
         environment = Path(f"/proc/{decoder.pids[0]}/environ").read_bytes()
         assert {entry.split(b"=")[0] for entry in environment.split(b"\0") if entry} <= {
-            *(b"PATH", b"LD_LIBRARY_PATH", b"MALLOC_MMAP_THRESHOLD_")
+            *(b"PATH", b"LD_LIBRARY_PATH", b"MALLOC_MMAP_THRESHOLD_", b"OMP_NUM_THREADS")
         }
     finally:
         decoder.close()
@@ -202,6 +204,33 @@ async def test_without_room_the_pixels_are_not_decoded(decoder: Decoder) -> None
     with pytest.raises(OverloadedError, match="no room for 36"):
         await decoder.decode(Encoded(picture(), MAX_PIXELS), full)
     assert (await decoded(decoder, picture())).width == 4
+
+
+async def test_a_key_s_images_are_not_another_s_wait() -> None:
+    # Six requests of four images each, of which every one of the first key's comes before the second key's only one.
+    decoder = Decoder(MAX_PIXELS, 1 << 20, processes=1)
+    go, order = threading.Event(), []
+
+    def reserve(key: str, size: int) -> None:
+        order.append(key)
+        go.wait(WAIT_S)
+
+    async def decode(key: str, data: bytes) -> None:
+        await decoder.decode(Encoded(data, MAX_PIXELS), functools.partial(reserve, key), key)
+
+    try:
+        large = asyncio.gather(*[decode("alice", picture(300, 300)) for _ in range(24)])
+        async with asyncio.timeout(WAIT_S):
+            while not order:
+                await asyncio.sleep(0.01)
+        small = asyncio.create_task(decode("bob", picture()))
+        await asyncio.sleep(0)
+        go.set()
+        await small
+        assert order[:2] == ["alice", "bob"]
+        large.cancel()
+    finally:
+        decoder.close()
 
 
 def test_the_script_needs_nothing_of_ours() -> None:

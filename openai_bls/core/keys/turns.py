@@ -1,0 +1,177 @@
+"""Turns by key: what waits is served from key to key, so that no key's queue is another's wait."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from openai_bls.core.errors import OverloadedError
+
+T = TypeVar("T")
+
+
+class KeyQueue(Generic[T]):
+    """Items that wait, in the order of their coming within a key, and the keys in turn. Belongs to one thread."""
+
+    def __init__(self) -> None:
+        self._queues: OrderedDict[str, deque[T]] = OrderedDict()
+        self._served: str | None = None
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def waiting(self, key: str) -> int:
+        """Number of items of a key."""
+        return len(self._queues.get(key, ()))
+
+    def push(self, key: str, item: T) -> None:
+        """Add an item."""
+        self._queues.setdefault(key, deque()).append(item)
+
+    def pop(self) -> T | None:
+        """The next item, which is removed; None if there is none."""
+        order = iter(self._queues)
+        key = next(order, None)
+        if key is None:
+            return None
+        if key == self._served:
+            # Its queue was empty when it was served.
+            key = next(order, key)
+        queue = self._queues[key]
+        item = queue.popleft()
+        self._served = key
+        # The others come first the next time.
+        self._queues.move_to_end(key)
+        if not queue:
+            del self._queues[key]
+        return item
+
+    def discard(self, key: str, item: T) -> None:
+        """Remove an item, if it is there."""
+        queue = self._queues.get(key)
+        if queue is not None:
+            with contextlib.suppress(ValueError):
+                queue.remove(item)
+            if not queue:
+                del self._queues[key]
+
+
+class FairExecutor:
+    """Threads that do work for keys in turn. Any thread may use it.
+
+    Args:
+        threads: number of threads.
+        name: first part of their names.
+        max_waiting: most works of one key that wait; None is no limit.
+        initializer: called on each thread when it begins.
+    """
+
+    def __init__(
+        self,
+        threads: int,
+        name: str,
+        max_waiting: int | None = None,
+        initializer: Callable[[], None] | None = None,
+    ) -> None:
+        self._threads = ThreadPoolExecutor(threads, name, initializer)
+        self._max_waiting = max_waiting
+        self._lock = threading.Lock()
+        self._queue: KeyQueue[tuple[Future[Any], Callable[[], Any]]] = KeyQueue()
+
+    def submit(self, key: str, work: Callable[[], T]) -> Future[T]:
+        """Have `work` done when it is the key's turn. Cancelling the future works until then.
+
+        Raises:
+            OverloadedError: too much of the key waits already.
+            RuntimeError: the executor has been closed.
+        """
+        future: Future[T] = Future()
+        item = (future, work)
+        with self._lock:
+            waiting = self._queue.waiting(key)
+            if self._max_waiting is not None and waiting >= self._max_waiting:
+                raise OverloadedError(f"{waiting} requests of this API key wait for their turn; try again later.")
+            self._queue.push(key, item)
+        try:
+            # One round for each work: which one it does is seen when it begins.
+            self._threads.submit(self._round)
+        except RuntimeError:
+            self._forget(key, item, future)
+            raise
+        future.add_done_callback(partial(self._forget, key, item))
+        return future
+
+    def close(self, *, wait: bool = False) -> None:
+        """Cancel what waits; with `wait`, wait for what runs."""
+        with self._lock:
+            waiting = [self._queue.pop() for _ in range(len(self._queue))]
+        for item in waiting:
+            if item is not None:
+                item[0].cancel()
+        self._threads.shutdown(wait=wait, cancel_futures=True)
+
+    def _forget(self, key: str, item: tuple[Future[Any], Callable[[], Any]], future: Future[Any]) -> None:
+        if future.cancelled() or not future.done():
+            with self._lock:
+                self._queue.discard(key, item)
+
+    def _round(self) -> None:
+        with self._lock:
+            item = self._queue.pop()
+        if item is None:
+            # Its work was cancelled.
+            return
+        future, work = item
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = work()
+        except BaseException as error:
+            future.set_exception(error)
+            # The error's traceback holds this frame.
+            future = item = None  # type: ignore[assignment]
+        else:
+            future.set_result(result)
+
+
+class FairLock:
+    """Lock that the keys get in turn. Belongs to the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._taken = False
+        self._queue: KeyQueue[asyncio.Future[None]] = KeyQueue()
+
+    @contextlib.asynccontextmanager
+    async def turn(self, key: str) -> AsyncIterator[None]:
+        """The lock, from a turn of the key until the end of the block."""
+        turn = asyncio.get_running_loop().create_future()
+        self._queue.push(key, turn)
+        if not self._taken:
+            self._next()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._queue.discard(key, turn)
+            else:
+                # It had just been given.
+                self._next()
+            raise
+        try:
+            yield
+        finally:
+            self._next()
+
+    def _next(self) -> None:
+        turn = self._queue.pop()
+        while turn is not None and turn.done():
+            turn = self._queue.pop()
+        self._taken = turn is not None
+        if turn is not None:
+            turn.set_result(None)

@@ -1,0 +1,219 @@
+"""Pool of worker processes, for work that may take too much time or memory: what does is ended, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import IO, Literal, NamedTuple, TypeVar, cast
+
+from openai_bls.core.errors import EngineError
+from openai_bls.core.processes.process_tree import interpreter
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Reason = Literal["cpu", "time", "died"]
+"""What has ended a worker: its budget of CPU time, the limit in seconds, or anything else (memory most likely)."""
+
+_SCRIPT = Path(__file__).with_name("worker.py")
+# Of the server's environment: where a Python in an unusual place has its libraries.
+_ENVIRONMENT = ("LD_LIBRARY_PATH", "PATH")
+
+
+class WorkerLostError(Exception):
+    """The process has ended in the midst of a job."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Work(NamedTuple):
+    """What the workers of a pool do, and what a job of it may take."""
+
+    name: str
+    """Plural noun for the log."""
+    module: Path
+    """Module with `load` and `answer`, see `worker.py`."""
+    folders: Sequence[str]
+    """Folders of the packages that it imports."""
+    cpu_s: float
+    """Seconds of CPU time of a job; loading is not counted."""
+    time_limit_s: float
+    """Seconds after which a job is ended whatever has kept it: more than the machine needs under load."""
+    memory_bytes: int
+    """Address space of a process beyond what it has when it is loaded."""
+
+
+class Worker:
+    """One worker process. Belongs to one thread at a time.
+
+    Args:
+        work: what it does.
+    """
+
+    def __init__(self, work: Work) -> None:
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        # Large blocks go back to the system when they are freed.
+        environment["MALLOC_MMAP_THRESHOLD_"] = "131072"
+        # Each thread of a library takes memory.
+        environment["OMP_NUM_THREADS"] = "1"
+        limits = [str(work.cpu_s), str(work.memory_bytes)]
+        self._popen = subprocess.Popen(
+            [interpreter(), "-I", "-S", str(_SCRIPT), str(work.module), *limits, *work.folders],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            cwd="/",
+            pipesize=1 << 20,
+        )
+        self._source = cast("IO[bytes]", self._popen.stdout)
+        self._target = cast("IO[bytes]", self._popen.stdin)
+        self._expired = False
+        self.is_spent = False
+        """Set by a job after which the process is not to be used again."""
+
+    @property
+    def pid(self) -> int:
+        """Id of the process."""
+        return self._popen.pid
+
+    def send(self, pieces: Iterable[bytes | memoryview]) -> None:
+        """Send a part of a job; raises WorkerLostError."""
+        try:
+            for piece in pieces:
+                self._target.write(piece)
+            self._target.flush()
+        except OSError:
+            raise self._lost() from None
+
+    def read(self, size: int) -> bytes:
+        """So many bytes of the answer; raises WorkerLostError."""
+        data = self._source.read(size)
+        if len(data) < size:
+            raise self._lost()
+        return data
+
+    def kill(self) -> None:
+        """Kill it; harmless if it has ended. From any thread."""
+        self._popen.kill()
+
+    def expire(self) -> None:
+        """Kill it at its limit."""
+        self._expired = True
+        self.kill()
+
+    def close(self) -> None:
+        """Kill it, and wait for its end."""
+        self._popen.kill()
+        self._popen.wait()
+        for pipe in (self._target, self._source):
+            # What it has not read any more is still to be written.
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+    def _lost(self) -> WorkerLostError:
+        self._popen.kill()
+        if self._popen.wait() == -signal.SIGPROF:
+            return WorkerLostError("cpu")
+        return WorkerLostError("time" if self._expired else "died")
+
+
+class WorkerPool:
+    """Worker processes, started when they are needed: as many as there are jobs at a time. Any thread may use it.
+
+    Args:
+        work: what they do.
+        at_rest: most processes that are kept without a job.
+    """
+
+    def __init__(self, work: Work, at_rest: int) -> None:
+        self._work = work
+        self._at_rest = at_rest
+        self._lock = threading.Lock()
+        self._idle: list[Worker] = []
+        self._all: set[Worker] = set()
+        self._closed = False
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of the processes."""
+        with self._lock:
+            return [worker.pid for worker in self._all]
+
+    def run(self, job: Callable[[Worker], T], *, whole: tuple[type[Exception], ...] = ()) -> T:
+        """What `job` makes of the answer of a worker.
+
+        Args:
+            job: writes a job and reads the whole of its answer.
+            whole: errors that it raises after the whole of the answer.
+
+        Raises:
+            WorkerLostError: the worker has ended, or was at its limit; the next job gets another.
+            EngineError: the pool has been closed.
+        """
+        worker = self._taken()
+        is_whole = False
+        timer = threading.Timer(self._work.time_limit_s, worker.expire)
+        timer.daemon = True
+        timer.start()
+        try:
+            result = job(worker)
+            is_whole = True
+            return result
+        except WorkerLostError as lost:
+            logger.warning("a process for %s has ended in the midst of a job (%s)", self._work.name, lost.reason)
+            raise
+        except whole:
+            is_whole = True
+            raise
+        finally:
+            timer.cancel()
+            self._put_back(worker, is_whole=is_whole and not worker.is_spent)
+
+    def close(self) -> None:
+        """Kill the processes."""
+        with self._lock:
+            self._closed = True
+            running = list(self._all)
+            idle, self._idle = self._idle, []
+        for worker in running:
+            worker.kill()
+        for worker in idle:
+            worker.close()
+
+    def _taken(self) -> Worker:
+        with self._lock:
+            if self._closed:
+                raise EngineError("The server is shutting down.")
+            if self._idle:
+                return self._idle.pop()
+        return self._started()
+
+    def _started(self) -> Worker:
+        worker = Worker(self._work)
+        with self._lock:
+            self._all.add(worker)
+        return worker
+
+    def _put_back(self, worker: Worker, *, is_whole: bool) -> None:
+        with self._lock:
+            if is_whole and not self._closed and len(self._idle) < self._at_rest:
+                self._idle.append(worker)
+                return
+            self._all.discard(worker)
+            is_wanted = not is_whole and not self._closed
+        worker.close()
+        if is_wanted:
+            # It loads while nobody waits for it yet.
+            replacement = self._started()
+            with self._lock:
+                self._idle.append(replacement)
