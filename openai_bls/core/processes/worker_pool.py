@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Reason = Literal["cpu", "time", "died"]
-"""What has ended a worker: its budget of CPU time, the limit in seconds, or anything else (memory most likely)."""
+"""End of a worker: by its budget of CPU time, by the limit in seconds, or by anything else (memory most likely)."""
 
 _SCRIPT = Path(__file__).with_name("worker.py")
 # Of the server's environment: where a Python in an unusual place has its libraries.
