@@ -233,6 +233,8 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     """Text to tokenize as the inside of an output."""
     max_prompt_tokens: int | None = None
     """A prompt that has more for certain need not be tokenized to be refused; None is no limit."""
+    key: str = ""
+    """Name of the API key whose turn it takes where requests wait."""
 
 
 class PromptResult(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -51,8 +51,8 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     reasoning_parser: str = "auto"
     """Reasoning format of the model, in the same forms."""
     trust_chat_template: bool = False
-    """Take `chat_template` from requests: it is a program that runs in `preprocessing`, in a sandbox, for at most 2 s
-    of CPU time, and may take any memory."""
+    """Take `chat_template` from requests: it is a program that runs in a sandbox, in a process for at most 2 s of CPU
+    time and 512 MiB of memory."""
     max_concurrent_requests: Positive = 4096
     """Requests in progress in each instance, those that wait for an engine included; one more is answered 429."""
     max_waiting_requests: Positive = 4096

@@ -243,7 +243,7 @@ class Service:
                 life.images = self.images.budget.lease()
                 return await self.images.load(sources, context.key, life.images)
 
-            work = prepare(request, target, self.settings, make_writer, load)
+            work = prepare(request, target, self.settings, make_writer, load, context.key)
             writer, sequences, prompts = await within(deadline, work)
             prompt_tokens = [len(prompt) for prompt in prompts.token_ids]
             engine = target.model.engine

@@ -48,3 +48,4 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Hang up."""
         self.server.close()
+        self.preprocessing.close()

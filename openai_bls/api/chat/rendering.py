@@ -44,7 +44,7 @@ async def rendered(service: Service, context: RequestContext, request: ValidRequ
         )
     with admitted(service, context, target.name):
         deadline = context.deadline(request.timeout, time.monotonic())
-        return await within(deadline, _prepared(request, target))
+        return await within(deadline, _prepared(request, target, context.key))
 
 
 async def rendered_one(service: Service, context: RequestContext, request: ValidRequest) -> GenerateRequest:
@@ -53,9 +53,9 @@ async def rendered_one(service: Service, context: RequestContext, request: Valid
     return only
 
 
-async def _prepared(request: ValidRequest, target: Target) -> list[GenerateRequest]:
+async def _prepared(request: ValidRequest, target: Target, key: str) -> list[GenerateRequest]:
     await target.model.engine.ready()
-    prompts = await tokenize(request, target.model)
+    prompts = await tokenize(request, target.model, key=key)
     constraint = await constrain(request, target.model, prompts.tail)
     structured = None
     if constraint is not None:

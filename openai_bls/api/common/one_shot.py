@@ -142,4 +142,4 @@ async def _tokenized(
         # Only their sizes count.
         with service.images.budget.lease() as lease:
             prompt = with_sizes(prompt, await service.images.load(request.images, context.key, lease))
-    return await model.tokenize(prompt, any_length=True)
+    return await model.tokenize(prompt, key=context.key, any_length=True)

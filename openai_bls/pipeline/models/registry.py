@@ -128,20 +128,21 @@ class ServedModel:
         return field in self.info.supported
 
     async def tokenize(
-        self, request: PromptRequest, param: str | None = None, *, any_length: bool = False
+        self, request: PromptRequest, param: str | None = None, *, key: str = "", any_length: bool = False
     ) -> PromptResult:
         """Token ids for `request`.
 
         Args:
             request: request to preprocessing.
             param: the field at fault if something is, where preprocessing cannot know it.
+            key: name of the API key whose turn it takes.
             any_length: tokenize what is too long for the context, too, which takes a while.
 
         Raises:
             ApiError: the request is bad, or preprocessing cannot be reached.
         """
         limit = None if any_length else self.info.max_model_len
-        result = await self.prompts.prepare(msgspec.structs.replace(request, max_prompt_tokens=limit))
+        result = await self.prompts.prepare(msgspec.structs.replace(request, max_prompt_tokens=limit, key=key))
         if result.error is not None and result.unsupported:
             raise UnsupportedByModelError(result.error)
         if result.error is not None and result.code == ContextLengthError.default_code and limit is not None:

@@ -51,6 +51,7 @@ async def prepare(
     settings: OpenAiBlsSettings,
     make_writer: Callable[[Target], WriterT],
     load_images: LoadImages,
+    key: str = "",
 ) -> tuple[WriterT, list[Sequence], Prompts]:
     """Everything between a valid request and its submission to the engine.
 
@@ -60,6 +61,7 @@ async def prepare(
         settings: limits of the server.
         make_writer: called once the request is known to be acceptable, before anything is made per sequence.
         load_images: called if it has images.
+        key: name of the request's API key.
 
     Raises:
         ApiError: the request cannot be honoured; nothing has been written.
@@ -68,7 +70,7 @@ async def prepare(
     writer = make_writer(target)
     await target.model.engine.ready()
     images = await load_images(request.images) if request.images else ()
-    prompts = await tokenize(request, target.model, images)
+    prompts = await tokenize(request, target.model, images, key=key)
     constraint = await constrain(request, target.model, prompts.tail)
     grammar = None if constraint is None else constraint.grammar
     return writer, make_sequences(request, target, prompts, grammar, writer), prompts
@@ -186,13 +188,16 @@ def _check_tools(tools: ToolUse, model: ServedModel) -> None:
 # --- tokenize ---
 
 
-async def tokenize(request: ValidRequest, model: ServedModel, images: tuple[Image, ...] = ()) -> Prompts:
+async def tokenize(
+    request: ValidRequest, model: ServedModel, images: tuple[Image, ...] = (), *, key: str = ""
+) -> Prompts:
     """The prompts as token ids, checked against vocabulary and context length.
 
     Args:
         request: the request.
         model: model that it names.
         images: decoded images of the request.
+        key: name of the request's API key.
 
     Raises:
         ApiError: a prompt is bad, or preprocessing cannot be reached.
@@ -200,7 +205,7 @@ async def tokenize(request: ValidRequest, model: ServedModel, images: tuple[Imag
     any_length = request.truncate_prompt_tokens is not None
     result = PromptResult()
     if request.prompt is not None:
-        result = await model.tokenize(with_sizes(request.prompt, images), any_length=any_length)
+        result = await model.tokenize(with_sizes(request.prompt, images), key=key, any_length=any_length)
     prompts = request.prompt_token_ids or result.prompt_token_ids
     check_token_ids(request.prompt_token_ids, model, "prompt")
     if request.truncate_prompt_tokens is not None:

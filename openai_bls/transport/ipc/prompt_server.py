@@ -10,12 +10,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import msgspec
 
 from openai_bls.core import memory
 from openai_bls.core.engine_types import PromptRequest, PromptResult
+from openai_bls.core.errors import OverloadedError
+from openai_bls.core.keys.turns import FairExecutor
 from openai_bls.core.log_limit import LimitedWarnings
 from openai_bls.transport.ipc.frames import GOODBYE, PING, FrameError, Frames, FrameTooLargeError, pack
 from openai_bls.transport.ipc.listener import GREETING_S, MOST_CONNECTIONS, Listener, greeted
@@ -39,14 +41,9 @@ _GRACE_S = 1.0
 _SLOW_THREADS = 2
 """Slow prompts that are prepared at a time."""
 _MOST_SLOW = 8
-"""Slow prompts that are prepared, or wait for it; further ones are refused."""
+"""Slow prompts of one key that wait for a thread; further ones are refused."""
 _SLOW_LATELY_S = 60.0
 """Seconds after a slow prompt in which the threads that read prepare none."""
-_TOO_MANY_SLOW = PromptResult(
-    error="The chat template takes long to render these messages, and too many such requests wait for it already.",
-    param="messages",
-    code="chat_template_timeout",
-)
 
 _TOO_MANY_TOKENS = PromptResult(
     error="The prompt has more tokens than can be passed on.", code="context_length_exceeded"
@@ -105,11 +102,10 @@ class _Lanes:
     """Threads for short, for long and for slow requests: no number of the others holds a short one up."""
 
     def __init__(self, threads: int) -> None:
-        self._short = ThreadPoolExecutor(threads, "prompt-short")
-        self._middle = ThreadPoolExecutor(threads, "prompt-middle")
-        self._long = ThreadPoolExecutor(1, "prompt-long", initializer=_yield_cpu)
-        self._slow = ThreadPoolExecutor(_SLOW_THREADS, "prompt-slow", initializer=_yield_cpu)
-        self._slow_room = threading.BoundedSemaphore(_MOST_SLOW)
+        self._short = FairExecutor(threads, "prompt-short")
+        self._middle = FairExecutor(threads, "prompt-middle")
+        self._long = FairExecutor(1, "prompt-long", initializer=_yield_cpu)
+        self._slow = FairExecutor(_SLOW_THREADS, "prompt-slow", _MOST_SLOW, _yield_cpu)
         self._slow_at = float("-inf")
 
     @property
@@ -117,27 +113,28 @@ class _Lanes:
         """A request was slow within the last minute."""
         return time.monotonic() - self._slow_at < _SLOW_LATELY_S
 
-    def schedule_slow(self, work: Callable[[], None]) -> Future[None] | None:
-        """Have a slow request prepared; None if too many wait. Raises RuntimeError once closed."""
-        self._slow_at = time.monotonic()
-        if not self._slow_room.acquire(blocking=False):
-            return None
-        future = self._slow.submit(work)
-        future.add_done_callback(lambda _: self._slow_room.release())
-        return future
+    def schedule_slow(self, key: str, work: Callable[[], None]) -> Future[None]:
+        """Have a slow request prepared.
 
-    def schedule(self, size: int, work: Callable[[], None]) -> Future[None]:
+        Raises:
+            OverloadedError: too many of the key wait.
+            RuntimeError: once closed.
+        """
+        self._slow_at = time.monotonic()
+        return self._slow.submit(key, work)
+
+    def schedule(self, key: str, size: int, work: Callable[[], None]) -> Future[None]:
         """Have a request of `size` bytes prepared; raises RuntimeError once closed."""
         if size <= _SHORT_BYTES:
-            return self._short.submit(work)
+            return self._short.submit(key, work)
         if size <= LONG_BYTES:
-            return self._middle.submit(work)
-        return self._long.submit(_then_trim, work)
+            return self._middle.submit(key, work)
+        return self._long.submit(key, functools.partial(_then_trim, work))
 
     def close(self) -> None:
         """Drop what waits, wait for what runs."""
         for pool in (self._short, self._middle, self._long, self._slow):
-            pool.shutdown(cancel_futures=True)
+            pool.close(wait=True)
 
 
 def _yield_cpu() -> None:
@@ -225,7 +222,7 @@ class _PromptConnection:
         here = _SHORT_BYTES if len(calls) == 1 else _TINY_BYTES
         if self._lanes.slow_lately:
             here = -1
-        for call_id, request in ((call.call_id, call.request) for call in calls):
+        for call_id, request, key in ((call.call_id, call.request, call.key) for call in calls):
             if request is None:
                 for found in (self._waiting, self._slow):
                     waiting = found.pop(call_id, None)
@@ -233,35 +230,39 @@ class _PromptConnection:
                         # One that runs goes on.
                         waiting.cancel()
             elif len(request) <= here:
-                self._answer(call_id, request)
+                self._answer(call_id, request, key)
             else:
-                future = self._lanes.schedule(len(request), functools.partial(self._answer, call_id, request))
+                work = functools.partial(self._answer, call_id, request, key)
+                future = self._lanes.schedule(key, len(request), work)
                 self._waiting[call_id] = future
                 future.add_done_callback(functools.partial(self._forget, call_id))
 
     def _forget(self, call_id: int, future: Future[None]) -> None:
         self._waiting.pop(call_id, None)
 
-    def _answer(self, call_id: int, request: bytes) -> None:
-        self._answer_by(self._prepare, call_id, request)
+    def _answer(self, call_id: int, request: bytes, key: str) -> None:
+        self._answer_by(self._prepare, call_id, request, key)
 
-    def _answer_slowly(self, call_id: int, request: bytes) -> None:
+    def _answer_slowly(self, call_id: int, request: bytes, key: str) -> None:
         try:
-            self._answer_by(self._prepare_slowly, call_id, request)
+            self._answer_by(self._prepare_slowly, call_id, request, key)
         finally:
             self._slow.pop(call_id, None)
 
-    def _answer_by(self, prepare: Prepare, call_id: int, request: bytes) -> None:
+    def _answer_by(self, prepare: Prepare, call_id: int, request: bytes, key: str) -> None:
         try:
             answer = PromptAnswer(call_id, prepare(msgspec.msgpack.decode(request, type=PromptRequest)))
         except SlowPromptError:
-            future = self._lanes.schedule_slow(functools.partial(self._answer_slowly, call_id, request))
-            if future is not None:
+            work = functools.partial(self._answer_slowly, call_id, request, key)
+            try:
+                future = self._lanes.schedule_slow(key, work)
+            except OverloadedError as error:
+                answer = PromptAnswer(call_id, overloaded=error.message)
+            else:
                 self._slow[call_id] = future
                 if future.done():
                     self._slow.pop(call_id, None)
                 return
-            answer = PromptAnswer(call_id, _TOO_MANY_SLOW)
         except Exception:
             logger.exception("a prompt could not be prepared")
             answer = PromptAnswer(call_id, failed=True)

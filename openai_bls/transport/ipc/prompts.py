@@ -8,6 +8,7 @@ import msgspec
 
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import EngineError, InvalidRequestError, OverloadedError, TooLargeError
+from openai_bls.core.keys.turns import FairLock
 from openai_bls.transport.ipc.frames import MAX_FRAME_BYTES
 from openai_bls.transport.ipc.link import Link, PartState
 
@@ -19,13 +20,15 @@ LONG_BYTES = 64 * 1024
 _MOST_BYTES = MAX_FRAME_BYTES - 1024
 
 
-class PromptCall(msgspec.Struct, frozen=True):
+class PromptCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """Request to `preprocessing`."""
 
     call_id: int
     request: bytes | None
     """A packed `PromptRequest`: one that cannot be unpacked must not cost the others their connection. None takes the
     call back."""
+    key: str = ""
+    """Name of the request's API key, which is known before the request is unpacked."""
 
 
 class PromptAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -35,6 +38,8 @@ class PromptAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     result: PromptResult = PromptResult()
     failed: bool = False
     """Preparing it raised something that was not the request's fault."""
+    overloaded: str = ""
+    """Why it was not prepared: too much of its key waits already."""
 
 
 class SlowPromptError(Exception):
@@ -70,7 +75,7 @@ class PromptExchangeClient:
         self._calls: dict[int, asyncio.Future[PromptResult]] = {}
         self._last_id = 0
         # Long requests wait for their turn here, where giving up is easiest.
-        self._long = asyncio.Semaphore(1)
+        self._long = FairLock()
         self._link = Link("preprocessing model", address, PromptAnswer, self._take, self._lost)
 
     @property
@@ -87,24 +92,24 @@ class PromptExchangeClient:
 
         Raises:
             InvalidRequestError: the request holds a value that cannot be passed on, or too many of them.
-            OverloadedError: preprocessing is not there.
+            OverloadedError: preprocessing is not there, or too much of the request's key waits for it.
             EngineError: it failed.
         """
         payload = encode_request(request)
         if len(payload) > _MOST_BYTES:
             raise TooLargeError(_MOST_BYTES, "the most that is passed on to preprocessing")
         if len(payload) <= LONG_BYTES:
-            return await self._call(payload)
+            return await self._call(payload, request.key)
         # All at once: in the line each would wait for a lost model after the other.
         await self._link.ready()
-        async with self._long:
-            return await self._call(payload)
+        async with self._long.turn(request.key):
+            return await self._call(payload, request.key)
 
-    async def _call(self, payload: bytes) -> PromptResult:
+    async def _call(self, payload: bytes, key: str) -> PromptResult:
         await self._link.ready()
         self._last_id += 1
         call_id = self._last_id
-        self._link.send(PromptCall(call_id, payload))
+        self._link.send(PromptCall(call_id, payload, key))
         answer: asyncio.Future[PromptResult] = asyncio.get_running_loop().create_future()
         self._calls[call_id] = answer
         try:
@@ -127,7 +132,9 @@ class PromptExchangeClient:
         call = self._calls.get(answer.call_id)
         if call is None or call.done():
             return
-        if answer.failed:
+        if answer.overloaded:
+            call.set_exception(OverloadedError(answer.overloaded))
+        elif answer.failed:
             call.set_exception(EngineError("The prompt could not be prepared; see the server's log."))
         else:
             call.set_result(answer.result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,9 +20,9 @@ _MOST_TEMPLATES = 64
 class ContentForms:
     """Forms that templates take, found out by rendering a message. Any thread may use it."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        """Args: tokenizer: tokenizer of transformers, with the model's template."""
-        self._tokenizer = tokenizer
+    def __init__(self, render: Callable[[PromptRequest, float], str]) -> None:
+        """Args: render: renders a request by its chat template, in so many seconds of CPU time."""
+        self._render = render
         self._needs_parts: dict[str | None, bool] = {}
 
     def fitting(self, request: PromptRequest) -> PromptRequest:
@@ -43,7 +44,7 @@ class ContentForms:
     def _renders(self, template: str | None, content: Any) -> bool:
         request = PromptRequest(messages=[{"role": "user", "content": content}], chat_template=template)
         try:
-            return _PROBE in rendering.render(self._tokenizer, request)
+            return _PROBE in self._render(request, rendering.CPU_S)
         except (InvalidRequestError, CpuLimitError):
             return False
 

@@ -49,7 +49,8 @@ class ImagePrompts:
         """
         self._processor = VisionProcessor(folder, tokenizer)
         own = self._processor.chat_template
-        self._template = own if isinstance(own, str) else None
+        self.template = own if isinstance(own, str) else None
+        """Chat template of the processor; None if it has none, or several."""
         self._render = render
         self._takes_parts: dict[str, bool] = {}
 
@@ -71,7 +72,7 @@ class ImagePrompts:
                     "it out, or write it in another way.",
                     param="messages",
                 )
-        request = msgspec.structs.replace(request, chat_template=request.chat_template or self._template)
+        request = msgspec.structs.replace(request, chat_template=request.chat_template or self.template)
         if not self._parts_are_rendered(request, cpu_s):
             messages = [self._with_string(message) for message in request.messages or []]
             request = msgspec.structs.replace(request, messages=messages)
@@ -132,6 +133,11 @@ class LazyImagePrompts:
     def __init__(self, make: Callable[[], ImagePrompts]) -> None:
         self._make = make
         self._made: ImagePrompts | None = None
+
+    @property
+    def template(self) -> str | None:
+        """Chat template of the processor, once it is loaded."""
+        return None if self._made is None else self._made.template
 
     def load(self) -> ImagePrompts:
         """Load them, unless they are.

@@ -97,6 +97,10 @@ class Preprocessing:
             "OUT_PAD_ID": pad_ids.astype(np.int32),
         }
 
+    def close(self) -> None:
+        """End the processes that it has started."""
+        self._encoder.close()
+
     def _max_prompt_bytes(self) -> int:
         automatic = max(_MAX_PROMPT_BYTES, _BYTES_PER_TOKEN * (self._context_length() or 0))
         return self._settings.max_prompt_bytes or automatic

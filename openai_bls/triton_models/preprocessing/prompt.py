@@ -18,6 +18,7 @@ from openai_bls.triton_models.preprocessing import encoding, rendering
 from openai_bls.triton_models.preprocessing.content_forms import ContentForms
 from openai_bls.triton_models.preprocessing.cpu_limit import CpuLimitError
 from openai_bls.triton_models.preprocessing.images import ImagePrompt, ImagePrompts, LazyImagePrompts
+from openai_bls.triton_models.preprocessing.request_templates import RequestTemplates
 from openai_bls.triton_models.preprocessing.token_bound import token_bound
 
 _QUICK_S = 0.1
@@ -69,10 +70,12 @@ class PromptEncoder:
         self._images = LazyImagePrompts(
             lambda: ImagePrompts(tokenizer_dir, load_tokenizer(tokenizer_dir), self._render_checked)
         )
-        self._contents = ContentForms(self._tokenizer) if has_processor(tokenizer_dir) else None
+        self._contents = ContentForms(self._render_as_it_is) if has_processor(tokenizer_dir) else None
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         self._bound = token_bound(backend.to_str()) if backend is not None else None
-        self._encode = encoding.best_encoding(self._tokenizer, rendering.template_texts(self._tokenizer), cache_bytes)
+        self._trusted = rendering.template_texts(self._tokenizer)
+        self._request_templates = RequestTemplates(dict(self._tokenizer.special_tokens_map), max_prompt_bytes)
+        self._encode = encoding.best_encoding(self._tokenizer, self._trusted, cache_bytes)
         self.special_tokens = encoding.special_tokens(self._encode)
         """Token ids that the tokenizer adds by itself before a text (a BOS, say), and after it."""
         self._max_prompt_bytes = max_prompt_bytes
@@ -80,6 +83,10 @@ class PromptEncoder:
         """Why the model takes no conversations; None if it does, or if it has no chat template."""
         self.eos_token_id: int | None = self._tokenizer.eos_token_id
         self.pad_token_id: int | None = self._tokenizer.pad_token_id
+
+    def close(self) -> None:
+        """End the processes that render chat templates of requests."""
+        self._request_templates.close()
 
     def load_processor(self) -> None:
         """Load what prompts with images need before the first one comes; raises `InvalidRequestError` if it cannot."""
@@ -96,8 +103,10 @@ class PromptEncoder:
         """`prepare`, where a thread that others wait for does it.
 
         Raises:
-            SlowPromptError: the chat template takes long.
+            SlowPromptError: the chat template takes long, or is the request's.
         """
+        if self._is_a_clients(request.chat_template):
+            raise SlowPromptError
         try:
             return self._prepare(request, _QUICK_S)
         except CpuLimitError:
@@ -157,15 +166,7 @@ class PromptEncoder:
             )
         if self._max_prompt_bytes is None or len(text) <= _SHORT_TEXT:
             return
-        limit, size = self._max_prompt_bytes(), len(text.encode(errors="replace"))
-        if size > limit:
-            what = "prediction" if param == "prediction" else "prompt"
-            raise InvalidRequestError(
-                f"The {what} has {size} bytes; at most {limit} are tokenized (max_prompt_bytes of the model "
-                "preprocessing).",
-                param=param,
-                code="string_above_max_length",
-            )
+        rendering.check_size(text, self._max_prompt_bytes(), param)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of raw text.
@@ -215,7 +216,16 @@ class PromptEncoder:
             raise rendering.unsupported(self.template_problem)
         if self._contents is not None:
             request = self._contents.fitting(request)
+        return self._render_as_it_is(request, cpu_s)
+
+    def _render_as_it_is(self, request: PromptRequest, cpu_s: float) -> str:
+        if self._is_a_clients(request.chat_template):
+            return self._request_templates.render(request)
         return rendering.render(self._tokenizer, request, cpu_s)
+
+    def _is_a_clients(self, template: str | None) -> bool:
+        """True for a template that is not of the checkpoint."""
+        return bool(template) and template not in self._trusted and template != self._images.template
 
 
 def _refused(error: InvalidRequestError | UnsupportedByModelError) -> PromptResult:

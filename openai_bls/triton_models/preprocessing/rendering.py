@@ -92,16 +92,30 @@ def too_slow(request: PromptRequest) -> InvalidRequestError:
     )
 
 
-def render(tokenizer: Any, request: PromptRequest, cpu_s: float = CPU_S) -> str:
+def check_size(text: str, limit: int, param: str) -> None:
+    """Refuse a text of more than `limit` bytes; raises InvalidRequestError."""
+    size = len(text.encode(errors="replace"))
+    if size > limit:
+        what = "prediction" if param == "prediction" else "prompt"
+        raise InvalidRequestError(
+            f"The {what} has {size} bytes; at most {limit} are tokenized (max_prompt_bytes of the model "
+            "preprocessing).",
+            param=param,
+            code="string_above_max_length",
+        )
+
+
+def render(tokenizer: Any, request: PromptRequest, cpu_s: float | None = CPU_S) -> str:
     """Text of the conversation in `request`, by the chat template.
 
     Args:
         tokenizer: tokenizer of transformers.
         request: request with messages.
-        cpu_s: most CPU time, in seconds.
+        cpu_s: most CPU time, in seconds; None is no limit.
 
     Raises:
         InvalidRequestError: there is no template, or it does not render the messages.
+        MemoryError: there is no more memory for it.
         CpuLimitError: it takes longer.
     """
     templates = [request.chat_template] if request.chat_template else template_texts(tokenizer)
@@ -128,11 +142,13 @@ def render(tokenizer: Any, request: PromptRequest, cpu_s: float = CPU_S) -> str:
         return text
 
     failure: Exception | None = None
-    end = time.thread_time() + cpu_s
+    end = None if cpu_s is None else time.thread_time() + cpu_s
     for form in forms(messages):
         try:
+            if end is None:
+                return rendered(form)
             return _limit.run(partial(rendered, form), max(0.0, end - time.thread_time()))
-        except CpuLimitError:
+        except (CpuLimitError, MemoryError):
             raise
         except Exception as error:
             failure = failure or error
@@ -142,16 +158,17 @@ def render(tokenizer: Any, request: PromptRequest, cpu_s: float = CPU_S) -> str:
 
 def _refusal(error: Exception, *, own: bool) -> InvalidRequestError:
     """The refusal of messages that a chat template, a request's `own` or the model's, has failed with."""
+    whose, param = ("'chat_template'", "chat_template") if own else ("The model's chat template", "messages")
     if isinstance(error, jinja2.TemplateSyntaxError):
-        whose, param = ("'chat_template'", "chat_template") if own else ("The model's chat template", "messages")
         return InvalidRequestError(f"{whose} cannot be parsed: {error.message} (line {error.lineno})", param=param)
     if isinstance(error, jinja2.TemplateError):
         # Templates refuse with raise_exception what they do not support; that is for the client to read.
-        return InvalidRequestError(f"The model's chat template refuses the messages: {error}", param="messages")
+        param = "messages" if type(error) is jinja2.TemplateError else param
+        return InvalidRequestError(f"{whose} refuses the messages: {error}", param=param)
     # A template is a program that runs on the client's data. A whole traceback may be hundreds of kilobytes,
     # of a recursion above all, and any client may cause it.
     logger.warning("the chat template failed: %s: %s%s", type(error).__name__, error, _template_line(error))
-    return InvalidRequestError(f"The model's chat template cannot render the messages: {error}", param="messages")
+    return InvalidRequestError(f"{whose} cannot render the messages: {error}", param=param)
 
 
 def _template_line(error: Exception) -> str:

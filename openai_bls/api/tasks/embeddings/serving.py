@@ -57,7 +57,7 @@ async def embed(service: Service, context: RequestContext, body: dict[str, Any])
     began_at = time.monotonic()
     with admitted(service, context, target.name) as tally:
         await model.engine.ready()
-        prompts = token_ids if token_ids else await _tokenize(request, texts, model)
+        prompts = token_ids if token_ids else await _tokenize(request, texts, model, context.key)
         _check(prompts, model)
         tally.prompt_tokens = sum(len(prompt) for prompt in prompts)
         deadline = context.deadline(None, began_at)
@@ -70,9 +70,9 @@ async def embed(service: Service, context: RequestContext, body: dict[str, Any])
     return answer_of(vectors, request.model or model.info.model_name, tally.prompt_tokens)
 
 
-async def _tokenize(request: EmbeddingsBody, texts: list[str], model: ServedModel) -> list[list[int]]:
+async def _tokenize(request: EmbeddingsBody, texts: list[str], model: ServedModel, key: str) -> list[list[int]]:
     prompts = PromptRequest(prompts=texts, add_special_tokens=request.add_special_tokens is not False)
-    return (await model.tokenize(prompts, "input")).prompt_token_ids
+    return (await model.tokenize(prompts, "input", key=key)).prompt_token_ids
 
 
 def _check(prompts: list[list[int]], model: ServedModel) -> None:

@@ -77,8 +77,8 @@ class World:
         """Requests in lanes."""
         return sum(len(connection._waiting) for connection in self.server._connections)
 
-    async def ask(self, text: str) -> PromptResult:
-        return await self.client.prepare(PromptRequest(prompts=[text]))
+    async def ask(self, text: str, key: str = "") -> PromptResult:
+        return await self.client.prepare(PromptRequest(prompts=[text], key=key))
 
     async def hang_up(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self.server.close)
@@ -128,6 +128,24 @@ async def test_long_prompts_are_prepared_one_at_a_time(world: World) -> None:
     world.held.set()
     await asyncio.gather(*long)
     assert world.most == 1
+    await other.close()
+
+
+async def test_long_prompts_take_turns_by_key(world: World) -> None:
+    """Those of one client, and those that meet in preprocessing."""
+    other = PromptExchangeClient(world.address)
+    world.held.clear()
+    calls = [asyncio.ensure_future(world.ask("held" + "x" * 100_000, "alice"))]
+    await world.wait_started()
+    calls += [asyncio.ensure_future(world.ask(f"{at}" + "x" * 100_000, "alice")) for at in range(5)]
+    calls += [asyncio.ensure_future(other.prepare(PromptRequest(prompts=["there" + "x" * 100_000], key="bob")))]
+    await until(lambda: world.waiting == 2)
+    calls += [asyncio.ensure_future(world.ask("here" + "x" * 100_000, "bob"))]
+    await asyncio.sleep(0)
+    world.held.set()
+    await asyncio.gather(*calls)
+    order = [text[:4] for text in world.prepared if len(text) >= 100_000]
+    assert order == ["held", "ther", "here", "0xxx", "1xxx", "2xxx", "3xxx", "4xxx"]
     await other.close()
 
 
@@ -284,18 +302,22 @@ async def test_slow_prompts_hold_no_other_up(world: World) -> None:
     """Nor the answer to a ping: once there was one, the thread that reads prepares nothing itself."""
     world.held.clear()
     async with asyncio.timeout(WAIT_S):
-        asked = [asyncio.create_task(world.ask("slow" + "x" * i)) for i in range(9)]
+        running = [asyncio.create_task(world.ask("slow")) for _ in range(2)]
         for _ in range(2):
             await world.wait_started()
-        assert (await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED))[0]
+        waiting = [asyncio.create_task(world.ask("slow")) for _ in range(9)]
+        refused = (await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED))[0]
+        assert [type(one.exception()) for one in refused] == [OverloadedError]
         assert await world.ask("quick") == PromptResult([[5]])
         assert await world.client.check(WAIT_S) == "up"
-        asked[3].cancel()
+        # Another key's is taken, and comes first.
+        other = asyncio.create_task(world.ask("slow, too", "bob"))
+        await until(lambda: len(world.server._connections[0]._slow) == 11)
+        left = [one for one in waiting if one not in refused]
+        left.pop().cancel()
         world.held.set()
-        answers = [one.result() for one in (await asyncio.wait([*asked[:3], *asked[4:]]))[0]]
-    refused = [answer for answer in answers if answer.error]
-    assert [answer.code for answer in refused] == ["chat_template_timeout"]
-    assert len(answers) == 8
+        assert await other == PromptResult([[9]])
+        assert len(await asyncio.gather(*running, *left)) == 9
     assert not any(connection._slow for connection in world.server._connections)
     world.here.clear()
     await world.ask("slow")

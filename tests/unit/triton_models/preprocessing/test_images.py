@@ -66,6 +66,7 @@ def test_the_template_of_a_request_counts(tmp_path: Path) -> None:
     assert result.media_text == f"[user]{IMAGE}\na"
     nothing = PromptRequest(messages=user("#", "a"), image_sizes=SIZES[:1], chat_template="nothing")
     assert "places for 0 of the 1 images" in (prompts.prepare(nothing).error or "")
+    prompts.close()
 
 
 @pytest.mark.parametrize(("name", "typed"), [("llava", IMAGE), ("gemma3", "<soft>"), ("qwen2_vl", "<video>")])

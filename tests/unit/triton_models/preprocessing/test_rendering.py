@@ -136,6 +136,7 @@ def test_a_template_that_renders_not_even_one_short_message(
         )
     assert encoder.prepare(PromptRequest(messages=[USER], chat_template="a")).error is None
     assert encoder.prepare(PromptRequest(prompts=["a"])).error is None
+    encoder.close()
 
 
 def deep(levels: int) -> Any:
