@@ -30,7 +30,7 @@ from benchmarks import builds, speculation
 from benchmarks.builds import FP8, Build
 from benchmarks.clients.driver import Clients, measure, warm_up
 from benchmarks.clients.target import Plan, http_target, words_for
-from benchmarks.gpu_report import MAIN, NGRAMS, Results, summary
+from benchmarks.gpu_report import MAIN, Results, summary
 from benchmarks.support import ROOT
 from benchmarks.support.checkpoint_shapes import DEMO
 from benchmarks.support.children import attempt, in_child
@@ -133,9 +133,8 @@ class Session:
             longest, alone = Build("a very long prompt"), replace(plan, concurrency=(1,), prompts=[options.longest])
             found += [
                 Stage(fp8.name, 100, partial(self.build, fp8, replace(plan, prompts=options.prompts))),
-                Stage("drafts", 110, partial(self.drafts, NGRAMS, ())),
+                Stage("drafts", 110, self.drafts),
                 Stage(longest.name, 80, partial(self.build, longest, alone, golden=False)),
-                Stage("draft model", 120, partial(self.drafts, "a draft model", ("--draft-shape", options.draft_like))),
             ]
         found.append(Stage("serve", 150, self.serve))
         for variant in map(parse_variant, options.variant or FURTHER):
@@ -167,17 +166,17 @@ class Session:
             raise RuntimeError(result.speed.error)
         return " ".join(f"{level.tokens_per_s:,.0f}" for level in result.speed.levels) + " tokens/s"
 
-    def drafts(self, name: str, more: Sequence[str], seconds: float, gpu: str) -> str:
+    def drafts(self, seconds: float, gpu: str) -> str:
         """Drafts on texts that are copied and on others."""
         limit = str(max(1, int(seconds - _LEAST_S)))
-        arguments = ["--shape", self.options.like, "--work", str(self.work), "--rounds", "1", "--limit-s", limit, *more]
+        arguments = ["--shape", self.options.like, "--work", str(self.work), "--rounds", "1", "--limit-s", limit]
         loads: list[Load] = []
         try:
             given = speculation.parser().parse_args(arguments)
             in_child(seconds, speculation.run, given, gpus=gpu, tell=loads.append)
         finally:
             with self._lock:  # without their requests, which would fill the file
-                self.results.drafts[name] = [replace(load, requests=()) for load in loads]
+                self.results.drafts = [replace(load, requests=()) for load in loads]
         return f"{len(loads)} loads"
 
     def serve(self, seconds: float, gpu: str) -> str:
@@ -235,7 +234,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, required=True, help="folder for the results")
     made.add_argument("--work", type=Path, help="folder for checkpoints (default: in /dev/shm, if it has the room)")
     made.add_argument("--like", default="qwen2.5-7b", help="shape of the checkpoint (default %(default)s)")
-    made.add_argument("--draft-like", default="qwen2.5-0.5b", help="of a draft model (default %(default)s)")
     made.add_argument("--concurrency", type=levels, default="1,2,9,16,64,256", help="default %(default)s")
     made.add_argument("--tokens", type=int, default=128, help="of an answer (default %(default)s)")
     made.add_argument("--prompts", type=levels, default="8192,24000", help="tokens, one alone (default %(default)s)")

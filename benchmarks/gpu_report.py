@@ -16,7 +16,6 @@ from benchmarks.support.report import MISSING, goals_table, markdown_table
 
 MAIN = "auto"
 """Build with the engine's own choices."""
-NGRAMS = "n-grams and predictions"
 _COPIES, _NOTHING = "copies its prompt, greedy", "nothing to copy, greedy"
 
 
@@ -30,8 +29,7 @@ class Results:
     floor: Floor | None = None
     builds: list[Result] = field(default_factory=list)
     """The engine alone."""
-    drafts: dict[str, list[Load]] = field(default_factory=dict)
-    """By what drafts."""
+    drafts: list[Load] = field(default_factory=list)
     served: list[Measurement] = field(default_factory=list)
     """/v1 with the settings of `MAIN`, by concurrency."""
 
@@ -50,8 +48,8 @@ class Results:
         return plain.gap_p50 / ours.gap_p50 if ours and plain else None
 
     def draft_times(self, load: str) -> float | None:
-        """Tokens/s of a load with drafts by n-grams over those without."""
-        return next((one.times for one in self.drafts.get(NGRAMS, ()) if one.name == load), None)
+        """Tokens/s of a load with drafts over those without."""
+        return next((one.times for one in self.drafts if one.name == load), None)
 
 
 def goals(results: Results) -> Iterator[tuple[str, str, float, float | None]]:
@@ -115,8 +113,8 @@ def tables(results: Results) -> Iterator[tuple[str, str]]:
             rows = [[one.speed.name, *(f"{value:.1f}" for value in one.beside.values())] for one in beside]
             yield "64 streams beside a long prompt, ms", markdown_table(("build", *beside[0].beside), rows)
         yield "Golden answers", build_report.golden_table(found)
-    for name, loads in results.drafts.items():
-        yield f"Drafts by {name}", "\n".join(speculation.table(loads))
+    if results.drafts:
+        yield "Drafts by n-grams and predictions", "\n".join(speculation.table(results.drafts))
     if results.served:
         rows = [_served_row(one, results.level(one.concurrency)) for one in results.served]
         yield "/v1 against the engine alone", markdown_table(_SERVED, rows)

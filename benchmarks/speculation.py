@@ -1,25 +1,21 @@
 """Speculative decoding in the embedded engine: `python -m benchmarks.speculation --shape SHAPE`.
 
-Two engines of one checkpoint in this process, one of which drafts, by n-grams or by a draft model, answer the same
-requests in turns. The checkpoint is a continuing one (`random_checkpoint`), whose loads are sure to be copied as far as
-they say (`copying`): on a GPU a random model's near ties turn with the width of a step, and a draft of its own output
-would be wrong from there on.
+Two engines of one checkpoint in this process, one of which drafts, answer the same requests in turns. The checkpoint is
+a continuing one (`random_checkpoint`), whose loads are sure to be copied as far as they say (`copying`): on a GPU a
+random model's near ties turn with the width of a step, and a draft of its own output would be wrong from there on.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import random
 import statistics
 import sys
 import tempfile
 import time
-import unittest.mock
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -32,7 +28,6 @@ from benchmarks.support.options import positive
 from benchmarks.support.random_checkpoint import checkpoint_in, cycle
 from benchmarks.support.report import markdown_table
 from openai_bls.core.manifest import Manifest, write_manifest
-from openai_bls.embedded.speculation.draft_model import DraftModel
 from openai_bls.engines.registry import create_engine
 
 _MAX_MODEL_LEN = 2048
@@ -82,7 +77,6 @@ def parser() -> argparse.ArgumentParser:
     """The command's options."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.speculation", description=__doc__.partition("\n")[0])
     made.add_argument("--shape", choices=SHAPES, default="qwen2.5-7b", help="of the checkpoint (default %(default)s)")
-    made.add_argument("--draft-shape", choices=SHAPES, help="draft by a continuing checkpoint of this shape")
     made.add_argument("--work", type=Path, help="folder where these are kept; default: a temporary one")
     made.add_argument("--tokens", type=positive, default=256, help="most of an answer (default %(default)s)")
     made.add_argument("--rounds", type=positive, default=3, help="default %(default)s")
@@ -106,29 +100,14 @@ def run(options: argparse.Namespace) -> Iterator[Load]:
         work = Path(folder)
         kept: Path = options.work or work
         checkpoint = checkpoint_in(kept, options.shape, continuing=True)
-        if options.draft_shape:
-            (work / "draft").symlink_to(checkpoint_in(kept, options.draft_shape, continuing=True).resolve())
         plain, drafting = engines(checkpoint, work, options.batch, stack)
         assert plain.engine is not None
         continued = Continued(cycle(options.shape), options.tokens)
-        found = copying.loads(continued, plain.engine.info, bool(options.draft_shape))
+        found = copying.loads(continued, plain.engine.info)
         for load in itertools.takewhile(lambda _: time.monotonic() - started < options.limit_s, found):
-            with _some_wrong(load.wrong):
-                answered(drafting, load.requests[:1])
-                measure(load, plain, drafting, options.rounds)
+            answered(drafting, load.requests[:1])
+            measure(load, plain, drafting, options.rounds)
             yield load
-
-
-@contextmanager
-def _some_wrong(share: float) -> Iterator[None]:
-    """Let this share of a draft model's guesses be wrong; they take the time that they take."""
-    guess, source = DraftModel.guess, random.Random(0)
-
-    def guess_wrongly(self: DraftModel, *args: Any) -> list[list[int]]:
-        return [[token ^ (source.random() < share) for token in tokens] for tokens in guess(self, *args)]
-
-    with unittest.mock.patch.object(DraftModel, "guess", guess_wrongly):
-        yield
 
 
 def engines(checkpoint: Path, work: Path, batch: int, stack: ExitStack) -> tuple[Asker, Asker]:
@@ -140,14 +119,13 @@ def engines(checkpoint: Path, work: Path, batch: int, stack: ExitStack) -> tuple
         max_batch_size=batch,
         created=1,
         checkpoint=str(checkpoint.resolve()),
-        draft_checkpoint="draft" if (work / "draft").is_dir() else "",
     )
     (work / "tokenizer").symlink_to(checkpoint.resolve())  # for grammars
     # Neither may take what is left of the device's memory.
     tokens = batch * _MAX_MODEL_LEN // 2
     settings = {"max_tokens_in_kv_cache": str(tokens), "max_num_tokens": "512", "prefix_sharing": "false"}
     plain, drafting = Asker(), Asker()
-    for asker, method in ((plain, "none"), (drafting, "draft_model" if manifest.draft_checkpoint else "ngram")):
+    for asker, method in ((plain, "none"), (drafting, "ngram")):
         write_manifest(work, manifest)
         engine = create_engine(work, asker.on_step, settings | {"speculative_method": method})
         stack.callback(engine.close)

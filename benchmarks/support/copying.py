@@ -22,10 +22,6 @@ DRAWN = SamplingParams(temperature=1.0, seed=5)
 _HOT = SamplingParams(temperature=4.0, top_k=2, seed=5)
 """A token in three is left out."""
 _RECORDS = 8
-_LONG_PROMPT = 1900
-"""Tokens."""
-_AFTER_LONG = 128
-"""Tokens: for a shorter answer so long a prompt is not read."""
 
 
 @dataclass
@@ -36,8 +32,6 @@ class Load:
     requests: Sequence[GenerationRequest]
     at_once: int = 1
     """Requests in progress at a time."""
-    wrong: float = 0.0
-    """Share of a draft model's guesses that are made wrong."""
     plain: list[float] = field(default_factory=list)
     """Tokens/s in each round."""
     drafting: list[float] = field(default_factory=list)
@@ -94,24 +88,18 @@ class Continued:
         pairs = (token for i in range(self._count) for token in (*self.text(start + i, 2), self._tokens[start - 1]))
         return GenerationRequest(0, [*pairs, self._tokens[start]], self._count, GREEDY)
 
-    def long(self, number: int, length: int, count: int) -> GenerationRequest:
-        """A request with a prompt of `length` tokens, nothing to copy among them, and at most `count` new ones."""
-        source = random.Random(number)
-        return GenerationRequest(0, source.choices(self._tokens, k=length), min(count, self._count), GREEDY)
-
     def unlike(self, number: int, sampling: SamplingParams = GREEDY) -> GenerationRequest:
         """A request with nothing to copy."""
         source = random.Random(number)
         return GenerationRequest(0, source.sample(self._tokens, self._count), self._count, sampling)
 
 
-def loads(continued: Continued, info: EngineInfo, draft_model: bool = False) -> Iterator[Load]:
+def loads(continued: Continued, info: EngineInfo) -> Iterator[Load]:
     """All loads, the most telling first.
 
     Args:
         continued: requests.
         info: of the engine.
-        draft_model: one guesses, so that there are loads at which it is wrong.
     """
     yield Load("copies its prompt, greedy", [continued.copying(1, 0)])
     yield Load("copies its prompt, sampled", [continued.copying(1, 0, DRAWN)])
@@ -125,25 +113,9 @@ def loads(continued: Continued, info: EngineInfo, draft_model: bool = False) -> 
     yield Load("copies pairs that go on otherwise", [continued.misleading(5)])
     if info.grammar_backend:
         yield from _structured(continued, info)
-    if draft_model:
-        yield from _guessed(continued)
     for count in (4, 8, 16, 64):
         yield Load(f"copies its prompt, {count} streams", [continued.copying(10 + i, 0) for i in range(count)], count)
         yield Load(f"nothing to copy, {count} streams", [continued.unlike(10 + i) for i in range(count)], count)
-
-
-def _guessed(continued: Continued) -> Iterator[Load]:
-    """Texts that only the draft model guesses, as well as the load says."""
-    for wrong in (1.0, 0.5, 0.3, 0.1):
-        name = f"nothing to copy, {wrong:.0%} of the guesses wrong"
-        yield Load(name, [continued.unlike(20)], wrong=wrong)
-    name, long = f"{_AFTER_LONG} tokens after {_LONG_PROMPT:,}", [continued.long(30, _LONG_PROMPT, _AFTER_LONG)]
-    yield Load(name, long)
-    yield Load(f"{name}, all guesses wrong", long, wrong=1.0)
-    for count in (4, 8):
-        streams = [continued.unlike(20 + i) for i in range(count)]
-        yield Load(f"nothing to copy, {count} streams, all guesses wrong", streams, count, wrong=1.0)
-        yield Load(f"copies pairs, {count} streams", [continued.misleading(40 + i) for i in range(count)], count)
 
 
 def _structured(continued: Continued, info: EngineInfo) -> Iterator[Load]:

@@ -56,7 +56,6 @@ from openai_bls.core.manifest import (
     EngineLoadError,
     FileRecord,
     Manifest,
-    check_files,
     checkpoint_dir,
     load_manifest,
     record,
@@ -188,7 +187,6 @@ def _prepare(
     report("hashes")
     return {
         "files": _records(checkpoint),
-        "draft_files": _records(prepared.draft) if recipe.manifest.draft_checkpoint else {},
         "engine_files": engine_files,
     }
 
@@ -281,7 +279,6 @@ def _present(target: BuildTarget) -> Manifest | None:
     try:
         manifest = load_manifest(target.version_dir)
         checkpoint_dir(target.version_dir, manifest)
-        check_files(target.version_dir / manifest.draft_checkpoint, manifest.draft_files, hashes=False)
     except EngineLoadError:
         return None
     needed = [folder / "tokenizer.json" for folder in target.tokenizers]

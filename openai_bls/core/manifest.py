@@ -5,7 +5,6 @@
     tensorrt_llm/1/
     ├── engine.json       this manifest, written last
     ├── checkpoint/       config.json, generation_config.json; the weights (*.safetensors) unless they are in an engine
-    ├── draft/            of a draft model, the same: config.json and weights; nothing without one
     ├── engine/           of TensorRT-LLM's flow `tensorrt` only: config.json, rank0.engine, rank1.engine ...
     └── lora/             adapters, a folder each
 
@@ -250,10 +249,6 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lora: LoraSettings = LoraSettings()
     files: dict[str, FileRecord] = {}
     """Files of the checkpoint folder, by name."""
-    draft_checkpoint: str = ""
-    """Folder of the embedded engine's draft model beside the manifest; empty if it has none."""
-    draft_files: dict[str, FileRecord] = {}
-    """Files of that folder, by name."""
     source: str = ""
     """Fingerprint of what this was built from and with, by which a second build sees that nothing changed."""
     revision: str = ""
@@ -282,6 +277,8 @@ class _Head(msgspec.Struct, frozen=True):
     format_version: int = 0
     tensor_parallel_size: Positive = 1
     """Number of GPUs of the embedded engine, in manifests of releases in which it ran on several."""
+    draft_checkpoint: str = ""
+    """Folder of its draft model, in manifests of releases in which it took one."""
 
 
 def short(path: Path) -> str:
@@ -327,8 +324,14 @@ def load_manifest(version_dir: Path) -> Manifest:
                 f"{short(path)} is of an embedded engine for {size} GPUs, which now runs on one GPU only: "
                 f"run `openai-bls build --engine vllm --tp-size {size} --model <checkpoint>`"
             )
+        if head.draft_checkpoint:
+            raise EngineLoadError(
+                f"{short(path)} is of an embedded engine with a draft model, which it no longer takes: {BUILD_HINT} "
+                "without one, or with --engine vllm and a speculative_config in the file of --extra-engine-args"
+            )
         fields = msgspec.json.decode(data, type=dict[str, Any])
-        fields.pop("tensor_parallel_size", None)
+        for gone in ("tensor_parallel_size", "draft_checkpoint", "draft_files"):
+            fields.pop(gone, None)
         return msgspec.convert(fields, Manifest)
     except msgspec.DecodeError as error:
         raise EngineLoadError(f"{short(path)} is not readable ({error}): {BUILD_HINT}") from None

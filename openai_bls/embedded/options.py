@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from openai_bls.core.manifest import EngineLoadError, Manifest, NotNegative, Positive
+from openai_bls.core.manifest import EngineLoadError, NotNegative, Positive
 from openai_bls.core.settings import TensorRtLlmSettings
 
 _KV_EVENTS = ("kv_events_endpoint", "kv_events_replay_endpoint", "kv_events_topic")
@@ -66,15 +66,13 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Replay captured CUDA graphs. None: on a GPU, with an attention that allows it (paged and flash attention)."""
     async_batching: bool | None = None
     """Prepare a step while the one before it runs. None: on a GPU, unless each step needs an attention mask."""
-    speculative_method: Literal["", "none", "ngram", "draft_model"] = ""
+    speculative_method: Literal["none", "ngram"] = "none"
     """Speculative decoding: a step samples several tokens of a sequence, for which the next ones are drafted. `ngram`
-    drafts from its own text, where the last tokens stood before, and from the `prediction` of its request;
-    `draft_model` lets the draft model that was built in go on where these have nothing. Empty is `draft_model` for an
-    engine that has one, else `none`."""
+    drafts from its own text, where the last tokens stood before, and from the `prediction` of its request."""
     num_speculative_tokens: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
     """Most tokens of a draft."""
     prompt_lookup_min: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2
-    """Tokens of the shortest n-gram that is looked up; with a draft model it is as long as the longest."""
+    """Tokens of the shortest n-gram that is looked up."""
     prompt_lookup_max: Annotated[int, msgspec.Meta(ge=1, le=16)] = 4
     """Tokens of the longest n-gram that is looked up."""
     speculative_disable_by_batch_size: Positive = 8
@@ -85,25 +83,6 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Compare the hashes of all files, which reads them whole, before the model is loaded."""
     allow_untested_versions: bool = False
     """Load with a transformers outside the tested range."""
-
-
-def speculative_method(options: EngineOptions, manifest: Manifest) -> Literal["", "ngram", "draft_model"]:
-    """Method of speculative decoding of an engine; empty if it is off.
-
-    Raises:
-        EngineLoadError: a draft model is asked for, and the engine has none.
-    """
-    match options.speculative_method:
-        case "":
-            return "draft_model" if manifest.draft_checkpoint else ""
-        case "none":
-            return ""
-        case "draft_model" if not manifest.draft_checkpoint:
-            raise EngineLoadError(
-                "speculative_method draft_model: this engine has no draft model, build it with --draft-model"
-            )
-        case method:
-            return method
 
 
 def with_settings(options: EngineOptions, settings: TensorRtLlmSettings) -> EngineOptions:

@@ -71,12 +71,7 @@ def gpu_is_visible(environ: Mapping[str, str], gpus: Path = _GPUS) -> bool:
 def _on_cpu(version_dir: Path, manifest: Manifest) -> int:
     folder = version_dir / manifest.checkpoint
     facts = read_checkpoint(folder)
-    weights = sum(
-        record.size
-        for files in (manifest.files, manifest.draft_files)
-        for name, record in files.items()
-        if name.endswith(_WEIGHTS)
-    )
+    weights = sum(record.size for name, record in manifest.files.items() if name.endswith(_WEIGHTS))
     if manifest.engine == "llama_cpp":
         return weights + kv_cache(manifest, facts, folder / GGUF_NAME).tokens * bytes_per_token(facts)
     if manifest.engine == "vllm":

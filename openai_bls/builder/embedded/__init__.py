@@ -1,1 +1,1 @@
-"""Recipe of the embedded and the null engine, with draft model and self-test. Imports source, tokenizer, placing."""
+"""Recipe of the embedded and the null engine, with its self-test. Imports source, tokenizer, placing."""

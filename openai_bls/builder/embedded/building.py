@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 
 from openai_bls.builder.checkpoint.kind import quantized
-from openai_bls.builder.embedded import draft
 from openai_bls.builder.embedded.advice import vllm_advice
 from openai_bls.builder.embedded.images import TEXT_ALONE, max_images, refuse_without_text
 from openai_bls.builder.embedded.self_test import self_test
@@ -15,7 +14,6 @@ from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.placing.adapters import fingerprint, lora_settings, place_adapters, read_adapters
 from openai_bls.builder.placing.weights import place_weights
 from openai_bls.builder.recipe import Report, max_model_len
-from openai_bls.builder.source.hub import source_of
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.checkpoint import CheckpointFacts, read_json, text_config
 from openai_bls.core.manifest import BuildError, EngineSetupError, FileRecord, KvCacheSettings, Manifest
@@ -36,7 +34,6 @@ class EmbeddedRecipe:
             raise BuildError("--lora-dir and --max-loras are for engines with a model: the null engine has none")
         if options.quant and quantized(source):
             raise BuildError(f"--quant {options.quant}: the checkpoint is quantized already, and served as it is")
-        self._draft = draft.find_draft(options, report)
         self.manifest = Manifest(
             engine=options.engine,
             model_name=model_name,
@@ -49,18 +46,14 @@ class EmbeddedRecipe:
             kv_cache=KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache),
             trust_remote_code=options.trust_remote_code,
             lora=lora_settings(options.lora, read_adapters(options.lora)),
-            draft_checkpoint="" if self._draft is None else draft.FOLDER,
-            builder={} if self._draft is None else {"draft_model": source_of(options.draft_model)},
         )
         self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)
         built = (msgspec.structs.replace(self.manifest, model_name=""), options.self_test, fingerprint(options.lora))
-        self.key = repr((*built, draft.fingerprint(self._draft)))
+        self.key = repr(built)
 
     def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
         """See `Recipe`."""
         place_adapters(self._options.lora, prepared.lora)
-        if self._draft is not None:
-            draft.place_draft(self._draft, prepared, self._options, self._report)
         if self._options.engine == "transformers":
             try:
                 self._fill(prepared)

@@ -50,8 +50,6 @@ def _problem(options: BuildOptions, source: Path) -> str | None:
     """Reason why an engine with these options has no images; None if there is none."""
     if problem := problem_of_options(options):
         return problem
-    if options.draft_model:
-        return "not with a draft model (--draft-model)"
     if options.quant or quantized(source):
         return "not with quantized weights"
     return problem_of_files(source)

@@ -61,8 +61,6 @@ def self_test(prepared: Prepared, manifest: Manifest, *, cap: bool = False) -> O
     receiver, sender = context.Pipe(duplex=False)
     options = parse_options(engine_overrides(os.environ))[1]["transformers"]
     folders = {manifest.checkpoint: prepared.checkpoint, "lora": prepared.lora}
-    if manifest.draft_checkpoint:
-        folders[manifest.draft_checkpoint] = prepared.draft
     if manifest.quant or manifest.max_images:  # which is measured on a text, and needs the processor there
         folders["tokenizer"] = prepared.tokenizers[0]
     for name, folder in folders.items():

@@ -46,8 +46,6 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Test an engine of transformers, llama.cpp or vLLM before it replaces the previous one."""
     force: bool = False
     """Build even if nothing changed, or if the estimate says that it does not fit."""
-    draft_model: str = ""
-    """A Hugging Face directory or hub id; empty is none."""
     lora: LoraOptions = LoraOptions()
     tensorrt_llm: TensorRtLlmOptions = TensorRtLlmOptions()
     """Options of `engine` `tensorrt_llm` only."""

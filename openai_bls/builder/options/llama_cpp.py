@@ -12,7 +12,6 @@ _WHY = {
     "lora_dir": "it takes no adapters; --engine transformers does",
     "max_loras": "it takes no adapters; --engine transformers does",
     "max_lora_rank": "it takes no adapters; --engine transformers does",
-    "draft_model": "it drafts nothing; --engine transformers does",
     "tp_size": "it runs on this machine's CPU",
 }
 """Option → why it means nothing for llama.cpp."""

@@ -106,9 +106,6 @@ def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, b
             raise BuildError(f"{option} is for {also}--engine tensorrt_llm: the engine {engine} does not know it")
         if name == "tp_size" and engine == "null":
             raise BuildError("--tp-size is for engines with a model: the null engine has none")
-        if name == "draft_model" and engine != "transformers":
-            instead = " (a speculative_config in --extra-llm-api-options names one)" * (engine == "tensorrt_llm")
-            raise BuildError(f"--draft-model is for --engine transformers{instead}")
         if name == "max_images" and engine not in ("transformers", "vllm", "tensorrt_llm"):
             raise BuildError(
                 f"--max-images is for --engine transformers, vllm and tensorrt_llm: the engine {engine} takes text "

@@ -25,7 +25,6 @@ _FIELDS = {
     "kv_cache_dtype": "kv_cache_dtype",
     "kv_cache_free_gpu_mem_fraction": "gpu_memory_utilization",
     "kv_cache_host_memory_bytes": "kv_offloading_size",
-    "draft_model": "speculative_config",
 }
 """Options of other engines → the fields of AsyncEngineArgs that say the same."""
 

@@ -4,9 +4,9 @@ The default engine is moved into the committed models folder by folder (`Default
 its own, which are added and removed as a whole (`NamedTarget`)::
 
     default   {tensorrt_llm,preprocessing,postprocessing,openai_bls}/1/tokenizer/
-              tensorrt_llm/1/{checkpoint/,engine/,lora/,draft/,engine.json}
+              tensorrt_llm/1/{checkpoint/,engine/,lora/,engine.json}
               {tensorrt_llm,ensemble,tensorrt_llm_bls}/config.pbtxt
-    small     tensorrt_llm_small/     config.pbtxt, 1/{model.py,engine.json,checkpoint/,engine/,lora/,draft/,tokenizer/}
+    small     tensorrt_llm_small/     config.pbtxt, 1/{model.py,engine.json,checkpoint/,engine/,lora/,tokenizer/}
               preprocessing_small/    config.pbtxt, 1/{model.py,tokenizer/}
               openai_bls/1/tokenizer_small/
 

@@ -67,8 +67,8 @@ class DefaultTarget:
     def begin(self) -> Prepared:
         """Make the folders to build into."""
         self.clean()
-        checkpoint, engine, lora, draft, *tokenizers = (move.aside for move in self._moves)
-        return Prepared(checkpoint, engine, lora, draft, self.version_dir / f"{ASIDE}work", tokenizers).make()
+        checkpoint, engine, lora, *tokenizers = (move.aside for move in self._moves)
+        return Prepared(checkpoint, engine, lora, self.version_dir / f"{ASIDE}work", tokenizers).make()
 
     def commit(self, manifest: Manifest, configs: Mapping[str, str]) -> None:
         """Move what was built into place, and the manifest with it.
@@ -93,6 +93,8 @@ class DefaultTarget:
         (self._pending / MANIFEST_NAME).rename(self.version_dir / MANIFEST_NAME)
         for move in self._moves[1 : len(FOLDERS)]:
             remove_if_empty(move.target)
+        # An engine of an earlier release may have had a draft model.
+        shutil.rmtree(self.version_dir / "draft", ignore_errors=True)
 
     def configure(self, configs: Mapping[str, str]) -> None:
         """Write config.pbtxt files of the engine that is in place."""

@@ -13,7 +13,7 @@ OPENAI_BLS = "openai_bls"
 # The engine needs it for grammars, the others for text.
 TOKENIZER_MODELS = (ENGINE, PREPROCESSING, "postprocessing", OPENAI_BLS)
 # Folders of an engine's files; only the first is always there.
-FOLDERS = ("checkpoint", "engine", "lora", "draft")
+FOLDERS = ("checkpoint", "engine", "lora")
 
 
 class Prepared(NamedTuple):
@@ -22,7 +22,6 @@ class Prepared(NamedTuple):
     checkpoint: Path
     engine: Path
     lora: Path
-    draft: Path
     work: Path
     """Scratch space; removed at the end."""
     tokenizers: list[Path]

@@ -61,9 +61,9 @@ class NamedTarget:
         """See `DefaultTarget`."""
         self.clean()
         new = self._building / "new"
-        checkpoint, engine, lora, draft = (new / self.model / "1" / name for name in FOLDERS)
+        checkpoint, engine, lora = (new / self.model / "1" / name for name in FOLDERS)
         tokenizers = _tokenizers(*(new / name for name in self._targets))
-        return Prepared(checkpoint, engine, lora, draft, self._building / "work", tokenizers).make()
+        return Prepared(checkpoint, engine, lora, self._building / "work", tokenizers).make()
 
     def commit(self, manifest: Manifest, configs: Mapping[str, str]) -> None:
         """See `DefaultTarget`."""

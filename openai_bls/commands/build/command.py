@@ -72,7 +72,7 @@ def wanted(given: argparse.Namespace) -> Build | DryRun | Removal:
         if others:
             parser.error(f"--remove builds nothing: --{others[0].replace('_', '-')} has no meaning with it")
         return Removal(folder, options["remove"])
-    for option in ("name", "revision", "draft_model"):
+    for option in ("name", "revision"):
         if options.get(option) == "":
             parser.error(f"--{option.replace('_', '-')} is empty")
     dry_run = options.pop("dry_run", False)
@@ -113,7 +113,6 @@ def wanted(given: argparse.Namespace) -> Build | DryRun | Removal:
         trust_remote_code=options.get("trust_remote_code", False),
         self_test=options.get("self_test", True),
         force=options.get("force", False),
-        draft_model=options.get("draft_model", ""),
         lora=lora,
         tensorrt_llm=tensorrt_llm,
         vllm=vllm,

@@ -56,12 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--revision", metavar="REV", help="commit, tag or branch of a hub id (default: its default branch)"
     )
-    what.add_argument(
-        "--draft-model",
-        metavar="DIR|ID",
-        help="transformers: a smaller model of the same vocabulary, which guesses the next tokens "
-        "(docs/operations/speculative-decoding.md)",
-    )
     what.add_argument("--model-repository", type=Path, metavar="DIR", help=REPOSITORY_HELP)
     which = what.add_mutually_exclusive_group()
     which.add_argument("--name", help="build a further engine of this name (lower-case letters, digits, underscores)")

@@ -38,8 +38,8 @@ from openai_bls.embedded.runners.runner import NO_LOAD, BatchingConfig, Runner, 
 from openai_bls.embedded.runners.runner_choice import RunnerChoice
 from openai_bls.embedded.self_test import self_test
 from openai_bls.embedded.self_test.runner_trials import RunnerTrials
-from openai_bls.embedded.speculation.draft_loading import speculation_config
 from openai_bls.embedded.speculation.drafter import Drafter
+from openai_bls.embedded.speculation.speculation import speculation_config
 from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED, refusal
 from openai_bls.engines.command_queue import CommandQueue, await_reset, emit, submit
@@ -96,7 +96,7 @@ class TransformersEngine:
         if device.type == "cpu":
             torch.set_num_threads(model_loader.threads(options))
         model = model_loader.load_model(folder, manifest, options, device)
-        self._speculation = speculation_config(version_dir, manifest, options, device, facts.vocab_size)
+        self._speculation = speculation_config(options)
         self._lora_lock = threading.Lock()
         self._adapters = lora.built_in(model, version_dir, manifest)
         self._live = LiveRequests(manifest.model_name, self._adapters)
@@ -336,9 +336,7 @@ class TransformersEngine:
         assert self._batcher is not None
         self._live.batched(state)
         if self._speculation is not None:
-            state.drafter = Drafter(
-                self._speculation, request.prompt_token_ids, request.prediction, state.processors, request.max_tokens
-            )
+            state.drafter = Drafter(self._speculation, request.prompt_token_ids, request.prediction, state.processors)
         try:
             sampling, stops = state.sampling(self._info.vocab_size), request.stop_token_ids
             self._batcher.add(state.key, request.prompt_token_ids, request.max_tokens, stops, sampling, state.images)

@@ -10,7 +10,7 @@ import transformers
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.manifest import Manifest
-from openai_bls.embedded.options import EngineOptions, speculative_method
+from openai_bls.embedded.options import EngineOptions
 from openai_bls.engines import engine_info as common
 from openai_bls.engines.capabilities import ALL_FIELDS, MAX_LOGPROBS
 
@@ -32,7 +32,7 @@ def engine_info(
         max_model_len=min(manifest.max_model_len, facts.max_position_embeddings or manifest.max_model_len),
         max_batch_size=options.max_batch_size or manifest.max_batch_size,
     )
-    drafts = bool(speculative_method(options, manifest))
+    drafts = options.speculative_method != "none"
     return common.engine_info(
         here,
         facts,

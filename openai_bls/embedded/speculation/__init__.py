@@ -1,1 +1,1 @@
-"""Speculative decoding: drafts by n-grams or a draft model, and their verification. Imports sampling, model and gpu."""
+"""Speculative decoding: drafts by n-grams and `prediction`, and their verification. Imports sampling, model and gpu."""

@@ -1,6 +1,6 @@
 """Drafter of one sequence: guesses of its next tokens, looked up in its own text and in the prediction of its request.
 
-Where these have none, a grammar may allow but one text, or a draft model may guess.
+Where these have none, a grammar may allow but one text.
 
 A draft costs little where it is right and a wider step where it is wrong. So its length follows what was accepted
 lately, and after several drafts of which nothing was accepted the sequence goes on without for a while, longer each
@@ -13,8 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from openai_bls.embedded.sampling.logits_processors import HostLogitsProcessors
-from openai_bls.embedded.speculation.draft_budget import Account, DraftBudget
-from openai_bls.embedded.speculation.draft_model import DraftModel
+from openai_bls.embedded.speculation.draft_budget import DraftBudget
 from openai_bls.embedded.speculation.ngram_lookup import NgramLookup
 from openai_bls.engines.grammars.matcher import Bitmask
 
@@ -22,16 +21,6 @@ _FIRST_LENGTH = 4
 """Tokens of the first draft."""
 _LONGEST_PAUSE = 128
 """Tokens of the longest pause after rejected drafts."""
-_FIRST_GUESS = 0.2
-"""Time of a draft model's guess in steps without drafts, before it is measured."""
-_NEWEST = 0.1
-"""Weight of the newest guess in that share."""
-_MOST_READ = 1024
-"""Last tokens of a prompt that a draft model reads, in the time of some two steps; n-grams copy from farther back."""
-_WORTH_READING = 8
-"""Tokens of a prompt that a draft model reads for each token that may come."""
-_LEAST_GAIN = 1.03
-"""Tokens in the time of a step without drafts that guesses must bring to be worth their while."""
 _LEAST_COPIED = 3
 """Tokens copied in a row before a change is taken for an edit."""
 _LEFT_OUT = 8
@@ -52,8 +41,6 @@ class SpeculationConfig:
     """Tokens of the longest."""
     max_batch_size: int
     """Sequences in flight beyond which nothing is drafted."""
-    draft_model: DraftModel | None = None
-    """Guesses where nothing is found."""
     budget: DraftBudget = dataclasses.field(default_factory=DraftBudget)
     """Time budget of the engine's drafts."""
 
@@ -117,17 +104,17 @@ class _Source:
 class _Pace:
     """Length of drafts of one kind, and pauses between them."""
 
-    def __init__(self, first: int, most: int, account: Account) -> None:
-        """Args: first: tokens of the first draft; most: tokens of any draft; account: account of the kind."""
+    def __init__(self, most: int, budget: DraftBudget) -> None:
+        """Args: most: tokens of any draft; budget: time budget of the engine's drafts."""
         self._most = most
-        self._account = account
-        self._length = min(first, most)
+        self._budget = budget
+        self._length = min(_FIRST_LENGTH, most)
         self._misses = 0
         self._resumes_at = 0
 
     def length(self, most: int, place: int) -> int:
         """Tokens of a draft at index `place` of the sequence, at most `most`; 0 during a pause."""
-        return 0 if place < self._resumes_at or self._account.is_overdrawn else max(0, min(most, self._length))
+        return 0 if place < self._resumes_at or self._budget.is_overdrawn else max(0, min(most, self._length))
 
     def settle(self, drafted: int, accepted: int, place: int) -> None:
         """Note how many tokens of a draft were accepted."""
@@ -146,52 +133,6 @@ class _Pace:
         self._resumes_at = place + min(_LONGEST_PAUSE, (1 << self._misses) - 2)
 
 
-class ModelPace(_Pace):
-    """Pace of a draft model's guesses, each of which takes time: as many as bring the most tokens per second."""
-
-    def __init__(self, model: DraftModel, most: int, budget: DraftBudget, first: int) -> None:
-        """Args: model: draft model; most: tokens of a draft; budget: drafts' time; first: first index that it reads."""
-        super().__init__(most, most, budget.guessing)
-        self._model = model
-        self._longest = first + model.max_length
-        self._budget = budget
-        self._right = budget.odds
-        """Share of the guesses that are right, of late."""
-
-    @property
-    def guess_cost(self) -> float:
-        """Time of a guess in steps without drafts."""
-        plain = self._budget.plain_seconds
-        return self._model.pass_seconds / plain if plain and self._model.pass_seconds else _FIRST_GUESS
-
-    def length(self, most: int, place: int) -> int:
-        """See `_Pace`; where no guess pays, a single one tells whether that is still so."""
-        if place > self._longest or self._budget.takes_prompts:
-            return 0
-        return min(super().length(most, place), max(1, self._paying()))
-
-    def settle(self, drafted: int, accepted: int, place: int) -> None:
-        """See `_Pace`; what follows the first wrong guess says nothing."""
-        for right in [True] * accepted + [False] * (accepted < drafted):
-            self._right += _NEWEST * (right - self._right)
-            self._budget.note_guess(right=right)
-        if self._paying() or 1 + accepted > self._budget.step_cost + drafted * self.guess_cost:
-            self._misses = 0
-        else:
-            self.pause(place)
-
-    def _paying(self) -> int:
-        """Guesses that bring the most tokens per second; 0 if steps without any do."""
-        best, found, tokens, likely = _LEAST_GAIN, 0, 1.0, 1.0
-        for count in range(1, self._most + 1):
-            likely *= self._right
-            tokens += likely
-            rate = tokens / (self._budget.step_cost + count * self.guess_cost)
-            if rate > best:
-                best, found = rate, count
-        return found
-
-
 class Drafter:
     """Drafts of one sequence; used by the engine's thread alone."""
 
@@ -201,7 +142,6 @@ class Drafter:
         prompt_token_ids: Sequence[int],
         prediction: Sequence[int] = (),
         processors: HostLogitsProcessors | None = None,
-        max_tokens: int = 1 << 30,
     ) -> None:
         """Start before the first new token.
 
@@ -210,7 +150,6 @@ class Drafter:
             prompt_token_ids: prompt of the request in token ids.
             prediction: predicted output of the request in token ids.
             processors: processors of the sequence, whose grammar a draft has to follow.
-            max_tokens: most tokens that the request may generate.
         """
         self.draft: list[int] = []
         """Tokens that go along in the step that is being prepared, or runs."""
@@ -223,23 +162,13 @@ class Drafter:
         """Tokens that `_history` has been told of."""
         self._prediction = _Source(config.lookup(prediction), follows=True) if prediction else None
         self._grammar = None if processors is None or processors.constraint is None else processors
-        most = config.num_tokens
-        self._read_from = max(0, len(prompt_token_ids) - _MOST_READ)
-        worth_reading = len(prompt_token_ids) - self._read_from <= _WORTH_READING * max_tokens
-        model = config.draft_model if worth_reading else None
-        self._copying, self._spelling = (_Pace(_FIRST_LENGTH, most, config.budget.copying) for _ in range(2))
-        self._modelling = None if model is None else ModelPace(model, most, config.budget, self._read_from)
+        self._copying, self._spelling = (_Pace(config.num_tokens, config.budget) for _ in range(2))
         self._pace = self._copying
         """Pace of the current draft."""
 
     def __deepcopy__(self, memo: object) -> Drafter:
         """Itself: a sequence that is preempted and started again keeps its state."""
         return self
-
-    @property
-    def recent_ids(self) -> Sequence[int]:
-        """Tokens of the sequence that a draft model reads: the end of its prompt, and its output."""
-        return self._tokens[self._read_from :]
 
     def observe(self, token_ids: Sequence[int]) -> int:
         """Take in new tokens of the sequence; returns how many of them its prediction had in their place."""
@@ -249,11 +178,7 @@ class Drafter:
     @property
     def will_draft(self) -> bool:
         """True if there would be a draft behind the token of the step in flight, as far as can be told before."""
-        return self.wants_guesses(1) > 0 or bool(self.look_up(1)) or len(self.forced(2)) > 1
-
-    def wants_guesses(self, most: int) -> int:
-        """How many tokens a draft model is to guess, at most `most`; 0 without one, and during a pause."""
-        return 0 if self._modelling is None else self._modelling.length(most, len(self._tokens))
+        return bool(self.look_up(1)) or len(self.forced(2)) > 1
 
     def look_up(self, most: int) -> list[int]:
         """What may come next, at most `most` tokens; empty if nothing speaks for anything, and during a pause."""
@@ -277,18 +202,15 @@ class Drafter:
         count = self._spelling.length(most, len(self._tokens))
         return [] if self._grammar is None or not count else self._grammar.forced()[:count]
 
-    def propose(
-        self, guess: Sequence[int], most: int, stop_token_ids: frozenset[int] | set[int], *, by_model: bool = False
-    ) -> list[int]:
+    def propose(self, guess: Sequence[int], most: int, stop_token_ids: frozenset[int] | set[int]) -> list[int]:
         """Make a guess the draft, up to a stop token and while the grammar allows it; else what the grammar forces.
 
         Args:
             guess: tokens; empty if there is none.
             most: tokens of a draft.
             stop_token_ids: stop tokens of the sequence.
-            by_model: the draft model has made the guess.
         """
-        self._pace = self._modelling if by_model and self._modelling is not None else self._copying
+        self._pace = self._copying
         ends = (i for i, token_id in enumerate(guess[:most]) if token_id in stop_token_ids)
         self.draft = self._allowed(guess[: next(ends, most)])
         if guess and not self.draft:

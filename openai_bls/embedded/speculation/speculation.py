@@ -24,11 +24,31 @@ import numpy.typing as npt
 import torch
 from transformers.generation.continuous_batching.requests import RequestStatus
 
-from openai_bls.embedded.speculation.draft_model import Wanted
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.embedded.options import EngineOptions
 from openai_bls.embedded.speculation.drafter import Drafter, SpeculationConfig
 from openai_bls.engines.grammars.matcher import Bitmask
 
 _SUBJECT = "speculative decoding"
+
+
+def speculation_config(options: EngineOptions) -> SpeculationConfig | None:
+    """Settings of an engine's speculative decoding; None if it is off.
+
+    Raises:
+        EngineLoadError: settings exclude each other.
+    """
+    if options.speculative_method == "none":
+        return None
+    shortest, longest = options.prompt_lookup_min, options.prompt_lookup_max
+    if shortest > longest:
+        raise EngineLoadError(f"prompt_lookup_min is {shortest}, above prompt_lookup_max {longest}")
+    return SpeculationConfig(
+        num_tokens=options.num_speculative_tokens,
+        lookup_min=shortest,
+        lookup_max=longest,
+        max_batch_size=options.speculative_disable_by_batch_size,
+    )
 
 
 def refusal(config: Any, runner: str, *, paged: bool, images: bool) -> str | None:
@@ -49,7 +69,7 @@ def refusal(config: Any, runner: str, *, paged: bool, images: bool) -> str | Non
         return f"{_SUBJECT} needs the runner continuous_batching"
     if find_spec("transformers.generation.continuous_batching.cache_allocators") is None:
         return f"{_SUBJECT} needs a newer transformers"
-    if not paged and not has_full_attention(config):
+    if not paged and not _has_full_attention(config):
         return (
             f"{_SUBJECT} needs full attention in every layer, or the attention paged: any other keeps no more of a "
             "layer than its window, and a rejected draft has overwritten a part of that"
@@ -57,7 +77,7 @@ def refusal(config: Any, runner: str, *, paged: bool, images: bool) -> str | Non
     return None
 
 
-def has_full_attention(config: Any) -> bool:
+def _has_full_attention(config: Any) -> bool:
     """True if every layer of a model, by its configuration, has full attention."""
     text = config.get_text_config(decoder=True)
     layers = getattr(text, "layer_types", None) or []
@@ -182,15 +202,16 @@ class Speculator:
         budget = self.config.budget
         budget.begin(time.perf_counter(), active + len(scheduler.waiting_requests), decoding)
         if self._waited:
-            budget.note_wait()
+            budget.note_drafts()
             self._waited = False
         if self.step_in_flight:
             return
         room = self._room(scheduler)
-        for state, drafter, guess, by_model in self._guesses(scheduler, room):
-            most = min(room, _tokens_left(state))
-            stops = state._eos_token_ids
-            draft = drafter.propose(guess, most, stops, by_model=by_model) if most > 0 else []
+        for state in _decoding(scheduler):
+            drafter, most = drafter_of(state), min(room, _tokens_left(state))
+            if drafter is None or most < 1 or len(state.tokens_to_process) != 1:
+                continue
+            draft = drafter.propose(drafter.look_up(most), most, state._eos_token_ids)
             if not draft:
                 continue
             room -= len(draft)
@@ -199,34 +220,7 @@ class Speculator:
                 continue
             state.tokens_to_process = state.tokens_to_process + draft
             self._drafted.append(drafter)
-            budget.note_draft()
-
-    def _guesses(self, scheduler: Any, room: int) -> list[tuple[Any, Drafter, list[int], bool]]:
-        """Sequences that may have a draft, guesses of their next tokens, and whether the draft model made them."""
-        found: list[tuple[Any, Drafter, list[int]]] = []
-        wanted: list[Wanted] = []
-        for state in scheduler.active_requests.values():
-            drafter = drafter_of(state)
-            if drafter is None or state._status is not RequestStatus.DECODING or len(state.tokens_to_process) != 1:
-                continue
-            most = min(room, _tokens_left(state))
-            if most < 1:
-                continue
-            guess = drafter.look_up(most)
-            found.append((state, drafter, guess))
-            if not guess and not drafter.forced(1) and (count := drafter.wants_guesses(most)):
-                wanted.append(Wanted(state.request_id, drafter.recent_ids, count))
-        model = self.config.draft_model
-        by_key: dict[str, list[int]] = {}
-        if model is not None and wanted:
-            started = time.perf_counter()
-            guesses = model.guess(wanted, scheduler.active_requests)
-            self.config.budget.note_guesses(time.perf_counter() - started)
-            by_key = {one.key: guess for one, guess in zip(wanted, guesses, strict=True)}
-        return [
-            (state, drafter, by_key.get(state.request_id, guess), state.request_id in by_key)
-            for state, drafter, guess in found
-        ]
+            budget.note_drafts()
 
     def confirm(self, active: Iterable[Any], scheduled: Sequence[Any] | None) -> None:
         """Take the drafts back of sequences that are not in the next step."""

@@ -24,7 +24,7 @@ _INSTEAD: dict[str, dict[str, str]] = {
         "accumulate_tokens": "leave it out: streams are put together right without it",
         "bls_instance_count": "its name here is tensorrt_llm_bls.instances; one instance runs any number of requests",
         "tensorrt_llm_model_name": _ADAPTERS,
-        "tensorrt_llm_draft_model_name": "give --draft-model to the build",
+        "tensorrt_llm_draft_model_name": "a speculative_config names one, in the file of --extra-llm-api-options",
         "logits_datatype": "leave it out: there are no logits",
     },
     PREPROCESSING.name: {

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.build_report import Result
 from benchmarks.builds import FP8
 from benchmarks.gpu import Session, Stage, parser
-from benchmarks.gpu_report import MAIN, NGRAMS, Results, goals, summary
+from benchmarks.gpu_report import MAIN, Results, goals, summary
 from benchmarks.mixed_load import Rate
 from benchmarks.support.copying import Load
 from benchmarks.support.engine import Floor, Level, Variant
@@ -72,7 +72,7 @@ def test_goals() -> None:
     main.json = {"plain": 100, "JSON": 85}
     main.mixed = [Rate(30, 9, 0, 1, 1, 119, 1, 26, 1, 1)]
     main.beside = {"quiet p99": 5, "beside p99": 9}
-    drafts = {NGRAMS: [Load("copies its prompt, greedy", [], plain=[100], drafting=[179])]}
+    drafts = [Load("copies its prompt, greedy", [], plain=[100], drafting=[179])]
     floor = Floor(9, 4_000_000_000, 1e12)
     results = Results(floor=floor, builds=[main, build(FP8[1].name, 2.5)], drafts=drafts)
     rows = [line.split("|") for line in summary(results).partition("## Goals")[2].splitlines()[4 : 4 + 13]]

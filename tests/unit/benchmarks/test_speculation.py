@@ -10,7 +10,7 @@ from benchmarks.speculation import main, table
 from benchmarks.support import copying
 from benchmarks.support.copying import Load
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
-from openai_bls.embedded.speculation.draft_budget import Account
+from openai_bls.embedded.speculation.draft_budget import DraftBudget
 
 REQUEST = GenerationRequest(0, [5, 6], 9, SamplingParams(temperature=0))
 
@@ -25,7 +25,7 @@ def test_ratios_are_medians_of_the_rounds() -> None:
 
 def test_a_small_model_copies(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A continuing checkpoint is written, and what its prompts hold is accepted."""
-    monkeypatch.setattr(Account, "is_overdrawn", False)  # or a busy machine's times would decide what is drafted
+    monkeypatch.setattr(DraftBudget, "is_overdrawn", False)  # or a busy machine's times would decide what is drafted
     all_loads = copying.loads
     monkeypatch.setattr(copying, "loads", lambda *args: itertools.islice(all_loads(*args), 1))
     assert main(["--shape", "tiny", "--tokens", "24", "--rounds", "1", "--batch", "8"]) == 0

@@ -44,7 +44,6 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         ("bfloat16", {}, 6 * GIB),
         ("float32", {}, 3 * GIB),
         ("bfloat16", {"dtype": "bfloat16"}, 3 * GIB),
-        ("float32", {"draft_files": {"model.safetensors": FileRecord(GIB)}}, 4 * GIB),
     ],
 )
 def test_the_embedded_engine_on_a_cpu(tmp_path: Path, dtype: str, fields: dict[str, Any], weights: int) -> None:

@@ -97,6 +97,16 @@ def test_an_engine_for_several_gpus_of_an_older_release(folder: Path) -> None:
     assert "run `openai-bls build --engine vllm --tp-size 4 --model <checkpoint>`" in sentence(folder)
 
 
+def test_an_engine_with_a_draft_model_of_an_older_release(folder: Path) -> None:
+    fields = json.loads((folder / MANIFEST_NAME).read_text())
+    before = load_manifest(folder)
+    (folder / MANIFEST_NAME).write_text(json.dumps(fields | {"draft_checkpoint": "", "draft_files": {}}))
+    assert load_manifest(folder) == before
+    files = {"config.json": {"size": 2, "sha256": ""}}
+    (folder / MANIFEST_NAME).write_text(json.dumps(fields | {"draft_checkpoint": "draft", "draft_files": files}))
+    assert "draft model" in sentence(folder)
+
+
 def test_missing_and_changed_files(folder: Path) -> None:
     checkpoint = folder / "checkpoint"
     change(folder, files={p.name: record(p) for p in checkpoint.iterdir() if p.is_file()})

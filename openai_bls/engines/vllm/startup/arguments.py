@@ -118,7 +118,7 @@ def require_settings(manifest: Manifest, settings: TensorRtLlmSettings) -> None:
             "the manifest sets the size of the KV cache in the embedded engine's terms: build again without "
             f"--max-tokens-in-kv-cache, and give kv_cache_memory_bytes in the file of {OPTION}"
         )
-    if manifest.quant or manifest.draft_checkpoint:
+    if manifest.quant:
         raise EngineLoadError("the manifest has options of the embedded engine, which vLLM does not read: build again")
 
 

@@ -45,7 +45,6 @@ def test_every_option(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--draft-model x", "--draft-model is not for --engine vllm: put speculative_config into the file of --extra"),
         ("--max-tokens-in-kv-cache 9", "put kv_cache_memory_bytes or num_gpu_blocks_override into the file"),
         ("--max-num-tokens 9", "put max_num_batched_tokens into the file of --extra-engine-args"),
         ("--max-input-len 9", "give --max-model-len, which bounds prompt and output together"),

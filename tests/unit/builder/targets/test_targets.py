@@ -307,9 +307,9 @@ def test_every_moment_of_the_default_engines_commit(
 
 
 def moves_of_a_commit(*, replaces: bool) -> int:
-    """Of the default engine: checkpoint, engine, adapters, draft model, four tokenizers, three configurations, the
+    """Of the default engine: checkpoint, engine, adapters, four tokenizers, three configurations, the
     manifest. Where there is an engine, its checkpoint and tokenizers go away before; the configurations always do."""
-    return 4 + 4 + 3 + 1 + 3 + (5 if replaces else 0)
+    return 3 + 4 + 3 + 1 + 3 + (5 if replaces else 0)
 
 
 def served(repository: Path) -> dict[str, bytes]:
@@ -359,3 +359,10 @@ def test_a_removal_cut_short(source: Path, repository: Path, monkeypatch: pytest
         assert contents(repository) == before
     run(source, repository, engine="null", name="small")
     assert set(contents(repository)) == set(with_engine)
+
+
+def test_the_folder_of_a_draft_model_of_an_older_release_goes(source: Path, repository: Path) -> None:
+    run(source, repository, engine="null")
+    (repository / "tensorrt_llm" / "1" / "draft").mkdir()
+    run(source, repository, engine="null", max_model_len=32)
+    assert not (repository / "tensorrt_llm" / "1" / "draft").exists()

@@ -110,7 +110,7 @@ def test_every_option_is_tried_above() -> None:
     parser = parse("build", []).parser
     tried = Path(__file__).read_text().partition("def test_every_option(")[2].partition("# fmt: skip")[0]
     elsewhere = {
-        "--help", "--remove", "--dry-run", "--draft-model", "--gpu", "--gpu-memory", "--max-seq-len", "--engine",
+        "--help", "--remove", "--dry-run", "--gpu", "--gpu-memory", "--max-seq-len", "--engine",
         "--no-self-test", "--extra-llm-api-options", "--revision", "--extra-engine-args", "--engine-python",
         "--max-images",
     }  # fmt: skip

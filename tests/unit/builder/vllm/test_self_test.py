@@ -18,9 +18,9 @@ ON_CPU = Survey("3.11.0", has_vllm=True, version="0.32.0", device_type="cpu", dt
 
 def answers(folder: Path, null: NullSettings | None = None, python: str = sys.executable) -> AnswerRecord:
     """Of the null engine, which is loaded and asked as vLLM is."""
-    names = ("checkpoint", "engine", "lora", "draft", "work", "tokenizer")
-    checkpoint, engine, lora, draft, work, tokenizer = (folder / name for name in names)
-    prepared = Prepared(checkpoint, engine, lora, draft, work, [tokenizer]).make()
+    names = ("checkpoint", "engine", "lora", "work", "tokenizer")
+    checkpoint, engine, lora, work, tokenizer = (folder / name for name in names)
+    prepared = Prepared(checkpoint, engine, lora, work, [tokenizer]).make()
     work.mkdir(exist_ok=True)
     manifest = Manifest("null", "m", 64, 4, 1, null=null or NullSettings(), engine_python=python)
     return self_test(prepared, manifest, TensorRtLlmSettings(), ON_CPU, lambda _: None)

@@ -21,7 +21,7 @@ from openai_bls.embedded.model import fused_layers
 from openai_bls.embedded.runners import preparation
 from openai_bls.embedded.runners.runner_choice import RunnerChoice
 from openai_bls.embedded.runners.scheduler import supports_fast_path
-from openai_bls.embedded.speculation.draft_budget import Account
+from openai_bls.embedded.speculation.draft_budget import DraftBudget
 from openai_bls.engines.registry import create_engine
 from tests.architectures.checkpoint import MAX_LENGTH, WINDOW, make_checkpoint
 from tests.architectures.comparison import answers, difference, expected, prompts, requests
@@ -115,7 +115,7 @@ def test_answers_of_fused_layers(checkpoint: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("checkpoint", ["gemma2", "gpt_oss", "mistral"], indirect=True)
 def test_drafts_with_windows(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is behind a window is there when a draft is rejected: answers are those without drafts."""
-    monkeypatch.setattr(Account, "is_overdrawn", False)
+    monkeypatch.setattr(DraftBudget, "is_overdrawn", False)
     asked = [request(i, prompt=prompt, max_tokens=40, logprobs=2) for i, prompt in enumerate(prompts())]
     for engine, recorder in started(checkpoint):
         run_all(engine, recorder, asked)

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import random
-import statistics
 from collections.abc import Sequence, Set
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,14 +19,14 @@ import torch
 from openai_bls.core.engine_types import GenerationRequest, Grammar, Logprobs, SamplingParams, TokenDelta
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.embedded.speculation import speculation
-from openai_bls.embedded.speculation.draft_budget import Account, DraftBudget
-from openai_bls.embedded.speculation.drafter import Drafter, ModelPace, SpeculationConfig
+from openai_bls.embedded.speculation.draft_budget import DraftBudget
+from openai_bls.embedded.speculation.drafter import Drafter, SpeculationConfig
 from openai_bls.embedded.speculation.speculation import Speculator
 from openai_bls.engines.random_bits import random_bits
 from tests.unit.embedded.engine.test_constraints import demo_dir
 from tests.unit.embedded.engine.test_engine import PROMPTS
 from tests.unit.embedded.engine.test_engine_features import EVERYTHING
-from tests.unit.embedded.overlapping import ways
+from tests.unit.embedded.overlapping import overlap, ways
 from tests.unit.embedded.runners.test_scheduler import DRAWN as SAMPLED
 from tests.unit.embedded.runners.test_scheduler import add, decoding, make_io
 from tests.unit.engines.engine_support import GREEDY, Recorder, counted_restarts, request, run_all
@@ -46,7 +45,7 @@ PROMPT = PROMPTS[5]
 @pytest.fixture(autouse=True)
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts whatever they cost: the steps of so small a model are too short to measure them by."""
-    monkeypatch.setattr(Account, "is_overdrawn", False)
+    monkeypatch.setattr(DraftBudget, "is_overdrawn", False)
 
 
 def speculating(start: EngineFactory, **options: Any) -> tuple[Any, Recorder]:
@@ -277,6 +276,38 @@ def test_what_a_grammar_forces_is_drafted(start: EngineFactory, demo_dir: Path) 
         assert engine.stats().steps - steps < total * 0.6
 
 
+def test_drafts_that_come_and_go(start: EngineFactory, demo_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of every kind come and are cancelled while pages run out, and whether there are drafts is a toss-up."""
+    overlap(monkeypatch)
+    source = random.Random(0)
+    grammars = (Grammar("regex", "[a-f]{20}"), Grammar("regex", "(yes|no), the answer is [0-9]{2} and not [a-z]{4}"))
+    kinds: list[dict[str, Any]] = [{}, {"sampling": DRAWN}, {"sampling": EVERYTHING, "logprobs": 2}]
+    kinds += [{"grammar": grammar, "stop_token_ids": (0, 1, 2)} for grammar in grammars]
+    requests = [
+        request(i, prompt=source.choices(range(40, 300), k=source.randrange(40, 100)), max_tokens=50, **kind)
+        for i, kind in enumerate(kinds * 2)
+    ]
+    wanted = plain(start, requests, folder=demo_dir)
+    engine, recorder = speculating(start, folder=demo_dir, max_tokens_in_kv_cache="512", max_num_tokens="40")
+    monkeypatch.setattr(DraftBudget, "is_overdrawn", property(lambda _: source.random() < 0.6))
+    before = accepted(engine)
+    with counted_restarts(engine) as restarts:
+        for one, answer in zip(requests, wanted, strict=True):
+            tokens = [token ^ (source.random() < 0.1) for token in answer.tokens]
+            engine.submit(msgspec.structs.replace(one, prediction=tuple(tokens)))
+        cancelled = source.sample(range(len(requests)), 3)
+        for i in cancelled:
+            recorder.wait_tokens(i, source.randrange(1, 6))
+            engine.cancel(i)
+        recorder.wait_end(*range(len(requests)))
+    assert restarts, "nothing was started again"
+    whole = [i for i in range(len(requests)) if i not in cancelled]
+    check(recorder, [requests[i] for i in whole], [wanted[i] for i in whole])
+    for i in cancelled:
+        assert recorder.tokens[i] == wanted[i].tokens[: len(recorder.tokens[i])]
+    assert accepted(engine)[1] - before[1] > 20
+
+
 def test_what_cannot_have_drafts_is_refused_by_name(start: EngineFactory) -> None:
     with pytest.raises(EngineLoadError, match="speculative decoding needs the runner continuous_batching"):
         speculating(start, runner="dynamic_cache")
@@ -316,48 +347,6 @@ def test_drafts_follow_what_is_accepted() -> None:
         drafter.observe([1, 2])
         assert len(drafter.look_up(8)) == length
     assert drafter.look_up(0) == []
-
-
-@pytest.mark.parametrize(
-    ("right", "cost", "least", "most"),
-    [(1.0, 0.2, 8, 8), (0.9, 0.2, 4, 8), (0.6, 0.2, 1, 3), (0.3, 0.2, 0, 0), (0.9, 1.0, 0, 0), (0.6, 0.01, 4, 8)],
-)
-def test_a_draft_model_guesses_as_much_as_pays(
-    right: float, cost: float, least: int, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model: Any = SimpleNamespace(pass_seconds=0.0, max_length=1000)
-    monkeypatch.setattr(ModelPace, "guess_cost", cost)
-    config = dataclasses.replace(CONFIG, draft_model=model, budget=DraftBudget())
-    source, drafter, counts = random.Random(1), Drafter(config, [1, 2, 3]), []
-    for place in range(600):
-        count = drafter.wants_guesses(8)
-        accepted = next((i for i in range(count) if source.random() >= right), count)
-        if count:
-            drafter.propose(list(range(count)), 8, set(), by_model=True)
-            drafter.settle(accepted)
-        drafter.observe([place])
-        counts.append(count)
-    latest = statistics.mean(counts[-300:])
-    assert least <= round(latest) <= most
-    assert latest > 0, "it looks again from time to time"
-
-
-def test_a_draft_model_is_left_out_where_it_cannot_pay() -> None:
-    model: Any = SimpleNamespace(pass_seconds=0.0, max_length=50)
-    config = dataclasses.replace(CONFIG, draft_model=model, budget=DraftBudget())
-    assert Drafter(config, range(50), max_tokens=10).wants_guesses(4) == 3
-    assert Drafter(config, range(51), max_tokens=10).wants_guesses(4) == 0
-    assert Drafter(config, range(50), max_tokens=6).wants_guesses(4) == 0
-
-
-def test_a_draft_model_reads_the_end_of_a_long_prompt() -> None:
-    model: Any = SimpleNamespace(pass_seconds=0.0, max_length=1025)
-    drafter = Drafter(dataclasses.replace(CONFIG, draft_model=model, budget=DraftBudget()), range(5000))
-    assert drafter.recent_ids == list(range(3976, 5000))
-    for token_id, wanted in ((5000, 3), (5001, 0)):
-        drafter.observe([token_id])
-        assert drafter.wants_guesses(4) == wanted
-    assert drafter.recent_ids == list(range(3976, 5002))
 
 
 def test_drafts_that_are_wrong_make_pauses() -> None:

@@ -97,9 +97,7 @@ def test_settings_that_vllm_does_anyway_pass() -> None:
     made(settings=TensorRtLlmSettings(guided_decoding_backend="llguidance"))
 
 
-@pytest.mark.parametrize(
-    "changes", [{"kv_cache": KvCacheSettings(max_tokens_in_kv_cache=9)}, {"quant": "fp8"}, {"draft_checkpoint": "d"}]
-)
+@pytest.mark.parametrize("changes", [{"kv_cache": KvCacheSettings(max_tokens_in_kv_cache=9)}, {"quant": "fp8"}])
 def test_options_of_the_embedded_engine_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(EngineLoadError, match="embedded"):
         made(manifest(**changes))
