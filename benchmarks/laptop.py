@@ -1,6 +1,5 @@
-"""A GGUF file on a CPU, side by side: /v1 over llama.cpp and over the embedded engine, llama.cpp's own server, a plain
-loop over llama.cpp, and transformers' `generate`: `python -m benchmarks.laptop [FILE.gguf]`, by default SmolLM2 from
-the package index.
+"""A GGUF file on a CPU, side by side: /v1 over llama.cpp, llama.cpp's own server, a plain loop over llama.cpp, and
+transformers' `generate`: `python -m benchmarks.laptop [FILE.gguf]`, by default SmolLM2 from the package index.
 
 All are loaded at the same time and asked in turn, round after round, each for the same number of greedy tokens after
 prompts of token ids that are new each time. /v1 and llama.cpp's server are streamed, by the same client. llama.cpp's
@@ -46,7 +45,7 @@ _SLOTS = 8
 _LONGEST = 1024
 """Tokens of a slot."""
 _SERVED, _RIVAL, _LOOP = "/v1, llama.cpp", "llama.cpp's server", "llama.cpp alone"
-_EMBEDDED, _GENERATE = "/v1, transformers", "generate"
+_GENERATE = "generate"
 
 Ask = Callable[[list[list[int]], int], None]
 """Generate a number of tokens after each of the prompts, at the same time."""
@@ -202,12 +201,14 @@ def _loop(file: Path, threads: int) -> Ask:
     return generate
 
 
-def _transformers(checkpoint: Path, threads: int) -> Ask:
+def _transformers(file: Path, threads: int) -> Ask:
     import torch
     import transformers
 
     torch.set_num_threads(threads)
-    model: Any = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32
+    )
 
     def generate(asked: list[list[int]], tokens: int) -> None:
         ids = torch.tensor(asked)
@@ -218,11 +219,11 @@ def _transformers(checkpoint: Path, threads: int) -> Ask:
     return generate
 
 
-def built(file: str, folder: Path, engine: Any) -> Path:
-    """A repository with the engine of that kind."""
+def built(file: str, folder: Path) -> Path:
+    """A repository with the engine."""
     copy_models(ROOT / "model_repository", folder)
     options = BuildOptions(
-        file, folder, engine=engine, served_model_name=_MODEL, max_batch_size=_SLOTS, max_model_len=_LONGEST
+        file, folder, engine="llama_cpp", served_model_name=_MODEL, max_batch_size=_SLOTS, max_model_len=_LONGEST
     )
     build(options, _tell)
     return folder
@@ -282,17 +283,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = conditions("python -m benchmarks.laptop " + " ".join(sys.argv[1:]))
     results: dict[Cell, dict[str, list[Round]]] = {}
     with tempfile.TemporaryDirectory() as work:
-        llama_cpp = built(given.file, Path(work) / "llama_cpp", "llama_cpp")
-        embedded = built(given.file, Path(work) / "transformers", "transformers")
-        gguf, checkpoint = (folder / "tensorrt_llm" / "1" / "checkpoint" for folder in (llama_cpp, embedded))
+        llama_cpp = built(given.file, Path(work) / "llama_cpp")
+        gguf = llama_cpp / "tensorrt_llm" / "1" / "checkpoint" / "model.gguf"
         for threads in given.threads:
             with contextlib.ExitStack() as stack:
                 contenders = {
                     _SERVED: stack.enter_context(server(llama_cpp, threads)),
-                    _RIVAL: stack.enter_context(child(_RIVAL, gguf / "model.gguf", threads)),
-                    _LOOP: stack.enter_context(child(_LOOP, gguf / "model.gguf", threads)),
-                    _EMBEDDED: stack.enter_context(server(embedded, threads)),
-                    _GENERATE: stack.enter_context(child(_GENERATE, checkpoint, threads)),
+                    _RIVAL: stack.enter_context(child(_RIVAL, gguf, threads)),
+                    _LOOP: stack.enter_context(child(_LOOP, gguf, threads)),
+                    _GENERATE: stack.enter_context(child(_GENERATE, gguf, threads)),
                 }
                 for streams in given.streams:
                     cell = Cell(threads, streams)

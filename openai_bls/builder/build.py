@@ -34,14 +34,13 @@ from openai_bls.builder.checkpoint.numbers import require_counts, require_end_to
 from openai_bls.builder.configs import new_configs, report_edited, settings_hash
 from openai_bls.builder.embedded.building import EmbeddedRecipe
 from openai_bls.builder.file_errors import of_files
-from openai_bls.builder.gguf.source import describe
 from openai_bls.builder.llama_cpp.building import LlamaCppRecipe
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.placing.adapters import report_other_bases
 from openai_bls.builder.placing.files import place
 from openai_bls.builder.recipe import Recipe, Report
-from openai_bls.builder.source.hub import SOURCE, commit_of, default_name, find_source, no_gguf, source_of
-from openai_bls.builder.source.named_models import NAMED_MODELS
+from openai_bls.builder.source.gguf_file import describe
+from openai_bls.builder.source.hub import SOURCE, commit_of, default_name, find_source, is_gguf, no_gguf, source_of
 from openai_bls.builder.targets.named import NamedTarget
 from openai_bls.builder.targets.selection import BuildTarget, sole_build, target_of
 from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
@@ -113,12 +112,12 @@ def _build_errors(repository: Path) -> Iterator[None]:
 
 
 def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Report) -> Manifest:
+    if options.engine not in ("llama_cpp", "null") and is_gguf(options.model):
+        raise no_gguf(options.engine, options.model)
     source = find_source(options.model, report, options.revision)
     revision = commit_of(source)
     if source.is_file():
-        if options.engine == "tensorrt_llm" or (options.engine == "vllm" and options.model not in NAMED_MODELS):
-            raise no_gguf(options.engine, options.model)
-        describe(source, scratch, options.dtype, report, as_it_is=options.engine == "llama_cpp")
+        describe(source, scratch, report)
         source = scratch
     check_small_files(source)
     require_counts(source)

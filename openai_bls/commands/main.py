@@ -31,7 +31,6 @@ _PRINTS_ALONE = {"-h", "--help", "--dry-run"}
 _BY_NAME = {command.name: command for command in COMMANDS}
 _EXTRAS = {
     "engine": (
-        "gguf",
         "huggingface_hub",
         "llguidance",
         "safetensors",

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from openai_bls.builder.gguf.source import WEIGHTS_NAME
 from openai_bls.builder.llama_cpp.self_test import self_test
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.placing.files import place
 from openai_bls.builder.recipe import Report, max_model_len
 from openai_bls.builder.targets.folders import Prepared
-from openai_bls.core.checkpoint import CheckpointFacts
+from openai_bls.core.checkpoint import GGUF_NAME, CheckpointFacts
 from openai_bls.core.manifest import (
     BuildError,
     EngineLoadError,
@@ -39,7 +38,7 @@ class LlamaCppRecipe:
         self, options: BuildOptions, source: Path, facts: CheckpointFacts, model_name: str, report: Report
     ) -> None:
         self._options, self._source, self._facts, self._report = options, source, facts, report
-        if not (source / WEIGHTS_NAME).is_file():
+        if not (source / GGUF_NAME).is_file():
             raise BuildError(f"--engine llama_cpp is for GGUF files, and {options.model} is none")
         if problem := library.problem():
             raise BuildError(f"--engine llama_cpp: {problem}")
@@ -70,13 +69,13 @@ class LlamaCppRecipe:
         if self._options.max_batch_size is not None:
             return self._options.max_batch_size
         try:
-            return memory.default_places(manifest, self._facts, self._source / WEIGHTS_NAME)
+            return memory.default_places(manifest, self._facts, self._source / GGUF_NAME)
         except EngineLoadError:
             return memory.PLACES_IN_ONE_CACHE
 
     def _fitting(self, longest: int, facts: CheckpointFacts, cache: KvCacheSettings) -> int:
         """`longest`, or half of what there is memory for, if that is less."""
-        fits = memory.fitting_tokens(facts, self._source / WEIGHTS_NAME, cache.free_memory_fraction)
+        fits = memory.fitting_tokens(facts, self._source / GGUF_NAME, cache.free_memory_fraction)
         if fits is None or longest <= fits:
             return longest
         found = max(1, fits // 2 // 64 * 64)
@@ -89,10 +88,10 @@ class LlamaCppRecipe:
     def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
         """See `Recipe`."""
         self._report(f"weights: the GGUF file as it is, for llama.cpp {library.PACKAGE} {library.RELEASE}")
-        place(self._source / WEIGHTS_NAME, prepared.checkpoint / WEIGHTS_NAME)
+        place(self._source / GGUF_NAME, prepared.checkpoint / GGUF_NAME)
         made = self.manifest
         with contextlib.suppress(EngineLoadError):  # The load says so, on the machine that is to hold it.
-            cache = memory.kv_cache(made, self._facts, self._source / WEIGHTS_NAME)
+            cache = memory.kv_cache(made, self._facts, self._source / GGUF_NAME)
             self._report(f"KV cache: {memory.described(cache, made.max_batch_size, self._facts)}")
         if not self._options.self_test:
             return {}
@@ -105,6 +104,6 @@ class LlamaCppRecipe:
         )
         self._report(
             "llama.cpp rounds what it multiplies with quantized weights: its numbers are its own, and not those of "
-            "transformers (--engine transformers computes the file's own in float32, and is slower)"
+            "transformers"
         )
         return {}

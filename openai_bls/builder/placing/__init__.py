@@ -1,1 +1,1 @@
-"""Files of a checkpoint put into the engine: weights and adapters. Imports gguf, options and checkpoint."""
+"""Files of a checkpoint put into the engine: weights and adapters. Imports options and checkpoint."""

@@ -18,7 +18,6 @@ from openai_bls.builder.checkpoint.files import (
 from openai_bls.builder.checkpoint.finite import not_finite
 from openai_bls.builder.checkpoint.kind import causal_lm, quantized
 from openai_bls.builder.checkpoint.quantized import plain_under
-from openai_bls.builder.gguf.source import WEIGHTS_NAME, write_weights
 from openai_bls.builder.placing.files import place
 from openai_bls.core import fp8_checkpoint
 from openai_bls.core.checkpoint import CheckpointFacts, Tensors, missing_weights
@@ -56,10 +55,6 @@ def place_weights(
     note = None if images else causal_lm(source, facts, trust_remote_code=trust_remote_code)
     if note is not None:
         report(note)
-    if (source / WEIGHTS_NAME).is_file():
-        write_weights(source, target, report)
-        require_finite(source, target)
-        return
     whole = not quantized(source) and not trust_remote_code
     if trust_remote_code:
         _place_code(source, target)

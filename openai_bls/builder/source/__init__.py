@@ -1,1 +1,1 @@
-"""Sources of checkpoints: directories, GGUF files, the hub, and packages of the index. Imports gguf and checkpoint."""
+"""Sources of checkpoints: directories, GGUF files, the hub, and packages of the index. Imports checkpoint."""

@@ -12,7 +12,7 @@ from typing import Any
 from openai_bls.builder.checkpoint.config import read_config
 from openai_bls.builder.checkpoint.files import is_there
 from openai_bls.builder.checkpoint.kind import require_no_adapter
-from openai_bls.builder.gguf.source import sole_gguf
+from openai_bls.builder.source.gguf_file import sole_gguf
 from openai_bls.builder.source.named_models import NAMED_MODELS, fetch
 from openai_bls.core.manifest import BuildError, first_line
 
@@ -164,11 +164,10 @@ def fetch_config(model: str, revision: str = "") -> dict[str, Any]:
 
 
 def no_gguf(engine: str, model: str) -> BuildError:
-    """The refusal of a GGUF file as the source of an engine other than the embedded one."""
-    who = "TensorRT-LLM does not read" if engine == "tensorrt_llm" else "this release does not give to vLLM"
+    """Refusal of a GGUF file as the source of an engine other than llama.cpp's."""
     return BuildError(
-        f"{model} is a GGUF file, which {who}: give the checkpoint that it was made from, or --engine llama_cpp or "
-        "transformers"
+        f"{model} is a GGUF file, which is not for --engine {engine}: give --engine llama_cpp, or the checkpoint that "
+        "it was made from"
     )
 
 

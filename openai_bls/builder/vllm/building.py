@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from openai_bls.builder.gguf.source import WEIGHTS_NAME, write_weights
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.images import with_processor
 from openai_bls.builder.placing.adapters import fingerprint, lora_settings, place_adapters, read_adapters
@@ -34,9 +33,7 @@ class VllmRecipe:
 
     def __init__(self, options: BuildOptions, source: Path, model_name: str, report: Report) -> None:
         self._options, self._source, self._report = options, source, report
-        # A named model comes as a GGUF file, which is written as safetensors when all else is decided.
-        self._is_gguf = (source / WEIGHTS_NAME).is_file()
-        names = [] if self._is_gguf else find_weights(source)[0]
+        names = find_weights(source)[0]
         adapters = read_adapters(options.lora)
         folders = (Path.cwd(), options.model_repository.absolute().parent)
         python = find_interpreter(options.vllm.engine_python, os.environ, folders)
@@ -73,10 +70,7 @@ class VllmRecipe:
         """See `Recipe`."""
         place_adapters(self._options.lora, prepared.lora)
         trust = self._options.trust_remote_code
-        if self._is_gguf:
-            write_weights(self._source, prepared.checkpoint, self._report)
-        else:
-            place_as_it_is(self._source, prepared.checkpoint, self._report, trust_remote_code=trust)
+        place_as_it_is(self._source, prepared.checkpoint, self._report, trust_remote_code=trust)
         # vLLM reads the tokenizer's folder as a model's: without these it logs an error and waits 2 s at each start.
         for path in (prepared.checkpoint / "config.json", *prepared.checkpoint.glob("*.py")):
             place(path, prepared.tokenizers[0] / path.name)

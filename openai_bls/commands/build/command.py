@@ -9,7 +9,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, get_args
 
 from openai_bls.builder.build import build, remove
 from openai_bls.builder.options.build import BuildOptions
-from openai_bls.builder.options.llama_cpp import foreign, refuse_foreign
+from openai_bls.builder.options.llama_cpp import refuse_foreign
 from openai_bls.builder.options.lora import read_lora_options
 from openai_bls.builder.options.tensorrt_llm import read_options, refuse_meaningless
 from openai_bls.builder.options.vllm import VllmOptions, read_vllm_options, refuse_vllm_only
@@ -25,7 +25,6 @@ from openai_bls.builder.source.hub import fetch_config, is_gguf, local_path, req
 from openai_bls.commands.main import REFUSED
 from openai_bls.commands.options import repository
 from openai_bls.core.manifest import BuildError, EngineKind, EngineSetupError, Quantization
-from openai_bls.engines.llama_cpp import library
 from openai_bls.engines.tensorrt_llm.installed.nvidia_smi import visible_gpus
 from openai_bls.launcher import workspace
 
@@ -81,10 +80,8 @@ def wanted(given: argparse.Namespace) -> Build | DryRun | Removal:
         parser.error("--gpu and --gpu-memory are for --dry-run: an engine is built for the GPU that is there")
     model = options.get("model", str(workspace.demo_checkpoint()))
     engine, reason = choose_engine(options.get("engine", "auto"), dry_run=dry_run)
-    if engine in ("tensorrt_llm", "vllm") and reason and is_gguf(model):
-        engine, reason = "transformers", "engine transformers: it reads GGUF files on a GPU"
-    elif engine == "transformers" and reason and is_gguf(model):
-        engine, reason = choose_for_gguf(options)
+    if reason and is_gguf(model):
+        engine, reason = "llama_cpp", "engine llama_cpp: the model is a GGUF file"
     if engine == "llama_cpp":
         refuse_foreign(options)
     if engine == "vllm" and dry_run:
@@ -154,22 +151,6 @@ def choose_engine(asked: str, *, dry_run: bool = False) -> tuple[EngineKind, str
     if not installed:
         return "transformers", f"engine transformers: {name} is installed, but there is no GPU"
     return kind, f"engine {kind}: it is installed, and there is a GPU ({installed[0].name})"
-
-
-def choose_for_gguf(given: Collection[str]) -> tuple[EngineKind, str]:
-    """The engine that `--engine auto` stands for where the model is a GGUF file, and why.
-
-    Args:
-        given: names of the options that were given, with underscores.
-    """
-    gpus = visible_gpus()
-    if gpus:
-        return "transformers", f"engine transformers: it reads GGUF files on a GPU ({gpus[0].name})"
-    if names := foreign(given):
-        return "transformers", f"engine transformers: --{names[0].replace('_', '-')} is not for llama.cpp"
-    if problem := library.problem():
-        return "transformers", f"engine transformers; llama.cpp would be faster without a GPU, but {problem}"
-    return "llama_cpp", "engine llama_cpp: it computes with the GGUF file as it is, and there is no GPU"
 
 
 def dry_run(wanted: DryRun) -> tuple[str, int]:

@@ -25,8 +25,8 @@ Put a Hugging Face checkpoint into the model repository.
 
 Where TensorRT-LLM and a GPU are, it places the checkpoint for the PyTorch flow, or converts it and builds a TensorRT
 engine (--flow tensorrt, the default before TensorRT-LLM 1.2); elsewhere the embedded engine of transformers takes the
-checkpoint as it is. A GGUF file goes to llama.cpp where there is no GPU. With --engine vllm the checkpoint goes to
-vLLM, in an environment and a process of its own.
+checkpoint as it is. A GGUF file goes to llama.cpp. With --engine vllm the checkpoint goes to vLLM, in an environment
+and a process of its own.
 
 The engine goes into `tensorrt_llm/1/`, its tokenizer into the models that need it, and serving settings into
 `tensorrt_llm/config.pbtxt` as literal values. All of it is prepared aside and moved into place at the end, so that a
@@ -63,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--engine",
         choices=("auto", *get_args(EngineKind)),
-        help="auto is tensorrt_llm or vllm where this Python has it and a GPU is there, llama_cpp for a GGUF file "
-        "where there is none, else transformers",
+        help="auto is llama_cpp for a GGUF file, tensorrt_llm or vllm where this Python has it and a GPU is there, "
+        "else transformers",
     )
     what.add_argument("--served-model-name", metavar="NAME", help="name in the API (default: the directory's)")
     what.add_argument("--trust-remote-code", action="store_true", help="run Python code that the checkpoint holds")
@@ -94,7 +94,7 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--dtype",
         choices=("auto", "float32", "bfloat16", "float16"),
-        help="of the weights; auto is the checkpoint's own (transformers on a CPU: float32), and exact for a GGUF file",
+        help="of the weights; auto is the checkpoint's own (transformers on a CPU: float32)",
     )
     group.add_argument(
         "--max-seq-len",

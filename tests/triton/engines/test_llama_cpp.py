@@ -15,7 +15,7 @@ from openai_bls.builder.options.build import BuildOptions
 from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 from tests.triton.conftest import ROOT
 from tests.triton.engines.test_engine_process import chat, post, worker
-from tests.unit.builder.gguf.gguf_support import write_gguf
+from tests.unit.builder.source.gguf_support import write_gguf
 from tests.unit.engines.llama_cpp.llama_cpp_support import needs_llama_cpp
 from tests.waiting import until
 

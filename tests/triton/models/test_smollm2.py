@@ -1,12 +1,10 @@
-"""SmolLM2-135M-Instruct from the package index, over the real server: its chats are those of transformers' `generate`,
-and by llama.cpp nearly so.
+"""SmolLM2-135M-Instruct from the package index, by llama.cpp over the real server: nearly what transformers computes.
 
 Left out unless asked for, with the package index or a filled cache: `pytest -m smollm2`.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from tests.unit.engines.llama_cpp.llama_cpp_support import needs_llama_cpp
 
 pytestmark = [pytest.mark.smollm2, pytest.mark.timeout(1200)]
 
-MAX_TOKENS = 64
 MOST_ROUNDING = 1.0
 """Difference of log-probabilities of likely tokens, from rounding activations to 8 bits."""
 CHATS: list[list[dict[str, str]]] = [
@@ -38,21 +35,6 @@ CHATS: list[list[dict[str, str]]] = [
         {"role": "user", "content": "What is my name, and how old am I?"},
     ],
 ]
-
-
-def expected_answers(file: Path) -> list[str]:
-    """What transformers generates from the same file, one chat after the other."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    answers = []
-    for chat in CHATS:
-        prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-        output = model.generate(**prompt, do_sample=False, max_new_tokens=MAX_TOKENS)
-        answers.append(tokenizer.decode(output[0, prompt.input_ids.shape[1] :], skip_special_tokens=True))
-    return answers
 
 
 @needs_llama_cpp
@@ -82,28 +64,3 @@ def test_llama_cpp(tmp_path: Path) -> None:
             for top in answer.choices[0].logprobs.content[0].top_logprobs:
                 (token_id,) = tokenizer.encode(top.token, add_special_tokens=False)
                 assert abs(top.logprob - float(expected[token_id])) < MOST_ROUNDING
-
-
-def test_chats(tmp_path: Path) -> None:
-    """Asked together, whole and streamed."""
-    repository = tmp_path / "model_repository"
-    copy_models(ROOT / "model_repository", repository)
-    assert build(BuildOptions("smollm2", repository), print).model_name == "smollm2"
-    expected = expected_answers(fetch("smollm2", print))
-    with (
-        run_server(repository) as server,
-        openai.OpenAI(base_url=server.openai_url, api_key="none", max_retries=0) as client,
-        ThreadPoolExecutor(2 * len(CHATS)) as pool,
-    ):
-
-        def ask(chat: Any) -> Any:
-            options: dict[str, Any] = {"model": "smollm2", "messages": chat, "temperature": 0, "max_tokens": MAX_TOKENS}
-            return client.chat.completions.create(**options).choices[0].message.content
-
-        def stream(chat: Any) -> str:
-            options: dict[str, Any] = {"model": "smollm2", "messages": chat, "temperature": 0, "max_tokens": MAX_TOKENS}
-            chunks: Any = client.chat.completions.create(stream=True, **options)
-            return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-
-        whole, streamed = pool.map(ask, CHATS), pool.map(stream, CHATS)
-        assert list(whole) == list(streamed) == expected

@@ -9,11 +9,12 @@ import pytest
 from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.commands.build import command
-from openai_bls.core.manifest import BuildError, load_manifest
-from openai_bls.engines.llama_cpp import library, memory
+from openai_bls.commands.main import parse
+from openai_bls.core.manifest import BuildError, EngineKind, load_manifest
+from openai_bls.engines.llama_cpp import memory
 from openai_bls.engines.tensorrt_llm.installed.interface import InstalledGpu
 from openai_bls.launcher.testing import copy_models
-from tests.unit.builder.gguf.gguf_support import write_gguf
+from tests.unit.builder.source.gguf_support import write_gguf
 from tests.unit.docs.pages import ROOT
 from tests.unit.engines.llama_cpp.llama_cpp_support import needs_llama_cpp
 
@@ -29,24 +30,21 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-@pytest.mark.parametrize(
-    ("gpus", "problem", "given", "engine", "named"),
-    [
-        ([], "", [], "llama_cpp", "no GPU"),
-        ([], "it is missing", [], "transformers", "it is missing"),
-        ([], "", ["dtype"], "transformers", "--dtype"),
-        ([InstalledGpu("NVIDIA H200", "9.0", 1)], "", [], "transformers", "NVIDIA H200"),
-    ],
-    ids=str,
-)
-def test_engine_for_a_gguf_file(
-    monkeypatch: pytest.MonkeyPatch, gpus: list[InstalledGpu], problem: str, given: list[str], engine: str, named: str
-) -> None:
+@pytest.mark.parametrize("gpus", [[], [InstalledGpu("NVIDIA H200", "9.0", 1)]], ids=str)
+def test_engine_for_a_gguf_file(monkeypatch: pytest.MonkeyPatch, gpus: list[InstalledGpu]) -> None:
+    """llama.cpp, whatever the machine has; options that it does not know are refused."""
     monkeypatch.setattr(command, "visible_gpus", lambda: gpus)
-    monkeypatch.setattr(library, "problem", lambda: problem)
-    chosen, reason = command.choose_for_gguf(given)
-    assert chosen == engine
-    assert named in reason
+    found = command.wanted(parse("build", ["--model", "tiny.gguf"]))
+    assert isinstance(found, command.Build)
+    assert found.options.engine == "llama_cpp"
+    with pytest.raises(BuildError, match="--dtype"):
+        command.wanted(parse("build", ["--model", "tiny.gguf", "--dtype", "float32"]))
+
+
+@pytest.mark.parametrize("engine", ["transformers", "vllm", "tensorrt_llm"])
+def test_other_engines_take_no_gguf_file(engine: EngineKind, file: Path, repository: Path) -> None:
+    with pytest.raises(BuildError, match="--engine llama_cpp"):
+        build(BuildOptions(str(file), repository, engine=engine), lambda _: None)
 
 
 @needs_llama_cpp

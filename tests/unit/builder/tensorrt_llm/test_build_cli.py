@@ -225,8 +225,7 @@ def test_auto(
     found = asked([])
     assert found.options.engine == engine
     assert found.reason == f"engine {engine}: {said}"
-    # A GGUF file, which is not for llama.cpp with this option.
-    assert asked(["--model", "smollm2", "--dtype", "float32"]).options.engine == "transformers"
+    assert asked(["--model", "smollm2"]).options.engine == "llama_cpp"
 
 
 def test_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,10 +10,7 @@ import pytest
 from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.vllm import VllmOptions
-from openai_bls.builder.source import hub
-from openai_bls.builder.source.named_models import NAMED_MODELS, NamedModel
 from openai_bls.core.manifest import BuildError, Manifest, load_manifest
-from tests.unit.builder.gguf.gguf_support import write_gguf
 from tests.unit.builder.tensorrt_llm.build_support import contents, make_checkpoint
 from tests.unit.builder.vllm.vllm_support import make_interpreter
 
@@ -103,17 +100,4 @@ def test_gpus(repository: Path, model: Path, tmp_path: Path) -> None:
 def test_a_gguf_file(repository: Path, tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF")
-    said = refusal(repository, file, make_interpreter(tmp_path))
-    assert said.endswith("give the checkpoint that it was made from, or --engine llama_cpp or transformers")
-    assert "vLLM" in said
-
-
-def test_a_named_model(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes as a GGUF file, and is written as safetensors, which vLLM reads."""
-    file = write_gguf(tmp_path / "tiny.gguf")
-    monkeypatch.setitem(NAMED_MODELS, "tiny", NamedModel("a==1", 1, "a", "b"))
-    monkeypatch.setattr(hub, "fetch", lambda name, report: file)
-    manifest, _ = built(repository, Path("tiny"), make_interpreter(tmp_path / "vllm"))
-    assert (manifest.model_name, manifest.engine) == ("tiny", "vllm")
-    names = {path.name for path in (repository / "tensorrt_llm" / "1" / "checkpoint").iterdir()}
-    assert names == {"config.json", "generation_config.json", "model.safetensors"}
+    assert "--engine llama_cpp" in refusal(repository, file, make_interpreter(tmp_path))

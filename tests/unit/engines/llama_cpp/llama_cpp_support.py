@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.builder.gguf.source import describe
+from openai_bls.builder.source.gguf_file import describe
 from openai_bls.core.manifest import LlamaCppRecord, Manifest, write_manifest
 from openai_bls.engines.llama_cpp import library
-from tests.unit.builder.gguf.gguf_support import write_gguf
+from tests.unit.builder.source.gguf_support import write_gguf
 from tests.unit.core_support import write_tokenizer
 
 needs_llama_cpp = pytest.mark.skipif(bool(library.problem()), reason=library.problem())
@@ -27,7 +27,7 @@ def write_engine(folder: Path, *, weights: str = "F16", context: int = 512, max_
     checkpoint = folder / "checkpoint"
     checkpoint.mkdir(parents=True)
     file = write_gguf(folder / "tiny.gguf", weights=weights, context=context, merged=True)
-    describe(file, checkpoint, "float32", lambda _: None)
+    describe(file, checkpoint, lambda _: None)
     write_tokenizer(folder / "tokenizer")
     manifest = Manifest(
         engine="llama_cpp",

@@ -1,9 +1,8 @@
-"""Random GGUF files, written by the gguf package: models of Llama and Qwen2 with a byte-level tokenizer."""
+"""Random GGUF files, written by the gguf package: a model of Llama with a byte-level tokenizer."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
@@ -12,8 +11,6 @@ from tests.unit.core_support import CHAT_TEMPLATE, tiny_tokenizer
 
 WIDTH, LAYERS, HEADS, KV_HEADS = 256, 2, 4, 2
 MAX_MODEL_LEN = 256
-# The width is the only one that transformers' reader knows.
-EXPERTS, EXPERT_WIDTH = 4, 768
 
 
 def write_gguf(
@@ -21,8 +18,6 @@ def write_gguf(
     kind: str = "llama",
     weights: str = "F16",
     *,
-    extra: str = "",
-    fields: dict[str, str] | None = None,
     context: int = MAX_MODEL_LEN,
     merged: bool = False,
 ) -> Path:
@@ -32,8 +27,6 @@ def write_gguf(
         path: of the file.
         kind: general.architecture.
         weights: name of a `gguf.GGMLQuantizationType`.
-        extra: name of a further tensor.
-        fields: further metadata.
         context: longest sequence.
         merged: with a merge and its token, without which llama.cpp reads no vocabulary.
     """
@@ -49,27 +42,11 @@ def write_gguf(
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
     writer.add_rope_dimension_count(WIDTH // HEADS)
-    if kind == "qwen3moe":
-        writer.add_key_length(WIDTH // HEADS)
-        writer.add_expert_count(EXPERTS)
-        writer.add_expert_used_count(2)
-        writer.add_expert_feed_forward_length(EXPERT_WIDTH)
     size = _add_vocabulary(writer, merged=merged)
-    for key, value in (fields or {}).items():
-        writer.add_string(key, value)
 
     def matrix(name: str, rows: int, columns: int) -> None:
         values = random.normal(0, 0.3, (rows, columns)).astype(np.float32)
-        if not weights.endswith("_K"):
-            writer.add_tensor(name, gguf.quantize(values, kind_of_weights), raw_dtype=kind_of_weights)
-            return
-        # The package reads these types and cannot write them: random blocks, with scales that give such values.
-        elements, length = gguf.GGML_QUANT_SIZES[kind_of_weights]
-        blocks = random.integers(0, 256, (rows * columns // elements, length), dtype=np.uint8)
-        scale = np.float16(0.0005).tobytes()
-        for at in (length - 2,) if weights == "Q6_K" else (0, 2):
-            blocks[:, at : at + 2] = np.frombuffer(scale, np.uint8)
-        writer.add_tensor(name, blocks.reshape(rows, -1), raw_dtype=kind_of_weights)
+        writer.add_tensor(name, gguf.quantize(values, kind_of_weights), raw_dtype=kind_of_weights)
 
     def vector(name: str, length: int) -> None:
         writer.add_tensor(name, random.normal(1, 0.1, length).astype(np.float16).astype(np.float32))
@@ -80,23 +57,10 @@ def write_gguf(
     for layer in range(LAYERS):
         for name, rows in (("attn_q", WIDTH), ("attn_k", kv_width), ("attn_v", kv_width), ("attn_output", WIDTH)):
             matrix(f"blk.{layer}.{name}.weight", rows, WIDTH)
-            if kind == "qwen2" and name != "attn_output":
-                vector(f"blk.{layer}.{name}.bias", rows)
         for name in ("ffn_gate", "ffn_up", "ffn_down"):
-            if kind == "qwen3moe":
-                shape = (WIDTH, EXPERT_WIDTH) if name == "ffn_down" else (EXPERT_WIDTH, WIDTH)
-                experts = random.normal(0, 0.3, (EXPERTS, *shape)).astype(np.float16)
-                writer.add_tensor(f"blk.{layer}.{name}_exps.weight", experts)
-            else:
-                matrix(f"blk.{layer}.{name}.weight", WIDTH, WIDTH)
-        if kind == "qwen3moe":
-            matrix(f"blk.{layer}.ffn_gate_inp.weight", EXPERTS, WIDTH)
-            for name in ("attn_q_norm", "attn_k_norm"):
-                vector(f"blk.{layer}.{name}.weight", WIDTH // HEADS)
+            matrix(f"blk.{layer}.{name}.weight", WIDTH, WIDTH)
         for name in ("attn_norm", "ffn_norm"):
             vector(f"blk.{layer}.{name}.weight", WIDTH)
-    if extra:
-        vector(extra, WIDTH)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -121,10 +85,3 @@ def _add_vocabulary(writer: gguf.GGUFWriter, *, merged: bool) -> int:
     writer.add_pad_token_id(tokens.index("<|endoftext|>"))
     writer.add_chat_template(CHAT_TEMPLATE)
     return len(tokens)
-
-
-def transformers_model(path: Path, dtype: Any) -> Any:
-    """What transformers itself makes of the file."""
-    import transformers
-
-    return transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=dtype)

@@ -1,11 +1,12 @@
 """GGUF files as sources: found, checked, and described as a checkpoint folder by transformers' reader.
 
 The folder has the configuration, the tokenizer and the chat template in Hugging Face's form, and the file itself as
-its weights, which `weights` writes as safetensors into the engine.
+its weights, which llama.cpp reads.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Callable
@@ -14,12 +15,9 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.builder.gguf.weights import GgufWeights, read_header
-from openai_bls.core.checkpoint import GGUF_NAME
-from openai_bls.core.manifest import BuildError, Dtype, first_line
+from openai_bls.core.checkpoint import GGUF_NAME, require_content
+from openai_bls.core.manifest import BuildError, first_line
 
-WEIGHTS_NAME = GGUF_NAME
-"""Name of the GGUF file in the folder that describes it."""
 _PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 _ANSWER = "Fine, thanks."
 
@@ -39,22 +37,20 @@ def sole_gguf(folder: Path) -> Path | None:
     return files[0]
 
 
-def describe(file: Path, folder: Path, dtype: Dtype, report: Callable[[str], None], *, as_it_is: bool = False) -> None:
+def describe(file: Path, folder: Path, report: Callable[[str], None]) -> None:
     """Fill `folder` with a checkpoint's files for the GGUF file `file`.
 
     Args:
         file: the GGUF file.
         folder: an empty folder.
-        dtype: data type of the weights; auto is the smallest that holds each of their values exactly.
         report: called with one line per stage.
-        as_it_is: the weights are for llama.cpp, which reads them itself.
 
     Raises:
-        BuildError: the file is damaged, or is nothing that transformers' reader makes a whole model of.
+        BuildError: the file is damaged, or of an architecture that transformers' reader does not know.
     """
     if parts := _PART.search(file.name):
         raise BuildError(f"{file} is one of {int(parts[1])} parts: join them with llama-gguf-split --merge first")
-    read_header(file)
+    _require_whole(file)
     report(f"reading {file.name}")
     import transformers
 
@@ -64,35 +60,32 @@ def describe(file: Path, folder: Path, dtype: Dtype, report: Callable[[str], Non
         tokenizer.save_pretrained(folder)
     except Exception as error:  # what an unknown architecture or a missing key raises differs
         raise BuildError(f"transformers cannot read {file}: {first_line(error)}") from None
-    if not as_it_is:
-        weights = GgufWeights(file, config)
-        config.dtype = weights.choose_dtype(dtype)
-        config.architectures = [weights.architecture]
-        report(f"{file.name}: {weights.described(config.dtype)}")
     config.save_pretrained(folder)
     ends = _end_tokens(config, tokenizer)
     generation = {"bos_token_id": config.bos_token_id, "eos_token_id": ends, "pad_token_id": config.pad_token_id}
     told = {name: value for name, value in generation.items() if value not in (None, [])}
     (folder / "generation_config.json").write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=2))
-    (folder / WEIGHTS_NAME).symlink_to(file.resolve())
+    (folder / GGUF_NAME).symlink_to(file.resolve())
     # By these a build knows whether anything has changed since the last one.
     written = file.stat().st_mtime_ns
     for path in folder.iterdir():
         os.utime(path, ns=(written, written))
 
 
-def write_weights(folder: Path, target: Path, report: Callable[[str], None]) -> None:
-    """Write the weights of the GGUF file that `folder` describes into `target`, as safetensors.
+def _require_whole(file: Path) -> None:
+    """Raise `BuildError` unless the file is whole and the package gguf is there to read it."""
+    require_content(file)
+    with file.open("rb") as opened:
+        if opened.read(4) != b"GGUF":
+            raise BuildError(f"{file} is no GGUF file: it does not begin with GGUF")
+    if importlib.util.find_spec("gguf") is None:
+        raise BuildError(f"{file} is a GGUF file: run `pip install 'openai_bls[llama-cpp]'` to have it read")
+    import gguf
 
-    Raises:
-        BuildError: the file has tensors that cannot be read.
-    """
-    import transformers
-
-    file = (folder / WEIGHTS_NAME).resolve()
-    config = transformers.AutoConfig.from_pretrained(folder)
-    report(f"weights: converting {file.name} to safetensors")
-    GgufWeights(file, config).write(target, str(config.dtype).removeprefix("torch."))
+    try:
+        gguf.GGUFReader(file)
+    except Exception as error:  # numpy's and Python's own, wherever the file ends
+        raise BuildError(f"{file} is cut short or damaged: {first_line(error)}") from None
 
 
 def _end_tokens(config: Any, tokenizer: Any) -> list[int]:

@@ -1,1 +1,0 @@
-"""GGUF files: described as a checkpoint folder, and dequantized into safetensors. Imports checkpoint."""
