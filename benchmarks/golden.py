@@ -14,7 +14,7 @@ from benchmarks.support import ROOT
 from benchmarks.support.asking import Asker
 from benchmarks.support.checkpoint_shapes import DEMO
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.transport.engine_process.loading import load_engine
 
 
@@ -30,7 +30,7 @@ def check_golden(engine_dir: Path, options: dict[str, str]) -> dict[str, Any]:
     lines = golden_lines()
     tokenizer: Any = AutoTokenizer.from_pretrained(DEMO)
     asker = Asker()
-    engine = asker.engine = load_engine(engine_dir, asker.on_step, options, TensorRtLlmSettings()).engine
+    engine = asker.engine = load_engine(engine_dir, asker.on_step, options, EngineSettings()).engine
 
     def request(line: dict[str, Any]) -> GenerationRequest:
         text = line.get("raw") or tokenizer.apply_chat_template(

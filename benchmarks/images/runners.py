@@ -25,7 +25,7 @@ from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
 from openai_bls.core.media import Image, MediaPrompt
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.launcher.testing import copy_models
 from openai_bls.transport.engine_process.loading import load_engine
@@ -65,7 +65,7 @@ def run(version_dir: Path, runner: str, plan: argparse.Namespace) -> dict[tuple[
     """Levels of one runner, by kind of prompt and streams."""
     asker = Asker()
     processor = VisionProcessor(version_dir / "tokenizer")
-    asker.engine = engine = load_engine(version_dir, asker.on_step, {"runner": runner}, TensorRtLlmSettings()).engine
+    asker.engine = engine = load_engine(version_dir, asker.on_step, {"runner": runner}, EngineSettings()).engine
     found = {}
     try:
         for kind in _KINDS:

@@ -11,7 +11,7 @@ from openai_bls.builder.recipe import Recipe, Report
 from openai_bls.builder.targets.selection import BuildTarget
 from openai_bls.core import config_pbtxt
 from openai_bls.core.manifest import BuildError, EngineLoadError, load_manifest
-from openai_bls.core.settings import SettingsError, TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings, SettingsError
 from openai_bls.triton_models.repository.cpp_backend import render_configs
 from openai_bls.triton_models.repository.engines import ENGINE
 from openai_bls.triton_models.repository.start_check import check_engine
@@ -73,7 +73,7 @@ def _last_settings(target: BuildTarget, recipe: Recipe) -> str:
     # Releases that only had the embedded engine wrote none: theirs are those of an engine without settings.
     suffix = target.model.removeprefix(ENGINE).removeprefix("_")
     embedded = msgspec.structs.replace(recipe.manifest, tensorrt_llm=None)
-    return settings_hash(render_configs(embedded, TensorRtLlmSettings(), suffix=suffix))
+    return settings_hash(render_configs(embedded, EngineSettings(), suffix=suffix))
 
 
 def settings_hash(configs: Mapping[str, str]) -> str:

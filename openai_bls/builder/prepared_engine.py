@@ -10,7 +10,7 @@ from typing import NamedTuple
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.engine import Engine
 from openai_bls.core.manifest import BuildError, EngineLoadError, Manifest, write_manifest
-from openai_bls.core.settings import TensorRtLlmSettings, engine_overrides
+from openai_bls.core.settings import EngineSettings, engine_overrides
 from openai_bls.engines.answers import Switch
 from openai_bls.transport.engine_process.loading import load_engine
 
@@ -25,7 +25,7 @@ class LoadedForTest(NamedTuple):
 
 
 @contextmanager
-def loaded(prepared: Prepared, manifest: Manifest, settings: TensorRtLlmSettings) -> Iterator[LoadedForTest]:
+def loaded(prepared: Prepared, manifest: Manifest, settings: EngineSettings) -> Iterator[LoadedForTest]:
     """The prepared engine as the server will load it; it is closed at the end.
 
     Args:

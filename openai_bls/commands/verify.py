@@ -25,7 +25,7 @@ from openai_bls.core.manifest import (
     load_manifest,
     short,
 )
-from openai_bls.core.settings import OfficialSettings, TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings, OfficialSettings
 from openai_bls.output.detect import chat_template
 from openai_bls.output.detokenizer import factory
 from openai_bls.output.detokenizer.base import DetokenizerFactory
@@ -160,7 +160,7 @@ def load_engine(model_dir: Path, manifest: Manifest, on_step: StepListener) -> E
     return load_in_its_place(version_dir, on_step, overrides, model_settings).engine
 
 
-def read_settings(config: Path, manifest: Manifest) -> TensorRtLlmSettings:
+def read_settings(config: Path, manifest: Manifest) -> EngineSettings:
     """Settings of config.pbtxt, if there is one; of the C++ backend's parameters those that the LLM API has too.
 
     Raises:
@@ -172,9 +172,9 @@ def read_settings(config: Path, manifest: Manifest) -> TensorRtLlmSettings:
         raise settings.SettingsError(f"{short(config)} is not readable: {error}") from None
     record = manifest.tensorrt_llm
     if record is None or record.backend != "cpp":
-        return settings.load(TensorRtLlmSettings, parameters, os.environ)
+        return settings.load(EngineSettings, parameters, os.environ)
     given = settings.load(CppSettings, parameters, os.environ)
-    return TensorRtLlmSettings(**{name: getattr(given, name) for name in OfficialSettings.__struct_fields__})
+    return EngineSettings(**{name: getattr(given, name) for name in OfficialSettings.__struct_fields__})
 
 
 def ask(

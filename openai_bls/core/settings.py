@@ -275,9 +275,8 @@ class OfficialSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(int(part) for part in self.max_attention_window_size.split(",") if part.strip())
 
 
-class TensorRtLlmSettings(OfficialSettings, frozen=True, forbid_unknown_fields=True):
-    """Settings of the model `tensorrt_llm` with our own model.py: also how it reaches an engine in a process of its
-    own."""
+class EngineSettings(OfficialSettings, frozen=True, forbid_unknown_fields=True):
+    """Settings of an engine's model with our own model.py: also how it reaches an engine in a separate process."""
 
     kv_events_endpoint: str = ""
     """ZMQ address where the engine publishes the events of its prefix cache, in vLLM's form: `tcp://*:5557` listens,
@@ -305,7 +304,7 @@ class TensorRtLlmSettings(OfficialSettings, frozen=True, forbid_unknown_fields=T
 
 _ENVIRONMENT_ONLY = frozenset({"api_key"})
 
-_ENGINE_SETTINGS = frozenset(OpenAiBlsSettings.__struct_fields__ + TensorRtLlmSettings.__struct_fields__)
+_ENGINE_SETTINGS = frozenset(OpenAiBlsSettings.__struct_fields__ + EngineSettings.__struct_fields__)
 
 SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.manifest import EngineLoadError, Manifest
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.embedded.options import EngineOptions, with_settings
 
 TESTED_TRANSFORMERS = ((5, 17), (5, 24))
@@ -18,7 +18,7 @@ TESTED_TRANSFORMERS = ((5, 17), (5, 24))
 def load(
     version_dir: Path,
     manifest: Manifest,
-    settings: TensorRtLlmSettings,
+    settings: EngineSettings,
     on_step: StepListener,
     options: EngineOptions,
 ) -> Engine:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from openai_bls.core.manifest import EngineLoadError, NotNegative, Positive
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 
 _KV_EVENTS = ("kv_events_endpoint", "kv_events_replay_endpoint", "kv_events_topic")
 _SHARED_SETTINGS = {
@@ -18,7 +18,7 @@ _SHARED_SETTINGS = {
     "lora_watch_dir",
     "verify_weights",
 }
-"""Fields of `TensorRtLlmSettings` that the embedded engine honours."""
+"""Fields of `EngineSettings` that the embedded engine honours."""
 
 
 Attention = Literal["auto", "paged", "varlen", "sdpa", "eager", "flash_attention_2", "flash_attention_3"]
@@ -85,14 +85,14 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Load with a transformers outside the tested range."""
 
 
-def with_settings(options: EngineOptions, settings: TensorRtLlmSettings) -> EngineOptions:
+def with_settings(options: EngineOptions, settings: EngineSettings) -> EngineOptions:
     """`options` with what config.pbtxt sets; the environment takes precedence.
 
     Raises:
         EngineLoadError: the settings hold one that only TensorRT-LLM knows.
     """
-    unset = TensorRtLlmSettings()
-    for name in TensorRtLlmSettings.__struct_fields__:
+    unset = EngineSettings()
+    for name in EngineSettings.__struct_fields__:
         if name not in _SHARED_SETTINGS and getattr(settings, name) != getattr(unset, name):
             raise EngineLoadError(
                 f"{name} in config.pbtxt is for TensorRT-LLM engines, and this one is embedded; "

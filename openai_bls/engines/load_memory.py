@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from openai_bls.core.checkpoint import GGUF_NAME, read_checkpoint, read_json
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.llama_cpp.memory import bytes_per_token, kv_cache
 from openai_bls.engines.llama_cpp.options import LlamaCppOptions, with_settings
 from openai_bls.engines.registry import parse_options
@@ -36,7 +36,7 @@ class LoadMemory(NamedTuple):
     """Whether the size of its KV cache is a share of the free GPU memory."""
 
 
-def load_memory(version_dir: Path, overrides: Mapping[str, str], settings: TensorRtLlmSettings) -> LoadMemory:
+def load_memory(version_dir: Path, overrides: Mapping[str, str], settings: EngineSettings) -> LoadMemory:
     """Memory of the engine in `version_dir`; none for the null engine, or where the load will fail at once.
 
     Args:

@@ -17,7 +17,7 @@ import msgspec
 
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
-from openai_bls.core.settings import TensorRtLlmSettings, wrong_values
+from openai_bls.core.settings import EngineSettings, wrong_values
 
 
 class EngineEntry(NamedTuple):
@@ -90,7 +90,7 @@ def create_engine(
     version_dir: Path,
     on_step: StepListener,
     overrides: Mapping[str, str] | None = None,
-    settings: TensorRtLlmSettings | None = None,
+    settings: EngineSettings | None = None,
 ) -> Engine:
     """The engine that lies in `version_dir`, loaded and ready.
 
@@ -104,13 +104,13 @@ def create_engine(
         EngineLoadError: one sentence that says what is missing and what to do.
     """
     chosen = _choose(version_dir, overrides or {})
-    arguments = (version_dir, chosen.manifest, settings or TensorRtLlmSettings(), on_step)
+    arguments = (version_dir, chosen.manifest, settings or EngineSettings(), on_step)
     load = chosen.module.load
     engine: Engine = load(*arguments) if chosen.options is None else load(*arguments, chosen.options)
     return engine
 
 
-def run_headless(version_dir: Path, overrides: Mapping[str, str], settings: TensorRtLlmSettings) -> NoReturn:
+def run_headless(version_dir: Path, overrides: Mapping[str, str], settings: EngineSettings) -> NoReturn:
     """Run the workers of an engine over several machines on one that is not the first, and end this process with it.
 
     Raises:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openai_bls.api.http.tls_files import TlsError, TlsFiles
+from openai_bls.core.machine.nvidia_smi import visible_gpus
 from openai_bls.core.manifest import BUILD_HINT, EngineLoadError, load_manifest
-from openai_bls.core.settings import SettingsError, TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings, SettingsError
 from openai_bls.engines.llama_cpp import library
-from openai_bls.engines.tensorrt_llm.installed.nvidia_smi import visible_gpus
 from openai_bls.engines.vllm.survey.start_check import check_start
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.tritonserver.command import (
@@ -367,14 +367,14 @@ def _check_packages(model: Path) -> str:
     return ""
 
 
-def _settings(model: Path) -> TensorRtLlmSettings:
+def _settings(model: Path) -> EngineSettings:
     """Settings of an engine's model; the defaults where they cannot be read, for the load says what is wrong."""
     try:
         if cpp_parameters(model) is None:
             return engine_settings(model, os.environ)
     except (OSError, ValueError, SettingsError):
         pass
-    return TensorRtLlmSettings()
+    return EngineSettings()
 
 
 def _unfit_character(path: str, *, decoded: bool = True) -> str | None:

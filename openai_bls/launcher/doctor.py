@@ -18,8 +18,8 @@ from typing import Literal
 import msgspec
 
 from openai_bls import __version__
+from openai_bls.core.machine.nvidia_smi import visible_gpus
 from openai_bls.core.manifest import MANIFEST_NAME
-from openai_bls.engines.tensorrt_llm.installed.nvidia_smi import visible_gpus
 from openai_bls.launcher import checks
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.errors import LaunchError

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from openai_bls.core.processes.folder import VARIABLE as PROCESS_FOLDER_VARIABLE
 from openai_bls.core.processes.process_tree import MARK_VARIABLE, OUTER_LIBRARY_PATH_VARIABLE
-from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings, PreprocessingSettings, TensorRtLlmSettings
+from openai_bls.core.settings import ENV_PREFIX, EngineSettings, OpenAiBlsSettings, PreprocessingSettings
 from openai_bls.engines.registry import ENGINES
 from openai_bls.launcher.checks import PORT_SETTINGS
 from openai_bls.launcher.tritonserver.command import THREAD_POOL_VARIABLE
@@ -19,7 +19,7 @@ from openai_bls.triton_models.repository.cpp_backend import CppSettings
 
 TRITON_HOST_VARIABLE = "OPENAI_BLS_TRITON_HOST"
 
-_SETTINGS = (OpenAiBlsSettings, PreprocessingSettings, TensorRtLlmSettings, CppSettings)
+_SETTINGS = (OpenAiBlsSettings, PreprocessingSettings, EngineSettings, CppSettings)
 _OWN = {
     MARK_VARIABLE,
     OUTER_LIBRARY_PATH_VARIABLE,

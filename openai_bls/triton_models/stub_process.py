@@ -11,7 +11,7 @@ import stat
 import sys
 from pathlib import Path
 
-from openai_bls.core.memory import settle
+from openai_bls.core.machine.memory import settle
 from openai_bls.triton_models.server.process import sockets
 
 __all__ = ["begin", "close_inherited_sockets", "keep_regions_private", "keep_torch_out", "release", "settle"]

@@ -17,7 +17,7 @@ from benchmarks.support.asking import Answer, Asker
 from openai_bls.core.engine import PrefixCacheError
 from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 from openai_bls.core.manifest import LoraSettings, Manifest, VllmRecord, write_manifest
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.registry import create_engine
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.loading import arguments
@@ -43,11 +43,11 @@ class Served:
         engine: ProcessEngine,
         asker: Asker,
         source: StartedProcess | None = None,
-        settings: TensorRtLlmSettings | None = None,
+        settings: EngineSettings | None = None,
     ) -> None:
         self.engine = engine
         self.asker = asker
-        self.settings = settings or TensorRtLlmSettings()
+        self.settings = settings or EngineSettings()
         self._source = source
 
     def ask(self, requests: Sequence[GenerationRequest], at_once: int | None = None) -> list[Answer]:
@@ -100,7 +100,7 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     )
     write_manifest(folder, manifest)
     asker = Asker()
-    settings = TensorRtLlmSettings(
+    settings = EngineSettings(
         kv_events_endpoint=f"ipc://{folder.parent}/events",
         kv_events_replay_endpoint=f"ipc://{folder.parent}/replay",
         kv_events_topic=KV_EVENTS_TOPIC,

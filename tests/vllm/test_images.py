@@ -16,7 +16,7 @@ from openai_bls.builder.vllm.self_test import ask_with_images
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
 from openai_bls.core.manifest import EngineLoadError, Manifest, VllmRecord, write_manifest
 from openai_bls.core.media import Image
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.answers import Switch
 from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.transport.engine_process.engine import ProcessEngine
@@ -79,7 +79,7 @@ def sees(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         ),
     )
     asker = Asker()
-    source = StartedProcess(vllm_python(), arguments(folder, {}, TensorRtLlmSettings()), 0)
+    source = StartedProcess(vllm_python(), arguments(folder, {}, EngineSettings()), 0)
     engine = ProcessEngine(source, asker.on_step, SILENCE_S)
     asker.engine = engine
     yield Served(engine, asker, source)

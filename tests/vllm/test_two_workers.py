@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.support.asking import Asker
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.loading import arguments
 from openai_bls.transport.engine_process.source import StartedProcess
@@ -26,7 +26,7 @@ STREAMS = 32
 @pytest.fixture(scope="module")
 def two_workers(two_ranks: Path) -> Iterator[Served]:
     asker = Asker()
-    source = StartedProcess(vllm_python(), arguments(two_ranks, {}, TensorRtLlmSettings()), 2)
+    source = StartedProcess(vllm_python(), arguments(two_ranks, {}, EngineSettings()), 2)
     asker.engine = engine = ProcessEngine(source, asker.on_step, SILENCE_S)
     yield Served(engine, asker, source)
     engine.close()

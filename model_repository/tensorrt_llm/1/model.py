@@ -26,7 +26,7 @@ class TritonPythonModel:
         version_dir = Path(args["model_repository"]) / args["model_version"]
         self.exchange = ExchangeServer(pb_utils.model_address(args))
         try:
-            model_settings = settings.load(settings.TensorRtLlmSettings, pb_utils.config_parameters(args), os.environ)
+            model_settings = settings.load(settings.EngineSettings, pb_utils.config_parameters(args), os.environ)
             self.keys = keys_beside(version_dir.parent, os.environ)
             overrides = settings.engine_overrides(os.environ)
             loaded = load_engine(version_dir, self.exchange.on_step, overrides, model_settings)

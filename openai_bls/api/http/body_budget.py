@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from openai_bls.core import memory
 from openai_bls.core.errors import OverloadedError
+from openai_bls.core.machine import memory
 
 SMALL_BODY_BYTES = 16 * 1024
 """A body up to this size is always taken: large ones hold no ordinary request up."""

@@ -17,7 +17,7 @@ from openai_bls.builder.recipe import Report, max_model_len
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.checkpoint import CheckpointFacts, read_json, text_config
 from openai_bls.core.manifest import BuildError, EngineSetupError, FileRecord, KvCacheSettings, Manifest
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.triton_models.repository.cpp_backend import render_configs
 
@@ -47,7 +47,7 @@ class EmbeddedRecipe:
             trust_remote_code=options.trust_remote_code,
             lora=lora_settings(options.lora, read_adapters(options.lora)),
         )
-        self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)
+        self.configs = render_configs(self.manifest, EngineSettings(), suffix=options.name)
         built = (msgspec.structs.replace(self.manifest, model_name=""), options.self_test, fingerprint(options.lora))
         self.key = repr(built)
 

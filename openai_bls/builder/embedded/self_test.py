@@ -18,7 +18,7 @@ import msgspec
 
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.manifest import BuildError, Manifest, SelfTestRecord, first_line
-from openai_bls.core.settings import TensorRtLlmSettings, engine_overrides
+from openai_bls.core.settings import EngineSettings, engine_overrides
 from openai_bls.embedded.cache_memory import ContextLengthError
 from openai_bls.embedded.loading import load
 from openai_bls.embedded.options import EngineOptions
@@ -127,6 +127,6 @@ def _load(version_dir: Path, manifest: Manifest, options: EngineOptions) -> Outc
     # One sequence of the longest length has to fit, as it has to at each load.
     cache = max(_CACHE_TOKENS, manifest.max_model_len)
     options = msgspec.structs.replace(options, max_tokens_in_kv_cache=options.max_tokens_in_kv_cache or cache)
-    engine: Any = load(version_dir, manifest, TensorRtLlmSettings(), lambda _: None, options)
+    engine: Any = load(version_dir, manifest, EngineSettings(), lambda _: None, options)
     engine.close()
     return Outcome(engine.self_test, engine.rejected)

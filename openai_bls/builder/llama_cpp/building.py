@@ -21,7 +21,7 @@ from openai_bls.core.manifest import (
     LlamaCppRecord,
     Manifest,
 )
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.llama_cpp import library, memory
 from openai_bls.engines.llama_cpp.model import MAX_PLACES
 from openai_bls.triton_models.repository.cpp_backend import render_configs
@@ -59,7 +59,7 @@ class LlamaCppRecipe:
             llama_cpp=LlamaCppRecord(version=library.RELEASE),
         )
         self.manifest = msgspec.structs.replace(alone, max_batch_size=self._places(alone))
-        self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)
+        self.configs = render_configs(self.manifest, EngineSettings(), suffix=options.name)
         # What fits depends on what else runs, and is no reason to build again.
         built = msgspec.structs.replace(alone, model_name="", max_model_len=options.max_model_len or 1)
         self.key = repr((built, options.max_batch_size, options.self_test))

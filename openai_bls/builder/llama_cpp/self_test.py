@@ -8,7 +8,7 @@ from openai_bls.builder.prepared_engine import SKIP, loaded
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.engine import Engine
 from openai_bls.core.manifest import AnswerRecord, BuildError, EngineLoadError, LlamaCppRecord, Manifest
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines import answers
 from openai_bls.engines.answers import Switch
 
@@ -26,7 +26,7 @@ def self_test(prepared: Prepared, manifest: Manifest) -> LlamaCppRecord:
     Raises:
         BuildError: it does not load, does not answer, or answers otherwise when it is asked for one thing at a time.
     """
-    with loaded(prepared, manifest, TensorRtLlmSettings()) as (engine, switch):
+    with loaded(prepared, manifest, EngineSettings()) as (engine, switch):
         try:
             together = answers.record(engine, switch, device="cpu", dtype=DTYPE)
             _require_same_alone(engine, switch, together)

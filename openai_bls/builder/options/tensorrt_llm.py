@@ -11,7 +11,7 @@ import msgspec
 from openai_bls.builder.options.quantizations import BUILT, QUANTIZATIONS
 from openai_bls.builder.options.yaml_file import read_yaml
 from openai_bls.core.manifest import BuildError, Positive
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.tensorrt_llm.installed.interface import Flow, KvCacheDtype, Quant
 from openai_bls.triton_models.tensors.declaration import Queue
 
@@ -55,7 +55,7 @@ class TensorRtLlmOptions(msgspec.Struct, frozen=True, kw_only=True):
     gather_logits: bool = False
     extra_llm_api_options: dict[str, Any] = {}
     """Contents of the YAML file, not checked."""
-    settings: TensorRtLlmSettings = TensorRtLlmSettings()
+    settings: EngineSettings = EngineSettings()
     """Written into config.pbtxt."""
     cpp_parameters: dict[str, str] = {}
     """Further ones of the C++ backend, by its names."""
@@ -143,14 +143,14 @@ def read_options(values: Mapping[str, Any]) -> TensorRtLlmOptions:
     own["cpp_parameters"] = _pairs("--cpp-parameter", values.get("cpp_parameter", ()))
     if "extra_llm_api_options" in values:
         own["extra_llm_api_options"] = read_yaml("--extra-llm-api-options", values["extra_llm_api_options"])
-    settings = {name: values[name] for name in TensorRtLlmSettings.__struct_fields__ if name in values}
+    settings = {name: values[name] for name in EngineSettings.__struct_fields__ if name in values}
     if "max_tokens_in_kv_cache" in values:
         settings["max_tokens_in_paged_kv_cache"] = values["max_tokens_in_kv_cache"] or None
     delay, size = values.get("max_queue_delay"), values.get("max_queue_size")
     if delay is not None or size is not None:
         own["queue"] = Queue(_not_negative("--max-queue-delay", delay), _not_negative("--max-queue-size", size))
     try:
-        own["settings"] = msgspec.convert(settings, TensorRtLlmSettings)
+        own["settings"] = msgspec.convert(settings, EngineSettings)
         options = TensorRtLlmOptions(**own)
         _check(msgspec.convert(msgspec.structs.asdict(options), TensorRtLlmOptions))
     except msgspec.ValidationError as error:

@@ -9,7 +9,7 @@ import msgspec
 
 from openai_bls.builder.options.yaml_file import read_yaml
 from openai_bls.core.manifest import BuildError, Positive
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.vllm.arguments.engine_args import OPTION
 
 _NAMES = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
@@ -63,7 +63,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Contents of the YAML file, not checked."""
     engine_python: str = ""
     """Path or command of the interpreter; empty leaves it to `engines.vllm.survey.interpreter`."""
-    settings: TensorRtLlmSettings = TensorRtLlmSettings()
+    settings: EngineSettings = EngineSettings()
     """Written into config.pbtxt."""
 
 
@@ -77,7 +77,7 @@ def read_vllm_options(values: dict[str, Any]) -> VllmOptions:
     own: dict[str, Any] = {_NAMES[name]: values.pop(name) for name in _NAMES if name in values}
     own |= {name: values.pop(name) for name in ("quant", "engine_python") if name in values}
     settings = {name: values.pop(name) for name in HONOURED_SETTINGS if name in values}
-    own["settings"] = TensorRtLlmSettings(**settings)
+    own["settings"] = EngineSettings(**settings)
     if "extra_engine_args" in values:
         own["extra_engine_args"] = read_yaml(OPTION, values.pop("extra_engine_args"))
     for name, option in (("quant", "--quant"), ("engine_python", "--engine-python")):

@@ -9,7 +9,7 @@ from openai_bls.builder.recipe import Report
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.engine import Engine
 from openai_bls.core.manifest import AnswerRecord, Manifest
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.answers import NEW_TOKENS, Switch, ask_requests, record, requests, require_numbers
 from openai_bls.engines.images import prompts as image_prompts
 from openai_bls.engines.images.processor import VisionProcessor
@@ -20,7 +20,7 @@ _SIDE = 64
 
 
 def self_test(
-    prepared: Prepared, manifest: Manifest, settings: TensorRtLlmSettings, survey: Survey, report: Report
+    prepared: Prepared, manifest: Manifest, settings: EngineSettings, survey: Survey, report: Report
 ) -> AnswerRecord:
     """Golden answers of the prepared engine, from a process that is started for them.
 

@@ -24,8 +24,8 @@ from openai_bls.builder.options.vllm import VllmOptions, read_vllm_options, refu
 from openai_bls.builder.source.hub import fetch_config, is_gguf, local_path, require_utf8
 from openai_bls.commands.main import REFUSED
 from openai_bls.commands.options import repository
+from openai_bls.core.machine.nvidia_smi import visible_gpus
 from openai_bls.core.manifest import BuildError, EngineKind, EngineSetupError, Quantization
-from openai_bls.engines.tensorrt_llm.installed.nvidia_smi import visible_gpus
 from openai_bls.launcher import workspace
 
 STOPPED = 130

@@ -42,7 +42,7 @@ def run(options: Namespace) -> int:
     import sys
 
     from openai_bls.builder.vllm.environment import InstallOptions, default_folder, install
-    from openai_bls.engines.tensorrt_llm.installed.nvidia_smi import visible_gpus
+    from openai_bls.core.machine.nvidia_smi import visible_gpus
 
     wanted = InstallOptions(
         folder=default_folder(repository(options)) if options.dir is None else options.dir,

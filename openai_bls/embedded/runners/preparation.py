@@ -9,8 +9,8 @@ import torch
 import transformers
 
 from openai_bls.core.checkpoint import CheckpointFacts
+from openai_bls.core.machine.memory import available_bytes
 from openai_bls.core.manifest import Manifest, first_line
-from openai_bls.core.memory import available_bytes
 from openai_bls.embedded.attention_spec import head_sizes
 from openai_bls.embedded.cache_memory import require_context
 from openai_bls.embedded.gpu import paged_attention

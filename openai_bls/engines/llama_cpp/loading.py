@@ -10,7 +10,7 @@ import msgspec
 from openai_bls.core.checkpoint import GGUF_NAME, read_checkpoint
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.manifest import BUILD_HINT, EngineLoadError, Manifest, checkpoint_dir, short
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines import answers
 from openai_bls.engines.capabilities import ALL_FIELDS, MAX_LOGPROBS
 from openai_bls.engines.engine_info import engine_info
@@ -30,7 +30,7 @@ FIELDS = tuple(field for field in ALL_FIELDS if field not in _REFUSED)
 def load(
     version_dir: Path,
     manifest: Manifest,
-    settings: TensorRtLlmSettings,
+    settings: EngineSettings,
     on_step: StepListener,
     options: LlamaCppOptions,
 ) -> Engine:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import msgspec
 
 from openai_bls.core.checkpoint import CheckpointFacts
+from openai_bls.core.machine.memory import available_bytes
 from openai_bls.core.manifest import EngineLoadError, Manifest
-from openai_bls.core.memory import available_bytes
 
 PLACES_IN_PARTS = 8
 """Sequences at once where nothing is said and so many parts fit."""

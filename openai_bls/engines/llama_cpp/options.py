@@ -7,7 +7,7 @@ import os
 import msgspec
 
 from openai_bls.core.manifest import EngineLoadError, Manifest, NotNegative
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 
 HONOURED_SETTINGS = {
     "enable_kv_cache_reuse",
@@ -15,7 +15,7 @@ HONOURED_SETTINGS = {
     "max_tokens_in_paged_kv_cache",
     "verify_weights",
 }
-"""Fields of `TensorRtLlmSettings` that this engine honours, beside those about its process."""
+"""Fields of `EngineSettings` that this engine honours, beside those about its process."""
 
 
 class LlamaCppOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,14 +46,14 @@ class LlamaCppOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-def with_settings(options: LlamaCppOptions, settings: TensorRtLlmSettings) -> LlamaCppOptions:
+def with_settings(options: LlamaCppOptions, settings: EngineSettings) -> LlamaCppOptions:
     """`options` with what config.pbtxt sets; the environment takes precedence.
 
     Raises:
         EngineLoadError: the settings hold one that this engine does not know.
     """
-    unset = TensorRtLlmSettings()
-    for name in TensorRtLlmSettings.__struct_fields__:
+    unset = EngineSettings()
+    for name in EngineSettings.__struct_fields__:
         known = name in HONOURED_SETTINGS or name.startswith("engine_")
         if not known and getattr(settings, name) != getattr(unset, name):
             raise EngineLoadError(

@@ -11,7 +11,7 @@ from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.manifest import EngineLoadError, Manifest, Milliseconds, NotNegative, NullSettings, checkpoint_dir
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.capabilities import MAX_LOGPROBS
 from openai_bls.engines.null.engine import SUPPORTED, NullEngine
 
@@ -66,7 +66,7 @@ class NullOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def load(
     version_dir: Path,
     manifest: Manifest | None,
-    settings: TensorRtLlmSettings,
+    settings: EngineSettings,
     on_step: StepListener,
     options: NullOptions,
 ) -> Engine:

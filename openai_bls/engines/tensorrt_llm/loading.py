@@ -25,7 +25,7 @@ from openai_bls.core.manifest import (
     first_line,
     short,
 )
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.capabilities import MAX_LOGPROBS
 from openai_bls.engines.engine_info import engine_info
 from openai_bls.engines.kv_events.publisher import KvEventPublisher, config_of
@@ -57,7 +57,7 @@ _OUT_OF_MEMORY = (
 def load(
     version_dir: Path,
     manifest: Manifest,
-    settings: TensorRtLlmSettings,
+    settings: EngineSettings,
     on_step: StepListener,
     *,
     api: Api | None = None,
@@ -141,7 +141,7 @@ def _require_plain_blocks(options: LlmOptions) -> None:
         raise EngineLoadError("kv_events_endpoint needs enable_kv_cache_reuse, which config.pbtxt turns off")
 
 
-def llm_options(version_dir: Path, manifest: Manifest, settings: TensorRtLlmSettings) -> LlmOptions:
+def llm_options(version_dir: Path, manifest: Manifest, settings: EngineSettings) -> LlmOptions:
     """Load options of the engine of `manifest`: the settings over what the builder recorded.
 
     Raises:
@@ -264,7 +264,7 @@ def _installed(record: TensorRtLlmRecord) -> Api:
         raise EngineLoadError(f"TensorRT-LLM cannot be imported: {first_line(error)}") from None
 
 
-def _engine_dir(version_dir: Path, manifest: Manifest, settings: TensorRtLlmSettings) -> Path:
+def _engine_dir(version_dir: Path, manifest: Manifest, settings: EngineSettings) -> Path:
     """The folder with the engine, after a look at whether its files are there and unchanged."""
     folder = version_dir / ENGINE_FOLDER
     if not manifest.engine_files:

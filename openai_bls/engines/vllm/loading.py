@@ -16,7 +16,7 @@ from openai_bls.core.manifest import (
     checkpoint_dir,
     short,
 )
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines import answers
 from openai_bls.engines.capabilities import MAX_LOGPROBS
 from openai_bls.engines.engine_info import engine_info
@@ -63,7 +63,7 @@ _OUT_OF_MEMORY = (
 def load(
     version_dir: Path,
     manifest: Manifest,
-    settings: TensorRtLlmSettings,
+    settings: EngineSettings,
     on_step: StepListener,
     options: VllmOptions | None = None,
 ) -> Engine:
@@ -103,7 +103,7 @@ def load(
 
 
 def run_headless(
-    version_dir: Path, manifest: Manifest, settings: TensorRtLlmSettings, options: VllmOptions | None = None
+    version_dir: Path, manifest: Manifest, settings: EngineSettings, options: VllmOptions | None = None
 ) -> NoReturn:
     """Run the workers of a machine that is not the first, and end this process with the first machine's engine.
 
@@ -128,9 +128,7 @@ class _Start(NamedTuple):
     client: ClientChoice
 
 
-def _prepare(
-    version_dir: Path, manifest: Manifest, settings: TensorRtLlmSettings, options: VllmOptions | None
-) -> _Start:
+def _prepare(version_dir: Path, manifest: Manifest, settings: EngineSettings, options: VllmOptions | None) -> _Start:
     if manifest.vllm is None:
         raise EngineLoadError(f"{short(version_dir)}/engine.json does not say how its engine was built: {BUILD_HINT}")
     options = options or VllmOptions()

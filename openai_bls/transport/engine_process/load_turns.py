@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from openai_bls.core.machine.memory import available_bytes
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.core.memory import available_bytes
 from openai_bls.core.processes import private_folder
 from openai_bls.engines.load_memory import LoadMemory
 from openai_bls.transport.ipc import sockets

@@ -13,7 +13,7 @@ import msgspec
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.manifest import EngineLoadError, load_manifest
 from openai_bls.core.processes.process_tree import interpreter
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.load_memory import LoadMemory, load_memory
 from openai_bls.engines.registry import ENGINES, create_engine
 from openai_bls.transport.engine_process import address, load_turns
@@ -30,7 +30,7 @@ class LoadedEngine(NamedTuple):
 
 
 def load_engine(
-    version_dir: Path, on_step: StepListener, overrides: Mapping[str, str], settings: TensorRtLlmSettings
+    version_dir: Path, on_step: StepListener, overrides: Mapping[str, str], settings: EngineSettings
 ) -> LoadedEngine:
     """The engine that lies in `version_dir`, or at the address that the settings name, ready.
 
@@ -54,11 +54,11 @@ def load_engine(
     return LoadedEngine(engine, engine.adopt)
 
 
-def arguments(version_dir: Path, overrides: Mapping[str, str], settings: TensorRtLlmSettings) -> list[str]:
+def arguments(version_dir: Path, overrides: Mapping[str, str], settings: EngineSettings) -> list[str]:
     """Command line of an engine's process that is started here, without its socket."""
     words = ["--model-dir", str(version_dir.absolute())]
-    default = TensorRtLlmSettings()
-    for name in TensorRtLlmSettings.__struct_fields__:
+    default = EngineSettings()
+    for name in EngineSettings.__struct_fields__:
         value = getattr(settings, name)
         if not name.startswith("engine_") and value != getattr(default, name):
             words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
@@ -67,7 +67,7 @@ def arguments(version_dir: Path, overrides: Mapping[str, str], settings: TensorR
     return words
 
 
-def _source(version_dir: Path, overrides: Mapping[str, str], settings: TensorRtLlmSettings) -> EngineSource | None:
+def _source(version_dir: Path, overrides: Mapping[str, str], settings: EngineSettings) -> EngineSource | None:
     if settings.engine_address:
         if settings.engine_python:
             raise EngineLoadError(
@@ -81,7 +81,7 @@ def _source(version_dir: Path, overrides: Mapping[str, str], settings: TensorRtL
     return StartedProcess(python, arguments(version_dir, overrides, settings), settings.engine_restarts)
 
 
-def _remote(settings: TensorRtLlmSettings, overrides: Mapping[str, str]) -> RemoteProcess:
+def _remote(settings: EngineSettings, overrides: Mapping[str, str]) -> RemoteProcess:
     place = address.parse(settings.engine_address)
     other = msgspec.structs.replace(settings, lora_watch_dir="", exclude_input_in_output=True)
     ignored = [word for word in arguments(Path("/"), overrides, other)[2:] if "=" in word]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from openai_bls.core import settings
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.core.settings import ENV_PREFIX, SettingsError, TensorRtLlmSettings
+from openai_bls.core.settings import ENV_PREFIX, EngineSettings, SettingsError
 from openai_bls.transport.engine_process import address
 from openai_bls.transport.engine_process.address import EngineAddress
 
 # Settings of Triton's side, which say how it reaches this process.
-_OF_THE_OTHER_SIDE = {name for name in TensorRtLlmSettings.__struct_fields__ if name.startswith("engine_")}
+_OF_THE_OTHER_SIDE = {name for name in EngineSettings.__struct_fields__ if name.startswith("engine_")}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -77,7 +77,7 @@ def listen_address(options: Namespace) -> EngineAddress:
     return address.parse(f"unix:{path}")
 
 
-def engine_settings(options: Namespace, environ: Mapping[str, str]) -> tuple[TensorRtLlmSettings, dict[str, str]]:
+def engine_settings(options: Namespace, environ: Mapping[str, str]) -> tuple[EngineSettings, dict[str, str]]:
     """Settings of the model and options of the engine: of the command line, and those of the environment over them.
 
     Raises:
@@ -86,7 +86,7 @@ def engine_settings(options: Namespace, environ: Mapping[str, str]) -> tuple[Ten
     given = dict(options.set)
     if wrong := _OF_THE_OTHER_SIDE.intersection(given):
         raise SettingsError(f"{min(wrong)} is a setting of Triton's side, not of the engine's process")
-    found = settings.load(TensorRtLlmSettings, given, environ)
+    found = settings.load(EngineSettings, given, environ)
     return found, dict(options.option) | settings.engine_overrides(environ)
 
 

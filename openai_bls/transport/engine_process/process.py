@@ -25,7 +25,7 @@ from openai_bls.core.processes.process_tree import (
     marked_processes,
     names_a_rank,
 )
-from openai_bls.core.settings import ENV_PREFIX, TensorRtLlmSettings
+from openai_bls.core.settings import ENV_PREFIX, EngineSettings
 from openai_bls.transport.engine_process.log_lines import LogPump
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ MARK_VARIABLE = "OPENAI_BLS_PROCESS_MARK"
 # Right for this interpreter alone.
 _OF_PYTHON = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
 # The process's own settings come on its command line.
-_SETTINGS = {f"{ENV_PREFIX}{name.upper()}" for name in TensorRtLlmSettings.__struct_fields__}
+_SETTINGS = {f"{ENV_PREFIX}{name.upper()}" for name in EngineSettings.__struct_fields__}
 
 
 class EngineProcess:

@@ -18,8 +18,8 @@ from types import FrameType
 from typing import NoReturn
 
 from openai_bls.core.engine import Engine
+from openai_bls.core.machine.memory import settle
 from openai_bls.core.manifest import EngineLoadError, first_line
-from openai_bls.core.memory import settle
 from openai_bls.core.processes.folder import note_shared_memory
 from openai_bls.core.settings import SettingsError
 from openai_bls.engines.registry import create_engine, run_headless

@@ -14,11 +14,11 @@ from concurrent.futures import Future
 
 import msgspec
 
-from openai_bls.core import memory
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import OverloadedError
 from openai_bls.core.keys.turns import FairExecutor
 from openai_bls.core.log_limit import LimitedWarnings
+from openai_bls.core.machine import memory
 from openai_bls.transport.ipc.frames import GOODBYE, PING, FrameError, Frames, FrameTooLargeError, pack
 from openai_bls.transport.ipc.listener import GREETING_S, MOST_CONNECTIONS, Listener, greeted
 from openai_bls.transport.ipc.prompts import LONG_BYTES, PromptAnswer, PromptCall, SlowPromptError

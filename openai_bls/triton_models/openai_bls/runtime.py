@@ -25,9 +25,9 @@ from openai_bls.api.http.tls_files import TlsFiles
 from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.registry import GUARDED, TRITON_ENTRIES
-from openai_bls.core import memory
 from openai_bls.core.errors import ApiError, OverloadedError, TooLargeError
 from openai_bls.core.keys.api_keys import ApiKeys
+from openai_bls.core.machine import memory
 from openai_bls.core.processes import private_folder
 from openai_bls.core.request import checked_timeout
 from openai_bls.core.settings import OpenAiBlsSettings

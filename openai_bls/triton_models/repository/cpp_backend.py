@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from openai_bls.core.manifest import ENGINE_FOLDER, EngineLoadError, Manifest, NotNegative, Positive
-from openai_bls.core.settings import OfficialSettings, TensorRtLlmSettings, wrong_values
+from openai_bls.core.settings import EngineSettings, OfficialSettings, wrong_values
 from openai_bls.triton_models.tensors.config_writer import render
 from openai_bls.triton_models.tensors.declaration import Model, Queue, Tensor
 from openai_bls.triton_models.tensors.models import ENSEMBLE, TENSORRT_LLM, ensemble, tensorrt_llm_bls
@@ -264,10 +264,10 @@ def _parameters(settings: OfficialSettings) -> dict[str, str]:
     """Parameters that are set, as text."""
     given = msgspec.structs.asdict(settings)
     always = _ALWAYS if isinstance(settings, CppSettings) else set()
-    if isinstance(settings, TensorRtLlmSettings):
+    if isinstance(settings, EngineSettings):
         # Of an engine's process: some have a default, which is not written.
-        usual = msgspec.structs.asdict(TensorRtLlmSettings())
-        process = set(TensorRtLlmSettings.__struct_fields__) - set(OfficialSettings.__struct_fields__)
+        usual = msgspec.structs.asdict(EngineSettings())
+        process = set(EngineSettings.__struct_fields__) - set(OfficialSettings.__struct_fields__)
         given = {name: value for name, value in given.items() if name not in process or value != usual[name]}
     return {name: _text(value) for name, value in given.items() if value not in (None, "") or name in always}
 

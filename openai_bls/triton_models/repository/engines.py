@@ -23,7 +23,7 @@ import msgspec
 from openai_bls.core import config_pbtxt
 from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.manifest import MANIFEST_NAME, EngineLoadError, load_manifest
-from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, TensorRtLlmSettings, load
+from openai_bls.core.settings import EngineSettings, OpenAiBlsSettings, SettingsError, load
 from openai_bls.triton_models.repository.cpp_backend import CPP_BACKEND
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def excludes_input(backend: Backend, environ: Mapping[str, str]) -> bool:
         )
     name = "exclude_input_in_output"
     given = {key: value for key, value in _parameters(backend.engine_dir).items() if key == name}
-    return load(TensorRtLlmSettings, given, environ).exclude_input_in_output
+    return load(EngineSettings, given, environ).exclude_input_in_output
 
 
 def openai_bls_settings(openai_bls_dir: Path, environ: Mapping[str, str]) -> OpenAiBlsSettings:
@@ -113,7 +113,7 @@ def openai_bls_settings(openai_bls_dir: Path, environ: Mapping[str, str]) -> Ope
     return load(OpenAiBlsSettings, config_pbtxt.parameters(config), environ)
 
 
-def engine_settings(engine_dir: Path, environ: Mapping[str, str]) -> TensorRtLlmSettings:
+def engine_settings(engine_dir: Path, environ: Mapping[str, str]) -> EngineSettings:
     """Settings of a model of ours that runs an engine.
 
     Raises:
@@ -122,7 +122,7 @@ def engine_settings(engine_dir: Path, environ: Mapping[str, str]) -> TensorRtLlm
         SettingsError: a bad value.
     """
     config = config_pbtxt.read(engine_dir / "config.pbtxt")
-    return load(TensorRtLlmSettings, config_pbtxt.parameters(config), environ)
+    return load(EngineSettings, config_pbtxt.parameters(config), environ)
 
 
 def has_keys(settings: OpenAiBlsSettings) -> bool:

@@ -23,11 +23,11 @@ from tritonclient.grpc import model_config_pb2
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.settings import (
     BACKEND_PARAMETERS,
+    EngineSettings,
     OpenAiBlsSettings,
     PreprocessingSettings,
     SettingsError,
     TensorRtLlmBlsSettings,
-    TensorRtLlmSettings,
     load,
 )
 from openai_bls.triton_models.repository.cpp_backend import CPP_BACKEND, CppSettings, cpp_model
@@ -51,7 +51,7 @@ from openai_bls.triton_models.tensors.models import tensorrt_llm_bls as bls_arou
 _SETTINGS: dict[str, type[msgspec.Struct]] = {
     OPENAI_BLS.name: OpenAiBlsSettings,
     PREPROCESSING.name: PreprocessingSettings,
-    TENSORRT_LLM.name: TensorRtLlmSettings,
+    TENSORRT_LLM.name: EngineSettings,
     TENSORRT_LLM_BLS.name: TensorRtLlmBlsSettings,
 }
 _FIELDS = {

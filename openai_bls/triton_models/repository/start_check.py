@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
-from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, TensorRtLlmSettings, load
+from openai_bls.core.settings import EngineSettings, OpenAiBlsSettings, SettingsError, load
 from openai_bls.embedded.options import EngineOptions, with_settings
 from openai_bls.engines.llama_cpp import options as llama_cpp
 from openai_bls.engines.vllm.startup.arguments import require_settings
@@ -61,7 +61,7 @@ def check_engine(name: str, manifest: Manifest, parameters: Mapping[str, str]) -
     Raises:
         SettingsError: the engine of `manifest` would not load with one; one sentence.
     """
-    settings, record = load(TensorRtLlmSettings, parameters, {}), manifest.tensorrt_llm
+    settings, record = load(EngineSettings, parameters, {}), manifest.tensorrt_llm
     try:
         if manifest.engine == "transformers":
             tokens = with_settings(EngineOptions(), settings).max_tokens_in_kv_cache

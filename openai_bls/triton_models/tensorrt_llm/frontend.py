@@ -10,7 +10,7 @@ import numpy as np
 
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.errors import ApiError, InvalidRequestError
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.triton_models.endpoint.request_keys import STOP_WITHOUT_ID
 from openai_bls.triton_models.tensorrt_llm import requests, responses
@@ -35,7 +35,7 @@ class Frontend:
     """Takes requests with official tensors, from any thread."""
 
     def __init__(
-        self, exchange: ExchangeServer, info: EngineInfo, settings: TensorRtLlmSettings, *, decoupled: bool = True
+        self, exchange: ExchangeServer, info: EngineInfo, settings: EngineSettings, *, decoupled: bool = True
     ) -> None:
         self._decoupled = decoupled
         self._exchange = exchange

@@ -10,9 +10,9 @@ from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.commands.build import command
 from openai_bls.commands.main import parse
+from openai_bls.core.machine.nvidia_smi import InstalledGpu
 from openai_bls.core.manifest import BuildError, EngineKind, load_manifest
 from openai_bls.engines.llama_cpp import memory
-from openai_bls.engines.tensorrt_llm.installed.interface import InstalledGpu
 from openai_bls.launcher.testing import copy_models
 from tests.unit.builder.source.gguf_support import write_gguf
 from tests.unit.docs.pages import ROOT

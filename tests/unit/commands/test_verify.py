@@ -24,7 +24,7 @@ from openai_bls.core.manifest import (
     record,
     write_manifest,
 )
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from tests.unit.core_support import VOCAB_SIZE, tiny_tokenizer
 from tests.unit.engines.tensorrt_llm.fake_engines import write_fake_engine
 from tests.unit.engines.tensorrt_llm.fake_support import in_process
@@ -195,10 +195,10 @@ def tensorrt_manifest(backend: str) -> Manifest:
 def test_settings(tmp_path: Path, backend: str) -> None:
     """Of the C++ backend those that the LLM API has too."""
     config = tmp_path / "config.pbtxt"
-    assert verify.read_settings(config, tensorrt_manifest("python")) == TensorRtLlmSettings()
+    assert verify.read_settings(config, tensorrt_manifest("python")) == EngineSettings()
     own = 'parameters { key: "gpt_model_path" value { string_value: "/engine" } }\n' if backend == "cpp" else ""
     config.write_text(CONFIG + own)
-    assert verify.read_settings(config, tensorrt_manifest(backend)) == TensorRtLlmSettings(
+    assert verify.read_settings(config, tensorrt_manifest(backend)) == EngineSettings(
         kv_cache_free_gpu_mem_fraction=0.5, max_attention_window_size="1024,4096"
     )
 

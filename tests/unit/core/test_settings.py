@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from openai_bls.core import guide_names
-from openai_bls.core.settings import NoSettings, OpenAiBlsSettings, SettingsError, TensorRtLlmSettings, load
+from openai_bls.core.settings import EngineSettings, NoSettings, OpenAiBlsSettings, SettingsError, load
 from openai_bls.triton_models.tensors.models import MODELS
 
 
 def test_the_committed_parameters_are_accepted_and_say_the_defaults() -> None:
     assert load(OpenAiBlsSettings, MODELS["openai_bls"].parameters, {}) == OpenAiBlsSettings()
-    assert load(TensorRtLlmSettings, MODELS["tensorrt_llm"].parameters, {}) == TensorRtLlmSettings()
+    assert load(EngineSettings, MODELS["tensorrt_llm"].parameters, {}) == EngineSettings()
 
 
 def test_text_becomes_the_declared_type() -> None:
@@ -27,7 +27,7 @@ def test_text_becomes_the_declared_type() -> None:
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False), ("1", True), ("0", False)])
 def test_booleans(text: str, value: bool) -> None:
-    assert load(TensorRtLlmSettings, {"exclude_input_in_output": text}, {}).exclude_input_in_output is value
+    assert load(EngineSettings, {"exclude_input_in_output": text}, {}).exclude_input_in_output is value
 
 
 def test_the_environment_wins_and_other_variables_are_left_alone() -> None:
@@ -69,7 +69,7 @@ def test_an_unknown_name_is_refused_and_the_known_ones_are_listed() -> None:
 
 @pytest.mark.parametrize(("text", "windows"), [("", ()), ("4096", (4096,)), ("4096,512, 32000", (4096, 512, 32000))])
 def test_attention_windows(text: str, windows: tuple[int, ...]) -> None:
-    found = load(TensorRtLlmSettings, {"max_attention_window_size": text}, {})
+    found = load(EngineSettings, {"max_attention_window_size": text}, {})
     assert (found.max_attention_window_size, found.attention_windows) == (text, windows)
 
 
@@ -79,7 +79,7 @@ def test_the_backends_own_parameters_are_no_settings() -> None:
     )
 
 
-BAD: dict[type[OpenAiBlsSettings | TensorRtLlmSettings], dict[str, list[str]]] = {
+BAD: dict[type[OpenAiBlsSettings | EngineSettings], dict[str, list[str]]] = {
     OpenAiBlsSettings: {
         "http_port": ["-1", "65536", "http", ""],
         "max_concurrent_requests": ["0"],
@@ -92,7 +92,7 @@ BAD: dict[type[OpenAiBlsSettings | TensorRtLlmSettings], dict[str, list[str]]] =
         "guard_timeout_s": ["0", "soon"],
         "guard_on_failure": ["ignore"],
     },
-    TensorRtLlmSettings: {
+    EngineSettings: {
         "max_attention_window_size": ["10,x", "0", "10,,20", "10,", "-1", "1.5", "10\n20"],
         # TensorRT-LLM's executor: freeGpuMemoryFraction < 1 (cpp/tensorrt_llm/executor/kvCacheConfig.cpp, 0.20 to 1.2).
         "kv_cache_free_gpu_mem_fraction": ["1.0"],
@@ -114,7 +114,7 @@ def test_a_bad_value_is_refused_by_name(kind: Any, name: str, value: str) -> Non
 def test_parameters_of_guides(name: str) -> None:
     """Each is refused with what stands for it here."""
     with pytest.raises(SettingsError, match=re.escape(f"unknown parameter {name!r} in config.pbtxt: ")):
-        load(TensorRtLlmSettings, {name: "1"}, {})
+        load(EngineSettings, {name: "1"}, {})
 
 
 def test_a_model_without_settings_takes_what_the_backend_reads_alone() -> None:

@@ -14,9 +14,9 @@ from openai_bls.commands.build import command as build
 from openai_bls.commands.main import parse
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.settings import (
+    EngineSettings,
     OpenAiBlsSettings,
     PreprocessingSettings,
-    TensorRtLlmSettings,
     engine_overrides,
     load,
 )  # fmt: skip
@@ -49,7 +49,7 @@ PAGES = ("kubernetes", "kubernetes-nodes")
 DOCS = "".join((ROOT / "docs" / "operations" / f"{page}.md").read_text("utf-8") for page in PAGES)
 _SCALING = ("keda/scaledobject.yaml", "prometheus/adapter.yaml")
 SCALING = "".join((ROOT / "deploy" / name).read_text("utf-8") for name in _SCALING)
-SETTINGS = (OpenAiBlsSettings, PreprocessingSettings, TensorRtLlmSettings)
+SETTINGS = (OpenAiBlsSettings, PreprocessingSettings, EngineSettings)
 
 
 (KSERVE_CONTAINER,) = load_manifests(KSERVE / "servingruntime.yaml")[0]["spec"]["containers"]
@@ -133,9 +133,7 @@ def test_the_engines_process_knows_its_options(case: str) -> None:
         given = {name: value or "" for name, value in environment(container).items()}
         settings, overrides = engine_settings(options, given)
         parse_options(overrides)
-        named = set(TensorRtLlmSettings.__struct_fields__) & {
-            name.removeprefix("OPENAI_BLS_").lower() for name in given
-        }
+        named = set(EngineSettings.__struct_fields__) & {name.removeprefix("OPENAI_BLS_").lower() for name in given}
         assert named == {name for name in CASES[case].get("settings", {}) if getattr(settings, name, None) is not None}
         command = container.get("startupProbe", {}).get("exec", {}).get("command")
         if command is not None:
@@ -152,7 +150,7 @@ def test_the_server_takes_no_option_of_an_engine_elsewhere(values: Values) -> No
     """What the engine's process alone can honour is refused on Triton's side."""
     given = environment(pods(render(values))["server"]["spec"]["containers"][0])
     given = {name: value or "secret" for name, value in given.items()}
-    source = _source(Path("/nowhere"), engine_overrides(given), load(TensorRtLlmSettings, {}, given))
+    source = _source(Path("/nowhere"), engine_overrides(given), load(EngineSettings, {}, given))
     assert isinstance(source, RemoteProcess) == ("OPENAI_BLS_ENGINE_ADDRESS" in given)
 
 
@@ -160,7 +158,7 @@ def test_settings_of_the_engine_are_those_that_triton_refuses() -> None:
     text = (CHART / "templates" / "_engine.tpl").read_text(encoding="utf-8")
     listed = re.search(r'define "openai-bls.engineSettings" -\}\}\n(.*)\n', text)
     assert listed is not None
-    fields = set(TensorRtLlmSettings.__struct_fields__)
+    fields = set(EngineSettings.__struct_fields__)
     both = {"exclude_input_in_output", "lora_watch_dir"}
     assert set(listed[1].split()) == {name for name in fields - both if not name.startswith("engine_")}
 

@@ -18,7 +18,7 @@ from openai_bls.commands import serve as serve_command
 from openai_bls.commands.build import command as build_command
 from openai_bls.commands.main import parse
 from openai_bls.commands.table import COMMANDS
-from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings, TensorRtLlmSettings
+from openai_bls.core.settings import ENV_PREFIX, EngineSettings, OpenAiBlsSettings
 from openai_bls.launcher.serving.plan import triton_flags
 from openai_bls.triton_models.repository.render_configs import configure
 from openai_bls.triton_models.tensors.config_writer import render
@@ -142,7 +142,7 @@ def serve_options(*, shown: bool = False) -> set[str]:
 
 
 def is_variable(name: str) -> bool:
-    known = OpenAiBlsSettings.__struct_fields__ + TensorRtLlmSettings.__struct_fields__
+    known = OpenAiBlsSettings.__struct_fields__ + EngineSettings.__struct_fields__
     return name.startswith(ENV_PREFIX) and name.removeprefix(ENV_PREFIX).lower() in known
 
 

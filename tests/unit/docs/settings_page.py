@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 import msgspec
 
 from openai_bls.api.openapi.field_docs import field_docs
-from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings, PreprocessingSettings, TensorRtLlmSettings
+from openai_bls.core.settings import ENV_PREFIX, EngineSettings, OpenAiBlsSettings, PreprocessingSettings
 from openai_bls.engines.registry import ENGINES
 from tests.unit.docs.pages import ROOT
 
@@ -42,7 +42,7 @@ _CALLED = {"transformers": "embedded", "llama_cpp": "llama.cpp", "vllm": "vLLM"}
 """Names of engines in the titles, where they are others than in engine.json."""
 TABLES = {
     "openai_bls": Table(OpenAiBlsSettings, True, ENV_PREFIX),
-    "tensorrt_llm": Table(TensorRtLlmSettings, True, ENV_PREFIX),
+    "tensorrt_llm": Table(EngineSettings, True, ENV_PREFIX),
     "preprocessing": Table(PreprocessingSettings, True, ENV_PREFIX),
 } | {
     f"The {_CALLED.get(name, name)} engine": Table(options, False, f"{ENV_PREFIX}ENGINE_")

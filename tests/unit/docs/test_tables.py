@@ -16,7 +16,7 @@ from openai_bls.api.chat import schema
 from openai_bls.api.registry import ENDPOINTS
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.core.settings import ENV_PREFIX, SettingsError, TensorRtLlmSettings
+from openai_bls.core.settings import ENV_PREFIX, EngineSettings, SettingsError
 from openai_bls.triton_models.repository.cpp_backend import CppSettings
 from openai_bls.triton_models.repository.render_configs import configure
 from openai_bls.triton_models.tensorrt_llm.requests import parse
@@ -166,7 +166,7 @@ def test_every_template_parameter_has_its_row(section: str) -> None:
 @pytest.mark.parametrize("row", SETTING_ROWS, ids=lambda row: cast(Row, row).names[0])
 def test_verdicts_on_template_parameters(row: Row) -> None:
     """The same is the same name there and here, for the backend that is said."""
-    both, cpp = set(TensorRtLlmSettings.__struct_fields__), set(CppSettings.__struct_fields__)
+    both, cpp = set(EngineSettings.__struct_fields__), set(CppSettings.__struct_fields__)
     names = settings_of(row)
     if row.verdict.startswith("the same"):
         only_cpp = "with `--backend cpp`" in row.verdict.partition(".")[0]

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.engine_types import GenerationRequest, Logprobs, SamplingParams, TokenDelta
 from openai_bls.core.manifest import load_manifest, write_manifest
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.embedded.runners.continuous_batching import ContinuousBatcher
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.loading import arguments
@@ -34,7 +34,7 @@ BEHIND = "behind_a_process:"
 
 def create_behind(version_dir: Path, on_step: StepListener, overrides: Mapping[str, str]) -> ProcessEngine:
     """The engine in `version_dir` in a process of its own, with this interpreter."""
-    words = arguments(version_dir, overrides, TensorRtLlmSettings())
+    words = arguments(version_dir, overrides, EngineSettings())
     return ProcessEngine(StartedProcess(sys.executable, words, 5), on_step, silence_s=60)
 
 

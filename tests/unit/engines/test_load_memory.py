@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from openai_bls.core.machine.memory import available_bytes
 from openai_bls.core.manifest import FileRecord, KvCacheSettings, LlamaCppRecord, Manifest, VllmRecord
-from openai_bls.core.memory import available_bytes
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines import load_memory
 from openai_bls.engines.load_memory import LoadMemory, gpu_is_visible
 
@@ -29,8 +29,8 @@ def engine(folder: Path, stored: str = "bfloat16", **fields: Any) -> Path:
     return folder
 
 
-def estimate(folder: Path, overrides: dict[str, str], settings: TensorRtLlmSettings | None = None) -> LoadMemory:
-    return load_memory.load_memory(folder, overrides, settings or TensorRtLlmSettings())
+def estimate(folder: Path, overrides: dict[str, str], settings: EngineSettings | None = None) -> LoadMemory:
+    return load_memory.load_memory(folder, overrides, settings or EngineSettings())
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def test_llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for overrides, settings, taken in (
         ({"max_batch_size": "2"}, None, 2 * 64),
         ({"max_tokens_in_kv_cache": "100"}, None, 100),
-        ({}, TensorRtLlmSettings(max_tokens_in_paged_kv_cache=150), 150),
+        ({}, EngineSettings(max_tokens_in_paged_kv_cache=150), 150),
     ):
         assert estimate(folder, overrides, settings) == LoadMemory(GIB + taken * 2 * 64 * 2 * 2 + 256 * MIB)
     without = engine(tmp_path, engine="llama_cpp", files=files, llama_cpp=LlamaCppRecord(version="1"))

@@ -27,7 +27,7 @@ from openai_bls.core.manifest import (
     record,
     write_manifest,
 )
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.embedded.options import EngineOptions, with_settings
 from openai_bls.engines.null.loading import NullOptions
 from openai_bls.engines.registry import ENGINES, create_engine, parse_options
@@ -126,11 +126,11 @@ def test_options_of_the_embedded_engine_mean_nothing_to_tensorrt_llm(folder: Pat
 
 def test_settings_of_tensorrt_llm_are_refused_by_the_embedded_engine(folder: Path) -> None:
     with pytest.raises(EngineLoadError, match=r"^enable_chunked_context in config\.pbtxt is for TensorRT-LLM engines"):
-        create_engine(folder, Recorder(), {}, TensorRtLlmSettings(enable_chunked_context=False))
+        create_engine(folder, Recorder(), {}, EngineSettings(enable_chunked_context=False))
 
 
 def test_settings_that_both_know(folder: Path) -> None:
-    settings = TensorRtLlmSettings(
+    settings = EngineSettings(
         max_tokens_in_paged_kv_cache=4096, enable_kv_cache_reuse=False, kv_events_endpoint="tcp://*:1"
     )
     options = with_settings(EngineOptions(), settings)
@@ -138,7 +138,7 @@ def test_settings_that_both_know(folder: Path) -> None:
     assert options.kv_events_endpoint == "tcp://*:1"
     # The environment counts more.
     assert with_settings(EngineOptions(max_tokens_in_kv_cache=512), settings).max_tokens_in_kv_cache == 512
-    assert with_settings(EngineOptions(), TensorRtLlmSettings()) == EngineOptions()
+    assert with_settings(EngineOptions(), EngineSettings()) == EngineOptions()
 
 
 def test_untested_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from openai_bls.builder.checkpoint.config import first_architecture
 from openai_bls.builder.tensorrt_llm.model.states import has_states
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.tensorrt_llm.installed.images import WHOLE_PROMPTS
 from openai_bls.engines.tensorrt_llm.installed.interface import Flow, Version
 
@@ -35,8 +35,8 @@ NO_CHUNKED_PREFILL = ("HCXVisionForCausalLM", "Llama4ForConditionalGeneration", 
 
 
 def with_features(
-    settings: TensorRtLlmSettings, config: dict[str, Any], flow: Flow, version: Version, *, images: bool = False
-) -> tuple[TensorRtLlmSettings, Findings]:
+    settings: EngineSettings, config: dict[str, Any], flow: Flow, version: Version, *, images: bool = False
+) -> tuple[EngineSettings, Findings]:
     """Serving settings with what the model's kind lacks turned off, where nothing was given, and what to know of it.
 
     Args:

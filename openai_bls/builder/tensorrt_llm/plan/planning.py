@@ -32,10 +32,11 @@ from openai_bls.builder.tensorrt_llm.plan.flows import default_flow
 from openai_bls.builder.tensorrt_llm.plan.images import images_of
 from openai_bls.core.checkpoint import context_length
 from openai_bls.core.engine import LoraError
+from openai_bls.core.machine.nvidia_smi import InstalledGpu
 from openai_bls.core.manifest import EngineSetupError, LoraSettings
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.tensorrt_llm.installed import llm_args, speculation, versions
-from openai_bls.engines.tensorrt_llm.installed.interface import Flow, InstalledGpu, KvCacheDtype, Version
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, KvCacheDtype, Version
 from openai_bls.engines.tensorrt_llm.lora import target_modules
 
 DEFAULT_NUM_TOKENS = 8192
@@ -71,7 +72,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     engine: PlannedEngine
     calib_size: int
     """Texts to calibrate on."""
-    settings: TensorRtLlmSettings
+    settings: EngineSettings
     """Serving settings to write: what was asked for, and what follows from the model."""
     shape: ModelShape | None
     """Shape of the model; None if its size cannot be worked out."""

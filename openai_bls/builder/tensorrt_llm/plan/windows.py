@@ -15,7 +15,7 @@ import msgspec
 from openai_bls.builder.tensorrt_llm.model.families import Family, Windows
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
 from openai_bls.core.checkpoint import text_config
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.tensorrt_llm.installed.interface import Flow
 
 _ANY_LENGTH = 1 << 62
@@ -57,8 +57,8 @@ def end(config: dict[str, Any], family: Family | None, flow: Flow) -> int | None
 
 
 def with_windows(
-    settings: TensorRtLlmSettings, config: dict[str, Any], family: Family | None, flow: Flow, max_seq_len: int
-) -> tuple[TensorRtLlmSettings, Findings]:
+    settings: EngineSettings, config: dict[str, Any], family: Family | None, flow: Flow, max_seq_len: int
+) -> tuple[EngineSettings, Findings]:
     """Serving settings with the model's windows, where none were given, and what to know of them."""
     how, found = honoured(config, family, flow), windows_of(config, max_seq_len)
     if how not in ("setting", "own") or not found:

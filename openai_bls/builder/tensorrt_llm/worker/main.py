@@ -16,8 +16,9 @@ from typing import Any, get_args
 
 import msgspec
 
+from openai_bls.core.machine.nvidia_smi import InstalledGpu
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.tensorrt_llm.installed.interface import BuildSpec, Flow, InstalledGpu
+from openai_bls.engines.tensorrt_llm.installed.interface import BuildSpec, Flow
 
 REFUSED = 3
 """Exit code of a build that cannot be; the log's last line says why, behind `REFUSAL`."""

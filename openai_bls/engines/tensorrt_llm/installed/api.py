@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from openai_bls.core.machine.nvidia_smi import InstalledGpu, visible_gpus
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.media import MediaPrompt
 from openai_bls.engines.tensorrt_llm.installed import images, llm_args, speculation, versions
@@ -20,7 +21,6 @@ from openai_bls.engines.tensorrt_llm.installed.build import build
 from openai_bls.engines.tensorrt_llm.installed.interface import (
     BuildSpec,
     Flow,
-    InstalledGpu,
     Llm,
     LlmOptions,
     LoraAdapter,
@@ -29,7 +29,6 @@ from openai_bls.engines.tensorrt_llm.installed.interface import (
     Version,
 )
 from openai_bls.engines.tensorrt_llm.installed.module import TensorRtLlm, clear_mpi
-from openai_bls.engines.tensorrt_llm.installed.nvidia_smi import visible_gpus
 from openai_bls.engines.tensorrt_llm.installed.sampling_params import sampling_params
 from openai_bls.engines.tensorrt_llm.ranks.processes import RankProcesses
 

@@ -223,13 +223,3 @@ class BuildSpec(msgspec.Struct, frozen=True):
     lora_target_modules: tuple[str, ...] = ()
     max_lora_rank: NotNegative = 0
     trust_remote_code: bool = False
-
-
-class InstalledGpu(msgspec.Struct, frozen=True):
-    """One GPU of this machine."""
-
-    name: str
-    """E.g. `NVIDIA H100 80GB HBM3`."""
-    compute_capability: str
-    """E.g. `9.0`."""
-    memory_bytes: NotNegative

@@ -8,7 +8,7 @@ from typing import Any
 
 from openai_bls.core.engine import LoraError
 from openai_bls.core.manifest import EngineLoadError, KvCacheSettings, Manifest
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.capabilities import MAX_LOGPROBS
 from openai_bls.engines.images.processor import has_processor
 from openai_bls.engines.kv_events.publisher import config_of
@@ -27,7 +27,7 @@ _INSTEAD = {
 def engine_args(
     checkpoint: Path,
     manifest: Manifest,
-    settings: TensorRtLlmSettings,
+    settings: EngineSettings,
     *,
     fields: Mapping[str, str],
     version: str,
@@ -96,7 +96,7 @@ def engine_args(
     return values
 
 
-def require_settings(manifest: Manifest, settings: TensorRtLlmSettings) -> None:
+def require_settings(manifest: Manifest, settings: EngineSettings) -> None:
     """Raise `EngineLoadError` for a setting that has no equal meaning in vLLM."""
     for name, instead in _INSTEAD.items():
         if getattr(settings, name):
@@ -122,7 +122,7 @@ def require_settings(manifest: Manifest, settings: TensorRtLlmSettings) -> None:
         raise EngineLoadError("the manifest has options of the embedded engine, which vLLM does not read: build again")
 
 
-def _kv_events(settings: TensorRtLlmSettings) -> dict[str, Any]:
+def _kv_events(settings: EngineSettings) -> dict[str, Any]:
     config = config_of(settings.kv_events_endpoint, settings.kv_events_replay_endpoint, settings.kv_events_topic)
     if config is None:
         return {}

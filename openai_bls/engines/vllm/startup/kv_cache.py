@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openai_bls.core.memory import available_bytes
+from openai_bls.core.machine.memory import available_bytes
 
 GIB = 1 << 30
 LEAST = GIB

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from openai_bls.builder.embedded import building
+from openai_bls.core.machine.memory import available_bytes
 from openai_bls.core.manifest import KvCacheSettings
-from openai_bls.core.memory import available_bytes
 from tests.unit.builder.builds import answer, refusal, run
 
 CONTEXT = 10_485_760

@@ -22,7 +22,7 @@ from openai_bls.commands.build import command as build_command
 from openai_bls.commands.main import parse
 from openai_bls.core import guide_names
 from openai_bls.core.manifest import BuildError, load_manifest
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from tests.unit.builder.builds import build_main
 from tests.unit.builder.tensorrt_llm.build_support import (
     ROOT,
@@ -85,7 +85,7 @@ def test_every_option(tmp_path: Path) -> None:
     assert own.keep_workspace
     assert own.workspace == Path("w")
     assert options.lora == LoraOptions({"french": adapters[0], "law": adapters[1]}, 3, 16)
-    assert own.settings == TensorRtLlmSettings(
+    assert own.settings == EngineSettings(
         kv_cache_free_gpu_mem_fraction=0.5,
         max_tokens_in_paged_kv_cache=10,
         kv_cache_host_memory_bytes=11,

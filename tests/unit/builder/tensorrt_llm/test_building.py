@@ -24,7 +24,7 @@ from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.targets.folders import TOKENIZER_MODELS
 from openai_bls.builder.tensorrt_llm.worker import main as worker_module
 from openai_bls.core.manifest import BuildError, LoraSettings, Manifest, TensorRtLlmRecord, load_manifest
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.tensorrt_llm.installed.interface import Flow
 from openai_bls.triton_models.repository.render_configs import configure
 from openai_bls.triton_models.tensors.declaration import Queue
@@ -175,7 +175,7 @@ def test_settings_are_written_without_a_build(machine: Machine, source: Path, re
     first = run(source, repository)
     assert config.read_text() == committed
     assert build_with_lines(source, repository)[1][-1].endswith("is up to date (--force builds it again)")
-    settings = TensorRtLlmSettings(
+    settings = EngineSettings(
         kv_cache_free_gpu_mem_fraction=0.8, enable_chunked_context=True, enable_kv_cache_reuse=False
     )
     second, lines = build_with_lines(source, repository, TensorRtLlmOptions(settings=settings))
@@ -200,7 +200,7 @@ def test_settings_of_a_killed_run_are_written_again(
     config = repository / "tensorrt_llm" / "config.pbtxt"
     committed = config.read_text()
     run(source, repository)
-    new = TensorRtLlmOptions(settings=TensorRtLlmSettings(enable_chunked_context=True))
+    new = TensorRtLlmOptions(settings=EngineSettings(enable_chunked_context=True))
     replace = Path.replace
 
     def killed(self: Path, target: Path) -> Path:
@@ -238,7 +238,7 @@ def test_what_needs_another_build(machine: Machine, source: Path, repository: Pa
 def test_another_kind_of_engine_takes_its_place(machine: Machine, source: Path, repository: Path) -> None:
     """And leaves neither engine nor settings of the old one, which the new one would refuse."""
     committed = contents(repository)["tensorrt_llm/config.pbtxt"]
-    settings = TensorRtLlmSettings(max_tokens_in_paged_kv_cache=5000)
+    settings = EngineSettings(max_tokens_in_paged_kv_cache=5000)
     run(source, repository, TensorRtLlmOptions(settings=settings))
     assert contents(repository)["tensorrt_llm/config.pbtxt"] != committed
     run(source, repository, engine="null")
@@ -287,7 +287,7 @@ def test_long_prompts(machine: Machine, source: Path, repository: Path) -> None:
     assert any("the build turns enable_chunked_context on" in line for line in lines)
     config = repository / "tensorrt_llm" / "config.pbtxt"
     assert 'parameters { key: "enable_chunked_context" value { string_value: "true" } }' in config.read_text()
-    off = TensorRtLlmOptions(max_num_tokens=512, settings=TensorRtLlmSettings(enable_chunked_context=False))
+    off = TensorRtLlmOptions(max_num_tokens=512, settings=EngineSettings(enable_chunked_context=False))
     manifest, lines = build_with_lines(source, repository, off)
     assert record(manifest).max_input_len == 512
     assert any("note: prompts may have 512 tokens at most" in line for line in lines)
@@ -371,7 +371,7 @@ def test_room_for_adapters(machine: Machine, source: Path, repository: Path) -> 
 
 
 def test_the_cpp_backend(machine: Machine, source: Path, repository: Path) -> None:
-    settings = TensorRtLlmSettings(batch_scheduler_policy="max_utilization", guided_decoding_backend="xgrammar")
+    settings = EngineSettings(batch_scheduler_policy="max_utilization", guided_decoding_backend="xgrammar")
     own = TensorRtLlmOptions(
         backend="cpp", settings=settings, queue=Queue(500, 20), cpp_parameters={"decoding_mode": "top_k_top_p"}
     )
@@ -401,7 +401,7 @@ def test_the_cpp_backend(machine: Machine, source: Path, repository: Path) -> No
 
 def test_settings_of_a_further_engine(machine: Machine, source: Path, repository: Path) -> None:
     for fraction in (0.4, 0.5):
-        settings = TensorRtLlmSettings(kv_cache_free_gpu_mem_fraction=fraction)
+        settings = EngineSettings(kv_cache_free_gpu_mem_fraction=fraction)
         run(source, repository, TensorRtLlmOptions(settings=settings), name="small")
         text = (repository / "tensorrt_llm_small" / "config.pbtxt").read_text()
         assert f'key: "kv_cache_free_gpu_mem_fraction" value {{ string_value: "{fraction}" }}' in text
@@ -477,7 +477,7 @@ def test_a_build_in_spite_of_the_estimate(machine: Machine, source: Path, reposi
 
 def test_options_that_force_does_not_change(machine: Machine, source: Path, repository: Path) -> None:
     """The engine would be built, and not load, or be another than was asked for."""
-    grammars = TensorRtLlmOptions(settings=TensorRtLlmSettings(guided_decoding_backend="llguidance"))
+    grammars = TensorRtLlmOptions(settings=EngineSettings(guided_decoding_backend="llguidance"))
     for own, said in (
         (grammars, "--guided-decoding-backend llguidance is not for TensorRT engines"),
         (TensorRtLlmOptions(calib_size=7), "--calib-size 7 has no effect here"),
@@ -519,7 +519,7 @@ def test_names_of_adapters_that_are_taken(machine: Machine, source: Path, reposi
 
 def test_settings_that_somebody_changed(machine: Machine, source: Path, repository: Path) -> None:
     """They stay, and a build with the options of the last one says so."""
-    own = TensorRtLlmOptions(settings=TensorRtLlmSettings(kv_cache_free_gpu_mem_fraction=0.6))
+    own = TensorRtLlmOptions(settings=EngineSettings(kv_cache_free_gpu_mem_fraction=0.6))
     assert not any("was changed" in line for line in build_with_lines(source, repository, own)[1])
     assert not any("was changed" in line for line in build_with_lines(source, repository, own)[1])
     assert configure(repository, ["tensorrt_llm.kv_cache_free_gpu_mem_fraction=0.3"])

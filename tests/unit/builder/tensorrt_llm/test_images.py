@@ -15,7 +15,7 @@ from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.plan.features import with_features
 from openai_bls.builder.tensorrt_llm.plan.images import Images, images_of
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.tensorrt_llm.installed.images import ARCHITECTURES, WHOLE_PROMPTS
 from openai_bls.engines.tensorrt_llm.installed.interface import Version
 from tests.unit.builder.tensorrt_llm.build_support import ROOT, Machine
@@ -57,10 +57,10 @@ def test_what_rules_them_out() -> None:
 @pytest.mark.parametrize("name", WHOLE_PROMPTS)
 def test_prompts_that_are_read_whole(name: str) -> None:
     config = {"architectures": [name]}
-    settings, found = with_features(TensorRtLlmSettings(), config, "pytorch", NEWEST, images=True)
+    settings, found = with_features(EngineSettings(), config, "pytorch", NEWEST, images=True)
     assert (settings.enable_kv_cache_reuse, settings.enable_chunked_context) == (False, False)
     assert len(found.notes) == 2
-    settings, found = with_features(TensorRtLlmSettings(), config, "pytorch", NEWEST)
+    settings, found = with_features(EngineSettings(), config, "pytorch", NEWEST)
     assert (settings.enable_kv_cache_reuse, settings.enable_chunked_context) == (None, None)
 
 

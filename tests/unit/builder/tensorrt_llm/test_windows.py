@@ -11,7 +11,7 @@ from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.memory.gpus import find_gpu
 from openai_bls.builder.tensorrt_llm.plan.planning import described, plan
 from openai_bls.builder.tensorrt_llm.plan.windows import windows_of
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.tensorrt_llm.installed.interface import Flow, Version
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.plan.test_planning import asked, plan_of
@@ -71,7 +71,7 @@ def test_windows_in_the_plan(config: dict[str, Any], flow: Flow, length: int, wi
 
 
 def test_what_was_asked_for_stays() -> None:
-    own = TensorRtLlmSettings(max_attention_window_size="1024", enable_kv_cache_reuse=True)
+    own = EngineSettings(max_attention_window_size="1024", enable_kv_cache_reuse=True)
     made = plan_of(GEMMA3, TensorRtLlmOptions(flow="tensorrt", settings=own))
     assert (made.settings.max_attention_window_size, made.settings.enable_kv_cache_reuse) == ("1024", True)
     (problem,) = plan_of(GEMMA3, TensorRtLlmOptions(flow="pytorch", settings=own)).problems
@@ -88,7 +88,7 @@ def test_windows_make_room() -> None:
     """22 of 26 layers keep 512 tokens, and one step of a long prompt; the estimate counts so."""
     own = TensorRtLlmOptions(flow="tensorrt", max_input_len=512, max_output_len=31744)
     with_windows = plan_of(GEMMA3, own).estimate
-    full = TensorRtLlmSettings(max_attention_window_size="32256")
+    full = EngineSettings(max_attention_window_size="32256")
     without = plan_of(GEMMA3, msgspec.structs.replace(own, settings=full)).estimate
     assert with_windows is not None
     assert without is not None
@@ -100,7 +100,7 @@ def test_windows_make_room() -> None:
 def test_a_cache_of_fewer_tokens_than_a_sequence() -> None:
     """A guide's own line: Baichuan2-13B on an A800, with 2,560 tokens of cache, also as its window."""
     config = published_models.config("Baichuan2-13B-Chat")
-    own = TensorRtLlmSettings(max_tokens_in_paged_kv_cache=2560, max_attention_window_size="2560")
+    own = EngineSettings(max_tokens_in_paged_kv_cache=2560, max_attention_window_size="2560")
     options = TensorRtLlmOptions(settings=own, max_input_len=4096, max_output_len=1024)
     request = asked(config, options, trust_remote_code=True)
     made = plan(request, Version(1, 2, 1), find_gpu("A800"))

@@ -11,9 +11,10 @@ import pytest
 
 from openai_bls.builder.tensorrt_llm.worker.main import REFUSAL, REFUSED, Survey, encode
 from openai_bls.builder.tensorrt_llm.worker.process import LogTail, run_worker
+from openai_bls.core.machine.nvidia_smi import InstalledGpu
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm.installed.build import _set_plugin
-from openai_bls.engines.tensorrt_llm.installed.interface import BuildSpec, InstalledGpu
+from openai_bls.engines.tensorrt_llm.installed.interface import BuildSpec
 from openai_bls.engines.tensorrt_llm.installed.module import TensorRtLlm
 from tests.unit.builder.tensorrt_llm.build_support import H100, L4, Machine
 

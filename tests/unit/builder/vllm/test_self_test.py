@@ -10,7 +10,7 @@ import pytest
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.builder.vllm.self_test import device_of, self_test
 from openai_bls.core.manifest import AnswerRecord, BuildError, EngineLoadError, Manifest, NullSettings
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.vllm.survey.interpreter import Device, Survey
 
 ON_CPU = Survey("3.11.0", has_vllm=True, version="0.32.0", device_type="cpu", dtype="float32")
@@ -23,7 +23,7 @@ def answers(folder: Path, null: NullSettings | None = None, python: str = sys.ex
     prepared = Prepared(checkpoint, engine, lora, work, [tokenizer]).make()
     work.mkdir(exist_ok=True)
     manifest = Manifest("null", "m", 64, 4, 1, null=null or NullSettings(), engine_python=python)
-    return self_test(prepared, manifest, TensorRtLlmSettings(), ON_CPU, lambda _: None)
+    return self_test(prepared, manifest, EngineSettings(), ON_CPU, lambda _: None)
 
 
 def test_answers(tmp_path: Path) -> None:

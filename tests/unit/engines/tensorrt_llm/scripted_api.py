@@ -15,16 +15,11 @@ import msgspec
 
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine_types import SamplingParams
+from openai_bls.core.machine.nvidia_smi import InstalledGpu
 from openai_bls.core.manifest import LoraSettings, Manifest, TensorRtLlmRecord, record, write_manifest
 from openai_bls.core.media import MediaPrompt
 from openai_bls.engines.tensorrt_llm.installed.api import Api
-from openai_bls.engines.tensorrt_llm.installed.interface import (
-    InstalledGpu,
-    LlmOptions,
-    LoraAdapter,
-    Sampling,
-    Version,
-)
+from openai_bls.engines.tensorrt_llm.installed.interface import LlmOptions, LoraAdapter, Sampling, Version
 from openai_bls.engines.tensorrt_llm.installed.versions import sampling_fields
 
 PATIENCE_S = 60.0

@@ -17,8 +17,9 @@ import pytest
 from msgspec.structs import replace
 
 from openai_bls.core.engine_types import Grammar
+from openai_bls.core.machine import nvidia_smi
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.tensorrt_llm.installed import api, nvidia_smi
+from openai_bls.engines.tensorrt_llm.installed import api
 from openai_bls.engines.tensorrt_llm.installed.api import Api
 from openai_bls.engines.tensorrt_llm.installed.interface import BuildSpec, LlmOptions, LoraAdapter, Sampling
 from tests.unit.engines.tensorrt_llm.fake_support import (

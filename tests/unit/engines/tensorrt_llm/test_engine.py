@@ -19,7 +19,7 @@ import pytest
 from openai_bls.core.engine import LoraError, PrefixCacheError
 from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingParams, TokenDelta
 from openai_bls.core.manifest import load_manifest
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.engine_info import engine_info
 from openai_bls.engines.kv_events.publisher import KvEventPublisher, KvEventsConfig
@@ -496,7 +496,7 @@ def test_every_version(version: str, flow: Flow, habits: dict[str, str], tmp_pat
     recorder = Recorder()
     with in_process(version, tokens="5,6,7,8,91,9", **habits) as api:
         folder = write_fake_engine(tmp_path / "1", checkpoint, flow, api, max_model_len=64, max_batch_size=4)
-        engine = load(folder, load_manifest(folder), TensorRtLlmSettings(), recorder, api=api)
+        engine = load(folder, load_manifest(folder), EngineSettings(), recorder, api=api)
         count = min(2, engine.info.max_logprobs)
         engine.submit(request(1, logprobs=count, stop_token_ids=(END, 91)))
         engine.submit(request(2, logprobs=0, stop_token_ids=()))
@@ -533,7 +533,7 @@ def test_a_grammar(flow: Flow, tmp_path: Path, tokenizer_dir: Path) -> None:
     with in_process(tokens="1,2,3") as api:
         folder = write_fake_engine(tmp_path / "1", checkpoint, flow, api, max_model_len=64, max_batch_size=4)
         shutil.copytree(tokenizer_dir, folder / "tokenizer")
-        settings = TensorRtLlmSettings(guided_decoding_backend="xgrammar")
+        settings = EngineSettings(guided_decoding_backend="xgrammar")
         engine = load(folder, load_manifest(folder), settings, recorder, api=api)
         grammar = Grammar(kind="regex", text="[0-9]{3}x")
         engine.submit(request(1, grammar=grammar, stop_token_ids=(end,)))
@@ -639,7 +639,7 @@ def small_engine(folder: Path, api: Any, recorder: Any, flow: Flow, max_batch_si
     version_dir = write_fake_engine(
         folder / "1", checkpoint, flow, api, max_model_len=64, max_batch_size=max_batch_size
     )
-    engine = load(version_dir, load_manifest(version_dir), TensorRtLlmSettings(), recorder, api=api)
+    engine = load(version_dir, load_manifest(version_dir), EngineSettings(), recorder, api=api)
     assert isinstance(engine, TrtLlmEngine)
     return engine
 

@@ -11,7 +11,7 @@ import pytest
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.manifest import EngineLoadError, Manifest, record
 from openai_bls.core.media import Image, MediaPrompt
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.tensorrt_llm.installed import images
 from openai_bls.engines.tensorrt_llm.installed.interface import Flow, Version
@@ -62,7 +62,7 @@ def loaded(tmp_path: Path) -> Iterator[tuple[ScriptedApi, Recorder, Callable[[Ge
     folder = tmp_path / "1"
     built = seeing(folder)
     api, recorder = ScriptedApi(), Recorder()
-    engine = load(folder, built, TensorRtLlmSettings(), recorder, api=api)
+    engine = load(folder, built, EngineSettings(), recorder, api=api)
     assert (engine.info.input_modalities, engine.info.max_images) == (("text", "image"), 2)
     yield api, recorder, engine.submit
     engine.close()
@@ -110,11 +110,11 @@ def test_another_count_ends_that_request_alone(
 @pytest.mark.parametrize(
     ("architecture", "settings", "said"),
     [
-        ("LlavaForConditionalGeneration", TensorRtLlmSettings(), "not for LlavaForConditionalGeneration"),
-        (QWEN, TensorRtLlmSettings(kv_events_endpoint="tcp://127.0.0.1:5557"), "kv_events_endpoint is not for a model"),
+        ("LlavaForConditionalGeneration", EngineSettings(), "not for LlavaForConditionalGeneration"),
+        (QWEN, EngineSettings(kv_events_endpoint="tcp://127.0.0.1:5557"), "kv_events_endpoint is not for a model"),
     ],
 )
-def test_what_does_not_load(tmp_path: Path, architecture: str, settings: TensorRtLlmSettings, said: str) -> None:
+def test_what_does_not_load(tmp_path: Path, architecture: str, settings: EngineSettings, said: str) -> None:
     folder = tmp_path / "1"
     built = seeing(folder, architecture)
     with pytest.raises(EngineLoadError, match=said):

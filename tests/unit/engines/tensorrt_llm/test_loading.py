@@ -9,15 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from openai_bls.core.machine.nvidia_smi import InstalledGpu
 from openai_bls.core.manifest import EngineLoadError, KvCacheSettings, LoraSettings, Manifest
-from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.tensorrt_llm.installed.interface import InstalledGpu, LlmOptions, LoraAdapter, Version
+from openai_bls.core.settings import EngineSettings
+from openai_bls.engines.tensorrt_llm.installed.interface import LlmOptions, LoraAdapter, Version
 from openai_bls.engines.tensorrt_llm.installed.module import IMAGES
 from openai_bls.engines.tensorrt_llm.loading import llm_options, load, max_logprobs
 from tests.unit.engines.engine_support import Recorder
 from tests.unit.engines.tensorrt_llm.scripted_api import TUNED, ScriptedApi, manifest, write_engine
 
-SETTINGS = TensorRtLlmSettings()
+SETTINGS = EngineSettings()
 
 
 @pytest.fixture
@@ -25,9 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "tensorrt_llm" / "1"
 
 
-def sentence(
-    folder: Path, built: Manifest, api: ScriptedApi | None = None, settings: TensorRtLlmSettings = SETTINGS
-) -> str:
+def sentence(folder: Path, built: Manifest, api: ScriptedApi | None = None, settings: EngineSettings = SETTINGS) -> str:
     with pytest.raises(EngineLoadError) as caught:
         load(folder, built, settings, Recorder(), api=api or ScriptedApi())
     message = str(caught.value)
@@ -66,7 +65,7 @@ def test_options(folder: Path) -> None:
     )
     for name in ("lora/a", "lora/b", "tokenizer"):
         (folder / name).mkdir(parents=True)
-    settings = TensorRtLlmSettings(
+    settings = EngineSettings(
         kv_cache_free_gpu_mem_fraction=0.5,
         max_tokens_in_paged_kv_cache=1000,
         kv_cache_host_memory_bytes=1 << 30,
@@ -197,7 +196,7 @@ def test_gpus_beyond_the_ranks_do_not_matter(folder: Path) -> None:
 
 def test_guided_decoding_needs_a_tokenizer(folder: Path) -> None:
     built = write_engine(folder, manifest())
-    settings = TensorRtLlmSettings(guided_decoding_backend="llguidance")
+    settings = EngineSettings(guided_decoding_backend="llguidance")
     assert "guided_decoding_backend needs the tokenizer" in sentence(folder, built, settings=settings)
     (folder / "tokenizer").mkdir()
     engine = load(folder, built, settings, Recorder(), api=ScriptedApi())
@@ -225,10 +224,10 @@ def test_memory(folder: Path, error: Exception, caplog: pytest.LogCaptureFixture
     built = write_engine(folder, manifest())
     api = ScriptedApi()
     api.open_error = error
-    message = sentence(folder, built, api, TensorRtLlmSettings(kv_cache_free_gpu_mem_fraction=0.9))
+    message = sentence(folder, built, api, EngineSettings(kv_cache_free_gpu_mem_fraction=0.9))
     assert "lower kv_cache_free_gpu_mem_fraction (now 0.9)" in message
     assert "max_tokens_in_paged_kv_cache (now 900 tokens)" in sentence(
-        folder, built, api, TensorRtLlmSettings(max_tokens_in_paged_kv_cache=900)
+        folder, built, api, EngineSettings(max_tokens_in_paged_kv_cache=900)
     )
     assert "Traceback" in caplog.text
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.manifest import EngineLoadError, load_manifest
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.tensorrt_llm.installed.interface import LoraAdapter, Version
 from openai_bls.engines.tensorrt_llm.installed.llm_args import read
 from openai_bls.engines.tensorrt_llm.installed.speculation import notes, refusals, speculation
@@ -132,7 +132,7 @@ def test_requests_beside_a_drafter(version: str, tmp_path: Path) -> None:
         built = load_manifest(folder)
         assert built.tensorrt_llm is not None
         record = replace(built.tensorrt_llm, extra_llm_api_options={"speculative_config": NGRAM})
-        engine = load(folder, replace(built, tensorrt_llm=record), TensorRtLlmSettings(), recorder, api=api)
+        engine = load(folder, replace(built, tensorrt_llm=record), EngineSettings(), recorder, api=api)
         greedy = SamplingParams(temperature=0)
         engine.submit(request(1, sampling=greedy, stop_token_ids=(END, 91)))
         engine.submit(request(2, sampling=greedy, max_tokens=3))

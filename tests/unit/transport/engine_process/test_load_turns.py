@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines import registry
 from openai_bls.engines.load_memory import LoadMemory
 from openai_bls.transport.engine_process import load_turns, loading
@@ -140,7 +140,7 @@ def test_load_engine_takes_its_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(load_turns, "turn", spy)
 
     def load(name: str) -> int:
-        loaded = loading.load_engine(tmp_path / name / "1", lambda _: None, {}, TensorRtLlmSettings())
+        loaded = loading.load_engine(tmp_path / name / "1", lambda _: None, {}, EngineSettings())
         number: Any = loaded.engine
         return int(number)
 

@@ -20,7 +20,7 @@ import pytest
 
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.processes.process_tree import MARK_VARIABLE, marked_processes
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.transport.engine_process import loading
 from openai_bls.transport.engine_process import source as sources
 from openai_bls.transport.engine_process.engine import ProcessEngine
@@ -88,7 +88,7 @@ class World:
         """Temporary folder and shared memory of each first process."""
 
     def source(self, python: Path | str, version_dir: Path = Path("/nowhere"), limit: int = 2) -> StartedProcess:
-        words = loading.arguments(version_dir, NULL if version_dir == Path("/nowhere") else {}, TensorRtLlmSettings())
+        words = loading.arguments(version_dir, NULL if version_dir == Path("/nowhere") else {}, EngineSettings())
         return StartedProcess(str(python), words, limit, self.environ)
 
     def start(self, python: Path | str, silence_s: float = 60.0) -> tuple[ProcessEngine, StartedProcess]:
@@ -174,7 +174,7 @@ def test_a_process_that_hangs_is_replaced(world: World, bare: Path) -> None:
 
 
 def test_an_engine_that_fails_is_started_again(world: World, bare: Path, caplog: pytest.LogCaptureFixture) -> None:
-    words = loading.arguments(Path("/nowhere"), NULL | {"null_crash_at_step": "3"}, TensorRtLlmSettings())
+    words = loading.arguments(Path("/nowhere"), NULL | {"null_crash_at_step": "3"}, EngineSettings())
     engine = ProcessEngine(StartedProcess(str(bare), words, 2, world.environ), world.taken, 60)
     world.engines.append(engine)
     engine.submit(msgspec.structs.replace(request(1), max_tokens=5000))

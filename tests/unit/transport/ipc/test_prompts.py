@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from openai_bls.core import memory
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError, TooLargeError
+from openai_bls.core.machine import memory
 from openai_bls.transport.ipc import frames, listener, prompt_server, prompts
 from openai_bls.transport.ipc.frames import LENGTH, pack
 from openai_bls.transport.ipc.prompt_server import PromptExchangeServer

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from openai_bls.core.manifest import EngineLoadError, Manifest, TensorRtLlmRecord
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.triton_models.repository.cpp_backend import (
     CppSettings,
     cpp_settings,
@@ -42,12 +42,12 @@ def parameters(config: model_config_pb2.ModelConfig) -> dict[str, str]:
 
 def test_the_embedded_engine_has_the_committed_files() -> None:
     """A build of it leaves a user's working tree clean."""
-    rendered = render_configs(manifest(kind="transformers"), TensorRtLlmSettings())
+    rendered = render_configs(manifest(kind="transformers"), EngineSettings())
     assert rendered == {name: render(MODELS[name]) for name in ("tensorrt_llm", "ensemble", "tensorrt_llm_bls")}
 
 
 def test_our_own_model_gets_what_is_set_and_nothing_else() -> None:
-    settings = TensorRtLlmSettings(kv_cache_free_gpu_mem_fraction=0.85, max_attention_window_size="4096,32768")
+    settings = EngineSettings(kv_cache_free_gpu_mem_fraction=0.85, max_attention_window_size="4096,32768")
     rendered = render_configs(manifest("python"), settings, suffix="small")
     # A further engine has no ensembles.
     assert set(rendered) == {"tensorrt_llm_small"}
@@ -59,11 +59,11 @@ def test_our_own_model_gets_what_is_set_and_nothing_else() -> None:
         "max_attention_window_size": "4096,32768",
     }
     assert not config.HasField("dynamic_batching")
-    assert msgspec.convert(parameters(config), TensorRtLlmSettings, strict=False) == settings
+    assert msgspec.convert(parameters(config), EngineSettings, strict=False) == settings
 
 
 def test_the_cpp_backend() -> None:
-    asked = TensorRtLlmSettings(guided_decoding_backend="xgrammar", enable_kv_cache_reuse=False)
+    asked = EngineSettings(guided_decoding_backend="xgrammar", enable_kv_cache_reuse=False)
     settings = cpp_settings(manifest(), asked, HERE, {"gpu_device_ids": "1;2", "cuda_graph_mode": "true"})
     config = parsed(render_configs(manifest(), settings, Queue(1000, 64))["tensorrt_llm"])
     assert config.backend == "tensorrtllm"
@@ -91,14 +91,14 @@ def test_the_cpp_backend() -> None:
 
 def test_the_cpp_backend_does_not_load_without_three_parameters() -> None:
     """It reads them without a default (getGuidedDecodingConfigFromParams)."""
-    plain = cpp_settings(manifest(), TensorRtLlmSettings(), HERE)
+    plain = cpp_settings(manifest(), EngineSettings(), HERE)
     rendered = parameters(parsed(render_configs(manifest(), plain)["tensorrt_llm"]))
     for name in ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend"):
         assert rendered[name] == ""
 
 
 def test_only_official_tensors_for_the_cpp_backend() -> None:
-    model = engine_model(manifest(), cpp_settings(manifest(), TensorRtLlmSettings(), HERE))
+    model = engine_model(manifest(), cpp_settings(manifest(), EngineSettings(), HERE))
     names = {tensor.name for tensor in (*model.inputs, *model.outputs)}
     assert not names & {"decode_context", "decode_final", "random_seed", "min_length"}
     assert {"input_ids", "seed", "min_tokens", "lora_task_id", "lora_weights", "lora_config", "stop"} <= names
@@ -116,13 +116,13 @@ def test_only_official_tensors_for_the_cpp_backend() -> None:
 )
 def test_refused_parameters(given: dict[str, str], message: str) -> None:
     with pytest.raises(EngineLoadError, match=message):
-        cpp_settings(manifest(), TensorRtLlmSettings(), HERE, given)
+        cpp_settings(manifest(), EngineSettings(), HERE, given)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (TensorRtLlmSettings(), "settings of its own"),
+        (EngineSettings(), "settings of its own"),
         (CppSettings(), "gpt_model_path"),
         (CppSettings(gpt_model_path="engine"), "not an absolute path"),
         (CppSettings(gpt_model_path="/e", gpu_device_ids="0;1,2"), "has 1 GPU .tp x pp., and 1,2 are 2; the GPUs of"),
@@ -130,7 +130,7 @@ def test_refused_parameters(given: dict[str, str], message: str) -> None:
         (CppSettings(gpt_model_path="/e", guided_decoding_backend="xgrammar"), "xgrammar_tokenizer_info_path"),
     ],
 )
-def test_settings_that_do_not_suit_the_cpp_backend(settings: TensorRtLlmSettings, message: str) -> None:
+def test_settings_that_do_not_suit_the_cpp_backend(settings: EngineSettings, message: str) -> None:
     with pytest.raises(EngineLoadError, match=message):
         engine_model(manifest(), settings)
 

@@ -9,7 +9,7 @@ import pytest
 
 from openai_bls.core import config_pbtxt
 from openai_bls.core.manifest import Manifest, TensorRtLlmRecord, VllmRecord, write_manifest
-from openai_bls.core.settings import SettingsError, TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings, SettingsError
 from openai_bls.triton_models.repository.cpp_backend import CppSettings, cpp_model, cpp_settings, render_configs
 from openai_bls.triton_models.repository.render_configs import configure
 from openai_bls.triton_models.tensors.config_writer import render
@@ -164,7 +164,7 @@ def built(backend: Any = "cpp") -> Manifest:
 
 
 def test_a_cpp_engine_stays_one(repository: Path) -> None:
-    settings = cpp_settings(built(), TensorRtLlmSettings(), Path("/srv/tensorrt_llm/1"))
+    settings = cpp_settings(built(), EngineSettings(), Path("/srv/tensorrt_llm/1"))
     for name, text in render_configs(built(), settings, Queue(100)).items():
         config(repository, name).write_text(text)
     assert configure(repository) == []
@@ -184,10 +184,10 @@ def test_a_cpp_engine_stays_one(repository: Path) -> None:
     assert "max_batch_size: 4\n" in config(repository, "ensemble").read_text()
 
 
-def on_cpp(repository: Path, settings: TensorRtLlmSettings | None = None) -> dict[str, str]:
+def on_cpp(repository: Path, settings: EngineSettings | None = None) -> dict[str, str]:
     """Renders the repository as a build does; the paths in the engine's configuration."""
     folder = repository / "tensorrt_llm" / "1"
-    own = cpp_settings(built(), settings or TensorRtLlmSettings(), folder)
+    own = cpp_settings(built(), settings or EngineSettings(), folder)
     for name, text in render_configs(built(), own, Queue(100)).items():
         config(repository, name).write_text(text)
     (folder / "engine").mkdir(parents=True)
@@ -205,7 +205,7 @@ def test_a_copied_repository_gets_its_own_paths(repository: Path, tmp_path: Path
     old.mkdir()
     for model in MODELS:
         (repository / model).rename(old / model)
-    before = on_cpp(old, TensorRtLlmSettings(guided_decoding_backend="xgrammar"))
+    before = on_cpp(old, EngineSettings(guided_decoding_backend="xgrammar"))
     shutil.copytree(old, new)
     assert configure(new) == [config(new, "tensorrt_llm")]
     engine = new / "tensorrt_llm" / "1" / "engine"

@@ -8,7 +8,7 @@ import pytest
 
 from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.triton_models.tensorrt_llm.frontend import Frontend
 from tests.unit.core_support import FakeEngine, exchange_address
@@ -20,7 +20,7 @@ class Bench:
         self.exchange = ExchangeServer(exchange_address())
         self.engine = engine_class(self.exchange.on_step)
         self.exchange.start(self.engine)
-        self.frontend = Frontend(self.exchange, self.engine.info, TensorRtLlmSettings())
+        self.frontend = Frontend(self.exchange, self.engine.info, EngineSettings())
 
     def open(self, triton_id: str = "", **values: Any) -> TensorReply:
         stream = TensorReply()

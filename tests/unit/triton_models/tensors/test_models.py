@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from openai_bls.api.registry import TRITON_ENTRIES
-from openai_bls.core.settings import OpenAiBlsSettings, TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings, OpenAiBlsSettings
 from openai_bls.triton_models.tensors.declaration import Model
 from openai_bls.triton_models.tensors.models import JSON_INPUTS, MODELS
 
@@ -31,7 +31,7 @@ def test_ensembles_have_the_official_inputs_and_outputs(model: Model) -> None:
 
 def test_every_parameter_is_a_setting() -> None:
     assert set(MODELS["openai_bls"].parameters) <= set(OpenAiBlsSettings.__struct_fields__)
-    assert set(MODELS["tensorrt_llm"].parameters) <= set(TensorRtLlmSettings.__struct_fields__)
+    assert set(MODELS["tensorrt_llm"].parameters) <= set(EngineSettings.__struct_fields__)
 
 
 def test_every_input_of_openai_bls_is_optional_text() -> None:

@@ -7,14 +7,14 @@ import pytest
 from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.memory.gpus import find_gpu
 from openai_bls.builder.tensorrt_llm.plan.chunking import prompts, without_paged_context
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.tensorrt_llm.installed.interface import Flow, KvCacheDtype
 
 
 def options(
     *, chunked: bool | None = None, reuse: bool | None = None, longest: int | None = None
 ) -> TensorRtLlmOptions:
-    settings = TensorRtLlmSettings(enable_chunked_context=chunked, enable_kv_cache_reuse=reuse)
+    settings = EngineSettings(enable_chunked_context=chunked, enable_kv_cache_reuse=reuse)
     return TensorRtLlmOptions(settings=settings, max_input_len=longest)
 
 

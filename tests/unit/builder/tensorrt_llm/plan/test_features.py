@@ -14,7 +14,7 @@ from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
 from openai_bls.builder.tensorrt_llm.model.states import has_states
 from openai_bls.builder.tensorrt_llm.plan.features import NO_CHUNKED_PREFILL, NO_REUSE, with_features
 from openai_bls.builder.tensorrt_llm.plan.planning import described, plan
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.tensorrt_llm.installed.interface import Version
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.plan.test_planning import asked
@@ -47,10 +47,10 @@ LLAMA = published_models.config("Llama-3.2-1B")
     ],
 )
 def test_reuse_is_off_where_it_cannot_be(config: dict[str, Any], version: Version, reuse: bool | None) -> None:
-    settings, found = with_features(TensorRtLlmSettings(), config, "pytorch", version)
+    settings, found = with_features(EngineSettings(), config, "pytorch", version)
     assert (settings.enable_kv_cache_reuse, settings.enable_chunked_context) == (reuse, None)
     assert bool(found.notes) == (reuse is False)
-    wanted = TensorRtLlmSettings(enable_kv_cache_reuse=True)
+    wanted = EngineSettings(enable_kv_cache_reuse=True)
     _, found = with_features(wanted, config, "pytorch", version)
     assert [problem.split(":")[0] for problem in found.problems] == ["--enable-kv-cache-reuse"] * (reuse is False)
     assert with_features(wanted, config, "tensorrt", version)[1].problems == ()
@@ -59,9 +59,9 @@ def test_reuse_is_off_where_it_cannot_be(config: dict[str, Any], version: Versio
 @pytest.mark.parametrize("name", NO_CHUNKED_PREFILL)
 def test_chunked_prefill_is_off_where_it_cannot_be(name: str) -> None:
     config = {"architectures": [name]}
-    settings, found = with_features(TensorRtLlmSettings(), config, "pytorch", Version(1, 4))
+    settings, found = with_features(EngineSettings(), config, "pytorch", Version(1, 4))
     assert settings.enable_chunked_context is False
-    wanted = TensorRtLlmSettings(enable_chunked_context=True)
+    wanted = EngineSettings(enable_chunked_context=True)
     _, found = with_features(wanted, config, "pytorch", Version(1, 4))
     assert found.problems[0].startswith("--enable-chunked-context: ")
 

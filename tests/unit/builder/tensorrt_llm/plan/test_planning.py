@@ -14,10 +14,11 @@ from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, find_gpu
 from openai_bls.builder.tensorrt_llm.plan.planning import Plan, Request, as_gpu, described, gpu_for, plan
+from openai_bls.core.machine import nvidia_smi
+from openai_bls.core.machine.nvidia_smi import InstalledGpu
 from openai_bls.core.manifest import BuildError
-from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.tensorrt_llm.installed import nvidia_smi
-from openai_bls.engines.tensorrt_llm.installed.interface import Flow, InstalledGpu, Version
+from openai_bls.core.settings import EngineSettings
+from openai_bls.engines.tensorrt_llm.installed.interface import Flow, Version
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.build_support import ROOT
 
@@ -89,8 +90,8 @@ def test_options_of_both_flows(flow: Flow | None) -> None:
     [
         ({"pipeline_parallel_size": 2}, {}, "1.2.1", "(NGram) does not go with --pp-size"),
         ({"max_beam_width": 2}, {}, "1.2.1", "does not go with --max-beam-width"),
-        ({"settings": TensorRtLlmSettings(guided_decoding_backend="xgrammar")}, {}, "1.0.0", "grammars from 1.1 on"),
-        ({"settings": TensorRtLlmSettings(guided_decoding_backend="xgrammar")}, {}, "1.1.0", ""),
+        ({"settings": EngineSettings(guided_decoding_backend="xgrammar")}, {}, "1.0.0", "grammars from 1.1 on"),
+        ({"settings": EngineSettings(guided_decoding_backend="xgrammar")}, {}, "1.1.0", ""),
         ({}, {"decoding_type": "Medusa"}, "1.2.1", "decoding_type in --extra-llm-api-options is 'Medusa' (it is for"),
         ({}, {}, "0.20.0", "serves checkpoints by PyTorch as an experiment only"),
     ],
@@ -148,7 +149,7 @@ def test_every_sentence_is_under_its_heading() -> None:
 
 
 FP8_CONTEXT = {"use_fp8_context_fmha": "enable"}
-LLGUIDANCE = TensorRtLlmSettings(guided_decoding_backend="llguidance")
+LLGUIDANCE = EngineSettings(guided_decoding_backend="llguidance")
 
 
 @pytest.mark.parametrize(
@@ -191,8 +192,8 @@ def test_what_is_refused_whatever_the_model(own: TensorRtLlmOptions, version: st
             plugins={"use_fp8_context_fmha": "enable", "use_paged_context_fmha": "disable"}, quant="w4a8_awq"
         ),
         TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "disable"}),
-        TensorRtLlmOptions(settings=TensorRtLlmSettings(guided_decoding_backend="xgrammar"), backend="cpp"),
-        TensorRtLlmOptions(settings=TensorRtLlmSettings(guided_decoding_backend="llguidance"), flow="pytorch"),
+        TensorRtLlmOptions(settings=EngineSettings(guided_decoding_backend="xgrammar"), backend="cpp"),
+        TensorRtLlmOptions(settings=EngineSettings(guided_decoding_backend="llguidance"), flow="pytorch"),
     ],
 )
 def test_options_with_an_effect(own: TensorRtLlmOptions) -> None:

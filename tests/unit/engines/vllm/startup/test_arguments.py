@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from openai_bls.core.manifest import EngineLoadError, KvCacheSettings, LoraSettings, Manifest, VllmRecord
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.vllm.arguments import engine_args
 from openai_bls.engines.vllm.startup import arguments
 from tests.contracts.vllm.tables import VERSIONS
@@ -17,13 +17,13 @@ from tests.unit.engines.vllm.vllm_support import manifest
 
 
 def made(
-    of: Manifest | None = None, settings: TensorRtLlmSettings | None = None, version: str = "0.32.0", **more: Any
+    of: Manifest | None = None, settings: EngineSettings | None = None, version: str = "0.32.0", **more: Any
 ) -> dict[str, Any]:
     given: dict[str, Any] = {"on_cpu": False, "tokenizer": None} | more
     return arguments.engine_args(
         Path("/m"),
         of or manifest(),
-        settings or TensorRtLlmSettings(),
+        settings or EngineSettings(),
         fields=engine_args.recorded(version),
         version=version,
         **given,
@@ -33,7 +33,7 @@ def made(
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("on_cpu", [False, True])
 def test_every_version_takes_them(version: str, on_cpu: bool) -> None:
-    settings = TensorRtLlmSettings(enable_kv_cache_reuse=False, enable_chunked_context=True)
+    settings = EngineSettings(enable_kv_cache_reuse=False, enable_chunked_context=True)
     lora = LoraSettings(max_loras=2, max_lora_rank=9)
     found = made(manifest(lora=lora), settings, version, on_cpu=on_cpu, tokenizer=Path("/t"))
     assert found["max_lora_rank"] == 16
@@ -72,11 +72,11 @@ def test_extra_arguments_go_before_defaults() -> None:
 )
 def test_settings_without_an_equal_meaning_are_refused_by_name(setting: str, value: Any) -> None:
     with pytest.raises(EngineLoadError, match=setting):
-        made(settings=TensorRtLlmSettings(**{setting: value}))
+        made(settings=EngineSettings(**{setting: value}))
 
 
 def test_kv_events_are_an_argument_of_vllm() -> None:
-    settings = TensorRtLlmSettings(kv_events_endpoint="tcp://*:5557", kv_events_topic="kv@pod@demo")
+    settings = EngineSettings(kv_events_endpoint="tcp://*:5557", kv_events_topic="kv@pod@demo")
     assert made(settings=settings)["kv_events_config"] == {
         "enable_kv_cache_events": True,
         "publisher": "zmq",
@@ -86,15 +86,15 @@ def test_kv_events_are_an_argument_of_vllm() -> None:
     }
     assert "kv_events_config" not in made()
     with pytest.raises(EngineLoadError, match="kv_events_topic need kv_events_endpoint"):
-        made(settings=TensorRtLlmSettings(kv_events_topic="kv@pod@demo"))
+        made(settings=EngineSettings(kv_events_topic="kv@pod@demo"))
     record = VllmRecord(version="0.32.0", extra_engine_args={"kv_events_config": {"endpoint": "tcp://*:1"}})
     with pytest.raises(EngineLoadError, match="leave one out"):
         made(manifest(vllm=record), settings)
 
 
 def test_settings_that_vllm_does_anyway_pass() -> None:
-    made(settings=TensorRtLlmSettings(batch_scheduler_policy="max_utilization"))
-    made(settings=TensorRtLlmSettings(guided_decoding_backend="llguidance"))
+    made(settings=EngineSettings(batch_scheduler_policy="max_utilization"))
+    made(settings=EngineSettings(guided_decoding_backend="llguidance"))
 
 
 @pytest.mark.parametrize("changes", [{"kv_cache": KvCacheSettings(max_tokens_in_kv_cache=9)}, {"quant": "fp8"}])

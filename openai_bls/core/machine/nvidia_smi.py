@@ -5,10 +5,22 @@ from __future__ import annotations
 import os
 import subprocess
 
-from openai_bls.engines.tensorrt_llm.installed.interface import InstalledGpu
+import msgspec
+
+from openai_bls.core.manifest import NotNegative
 
 _MIB = 1 << 20
 _TIMEOUT_S = 60.0
+
+
+class InstalledGpu(msgspec.Struct, frozen=True):
+    """One GPU of this machine."""
+
+    name: str
+    """E.g. `NVIDIA H100 80GB HBM3`."""
+    compute_capability: str
+    """E.g. `9.0`."""
+    memory_bytes: NotNegative
 
 
 def visible_gpus() -> list[InstalledGpu]:

@@ -1,0 +1,1 @@
+"""The machine: its memory, and its GPUs by nvidia-smi."""
