@@ -11,6 +11,8 @@ from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.processes import folder as process_folder
 from openai_bls.core.processes.process_tree import guarded
 from openai_bls.core.settings import ENV_PREFIX
+from openai_bls.engines.registry import VARIABLE as PLUGINS_VARIABLE
+from openai_bls.engines.registry import passed_on
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.transport.engine_process import options as worker_options
 from openai_bls.transport.engine_process import status
@@ -44,7 +46,7 @@ def run(options: Namespace) -> int:
             worker_options.listen_address(options)
         named = options.engine_python or os.environ.get(f"{ENV_PREFIX}ENGINE_PYTHON", "")
         python = find_interpreter(named, os.environ) if named else sys.executable
-        folder, environ = process_folder.make(os.environ)
+        folder, environ = process_folder.make({**os.environ, PLUGINS_VARIABLE: passed_on()})
     except EngineLoadError as error:
         raise LaunchError(str(error)) from None
     # Both ends stay in the guardian: it ends by signals alone.

@@ -6,6 +6,8 @@ from typing import Any
 
 from openai_bls.core.manifest import EngineLoadError
 
+CPU_CACHE_BYTES = 256 << 20
+"""KV cache on a CPU, if a sequence of the longest length does not need more."""
 _CPU_SHARE, _GPU_SHARE = 0.25, 0.9
 """Shares of the memory for a cache that one sequence of the longest length may take where the context does not fit: a
 CPU's memory is everybody's, and a GPU's has the batch's own tensors too."""

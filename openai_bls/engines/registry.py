@@ -1,16 +1,18 @@
-"""Registry of engines: each is a module with a `load` function, its start-up options, and one entry here.
+"""Registry of engines: the plug-ins of the distributions that are installed, and the null engine.
 
-The manifest says which engine a version folder holds; `OPENAI_BLS_ENGINE_ENGINE` may say another. An entry is names
-that are imported when they are needed, so that an engine may be a package above this one, as `embedded` is.
+The manifest says which engine a version folder holds; `OPENAI_BLS_ENGINE_ENGINE` may say another. An engine's process
+may run in an interpreter that has none of the distributions installed: it finds the plug-ins by a variable instead.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import functools
+import importlib.metadata
+import importlib.util
+import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple, NoReturn
 
 import msgspec
@@ -18,47 +20,87 @@ import msgspec
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
 from openai_bls.core.settings import EngineSettings, wrong_values
+from openai_bls.engines.plugin import GROUP, EnginePlugin, Lazy
+
+VARIABLE = "OPENAI_BLS_PLUGINS"
+"""Environment variable of an engine's process: a JSON object, name → entry point and folder of its package
+(`transport.engine_process.bootstrap`)."""
+
+_NULL = "null"
 
 
-class EngineEntry(NamedTuple):
-    """One engine."""
+class _Entry(NamedTuple):
+    """Entry point of a plug-in."""
 
-    module: str
-    """Module with `load(version_dir, manifest, settings, on_step, options)`; without `options` if it has none."""
-    options_name: str = ""
-    """`module:Struct` of start-up options, which the environment may set over the manifest. Empty: its settings stand
-    in config.pbtxt."""
-    own_process: bool = False
-    """Separate process, also where the manifest names no interpreter."""
-    needs_manifest: bool = True
-    """An engine that was asked for by name is an error without a manifest in its version folder; else `load` gets
-    None."""
-
-    @property
-    def options(self) -> type[msgspec.Struct] | None:
-        """Struct of start-up options; None without any."""
-        return pkgutil.resolve_name(self.options_name) if self.options_name else None
+    value: str
+    """`package.module:name`."""
+    origin: str
+    """Distribution or variable that names it, for a message."""
 
 
-ENGINES: dict[str, EngineEntry] = {
-    "transformers": EngineEntry("openai_bls.embedded.loading", "openai_bls.embedded.options:EngineOptions"),
-    "llama_cpp": EngineEntry(
-        "openai_bls.engines.llama_cpp.loading", "openai_bls.engines.llama_cpp.options:LlamaCppOptions", own_process=True
-    ),
-    "vllm": EngineEntry("openai_bls.engines.vllm.loading", "openai_bls.engines.vllm.options:VllmOptions"),
-    "tensorrt_llm": EngineEntry("openai_bls.engines.tensorrt_llm.loading"),
-    "null": EngineEntry(
-        "openai_bls.engines.null.loading", "openai_bls.engines.null.loading:NullOptions", needs_manifest=False
-    ),
-}
-"""`Manifest.engine` → its entry."""
+@functools.cache
+def _entries() -> dict[str, _Entry]:
+    given = [
+        (point.name, _Entry(point.value, point.dist.name if point.dist is not None else "a distribution"))
+        for point in importlib.metadata.entry_points(group=GROUP)
+    ]
+    passed = json.loads(os.environ.get(VARIABLE, "{}"))
+    given += [(name, _Entry(value, VARIABLE)) for name, (value, _) in passed.items()]
+    found: dict[str, _Entry] = {}
+    for name, entry in [*sorted(given), (_NULL, _Entry("openai_bls.engines.null.plugin:PLUGIN", "openai_bls"))]:
+        known = found.setdefault(name, entry)
+        if known.value != entry.value:
+            raise EngineLoadError(
+                f"the engine {name} is in two distributions, {known.origin} ({known.value}) and {entry.origin} "
+                f"({entry.value}): uninstall one"
+            )
+    return found
 
 
-_WHERE = {
-    "vllm": "--extra-engine-args of the build",
-    "llama_cpp": "docs/reference/settings.md",
-}
-"""Kind of engine → where its options stand, for a message."""
+def names() -> tuple[str, ...]:
+    """Names of the engines that are installed; their plug-ins are not imported."""
+    return tuple(_entries())
+
+
+@functools.cache
+def plugin(name: str) -> EnginePlugin:
+    """The plug-in of an engine.
+
+    Raises:
+        EngineLoadError: there is none of that name, or it cannot be imported; one sentence.
+    """
+    entry = _entries().get(name)
+    if entry is None:
+        raise EngineLoadError(f"there is no engine {name!r} here; installed are {', '.join(names())}")
+    try:
+        found = Lazy[object](entry.value)()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise EngineLoadError(f"the engine {name} of {entry.origin} cannot be imported: {error}") from None
+    if not isinstance(found, EnginePlugin) or found.name != name:
+        raise EngineLoadError(f"{entry.value} of {entry.origin} is not the plug-in of an engine {name}")
+    return found
+
+
+def plugins() -> list[EnginePlugin]:
+    """Plug-ins of all engines that are installed.
+
+    Raises:
+        EngineLoadError: one cannot be imported.
+    """
+    return [plugin(name) for name in names()]
+
+
+def passed_on() -> str:
+    """Value of `VARIABLE` for a process of an interpreter without the distributions."""
+    return json.dumps(
+        {name: (entry.value, _folder(entry.value)) for name, entry in _entries().items() if name != _NULL}
+    )
+
+
+def _folder(value: str) -> str:
+    """Folder of the top-level package of an entry point; empty if it is not there."""
+    spec = importlib.util.find_spec(value.partition(":")[0].partition(".")[0])
+    return str(Path(spec.origin).parent) if spec is not None and spec.origin is not None else ""
 
 
 def parse_options(overrides: Mapping[str, str]) -> tuple[str, dict[str, msgspec.Struct]]:
@@ -67,7 +109,7 @@ def parse_options(overrides: Mapping[str, str]) -> tuple[str, dict[str, msgspec.
     Raises:
         EngineLoadError: an unknown name or a bad value, also of an engine that is not asked for.
     """
-    types = {name: options for name, entry in ENGINES.items() if (options := entry.options) is not None}
+    types = {one.name: one.options() for one in plugins() if one.options is not None}
     known = {"engine"}.union(*(options.__struct_fields__ for options in types.values()))
     for name in overrides:
         if name not in known:
@@ -77,7 +119,7 @@ def parse_options(overrides: Mapping[str, str]) -> tuple[str, dict[str, msgspec.
         raise EngineLoadError(f"bad engine setting: engine is {wanted!r}, not one of auto, {', '.join(types)}")
     found: dict[str, msgspec.Struct] = {}
     for engine, options in types.items():
-        own = {name: value for name, value in overrides.items() if name in options.__struct_fields__}
+        own = plugin(engine).overridden(overrides)
         try:
             found[engine] = msgspec.convert(own, options, strict=False)
         except msgspec.ValidationError as error:
@@ -105,9 +147,8 @@ def create_engine(
     """
     chosen = _choose(version_dir, overrides or {})
     arguments = (version_dir, chosen.manifest, settings or EngineSettings(), on_step)
-    load = chosen.module.load
-    engine: Engine = load(*arguments) if chosen.options is None else load(*arguments, chosen.options)
-    return engine
+    load = chosen.plugin.load()
+    return load(*arguments) if chosen.options is None else load(*arguments, chosen.options)
 
 
 def run_headless(version_dir: Path, overrides: Mapping[str, str], settings: EngineSettings) -> NoReturn:
@@ -117,18 +158,18 @@ def run_headless(version_dir: Path, overrides: Mapping[str, str], settings: Engi
         EngineLoadError: one sentence that says what is missing and what to do.
     """
     chosen = _choose(version_dir, overrides)
-    run = getattr(chosen.module, "run_headless", None)
-    if run is None:
-        raise EngineLoadError(f"--headless is for engines of vLLM over several machines, and this one is {chosen.kind}")
-    run(version_dir, chosen.manifest, settings, chosen.options)
-    raise AssertionError("it ends the process")
+    if chosen.plugin.run_headless is None:
+        able = ", ".join(one.name for one in plugins() if one.run_headless is not None) or "none that is installed"
+        raise EngineLoadError(
+            f"--headless is for engines over several machines ({able}), and this one is {chosen.plugin.name}"
+        )
+    chosen.plugin.run_headless()(version_dir, chosen.manifest, settings, chosen.options)
 
 
 class _Choice(NamedTuple):
     """The engine of a version folder."""
 
-    kind: str
-    module: ModuleType
+    plugin: EnginePlugin
     manifest: Manifest | None
     options: msgspec.Struct | None
 
@@ -139,29 +180,24 @@ def _choose(version_dir: Path, overrides: Mapping[str, str]) -> _Choice:
     try:
         manifest = load_manifest(version_dir)
     except EngineLoadError:
-        if wanted == "auto" or ENGINES[wanted].needs_manifest:
+        if wanted == "auto" or plugin(wanted).needs_manifest:
             raise
     kind = manifest.engine if manifest is not None and wanted == "auto" else wanted
-    entry = ENGINES.get(kind)
-    if entry is None:
-        raise EngineLoadError(f"engine.json names the engine {kind!r}; known are {', '.join(ENGINES)}")
-    module = importlib.import_module(entry.module)
-    _require_own_options(kind, entry, overrides)
-    return _Choice(kind, module, manifest, options.get(kind))
+    if kind not in names():
+        raise EngineLoadError(f"engine.json names the engine {kind!r}; known are {', '.join(names())}")
+    chosen = plugin(kind)
+    _require_own_options(chosen, overrides)
+    return _Choice(chosen, manifest, options.get(kind))
 
 
-def _require_own_options(kind: str, entry: EngineEntry, overrides: Mapping[str, str]) -> None:
-    """Raise `EngineLoadError` for an option that an engine of another package does not have.
-
-    The embedded engine and the null engine stand in for each other, so options of one are allowed with the other.
-    """
-    if kind not in ("llama_cpp", "vllm", "tensorrt_llm"):
+def _require_own_options(chosen: EnginePlugin, overrides: Mapping[str, str]) -> None:
+    """Raise `EngineLoadError` for an option that only another engine has."""
+    if chosen.ignores_foreign_options:
         return
-    options = entry.options
-    own = () if options is None else options.__struct_fields__
+    own = chosen.overridden(overrides)
     for name in overrides:
         if name != "engine" and name not in own:
-            where = _WHERE.get(kind, "the model's config.pbtxt")
             raise EngineLoadError(
-                f"OPENAI_BLS_ENGINE_{name.upper()} is of another engine than {kind}, whose settings stand in {where}"
+                f"OPENAI_BLS_ENGINE_{name.upper()} is of another engine than {chosen.name}, whose settings stand in "
+                f"{chosen.options_place}"
             )

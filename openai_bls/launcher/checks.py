@@ -5,7 +5,6 @@ Each returns one line on what it found, or raises `LaunchError` with one line th
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import resource
@@ -17,11 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openai_bls.api.http.tls_files import TlsError, TlsFiles
-from openai_bls.core.machine.nvidia_smi import visible_gpus
 from openai_bls.core.manifest import BUILD_HINT, EngineLoadError, load_manifest
 from openai_bls.core.settings import EngineSettings, SettingsError
-from openai_bls.engines.llama_cpp import library
-from openai_bls.engines.vllm.survey.start_check import check_start
+from openai_bls.engines import registry
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.tritonserver.command import (
     WHEEL_PYTHONS,
@@ -349,22 +346,18 @@ def _check_packages(model: Path) -> str:
         # The load says what is wrong with it.
         return ""
     python = settings.engine_python or manifest.engine_python
-    if manifest.engine == "vllm":
-        try:
-            return check_start(manifest, python, [gpu.name for gpu in visible_gpus()])
-        except EngineLoadError as error:
-            raise LaunchError(f"the engine in {model} cannot run: {error}") from None
-    if manifest.engine == "llama_cpp" and not python and (problem := library.problem()):
-        raise LaunchError(f"the engine in {model} cannot run: {problem}")
-    if python:
-        return f"run by {python}"
-    missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
-    if manifest.engine == "transformers" and missing:
-        raise LaunchError(
-            f"the engine in {model} needs {' and '.join(missing)}, which {sys.executable} does not have: run `pip"
-            " install 'openai_bls[engine]'`"
-        )
-    return ""
+    if manifest.engine not in registry.names():
+        # The load says so.
+        return ""
+    try:
+        engine = registry.plugin(manifest.engine)
+        if engine.check_start is not None:
+            return engine.check_start()(manifest, python)
+        if not python and engine.problem is not None and (problem := engine.problem()()):
+            raise EngineLoadError(problem)
+    except EngineLoadError as error:
+        raise LaunchError(f"the engine in {model} cannot run: {error}") from None
+    return f"run by {python}" if python else ""
 
 
 def _settings(model: Path) -> EngineSettings:

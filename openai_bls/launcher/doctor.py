@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import platform
-import re
 import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from openai_bls import __version__
-from openai_bls.core.machine.nvidia_smi import visible_gpus
-from openai_bls.core.manifest import MANIFEST_NAME
+from openai_bls.core.manifest import MANIFEST_NAME, EngineLoadError
+from openai_bls.engines import registry
+from openai_bls.engines.plugin import Finding
 from openai_bls.launcher import checks
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.errors import LaunchError
@@ -34,15 +31,6 @@ _LITTLE_MEMORY_BYTES = 2 * 10**9
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """Outcome of one check."""
-
-    name: str
-    status: Literal["ok", "note", "failed"]
-    """`note`: it works, and could be better."""
-    detail: str
-
-
 class Report(msgspec.Struct, frozen=True):
     """The document of `doctor --json`."""
 
@@ -53,16 +41,6 @@ class Report(msgspec.Struct, frozen=True):
     checks: list[Finding]
     failed: int
     """Number of the checks that failed."""
-
-
-class TorchBuild(msgspec.Struct, frozen=True):
-    """PyTorch as it is installed."""
-
-    version: str
-    cuda: str = ""
-    """Version of CUDA that it was built with; empty is none."""
-    hip: str = ""
-    """Version of ROCm, likewise."""
 
 
 def doctor(console: Console, report: Report, *, as_json: bool = False) -> int:
@@ -100,7 +78,7 @@ def examine(repository: Path, ports: Ports, host: str, triton_host: str = "") ->
         found.append(_finding("python", lambda server=server: checks.check_python(server)))  # type: ignore[misc]
         found.append(_finding("numpy", lambda server=server: checks.check_numpy(server)))  # type: ignore[misc]
     found += [
-        torch_finding(installed_torch(), [gpu.name for gpu in visible_gpus()]),
+        *_engine_findings(),
         *_repository(repository),
         _ports(ports, host, triton_host),
         _finding("certificate", lambda: checks.check_tls(ports, repository)),
@@ -116,44 +94,16 @@ def examine(repository: Path, ports: Ports, host: str, triton_host: str = "") ->
     )
 
 
-def installed_torch() -> TorchBuild | None:
-    """The PyTorch of this environment, which is not imported; None if there is none."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return None
-    try:
-        version = metadata.version("torch")
-        text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
-    except (OSError, metadata.PackageNotFoundError):
-        return None
-    built = dict(re.findall(r"^(cuda|hip)\b[^=]*= *'([^']*)'", text, re.MULTILINE))
-    return TorchBuild(version, built.get("cuda", ""), built.get("hip", ""))
-
-
-def torch_finding(torch: TorchBuild | None, gpus: list[str]) -> Finding:
-    """Build of PyTorch: the one that is there, whether it suits the machine, and how to get the other one."""
-    if torch is None:
-        return Finding("torch", "note", "no torch: the embedded engine needs it (pip install 'openai_bls[engine]')")
-    wanted = f"torch=={torch.version.partition('+')[0]}"
-    if torch.hip:
-        return Finding("torch", "ok", f"torch {torch.version}, built for ROCm {torch.hip}")
-    if torch.cuda and not gpus:
-        return Finding(
-            "torch",
-            "note",
-            f"torch {torch.version} is built for CUDA {torch.cuda}, and there is no GPU here: the build for CPUs does"
-            f" the same with gigabytes less on disk (`uv pip install --torch-backend cpu --reinstall-package torch"
-            f" {wanted}`, or `pip install --force-reinstall --no-deps --index-url INDEX {wanted}`, where INDEX is the"
-            " index of builds for CPUs that PyTorch's installation page names; the packages nvidia-* can go then)",
-        )
-    if gpus and not torch.cuda:
-        return Finding(
-            "torch",
-            "note",
-            f"torch {torch.version} is built for CPUs, and there is a GPU here ({gpus[0]}): the embedded engine does"
-            f" not use it until there is a build with CUDA (`pip install --force-reinstall {wanted}`)",
-        )
-    return Finding("torch", "ok", f"torch {torch.version}, built for {f'CUDA {torch.cuda}' if torch.cuda else 'CPUs'}")
+def _engine_findings() -> list[Finding]:
+    """What the installed engines say about this machine; a plug-in that cannot be imported is one, too."""
+    found: list[Finding] = []
+    for name in registry.names():
+        try:
+            findings = registry.plugin(name).findings
+            found += [] if findings is None else findings()()
+        except EngineLoadError as error:
+            found.append(Finding(f"engine {name}", "failed", str(error)))
+    return found
 
 
 def disk_finding(repository: Path) -> Finding:

@@ -6,7 +6,8 @@ import re
 from collections import deque
 from typing import TYPE_CHECKING
 
-from openai_bls.engines.vllm.startup.load_steps import load_step
+from openai_bls.engines import registry
+from openai_bls.engines.plugin import LoadStep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,7 +136,7 @@ class LoadWatcher:
         return None
 
     def _engine_line(self, line: str) -> str | None:
-        step = load_step(line)
+        step = _load_step(line)
         # Each of its processes tells of itself, and one may be behind another.
         if step is None or 0 < step.number < self._step_number:
             return None
@@ -158,6 +159,12 @@ class LoadWatcher:
             causes = {name: why for name, why in self.failed.items() if "depends on" not in why}
             return "; ".join(f"model {name} failed to load: {why}" for name, why in (causes or self.failed).items())
         return self.fatal
+
+
+def _load_step(line: str) -> LoadStep | None:
+    """The step that a line of an engine's process tells of; the line does not say of which engine it is."""
+    readers = [one.load_step for one in registry.plugins() if one.load_step is not None]
+    return next((step for read in readers if (step := read()(line)) is not None), None)
 
 
 class RankWatcher:

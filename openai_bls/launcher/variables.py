@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from openai_bls.core.processes.folder import VARIABLE as PROCESS_FOLDER_VARIABLE
 from openai_bls.core.processes.process_tree import MARK_VARIABLE, OUTER_LIBRARY_PATH_VARIABLE
 from openai_bls.core.settings import ENV_PREFIX, EngineSettings, OpenAiBlsSettings, PreprocessingSettings
-from openai_bls.engines.registry import ENGINES
+from openai_bls.engines import registry
 from openai_bls.launcher.checks import PORT_SETTINGS
 from openai_bls.launcher.tritonserver.command import THREAD_POOL_VARIABLE
 from openai_bls.launcher.workspace import REPOSITORY_VARIABLE
@@ -26,6 +26,7 @@ _OWN = {
     PROCESS_FOLDER_VARIABLE,
     RESTARTS_VARIABLE,
     ENGINE_MARK_VARIABLE,
+    registry.VARIABLE,
     "OPENAI_BLS_BENCH_KEY",
 }
 """Variables that our programs set for each other."""
@@ -55,9 +56,9 @@ def _known() -> set[str]:
     settings = {f"{ENV_PREFIX}{name.upper()}" for cls in _SETTINGS for name in cls.__struct_fields__}
     options = {
         f"{ENV_PREFIX}ENGINE_{name.upper()}"
-        for entry in ENGINES.values()
-        if (struct := entry.options) is not None
-        for name in ("engine", *struct.__struct_fields__)
+        for engine in registry.plugins()
+        if engine.options is not None
+        for name in ("engine", *engine.options().__struct_fields__)
     }
     ports = {variable for _, _, variable in PORT_SETTINGS.values()}
     launcher = {REPOSITORY_VARIABLE, TRITON_HOST_VARIABLE, THREAD_POOL_VARIABLE, f"{ENV_PREFIX}ENGINE"}

@@ -12,14 +12,13 @@ from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.machine.memory import available_bytes
 from openai_bls.core.manifest import Manifest, first_line
 from openai_bls.embedded.attention_spec import head_sizes
-from openai_bls.embedded.cache_memory import require_context
+from openai_bls.embedded.cache_memory import CPU_CACHE_BYTES, require_context
 from openai_bls.embedded.gpu import paged_attention
 from openai_bls.embedded.model import fused_layers
 from openai_bls.embedded.options import EngineOptions
 from openai_bls.embedded.runners.runner import BatchingConfig
 from openai_bls.embedded.runners.runner_choice import RunnerChoice, candidates
 from openai_bls.embedded.speculation.drafter import SpeculationConfig
-from openai_bls.engines.load_memory import EMBEDDED_CPU_CACHE_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +115,7 @@ def batching_config(
     wanted = max_batch_size * manifest.max_model_len
     if on_cpu and not cache_tokens:
         # The cache is allocated at once, and a CPU's memory is everybody's.
-        affordable = EMBEDDED_CPU_CACHE_BYTES // (facts.kv_bytes_per_token or 1 << 20)
+        affordable = CPU_CACHE_BYTES // (facts.kv_bytes_per_token or 1 << 20)
         cache_tokens = max(min(wanted, affordable, _CPU_CACHE_TOKENS), manifest.max_model_len)
     elif not cache_tokens and facts.kv_bytes_per_token:
         # More than a full batch can use would only make index tensors and attention masks larger.

@@ -13,9 +13,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from openai_bls.core.checkpoint import CheckpointFacts
+from openai_bls.core.checkpoint import GGUF_NAME, CheckpointFacts, read_checkpoint
 from openai_bls.core.machine.memory import available_bytes
 from openai_bls.core.manifest import EngineLoadError, Manifest
+from openai_bls.engines.llama_cpp.options import LlamaCppOptions, with_settings
+from openai_bls.engines.load_memory import weight_bytes
+from openai_bls.engines.plugin import LoadMemory, LoadRequest
 
 PLACES_IN_PARTS = 8
 """Sequences at once where nothing is said and so many parts fit."""
@@ -28,6 +31,10 @@ _LONG_SEQUENCES = 8
 _SHARE_OF_PARTS = 0.4
 """Largest share of the tokens that fit for parts of more than these, where nothing else is said: llama.cpp writes to
 all of its cache when it begins, so all of it is taken from the machine."""
+
+
+_PROCESS_BYTES = 256 << 20
+"""Libraries and buffers of the process."""
 
 
 class KvCache(NamedTuple):
@@ -105,3 +112,17 @@ def described(cache: KvCache, places: int, facts: CheckpointFacts) -> str:
     size = cache.tokens * bytes_per_token(facts) / 1e9
     whose = f"{cache.tokens // places:,} for each of" if cache.in_parts else "shared by"
     return f"{cache.tokens:,} tokens{f' ({size:,.1f} GB)' if size else ''}, {whose} {places} sequences"
+
+
+def load_memory(request: LoadRequest) -> LoadMemory:
+    """The file as it is, the KV cache and the process, on a CPU in any case.
+
+    Raises:
+        EngineLoadError: the cache does not fit.
+    """
+    options = request.options if isinstance(request.options, LlamaCppOptions) else LlamaCppOptions()
+    manifest = with_settings(options, request.settings).over(request.manifest)
+    folder = request.version_dir / manifest.checkpoint
+    facts = read_checkpoint(folder)
+    cache = kv_cache(manifest, facts, folder / GGUF_NAME).tokens * bytes_per_token(facts)
+    return LoadMemory(_PROCESS_BYTES + weight_bytes(manifest) + cache)

@@ -46,6 +46,15 @@ class LlamaCppOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+def check_settings(_manifest: Manifest, settings: EngineSettings) -> None:
+    """Check settings of config.pbtxt.
+
+    Raises:
+        EngineLoadError: the engine does not know one.
+    """
+    with_settings(LlamaCppOptions(), settings)
+
+
 def with_settings(options: LlamaCppOptions, settings: EngineSettings) -> LlamaCppOptions:
     """`options` with what config.pbtxt sets; the environment takes precedence.
 

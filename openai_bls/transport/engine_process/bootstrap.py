@@ -1,31 +1,56 @@
 """Start of an engine's process in an interpreter that may have no openai_bls installed.
 
-Run as a script, by its path, with the standard library only: it makes the package that it lies in importable, alone,
-without the other packages beside it. Processes that Python's multiprocessing starts run it too, as `__mp_main__`.
+Run as a script, by its path, with the standard library only: it makes importable the package that it lies in and those
+of the engines in `PLUGINS`, without the other packages beside them. Processes that Python's multiprocessing starts run
+it too, as `__mp_main__`.
 """
 
+from __future__ import annotations
+
+import importlib.abc
 import importlib.util
+import json
+import os
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 # Older ones can read this file, and say so.
 _OLDEST = (3, 10)
 _FOLDER = Path(__file__).absolute().parent
 _PACKAGE = _FOLDER.parent.parent
+# As in `engines.registry`.
+PLUGINS = "OPENAI_BLS_PLUGINS"
 
 
-def _import_package() -> None:
+class _PackageFinder(importlib.abc.MetaPathFinder):
+    """Finds packages by their folders.
+
+    Args:
+        folders: name of a package → its folder.
+    """
+
+    def __init__(self, folders: dict[str, Path]) -> None:
+        self._folders = folders
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        """See `MetaPathFinder`."""
+        folder = self._folders.get(fullname)
+        if folder is None:
+            return None
+        file = str(folder / "__init__.py")
+        return importlib.util.spec_from_file_location(fullname, file, submodule_search_locations=[str(folder)])
+
+
+def _find_packages() -> None:
     # A script's own folder comes first on the path, and would hide other modules by the names of those in it.
     sys.path[:] = [entry for entry in sys.path if Path(entry).absolute() != _FOLDER]
-    if "openai_bls" not in sys.modules:
-        spec = importlib.util.spec_from_file_location(
-            "openai_bls", str(_PACKAGE / "__init__.py"), submodule_search_locations=[str(_PACKAGE)]
-        )
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["openai_bls"] = module
-        spec.loader.exec_module(module)
+    folders = {
+        value.partition(":")[0].partition(".")[0]: Path(folder)
+        for value, folder in json.loads(os.environ.get(PLUGINS, "{}")).values()
+        if folder
+    }
+    sys.meta_path.insert(0, _PackageFinder({**folders, "openai_bls": _PACKAGE}))
 
 
 def _refuse(sentence: str) -> int:
@@ -48,7 +73,7 @@ def _main() -> int:
 
 
 if sys.version_info >= _OLDEST:
-    _import_package()
+    _find_packages()
 
 if __name__ == "__main__":
     if sys.version_info < _OLDEST:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from openai_bls.core.machine.memory import available_bytes
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.processes import private_folder
-from openai_bls.engines.load_memory import LoadMemory
+from openai_bls.engines.plugin import LoadMemory
 from openai_bls.transport.ipc import sockets
 from openai_bls.transport.ipc.peers import ForeignPeerError
 

@@ -14,8 +14,10 @@ from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.manifest import EngineLoadError, load_manifest
 from openai_bls.core.processes.process_tree import interpreter
 from openai_bls.core.settings import EngineSettings
-from openai_bls.engines.load_memory import LoadMemory, load_memory
-from openai_bls.engines.registry import ENGINES, create_engine
+from openai_bls.engines import registry
+from openai_bls.engines.load_memory import load_memory
+from openai_bls.engines.plugin import LoadMemory
+from openai_bls.engines.registry import create_engine
 from openai_bls.transport.engine_process import address, load_turns
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.source import EngineSource, RemoteProcess, StartedProcess
@@ -100,5 +102,5 @@ def _engine_python(version_dir: Path) -> str:
         manifest = load_manifest(version_dir)
     except EngineLoadError:
         return ""
-    entry = ENGINES.get(manifest.engine)
-    return manifest.engine_python or (interpreter() if entry is not None and entry.own_process else "")
+    known = manifest.engine in registry.names()
+    return manifest.engine_python or (interpreter() if known and registry.plugin(manifest.engine).own_process else "")

@@ -26,6 +26,8 @@ from openai_bls.core.processes.process_tree import (
     names_a_rank,
 )
 from openai_bls.core.settings import ENV_PREFIX, EngineSettings
+from openai_bls.engines.registry import VARIABLE as PLUGINS_VARIABLE
+from openai_bls.engines.registry import passed_on
 from openai_bls.transport.engine_process.log_lines import LogPump
 
 logger = logging.getLogger(__name__)
@@ -193,6 +195,8 @@ def environment(program: str, base: Mapping[str, str]) -> dict[str, str]:
             del found["LD_LIBRARY_PATH"]
     found["PATH"] = os.pathsep.join([str(Path(program).parent), base.get("PATH", os.defpath)])
     found["PYTHONUNBUFFERED"] = "1"
+    # The interpreter may have none of the distributions of engines installed.
+    found[PLUGINS_VARIABLE] = passed_on()
     return found
 
 

@@ -7,9 +7,7 @@ from pathlib import Path
 
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
 from openai_bls.core.settings import EngineSettings, OpenAiBlsSettings, SettingsError, load
-from openai_bls.embedded.options import EngineOptions, with_settings
-from openai_bls.engines.llama_cpp import options as llama_cpp
-from openai_bls.engines.vllm.startup.arguments import require_settings
+from openai_bls.engines import registry
 from openai_bls.output import detect
 from openai_bls.triton_models.repository.cpp_backend import CPP_BACKEND
 from openai_bls.triton_models.repository.engines import served_names
@@ -61,24 +59,11 @@ def check_engine(name: str, manifest: Manifest, parameters: Mapping[str, str]) -
     Raises:
         SettingsError: the engine of `manifest` would not load with one; one sentence.
     """
-    settings, record = load(EngineSettings, parameters, {}), manifest.tensorrt_llm
+    settings = load(EngineSettings, parameters, {})
     try:
-        if manifest.engine == "transformers":
-            tokens = with_settings(EngineOptions(), settings).max_tokens_in_kv_cache
-            if tokens and tokens < manifest.max_model_len:
-                raise EngineLoadError(
-                    f"max_tokens_in_paged_kv_cache {tokens} does not hold one sequence of "
-                    f"{manifest.max_model_len} tokens"
-                )
-        elif manifest.engine == "llama_cpp":
-            llama_cpp.with_settings(llama_cpp.LlamaCppOptions(), settings)
-        elif manifest.engine == "vllm":
-            require_settings(manifest, settings)
-        elif record is not None and record.flow == "tensorrt" and settings.guided_decoding_backend == "llguidance":
-            raise EngineLoadError(
-                "guided_decoding_backend llguidance is not for TensorRT engines: use xgrammar, or build with "
-                "--flow pytorch"
-            )
+        check = registry.plugin(manifest.engine).check_settings
+        if check is not None:
+            check()(manifest, settings)
     except EngineLoadError as error:
         raise SettingsError(f"{name}: {error}") from None
 

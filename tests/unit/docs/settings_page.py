@@ -13,7 +13,7 @@ import msgspec
 
 from openai_bls.api.openapi.field_docs import field_docs
 from openai_bls.core.settings import ENV_PREFIX, EngineSettings, OpenAiBlsSettings, PreprocessingSettings
-from openai_bls.engines.registry import ENGINES
+from openai_bls.engines.registry import plugins
 from tests.unit.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "settings.md"
@@ -38,16 +38,16 @@ class Table(NamedTuple):
     """Beginning of the environment variable's name."""
 
 
-_CALLED = {"transformers": "embedded", "llama_cpp": "llama.cpp", "vllm": "vLLM"}
-"""Names of engines in the titles, where they are others than in engine.json."""
+_CALLED = {"transformers": "embedded", "null": "null"}
+"""Names of engines in the titles, where they are others than in their plug-ins."""
 TABLES = {
     "openai_bls": Table(OpenAiBlsSettings, True, ENV_PREFIX),
     "tensorrt_llm": Table(EngineSettings, True, ENV_PREFIX),
     "preprocessing": Table(PreprocessingSettings, True, ENV_PREFIX),
 } | {
-    f"The {_CALLED.get(name, name)} engine": Table(options, False, f"{ENV_PREFIX}ENGINE_")
-    for name, engine in ENGINES.items()
-    if (options := engine.options) is not None and options.__struct_fields__
+    f"The {_CALLED.get(engine.name, engine.title)} engine": Table(engine.options(), False, f"{ENV_PREFIX}ENGINE_")
+    for engine in plugins()
+    if engine.options is not None
 }
 """By the titles of their sections."""
 

@@ -12,7 +12,8 @@ from openai_bls.core.machine.memory import available_bytes
 from openai_bls.core.manifest import FileRecord, KvCacheSettings, LlamaCppRecord, Manifest, VllmRecord
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines import load_memory
-from openai_bls.engines.load_memory import LoadMemory, gpu_is_visible
+from openai_bls.engines.load_memory import gpu_is_visible
+from openai_bls.engines.plugin import LoadMemory
 
 MIB = 1 << 20
 GIB = 1 << 30

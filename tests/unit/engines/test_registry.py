@@ -30,7 +30,7 @@ from openai_bls.core.manifest import (
 from openai_bls.core.settings import EngineSettings
 from openai_bls.embedded.options import EngineOptions, with_settings
 from openai_bls.engines.null.loading import NullOptions
-from openai_bls.engines.registry import ENGINES, create_engine, parse_options
+from openai_bls.engines.registry import create_engine, names, parse_options
 from tests.unit.engines.engine_support import Recorder, change
 
 
@@ -53,7 +53,7 @@ def test_empty_folder(tmp_path: Path) -> None:
 def test_an_engine_of_another_release(tmp_path: Path) -> None:
     manifest = Manifest(engine="sglang", model_name="m", max_model_len=9, max_batch_size=1, created=1)
     write_manifest(tmp_path, manifest)
-    with pytest.raises(EngineLoadError, match=f"names the engine 'sglang'; known are {', '.join(ENGINES)}"):
+    with pytest.raises(EngineLoadError, match=f"names the engine 'sglang'; known are {', '.join(names())}"):
         create_engine(tmp_path, Recorder())
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from openai_bls.core.machine.memory import available_bytes
+from openai_bls.engines.load_memory import of_checkpoint
+from openai_bls.engines.plugin import LoadMemory, LoadRequest
 
 GIB = 1 << 30
 LEAST = GIB
@@ -11,6 +13,16 @@ _SHARE = 0.4
 """Largest share of the free memory that the cache takes."""
 _SLACK = 1.1
 """Blocks are not filled."""
+
+
+_PROCESS_BYTES = 3072 << 20
+"""Libraries and buffers of vLLM's processes."""
+
+
+def load_memory(request: LoadRequest) -> LoadMemory:
+    """Weights, the KV cache on a CPU, and vLLM's processes."""
+    tokens = request.manifest.max_batch_size * request.manifest.max_model_len
+    return of_checkpoint(request, _PROCESS_BYTES, lambda facts: cpu_kv_cache_bytes(facts.kv_bytes_per_token, tokens))
 
 
 def cpu_kv_cache_bytes(kv_bytes_per_token: int, tokens: int, available: int | None = None) -> int:

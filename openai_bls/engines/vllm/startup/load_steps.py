@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from openai_bls.engines.plugin import LoadStep
 
 IMPORTING = "importing vLLM"
 """Step that begins a load; a line of ours, for vLLM's processes log nothing before it is imported."""
@@ -19,16 +20,6 @@ _STEPS = (
 _ORDER = tuple(dict.fromkeys(step for _, step in _STEPS))
 _PARTS = re.compile(r"\| (\d+/\d+) \[")
 """Parts of a step that are done, in a line of tqdm."""
-
-
-class LoadStep(NamedTuple):
-    """A step that has begun or goes on."""
-
-    number: int
-    """Place in the order of a load; 0 begins one."""
-    name: str
-    parts: str
-    """Parts that are done and all parts, `3/8`; empty if the line does not tell."""
 
 
 def load_step(line: str) -> LoadStep | None:

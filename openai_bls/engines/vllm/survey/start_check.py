@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
+from openai_bls.core.machine.nvidia_smi import visible_gpus
 from openai_bls.core.manifest import BUILD_HINT, EngineLoadError, Manifest
 from openai_bls.engines.vllm.survey.interpreter import find, located, require_version
 
 
-def check_start(manifest: Manifest, python: str, gpus: Sequence[str]) -> str:
+def check_start(manifest: Manifest, python: str) -> str:
     """What will run the engine, e.g. `vLLM 0.32.0 of /srv/.venv-vllm/bin/python`.
 
     Args:
         manifest: manifest of the engine.
         python: interpreter of the engine's process; empty is the Triton model's own.
-        gpus: names of the GPUs that this machine shows; nothing is checked where it shows none.
 
     Raises:
         EngineLoadError: it cannot run here; one sentence.
@@ -31,6 +30,8 @@ def check_start(manifest: Manifest, python: str, gpus: Sequence[str]) -> str:
     here = located(python, "engine_python") if python else ""
     ranks, nodes = record.world_size, int(record.extra_engine_args.get("nnodes", 1))
     needed = -(-ranks // nodes)
+    gpus = visible_gpus()
+    # Where the machine shows none, there is nothing to compare with.
     if gpus and needed > len(gpus):
         raise EngineLoadError(
             f"it needs {needed} GPUs on this machine (--tp-size {record.tensor_parallel_size}, --pp-size "

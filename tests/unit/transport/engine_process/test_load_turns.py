@@ -17,7 +17,7 @@ import pytest
 
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines import registry
-from openai_bls.engines.load_memory import LoadMemory
+from openai_bls.engines.plugin import LoadMemory
 from openai_bls.transport.engine_process import load_turns, loading
 from openai_bls.transport.engine_process.load_turns import turn
 

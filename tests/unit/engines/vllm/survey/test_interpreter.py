@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from openai_bls.core.machine.nvidia_smi import InstalledGpu
 from openai_bls.core.manifest import EngineLoadError, Manifest, VllmRecord
-from openai_bls.engines.vllm.survey import interpreter
-from openai_bls.engines.vllm.survey.start_check import check_start
+from openai_bls.engines.vllm.survey import interpreter, start_check
 from tests.unit.builder.vllm.vllm_support import make_interpreter
 
 
@@ -57,18 +57,23 @@ def test_an_answer(tmp_path: Path) -> None:
     assert interpreter.ask(str(tmp_path / "python"), {"tp": 2}).refusal == "its AsyncEngineArgs has no tp"
 
 
-def test_the_check_of_a_start(tmp_path: Path) -> None:
+def test_the_check_of_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check_with(manifest: Manifest, python: str, gpus: list[str]) -> str:
+        found = [InstalledGpu(name, "9.0", 1) for name in gpus]
+        monkeypatch.setattr(start_check, "visible_gpus", lambda: found)
+        return start_check.check_start(manifest, python)
+
     python = str(make_interpreter(tmp_path))
     manifest = Manifest("vllm", "m", 9, 1, 1, vllm=VllmRecord("0.32.0", tensor_parallel_size=2))
-    assert check_start(manifest, python, []) == f"vLLM 0.32.0 of {python}"
-    assert check_start(manifest, python, ["a", "b"]) == f"vLLM 0.32.0 of {python}"
+    assert check_with(manifest, python, []) == f"vLLM 0.32.0 of {python}"
+    assert check_with(manifest, python, ["a", "b"]) == f"vLLM 0.32.0 of {python}"
     with pytest.raises(EngineLoadError, match=r"^it needs 2 GPUs on this machine \(--tp-size 2, --pp-size 1\), and 1 "):
-        check_start(manifest, python, ["a"])
+        check_with(manifest, python, ["a"])
     nodes = Manifest("vllm", "m", 9, 1, 1, vllm=VllmRecord("0.31.0", 2, extra_engine_args={"nnodes": 2}))
-    assert check_start(nodes, python, ["a"]) == f"vLLM 0.32.0 (built with 0.31.0) of {python}"
+    assert check_with(nodes, python, ["a"]) == f"vLLM 0.32.0 (built with 0.31.0) of {python}"
     with pytest.raises(EngineLoadError, match=r"its interpreter /nowhere/python is not there: run `openai-bls install"):
-        check_start(manifest, "/nowhere/python", [])
+        check_with(manifest, "/nowhere/python", [])
     with pytest.raises(EngineLoadError, match="has no vLLM"):
-        check_start(manifest, sys.executable, [])
+        check_with(manifest, sys.executable, [])
     with pytest.raises(EngineLoadError, match="does not say how the engine was built"):
-        check_start(Manifest("vllm", "m", 9, 1, 1), python, [])
+        check_with(Manifest("vllm", "m", 9, 1, 1), python, [])

@@ -1,0 +1,12 @@
+"""Plug-in of the null engine, which the server registers itself: the example for others."""
+
+from openai_bls.engines.plugin import EnginePlugin, Lazy
+
+PLUGIN = EnginePlugin(
+    name="null",
+    title="the null engine",
+    load=Lazy("openai_bls.engines.null.loading:load"),
+    options=Lazy("openai_bls.engines.null.loading:NullOptions"),
+    ignores_foreign_options=True,
+    needs_manifest=False,
+)
