@@ -61,6 +61,7 @@ def admitted(service: Service, context: RequestContext, model: str) -> Iterator[
         RateLimitError: it is one too many.
         EngineError: the block failed unexpectedly; the log says how.
     """
+    context.model = model
     service.check_admission()
     with service.enter(context) as life:
         life.taken(model)

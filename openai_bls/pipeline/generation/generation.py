@@ -167,10 +167,10 @@ class Generation:
 
     @property
     def progress(self) -> Progress:
-        """Progress up to now, for a record."""
+        """Progress up to now, for a record: what no engine was given has used no tokens."""
         return Progress(
             self.finish_reasons,
-            self.usage,
+            Usage.of(0, 0) if self._submitted_at is None else self.usage,
             self.first_token_at,
             self._queued_at,
             self._submitted_at,

@@ -134,7 +134,7 @@ class ServedModel:
 
         Args:
             request: request to preprocessing.
-            param: the field at fault if something is, where preprocessing cannot know it.
+            param: name of the field that the prompts come from, where it is not `prompt`.
             key: name of the API key whose turn it takes.
             any_length: tokenize what is too long for the context, too, which takes a while.
 
@@ -143,6 +143,9 @@ class ServedModel:
         """
         limit = None if any_length else self.info.max_model_len
         result = await self.prompts.prepare(msgspec.structs.replace(request, max_prompt_tokens=limit, key=key))
+        if param is not None and result.param is not None and result.param.startswith("prompt["):
+            # The one at fault of several.
+            param += result.param.removeprefix("prompt")
         if result.error is not None and result.unsupported:
             raise UnsupportedByModelError(result.error)
         if result.error is not None and result.code == ContextLengthError.default_code and limit is not None:

@@ -122,10 +122,11 @@ class PromptEncoder:
                 prompts = [self._encode_chat(request, cpu_s)]
             else:
                 special = request.add_special_tokens is not False
-                prompts = []
-                for text in request.prompts or []:
-                    self.check_length(text, request.max_prompt_tokens, "prompt")
-                    prompts.append(self.encode(text, add_special_tokens=special))
+                texts = request.prompts or []
+                for at, text in enumerate(texts):
+                    param = f"prompt[{at}]" if len(texts) > 1 else "prompt"
+                    self.check_length(text, request.max_prompt_tokens, param)
+                prompts = [self.encode(text, add_special_tokens=special) for text in texts]
             bad_words = [list(word) for word in self.encode_words(request.bad_words)]
             prediction: list[int] = []
             if request.prediction is not None:

@@ -48,6 +48,7 @@ async def embed(service: Service, context: RequestContext, body: dict[str, Any])
         else:
             return await embed_by_task(service, context, task, request, texts, token_ids)
     model = target.model
+    context.model = target.name
     if not model.supports("pooling"):
         raise InvalidRequestError(
             f"The engine of this model ({model.info.engine}) has no embeddings.",
@@ -59,15 +60,15 @@ async def embed(service: Service, context: RequestContext, body: dict[str, Any])
         await model.engine.ready()
         prompts = token_ids if token_ids else await _tokenize(request, texts, model, context.key)
         _check(prompts, model)
-        tally.prompt_tokens = sum(len(prompt) for prompt in prompts)
+        tokens = sum(len(prompt) for prompt in prompts)
         deadline = context.deadline(None, began_at)
         # Inputs take no places in the engine's batch, whose steps go on between their passes.
-        ticket = service.admission(model).ticket(
-            context.key, tally.prompt_tokens, 0, 1, deadline, request.priority or 0
-        )
-        tally.lease.take_tokens(tally.prompt_tokens, tally.prompt_tokens)
+        ticket = service.admission(model).ticket(context.key, tokens, 0, 1, deadline, request.priority or 0)
+        tally.lease.take_tokens(tokens, tokens)
+        # What is refused above has used none.
+        tally.prompt_tokens = tokens
         vectors = await _Work(request, target, prompts, ticket).vectors()
-    return answer_of(vectors, request.model or model.info.model_name, tally.prompt_tokens)
+    return answer_of(vectors, request.model or model.info.model_name, tokens)
 
 
 async def _tokenize(request: EmbeddingsBody, texts: list[str], model: ServedModel, key: str) -> list[list[int]]:

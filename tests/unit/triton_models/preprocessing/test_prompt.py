@@ -98,6 +98,7 @@ def test_what_cannot_fit_is_refused_before_it_is_tokenized(
     long_message = {"role": "user", "content": LONG}
     for request, param in (
         (PromptRequest(prompts=["x", LONG][1:], max_prompt_tokens=1000), "prompt"),
+        (PromptRequest(prompts=["x", LONG], max_prompt_tokens=1000), "prompt[1]"),
         (PromptRequest(messages=[long_message], max_prompt_tokens=1000), "messages"),
     ):
         result = encoder.prepare(request)
