@@ -24,6 +24,8 @@ from tests.torture.server import Server
 ROOT = Path(__file__).parents[2]
 _SECONDS = 600.0
 _SOAK_SECONDS = 1800.0
+_ATTACKS_PART = 60.0
+"""Share of the time that each attack has."""
 _LEGS = 6
 """Parts of a soak, after each of which nobody asks for a while."""
 
@@ -43,6 +45,8 @@ def main() -> int:
         help="break nothing, for half an hour; six times nobody asks for a moment, in which the memory, threads and "
         "open files of each process are counted",
     )
+    parser.add_argument("--without-attacks", action="store_true", help="leave the quiet key alone")
+    parser.add_argument("--attacks", default="", help="those whose names have these words, such as 'grammars'")
     parser.add_argument("--faults", default="", help="those whose names have these words, such as 'kill -9'")
     parser.add_argument("--repository", type=Path, default=ROOT / "model_repository", help="with the demo engine")
     parser.add_argument("--report", type=Path, default=Path("torture.md"), help="file of the report (torture.md)")
@@ -58,6 +62,8 @@ def main() -> int:
         with_faults=not (arguments.without_faults or arguments.soak),
         faults=arguments.faults,
         every_fault=arguments.seconds is None,
+        attack_seconds=0.0 if arguments.without_attacks or arguments.soak else seconds / _ATTACKS_PART,
+        attacks=arguments.attacks,
         leg_seconds=seconds / _LEGS if arguments.soak else math.inf,
     )
     # gRPC and asyncio have words of their own for connections that are cut.

@@ -15,6 +15,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from openai_bls.launcher.tritonserver.ports import Ports
+from tests.torture.attacks.keys import OWN, authorization
 from tests.torture.doors import GRPC_OPTIONS, HOST, PATIENCE_SECONDS
 from tests.torture.streams import BrokenOffError, SaidError, WrongError
 from tests.triton.conftest import ANSWERED
@@ -32,6 +33,7 @@ def _request(path: str, body: object, *, close: bool = True) -> bytes:
     text = json.dumps(body).encode()
     connection = "close" if close else "keep-alive"
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\nContent-Type: application/json\r\n"
+    head += f"Authorization: {authorization(OWN)}\r\n"
     return f"{head}Content-Length: {len(text)}\r\n\r\n".encode() + text
 
 
@@ -155,6 +157,7 @@ def half_open(ports: Ports, rng: random.Random) -> None:
 def endless_base64(ports: Ports, rng: random.Random) -> None:
     """Sends an image of 200 MB in base64, whose length it says or not: it is told so, or hung up on."""
     head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head += f"Authorization: {authorization(OWN)}\r\n"
     begin = b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,'
     piece, told = b"A" * (1 << 20), rng.random() < 0.5
     head += f"Content-Length: {len(begin) + _TOO_MUCH_MB * len(piece)}\r\n\r\n" if told else ""

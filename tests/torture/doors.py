@@ -14,6 +14,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from openai_bls.launcher.tritonserver.ports import Ports
+from tests.torture.attacks.keys import OWN, authorization
 from tests.torture.cases import Case
 
 HOST = "127.0.0.1"
@@ -99,7 +100,8 @@ class Doors:
         if connection is None:
             connection = http.client.HTTPConnection(HOST, getattr(self._ports, case.port), timeout=PATIENCE_SECONDS)
         self._v1 = connection if kept else self._v1
-        headers = dict(case.headers) if kept else {**dict(case.headers), "connection": "close"}
+        headers = {"authorization": authorization(OWN), **dict(case.headers)}
+        headers |= {} if kept else {"connection": "close"}
         connected = reused
         try:
             if not connected:

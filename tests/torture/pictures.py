@@ -13,13 +13,13 @@ from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
 from tests.fakes.image_host import ImageHost, drips, ok, redirect
 from tests.pictures import HTML, picture
-from tests.torture.schemas import HOST_PORT, SEES
+from tests.torture.schemas import ALICES_HOST_PORT, HOST_PORT, SEES
 
 _ROOT = Path(__file__).parents[2]
 _MAX_IMAGES = 2
 ENVIRONMENT = {
     "OPENAI_BLS_IMAGE_URL_HOSTS": "*",
-    "OPENAI_BLS_IMAGE_URL_PRIVATE_HOSTS": f"127.0.0.1:{HOST_PORT}",
+    "OPENAI_BLS_IMAGE_URL_PRIVATE_HOSTS": f"127.0.0.1:{HOST_PORT},127.0.0.1:{ALICES_HOST_PORT}",
     "OPENAI_BLS_IMAGE_TIMEOUT_S": "2",
 }
 """Settings of the server."""
@@ -40,7 +40,7 @@ def image_host() -> Iterator[None]:
     running = ImageHost.running(port=HOST_PORT)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(running) as host:
         host.answers = {
-            "/good": ok(picture()),
+            "/good": ok(picture(64, 64)),
             "/html": ok(HTML),
             "/slow": drips,
             "/metadata": redirect("http://169.254.169.254/latest/meta-data/"),

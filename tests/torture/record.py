@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.torture.attacks.judgement import Fought
+
 SLACK_SECONDS = 5.0
 """Time after a fault in which its consequences are still met: /health is a second old, and clients reconnect."""
 _MOST_SAVED = 10
@@ -49,6 +51,9 @@ class Record:
         """Door → ends of its known streams."""
         self.antics: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.faults: list[Broken] = []
+        self.fought: list[Fought] = []
+        self.quiet: dict[str, float] = {}
+        """Kind of bob's requests → CPU time of an answer while nobody attacks."""
         self.findings: list[str] = []
         self.heads: Counter[str] = Counter()
         self.slowest: dict[str, float] = {}

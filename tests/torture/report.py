@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 
-from tests.torture.record import Broken
-from tests.torture.rests import Growth, growths
+from tests.torture.attacks.judgement import Fought
+from tests.torture.processes.rests import Growth, growths
+from tests.torture.processes.samples import History
+from tests.torture.record import Broken, Record
 from tests.torture.run import Options, Run
-from tests.torture.samples import History
 
 _MOST_FINDINGS = 30
 
@@ -33,6 +34,9 @@ def page(run: Run, options: Options) -> str:
         lines += ["## Findings", ""]
         lines += [f"- {count} × {head}" for head, count in record.heads.most_common(_MOST_FINDINGS)]
         lines += [""]
+    lines += _table(f"Attacks, and the CPU time in which bob's answers came ({_quiet(record)})", [
+        "attack", "answers", "event loop, at most", *(f"bob's {name}, at most" for name in record.quiet)
+    ], [_attack(fought, list(record.quiet)) for fought in record.fought])  # fmt: skip
     lines += _table("Cases", ["door", "cases", "answers", "slowest with nothing broken"], [
         [door, f"{sum(counts.values()):,}", _counts(counts), f"{record.slowest.get(door, 0):.2f} s"]
         for door, counts in sorted(record.statuses.items())
@@ -67,6 +71,17 @@ def page(run: Run, options: Options) -> str:
         [_growth(growth) for growth in growths(run.rests)],
     )
     return "\n".join(lines)
+
+
+def _quiet(record: Record) -> str:
+    return ", ".join(f"{name} {cpu_s:.2f} s" for name, cpu_s in record.quiet.items()) + " with nobody else"
+
+
+def _attack(fought: Fought, names: list[str]) -> list[str]:
+    return [
+        *(fought.name, _counts(fought.outcome.told), f"{fought.most_loop_s():.2f} s"),
+        *(f"{fought.most_cpu_s(name):.2f} s" for name in names),
+    ]
 
 
 def _growth(growth: Growth) -> list[str]:

@@ -12,11 +12,12 @@ from functools import partial
 
 from openai_bls.triton_models.tensors.models import MODELS
 from tests.torture import faults
+from tests.torture.attacks.siege import Siege
 from tests.torture.load import Load, end_of
 from tests.torture.pictures import image_host
+from tests.torture.processes.rests import Rest, held, leaks, rest
+from tests.torture.processes.samples import Samples
 from tests.torture.record import SLACK_SECONDS, Broken, Record
-from tests.torture.rests import Rest, held, leaks, rest
-from tests.torture.samples import Samples
 from tests.torture.schemas import SEES
 from tests.torture.server import Server
 from tests.torture.streams import WAYS, KnownStreams
@@ -50,6 +51,10 @@ class Options:
     """Words in the names of those that are wanted."""
     every_fault: bool = False
     """Goes on until each has come up, too."""
+    attack_seconds: float = 0.0
+    """Of each attack; 0 is none."""
+    attacks: str = ""
+    """Words in the names of those that are wanted."""
     leg_seconds: float = math.inf
     """Between two rests, in which nobody asks and all that the processes hold is counted by kind."""
 
@@ -95,6 +100,8 @@ class Run:
             begun = time.monotonic()
             sequence = faults.order(random.Random(f"{options.seed}/faults"), options.faults)
             try:
+                # Before anything is broken, and with it what is stored.
+                self._besiege()
                 while not self._over(begun):
                     self._leg(begun, sequence)
                     self._rest(begun)
@@ -105,6 +112,12 @@ class Run:
             self._look_at_the_end()
         finally:
             server.kill()
+
+    def _besiege(self) -> None:
+        options = self._options
+        if options.attack_seconds:
+            siege = Siege(self._server, self.record, str(options.seed))
+            siege.run(options.attacks, options.attack_seconds, self._interrupted.is_set)
 
     def _leg(self, begun: float, sequence: Iterator[faults.Fault]) -> None:
         """Ask and break things, to the end of the run or to the next rest; then no client has a connection."""

@@ -95,11 +95,13 @@ SEES = "sees"
 """Model that takes images."""
 HOST_PORT = 18000 + zlib.crc32(__file__.encode()) % 1000
 """Port of a host of images on this machine: the same for a checkout, so that a finding can be sent once more."""
+ALICES_HOST_PORT = HOST_PORT + 1000
+"""Port of the host of images that an attack may be."""
 _HOST = f"http://127.0.0.1:{HOST_PORT}"
 # Images: bad files, a bomb and a good one; places that must not be asked.
 _IMAGES: tuple[str, ...] = (
     *(data_uri(data) for data, _ in BAD_FILES.values()),
-    *(data_uri(png_bomb(20 << 20)), data_uri(picture()), data_uri(picture(form="JPEG"), "text/html")),
+    *(data_uri(png_bomb(20 << 20)), data_uri(picture(64, 64)), data_uri(picture(64, 64, form="JPEG"), "text/html")),
     *("data:image/png;base64,", "data:,x", "data:image/png;base64,%%%", "http://169.254.169.254/latest/meta-data/"),
     *(f"{_HOST}/good", f"{_HOST}/missing", f"{_HOST}/html", f"{_HOST}/slow", f"{_HOST}/metadata", f"{_HOST}/circle"),
     *("file:///etc/passwd", "https://[::1]/", "http://localhost:8000/v2", "http://a:b@c/", "https://\ud800/"),

@@ -19,6 +19,7 @@ from openai_bls.launcher.readiness import ask, expected_models, not_ready
 from openai_bls.launcher.recovery.stub_watch import stubs
 from openai_bls.launcher.tritonserver.ports import Ports
 from openai_bls.triton_models.server.process import control_headers
+from tests.torture.attacks import keys
 from tests.torture.doors import HOST
 from tests.torture.pictures import ENVIRONMENT
 
@@ -71,6 +72,7 @@ class Server:
         """Log of the last stop."""
         self._disk = folder / "disk"
         self._disk.mkdir()
+        self._settings = {**ENVIRONMENT, **keys.settings(folder)}
         self._tag = f"{os.getpid()}-{ports.http}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -93,7 +95,7 @@ class Server:
         if self.has_disks:
             command = [*namespace_command(), "sh", "-c", _MOUNTS, "sh", str(self._disk), *command]
         self.crippled = False
-        environment = {**os.environ, **ENVIRONMENT, _TAG: self._tag, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, **self._settings, _TAG: self._tag, "OMP_NUM_THREADS": "1"}
         with self.console_path.open("ab") as console:
             self._process = subprocess.Popen(command, env=environment, stdout=console, stderr=console)
         deadline = time.monotonic() + START_SECONDS

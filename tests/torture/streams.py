@@ -14,6 +14,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from openai_bls.launcher.tritonserver.ports import Ports
+from tests.torture.attacks.keys import OWN, authorization
 from tests.torture.doors import GRPC_OPTIONS, HOST, PATIENCE_SECONDS, Pending, closer
 from tests.triton.conftest import CHATS, RAW, Golden
 
@@ -108,7 +109,10 @@ class KnownStreams:
             connection.connect()
             if self.pending is not None:
                 self.pending.give_up = closer(connection.sock)
-            headers = {"content-type": "application/json", "connection": "close"}
+            headers = {
+                **{"content-type": "application/json", "connection": "close"},
+                "authorization": authorization(OWN),
+            }
             connection.request("POST", path, json.dumps(body), headers)
             response = connection.getresponse()
             if response.status != 200:

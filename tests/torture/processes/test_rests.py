@@ -11,9 +11,9 @@ from pathlib import Path
 
 from openai_bls.launcher.tritonserver.ports import Ports
 from tests.torture.doors import HOST
+from tests.torture.processes.rests import Held, Rest, growths, held, leaks, open_files, rest
 from tests.torture.record import Record
 from tests.torture.report import page
-from tests.torture.rests import Held, Rest, growths, held, leaks, open_files, rest
 from tests.torture.run import Options, Run
 from tests.torture.server import Server
 

@@ -1,0 +1,105 @@
+"""Attacks by sequences: `n`, `best_of`, lists of prompts and of texts to embed, and programs for a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tests.torture.attacks.alice import Alice
+
+_CHOICES = 128
+_TOKENS = 200
+_INPUTS = 2048
+_MESSAGES = [{"role": "user", "content": "Count to a hundred."}]
+
+
+def _from_some(alice: Alice, body: Callable[[], tuple[str, dict[str, Any]]]) -> None:
+    def attack() -> None:
+        while not alice.over():
+            path, asked = body()
+            alice.post(path, asked)
+
+    alice.at_once([attack] * alice.rng.choice([1, 1, 2, 8, 32]))
+
+
+def choices(alice: Alice) -> None:
+    """Requests of many choices."""
+
+    def body() -> tuple[str, dict[str, Any]]:
+        n, stream = alice.near(_CHOICES), alice.rng.random() < 0.5
+        alice.note(f"n = {n}")
+        return "/v1/chat/completions", {
+            "messages": _MESSAGES,
+            "n": n,
+            "max_tokens": _TOKENS,
+            "stream": stream,
+            "temperature": 1,
+            "ignore_eos": True,
+        }
+
+    _from_some(alice, body)
+
+
+def prompts(alice: Alice) -> None:
+    """Lists of prompts, with `n` and `best_of`."""
+
+    def body() -> tuple[str, dict[str, Any]]:
+        count, n = alice.near(_CHOICES // 2), alice.rng.choice([1, 1, 2, 4])
+        best_of = alice.rng.choice([None, None, n, 8, 128])
+        prompt: list[Any] = alice.rng.choice([["Hello"] * count, [[1, 2, 3]] * count, [1] * min(count, 1000)])
+        further = {} if best_of is None else {"best_of": best_of}
+        alice.note(f"{count} prompts, n = {n}, best_of = {best_of}")
+        asked = {"prompt": prompt, "n": n, "max_tokens": _TOKENS, "temperature": 1, "ignore_eos": True, **further}
+        return "/v1/completions", asked
+
+    _from_some(alice, body)
+
+
+def inputs(alice: Alice) -> None:
+    """Texts to embed, to rank and to count."""
+
+    def body() -> tuple[str, dict[str, Any]]:
+        count, size = alice.near(_INPUTS), alice.rng.choice([1, 10, 1000])
+        texts = ["a " * size] * min(count, (8 << 20) // size)
+        alice.note(f"{len(texts)} inputs of {size} words")
+        ways: list[tuple[str, dict[str, Any]]] = [
+            ("/v1/embeddings", {"input": texts}),
+            ("/v1/embeddings", {"input": [[1] * size] * min(count, 300_000 // size)}),
+            ("/v1/rerank", {"query": "a", "documents": texts}),
+            ("/v1/responses/input_tokens", {"input": [{"role": "user", "content": one} for one in texts]}),
+        ]
+        return alice.rng.choice(ways)
+
+    _from_some(alice, body)
+
+
+_PROGRAMS: tuple[Callable[[int], str], ...] = (
+    lambda size: f"{{{{ 'a' * {size} }}}}",
+    lambda size: f"{{{{ ('a' * {size}) | length }}}}",
+    lambda size: f"{{{{ range({size}) | list | sort | length }}}}",
+    lambda size: f"{{% for x in range({size}) %}}{{% for y in range({size}) %}}{{% endfor %}}{{% endfor %}}",
+    lambda size: (
+        f"{{% set x = namespace(s='a') %}}{{% for y in range({size}) %}}{{% set x.s = x.s ~ x.s %}}{{% endfor %}}"
+    ),
+    lambda size: f"{{{{ {'9' * min(size, 4000)} ** {min(size, 10**6)} }}}}",
+    lambda size: "{{ " + "(" * min(size, 3000) + "1" + ")" * min(size, 3000) + " }}",
+    lambda size: "{% if 1 %}" * min(size, 20_000) + "{% endif %}" * min(size, 20_000),
+)
+
+
+def templates(alice: Alice) -> None:
+    """Programs in the place of the chat template, for memory and for time."""
+
+    def body() -> tuple[str, dict[str, Any]]:
+        text = alice.rng.choice(_PROGRAMS)(10 ** alice.rng.randint(2, 9))
+        alice.note(f"the template {text[:100]!r}")
+        return "/v1/chat/completions", {"messages": _MESSAGES, "max_tokens": 1, "chat_template": text}
+
+    def attack() -> None:
+        while not alice.over():
+            path, asked = body()
+            # Some clients leave early.
+            alice.post(path, asked, alice.rng.choice([0.2, None, None]))
+
+    alice.at_once([partial(attack)] * alice.rng.choice([1, 2, 8]))

@@ -1,0 +1,1 @@
+"""Processes of the server from outside: their memory, files and CPU time."""
