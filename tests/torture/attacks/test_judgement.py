@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import socketserver
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +16,11 @@ import pytest
 from openai_bls.launcher.tritonserver.ports import Ports
 from tests.torture.attacks.alice import Alice, Outcome, Target, no_answer_for
 from tests.torture.attacks.bob import Bob, Look
+from tests.torture.attacks.canned import Answer, answered, other, refused, server
 from tests.torture.attacks.catalog import ATTACKS, wanted
 from tests.torture.attacks.judgement import MOST_LOOP_S, Fought, quiet_costs, share_s, wrongs
 from tests.torture.doors import HOST
 from tests.torture.processes.cpu import Meter, busiest_thread, process_cpu_s, thread_cpu_s
-from tests.triton.conftest import ANSWERED
 
 QUIET = {"health": 0.1, "JSON": 0.5}
 GOOD = Look("health", 1.0, 0.1, 0.2)
@@ -83,43 +79,6 @@ def test_what_the_attacker_is_told(status: int, headers: dict[str, str], text: b
 
 # --- the quiet key's own looks, at a server of canned answers ---
 
-Answer = Callable[[str, dict[str, Any]], tuple[int, bytes]]
-
-
-def answered(path: str, body: dict[str, Any]) -> tuple[int, bytes]:
-    """What a good server says."""
-    if body.get("stream"):
-        event = json.dumps({"choices": [{"delta": {"content": ANSWERED.answer[:3]}}]})
-        return 200, f"data: {event}\n\ndata: [DONE]\n\n".encode()
-    if "response_format" in body:
-        name = body["response_format"]["json_schema"]["name"]
-        return 200, json.dumps({"choices": [{"message": {"content": json.dumps({name: "yes"})}}]}).encode()
-    return 200, json.dumps({"id": "1", "path": path}).encode()
-
-
-@contextmanager
-def server(answers: Answer) -> Iterator[Ports]:
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            received = self.rfile.read(int(self.headers.get("content-length", 0)))
-            is_json = received.startswith(b"{")
-            status, text = answers(self.path, json.loads(received) if is_json else {})
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        do_GET = do_POST = answer  # noqa: N815
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer((HOST, 0), Handler) as running:
-        threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        port = running.server_address[1]
-        yield Ports(port, port, port, port)
-        running.shutdown()
-
 
 def bob(ports: Ports) -> Bob:
     return Bob(ports, Meter(dict, (0, 0)))
@@ -133,16 +92,6 @@ def test_bob_is_content_with_good_answers() -> None:
             pass
     assert {look.name for look in looks} == client.kinds.keys()
     assert [look.wrong for look in looks if look.wrong] == []
-
-
-def refused(path: str, body: dict[str, Any]) -> tuple[int, bytes]:
-    return 503, json.dumps({"error": {"code": "overloaded"}}).encode()
-
-
-def other(path: str, body: dict[str, Any]) -> tuple[int, bytes]:
-    if body.get("stream"):
-        return 200, b'data: {"choices": [{"delta": {"content": "?!?"}}]}\n\n'
-    return 200, json.dumps({"choices": [{"message": {"content": '{"alice": 1}'}}]}).encode()
 
 
 @pytest.mark.parametrize(
