@@ -1,4 +1,4 @@
-"""Siege: one attack after another on a server that nobody else asks, beside the quiet key."""
+"""Siege: one attack after another on a server that nobody else asks, while the quiet key is looked at."""
 
 from __future__ import annotations
 
