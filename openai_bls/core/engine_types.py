@@ -110,6 +110,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
     scaled to length 1. `max_tokens` is 0 then."""
     media: MediaPrompt | None = None
     """Images of the prompt; None if it is text alone."""
+    owner: str = ""
+    """Name of the API key of a request with a grammar. Grammars are compiled in turn by owner, and each has its own."""
 
 
 class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):

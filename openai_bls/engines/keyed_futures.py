@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
+from functools import partial
 from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
@@ -23,10 +24,16 @@ class KeyedFutures(Generic[Result]):
         self._futures: dict[str, Future[None]] = {}
         """Futures that are awaited, by key."""
 
-    def start(self, executor: Executor, key: str, work: Callable[[], Result]) -> None:
-        """Have `work` done, which raises nothing; not after `close`."""
+    def start(self, submit: Callable[[Callable[[], None]], Future[None]], key: str, work: Callable[[], Result]) -> None:
+        """Have `work` done, which raises nothing; not after `close`.
+
+        Args:
+            submit: submits to an executor.
+            key: key of the request.
+            work: the work.
+        """
         with self._lock:
-            self._futures[key] = executor.submit(self._run, key, work)
+            self._futures[key] = submit(partial(self._run, key, work))
 
     def cancel(self, key: str) -> None:
         """Forget a request: what has begun ends by itself, unheard. One that is not known is passed over."""
@@ -35,12 +42,10 @@ class KeyedFutures(Generic[Result]):
         if future is not None:
             future.cancel()
 
-    def close(self, *executors: Executor) -> None:
-        """Start no more; what runs ends by itself, unheard."""
+    def close(self) -> None:
+        """Tell of nothing more; what runs ends by itself, unheard."""
         with self._lock:
             self._futures.clear()
-        for executor in executors:
-            executor.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, key: str, work: Callable[[], Result]) -> None:
         result = work()

@@ -118,7 +118,7 @@ class ImageInputs:
         images = self._shared.get(id(media))
         if images is None or images.prompt_token_ids != request.prompt_token_ids:
             images = self._shared[id(media)] = PromptImages(request.prompt_token_ids, media)
-        self._futures.start(self._pool, key, partial(self._prepared, key, images))
+        self._futures.start(self._pool.submit, key, partial(self._prepared, key, images))
         return images
 
     def cancel(self, key: str) -> None:
@@ -127,7 +127,8 @@ class ImageInputs:
 
     def close(self) -> None:
         """Start no more; what runs ends by itself, unheard."""
-        self._futures.close(self._pool)
+        self._futures.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def arguments(self, prompt_token_ids: Sequence[int], media: MediaPrompt) -> dict[str, Any]:
         """The model's arguments for the images of a prompt, on its device.

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 
 MAX_GRAMMAR_CHARACTERS = 1 << 18
-"""Characters of a grammar as llguidance compiles it. At worst the time grows with their square: here to seconds."""
+"""Characters of a grammar as llguidance compiles it."""
+
+BEYOND_LIMITS = "the grammar is beyond llguidance's limits"
+"""Beginning of the message of a grammar that can be compiled, and not be followed further."""
 
 _MAX_MESSAGE_CHARACTERS = 300
 _MAX_READ_CHARACTERS = 2_000
@@ -16,6 +19,10 @@ _SOURCE_PLACE = re.compile(r"\S+\.rs:\d+(:\d+)?:? *")
 
 class GrammarError(Exception):
     """A grammar that cannot be compiled, or not be followed further; the message goes to the client."""
+
+
+class GivenUpError(Exception):
+    """Nobody waits any more for a grammar that is not compiled yet."""
 
 
 def require_size(text: str) -> None:

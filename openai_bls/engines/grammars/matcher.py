@@ -55,14 +55,28 @@ class ConstraintFactory(Protocol):
         """Load the library and the vocabulary, which the first grammar would wait for otherwise. From any thread."""
         ...
 
-    def make(self, grammar: Grammar, stop_token_ids: Sequence[int]) -> Constraint:
+    def make(self, grammar: Grammar, stop_token_ids: Sequence[int], owner: str = "") -> Constraint:
         """A constraint at the beginning of `grammar`. From any thread; takes milliseconds to seconds, and microseconds
-        for a grammar that was compiled lately.
+        for a grammar that was compiled for the same owner lately.
+
+        Args:
+            grammar: the grammar.
+            stop_token_ids: stop tokens of the request.
+            owner: name of the API key that it is for.
 
         Raises:
-            GrammarError: the grammar is malformed, too large, or of a kind that the library does not read.
+            GrammarError: the grammar is malformed, costs too much, or is of a kind that the library does not read.
+            GivenUpError: so it was, by `give_up`.
             Exception: the library is installed and does not work.
         """
+        ...
+
+    def give_up(self, grammar: Grammar, owner: str = "") -> None:
+        """Compile a grammar no further, as far as it can be ended; passed over if it is not being compiled."""
+        ...
+
+    def close(self) -> None:
+        """End what compiles; nothing is made any more."""
         ...
 
     def fill_bitmasks(self, constraints: Sequence[Constraint]) -> None:

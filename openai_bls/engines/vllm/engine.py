@@ -8,7 +8,6 @@ each and calls the listener once. There is no task, lock or wake-up per token.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -88,7 +87,8 @@ class VllmEngine:
         self._flush_due = False
         self._failed = False
         self._stopping = False
-        self._compiler = concurrent.futures.ThreadPoolExecutor(1, "vllm-grammars")
+        self._compiling: dict[str, asyncio.Future[Constrained]] = {}
+        """Grammars by the request's id in vLLM."""
         self._woken = False
         self._thread = LoopThread("vllm-engine")
         self._inbox: CommandQueue[GenerationRequest | int] = CommandQueue(self._wake)
@@ -200,7 +200,8 @@ class VllmEngine:
 
     def _close(self, opened: Opened) -> None:
         self._watch.close()
-        self._compiler.shutdown(wait=False, cancel_futures=True)
+        if opened.grammars is not None:
+            opened.grammars.close()
         self._shut_down(opened)
 
     def _shut_down(self, opened: Opened) -> None:
@@ -225,6 +226,7 @@ class VllmEngine:
                 key = self._requests.cancel(command)
                 if key is not None:
                     aborted.append(key)
+                    self._give_up_grammar(key)
                     self._answer(TokenDelta(command, [], "cancelled"))
             else:
                 self._take(command, generations)
@@ -233,6 +235,8 @@ class VllmEngine:
         if closed:
             ids, keys = self._requests.end_all()
             aborted.extend(keys)
+            for key in keys:
+                self._give_up_grammar(key)
             self._answers.extend(TokenDelta(request_id, [], "cancelled") for request_id in ids)
         if aborted and not self._failed:
             self._client.abort(aborted)
@@ -256,12 +260,22 @@ class VllmEngine:
             generations.append(started)
 
     def _compile(self, request: GenerationRequest, generation: Generation) -> None:
-        """Start a request once its grammar is compiled, on a thread of its own."""
+        """Start a request once its grammar is compiled, on another thread."""
         assert self._grammars is not None
-        compiled = self._thread.loop.run_in_executor(self._compiler, self._grammars.constrain, request)
+        key = generation.request_id
+        compiled = asyncio.wrap_future(self._grammars.start(key, request), loop=self._thread.loop)
+        self._compiling[key] = compiled
         compiled.add_done_callback(lambda done: self._start_compiled(generation, done))
 
+    def _give_up_grammar(self, key: str) -> None:
+        """Compile no further for a request that has ended, if it waits for its grammar."""
+        compiled = self._compiling.pop(key, None)
+        if compiled is not None and self._grammars is not None:
+            compiled.cancel()
+            self._grammars.cancel(key)
+
     def _start_compiled(self, generation: Generation, compiled: asyncio.Future[Constrained]) -> None:
+        self._compiling.pop(generation.request_id, None)
         if compiled.cancelled():
             return
         error = compiled.exception()

@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from openai_bls.core.engine_types import Grammar
-from openai_bls.engines.grammars.errors import GrammarError, message, require_size
+from openai_bls.engines.grammars import trial_worker, vocabulary
+from openai_bls.engines.grammars.cache import Owned
+from openai_bls.engines.grammars.compilations import Compilations
+from openai_bls.engines.grammars.errors import BEYOND_LIMITS, GrammarError, message, require_size
+from openai_bls.engines.grammars.trials import Trials
 from openai_bls.engines.vllm.grammars import structured_outputs
 
 _FORBIDDEN = "the engine sampled a token that the grammar forbids"
@@ -27,13 +32,15 @@ _UNUSED = re.compile(r"reserved|unused|extra_id|placeholder|dummy", re.IGNORECAS
 class Progress:
     """Position of one sequence in its grammar. Used by one thread at a time."""
 
-    def __init__(self, matcher: Any) -> None:
+    def __init__(self, matcher: Any, on_limits: Callable[[], None] = lambda: None) -> None:
         """Begin at the start of a grammar.
 
         Args:
             matcher: an `LLMatcher`.
+            on_limits: called when the matcher has met llguidance's limits: so have all that share its lexer.
         """
         self._matcher = matcher
+        self._on_limits = on_limits
 
     def advance(self, token_ids: Sequence[int]) -> int | None:
         """Advance by sampled tokens, none of them a stop token.
@@ -68,7 +75,8 @@ class Progress:
         said = message(self._matcher.get_error()) if self._matcher.is_error() else ""
         if not said or "doesn't satisfy the grammar" in said:
             return otherwise
-        return f"the grammar is beyond llguidance's limits: {said}"
+        self._on_limits()
+        return f"{BEYOND_LIMITS}: {said}"
 
 
 class GrammarProgress:
@@ -77,9 +85,11 @@ class GrammarProgress:
     Args:
         folder: folder of the tokenizer that vLLM is given.
         vocab_size: size of the model's vocabulary.
+        eos_token_ids: ids of the model's end tokens.
     """
 
-    def __init__(self, folder: Path, vocab_size: int) -> None:
+    def __init__(self, folder: Path, vocab_size: int, eos_token_ids: Collection[int] = ()) -> None:
+        import llguidance
         from llguidance import hf
         from transformers import AutoTokenizer
 
@@ -89,28 +99,37 @@ class GrammarProgress:
         self._vocab_size = vocab_size
         # As vLLM's GuidanceBackend does.
         self._tokenizer: Any = hf.from_tokenizer(tokenizer, max(vocab_size, len(tokenizer)))
+        # What a grammar costs goes by the texts of the tokens, however their library has them.
+        tokens = vocabulary.read(folder, vocab_size, tuple(eos_token_ids)).tokens
+        self._compilations = Compilations(partial(trial_worker.compiled, llguidance, self._tokenizer), Trials(tokens))
 
     def text_token_ids(self, token_ids: Collection[int]) -> list[int]:
         """Those of some tokens that are text to grammars."""
         return [one for one in token_ids if 0 <= one < self._vocab_size and not self._tokenizer.is_special_token(one)]
 
-    def start(self, grammar: Grammar) -> Progress:
+    def start(self, grammar: Grammar, owner: str = "") -> Progress:
         """The beginning of a grammar. Takes milliseconds to seconds.
 
+        Args:
+            grammar: the grammar.
+            owner: name of the API key that it is for.
+
         Raises:
-            GrammarError: it does not compile; the request's fault.
+            GrammarError: it does not compile, or not within the budget; the request's fault.
+            GivenUpError: it was given up.
         """
         require_size(grammar.text)
-        from llguidance import LLMatcher
+        owned = Owned(owner, grammar)
+        matcher = self._compilations.matcher(owned, structured_outputs.lark(grammar))
+        return Progress(matcher.deep_copy(), partial(self._compilations.forget, owned, matcher))
 
-        try:
-            source = LLMatcher.grammar_from_lark(structured_outputs.lark(grammar))
-            matcher = LLMatcher(self._tokenizer, source, log_level=0)
-        except ValueError as error:
-            raise GrammarError(message(error)) from None
-        if matcher.is_error():
-            raise GrammarError(message(matcher.get_error()))
-        return Progress(matcher)
+    def give_up(self, grammar: Grammar, owner: str) -> None:
+        """End the trial of a grammar that nobody waits for any more."""
+        self._compilations.give_up(Owned(owner, grammar))
+
+    def close(self) -> None:
+        """End the trial processes."""
+        self._compilations.close()
 
 
 def marker_token_ids(folder: Path, eos_token_ids: Collection[int]) -> dict[str, int]:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from openai_bls.core.engine_types import GenerationRequest
+from openai_bls.core.keys.fair_executor import FairExecutor
+from openai_bls.engines.grammars.cache import Owned
 from openai_bls.engines.grammars.errors import GrammarError
+from openai_bls.engines.grammars.waiters import Waiters
 from openai_bls.engines.vllm.grammars import structured_outputs
 from openai_bls.engines.vllm.grammars.grammar_progress import GrammarProgress, Progress, marker_token_ids
 
@@ -38,7 +43,9 @@ class Grammars:
     def __init__(self, folder: Path, vocab_size: int, eos_token_ids: Collection[int]) -> None:
         self.marker_token_ids = marker_token_ids(folder, eos_token_ids)
         self._vocab_size = vocab_size
-        self._progress = GrammarProgress(folder, vocab_size)
+        self._progress = GrammarProgress(folder, vocab_size, eos_token_ids)
+        self._executor = FairExecutor(1, "vllm-grammars")
+        self._waiters = Waiters()
 
     @classmethod
     def of(cls, folder: Path, vocab_size: int, eos_token_ids: Collection[int]) -> Grammars | None:
@@ -59,6 +66,34 @@ class Grammars:
             logger.warning("structured output is refused: the tokenizer in %s cannot be read", folder, exc_info=True)
             return None
 
+    def start(self, key: str, request: GenerationRequest) -> Future[Constrained]:
+        """Have `constrain` done on another thread, in turn by API key.
+
+        Args:
+            key: the request's id, for `cancel`.
+            request: a request with a grammar.
+        """
+        assert request.grammar is not None
+        self._waiters.add(key, Owned(request.owner, request.grammar))
+        return self._executor.submit(request.owner, partial(self._constrain, key, request))
+
+    def cancel(self, key: str) -> None:
+        """End what compiles for a request alone. One that does not wait is passed over."""
+        owned = self._waiters.remove(key)
+        if owned is not None:
+            self._progress.give_up(owned.grammar, owned.owner)
+
+    def close(self) -> None:
+        """Start no more, and end the trials."""
+        self._executor.shutdown()
+        self._progress.close()
+
+    def _constrain(self, key: str, request: GenerationRequest) -> Constrained:
+        try:
+            return self.constrain(request)
+        finally:
+            self._waiters.remove(key)
+
     def constrain(self, request: GenerationRequest) -> Constrained:
         """The grammar of a request that has one. Takes milliseconds to seconds; from any thread.
 
@@ -78,5 +113,5 @@ class Grammars:
         return Constrained(
             {"grammar": structured_outputs.lark(request.grammar, ends)},
             structured_outputs.sampling(request, eos),
-            self._progress.start(request.grammar),
+            self._progress.start(request.grammar, request.owner),
         )

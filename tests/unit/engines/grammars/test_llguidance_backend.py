@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import tempfile
 import threading
 from collections.abc import Callable
@@ -14,8 +15,9 @@ import numpy as np
 import pytest
 
 from openai_bls.core.engine_types import Grammar
-from openai_bls.engines.grammars import llguidance_backend
-from openai_bls.engines.grammars.errors import GrammarError
+from openai_bls.engines.grammars import cache, llguidance_backend, trial_worker
+from openai_bls.engines.grammars.errors import GivenUpError, GrammarError
+from openai_bls.engines.grammars.matcher import Constraint
 from tests.unit import core_support
 from tests.unit.output.structured.driving import Vocabulary, accepts, demo, tiny
 
@@ -228,22 +230,81 @@ def test_what_fails_in_parallel_is_computed_alone(caplog: pytest.LogCaptureFixtu
     assert [tiny().allowed(one).tolist() for one in constraints] == [[tiny().id_of_byte[ord("a")]]] * 2
 
 
-def test_a_grammar_is_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[str] = []
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grammars that the engine's process compiles, as they come."""
+    texts: list[str] = []
+    original = trial_worker.compiled
 
-    class Counting(llguidance_backend.LlguidanceFactory):
-        def _compile(self, grammar: Grammar) -> Any:
-            compiled.append(grammar.text)
-            return super()._compile(grammar)
+    def counting(llguidance: Any, vocabulary: Any, lark: str) -> Any:
+        texts.append(lark)
+        return original(llguidance, vocabulary, lark)
 
-    factory = Counting(folder, core_support.VOCAB_SIZE, (core_support.EOS,))
+    monkeypatch.setattr(trial_worker, "compiled", counting)
+    return texts
+
+
+def test_a_grammar_is_compiled_once_for_each_key(folder: Path, compiled: list[str]) -> None:
+    factory = llguidance_backend.LlguidanceFactory(folder, core_support.VOCAB_SIZE, (core_support.EOS,), trials=False)
     for _ in range(3):
         factory.make(AB, [])
-    assert compiled == ["ab?"]
-    for at in range(llguidance_backend._CACHED_GRAMMARS):
-        factory.make(Grammar("regex", f"a{at}"), [])
+    assert len(compiled) == 1
+    for _ in range(3):
+        factory.make(AB, [], "alice")
+    assert len(compiled) == 2
+    for at in range(cache.MAX_GRAMMARS):
+        factory.make(Grammar("regex", f"a{at}"), [], "alice")
     factory.make(AB, [])
-    assert len(compiled) == 1 + llguidance_backend._CACHED_GRAMMARS + 1  # it had been dropped meanwhile
+    assert len(compiled) == 2 + cache.MAX_GRAMMARS
+    factory.make(AB, [], "alice")  # which has been dropped meanwhile
+    assert len(compiled) == 3 + cache.MAX_GRAMMARS
+
+
+def test_a_grammar_whose_lexer_has_met_its_limits_is_compiled_anew(
+    folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocabulary = Vocabulary(folder, core_support.VOCAB_SIZE, core_support.EOS)
+    monkeypatch.setattr(trial_worker, "MAX_LEXER_STATES", 500)
+    # Each token adds a state.
+    wanted = Grammar("regex", "(?s:.*)a(?s:.{600})b(?s:.*)")
+    token_id = vocabulary.id_of_byte[ord("a")]
+
+    def meet_the_limits(constraint: Constraint) -> int:
+        """How many tokens come before."""
+        for count in range(10_000):
+            try:
+                vocabulary.allowed(constraint)
+                assert constraint.accept(token_id)
+            except GrammarError as error:
+                return count if re.search(LIMITS, str(error)) else -1
+        return -1
+
+    first, second, others = (vocabulary.factory.make(wanted, [], owner) for owner in ("alice", "alice", "bob"))
+    before = len(compiled)
+    count = meet_the_limits(first)
+    assert count > 1
+    assert 0 <= meet_the_limits(second) <= 1  # it shares the lexer
+    assert meet_the_limits(vocabulary.factory.make(wanted, [], "alice")) == count
+    assert len(compiled) == before + 1
+    assert meet_the_limits(others) == count  # as it was
+    assert len(compiled) == before + 1
+
+
+def test_what_is_beyond_the_budget_is_not_compiled_here(folder: Path, compiled: list[str]) -> None:
+    factory = llguidance_backend.load(folder, core_support.VOCAB_SIZE, [core_support.EOS])
+    assert factory is not None
+    try:
+        for wanted in (Grammar("json_schema", '{"type": "integer", "multipleOf": 999983}'), Grammar("regex", "(")):
+            for _ in range(2):  # the second time from the cache
+                with pytest.raises(GrammarError):
+                    factory.make(wanted, [])
+        assert compiled == []
+        assert not factory.make(AB, []).ended
+        assert len(compiled) == 1
+    finally:
+        factory.close()
+    with pytest.raises(GivenUpError):
+        factory.make(Grammar("regex", "abc"), [])
 
 
 def test_a_library_that_does_not_load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

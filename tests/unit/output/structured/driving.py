@@ -40,7 +40,7 @@ class Vocabulary:
     """A tokenizer, its grammars, and what its tokens spell."""
 
     def __init__(self, folder: Path, vocab_size: int, eos: int) -> None:
-        factory = llguidance_backend.load(folder, vocab_size, [eos])
+        factory = llguidance_backend.load(folder, vocab_size, [eos], trials=False)
         assert factory is not None
         self.factory: ConstraintFactory = factory
         self.size = vocab_size

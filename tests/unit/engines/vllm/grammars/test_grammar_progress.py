@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from openai_bls.core.engine_types import Grammar
+from openai_bls.engines.grammars import trial_worker
 from openai_bls.engines.grammars.errors import GrammarError
 from openai_bls.engines.vllm.grammars.grammar_progress import GrammarProgress, marker_token_ids
 from tests.unit.output.structured.driving import DEMO, demo
@@ -53,10 +54,21 @@ def test_an_output_that_ends_too_soon_is_an_error() -> None:
         progress.require_end()
 
 
-def test_limits_are_told_as_such() -> None:
+def test_limits_are_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     """There vLLM's mask allows the end token, and nothing else."""
-    with pytest.raises(GrammarError, match=r"^the grammar is beyond llguidance's limits: [^<\n]+$"):
-        grammars().start(TOO_COMPLEX).require_end()
+    monkeypatch.setattr(trial_worker, "MAX_LEXER_STATES", 2)
+    for _ in range(2):
+        with pytest.raises(GrammarError, match=r"^the grammar is beyond llguidance's limits: [^<\n]+$"):
+            grammars().start(Grammar("regex", "[a-z]{3,9}x")).require_end()
+    # The lexer that has met them is of no use to the next request.
+    monkeypatch.undo()
+    with pytest.raises(GrammarError, match="ended the output before its grammar did"):
+        grammars().start(Grammar("regex", "[a-z]{3,9}x")).require_end()
+
+
+def test_what_is_beyond_the_budget_is_refused() -> None:
+    with pytest.raises(GrammarError, match="to compile"):
+        grammars().start(TOO_COMPLEX)
 
 
 @pytest.mark.parametrize(

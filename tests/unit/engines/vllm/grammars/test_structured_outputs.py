@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingPar
 from openai_bls.engines.grammars.errors import GrammarError
 from openai_bls.engines.vllm.grammars import structured_outputs
 from openai_bls.engines.vllm.grammars.grammars import Grammars
+from tests.unit.engines.engine_support import PATIENCE_S
 from tests.unit.output.structured.driving import DEMO, accepts, demo
 
 EOS = 2
@@ -65,6 +68,54 @@ def test_a_stop_token_that_is_text_is_refused() -> None:
         grammars.constrain(request(grammar=JSON, stop_token_ids=(EOS, text)))
     found = grammars.constrain(request(grammar=JSON, stop_token_ids=(EOS, 1)))
     assert found.structured_outputs == {"grammar": structured_outputs.lark(JSON, (1,))}
+
+
+class Progresses:
+    """A compiler that waits at a gate, and notes what is given up."""
+
+    eos_token_id = EOS
+
+    def __init__(self) -> None:
+        self.begun: queue.Queue[str] = queue.Queue()
+        self.gate = threading.Event()
+        self.given_up: list[tuple[Grammar, str]] = []
+        self.closed = False
+
+    def text_token_ids(self, token_ids: Any) -> list[int]:
+        return []
+
+    def start(self, grammar: Grammar, owner: str) -> Any:
+        self.begun.put(owner)
+        assert self.gate.wait(PATIENCE_S)
+        return owner
+
+    def give_up(self, grammar: Grammar, owner: str) -> None:
+        self.given_up.append((grammar, owner))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_keys_take_turns_and_what_nobody_waits_for_is_given_up() -> None:
+    grammars = Grammars(DEMO, demo().size, (EOS,))
+    progresses: Any = Progresses()
+    grammars._progress = progresses
+    futures = {key: grammars.start(key, request(grammar=JSON, owner=key[:5])) for key in ("alice1", "alice2")}
+    assert progresses.begun.get(timeout=PATIENCE_S) == "alice"
+    futures["bobby1"] = grammars.start("bobby1", request(grammar=JSON, owner="bobby"))
+    grammars.cancel("alice1")
+    assert progresses.given_up == []  # the second request waits for the same
+    grammars.cancel("alice2")
+    grammars.cancel("alice2")
+    assert progresses.given_up == [(JSON, "alice")]
+    progresses.gate.set()
+    assert [progresses.begun.get(timeout=PATIENCE_S) for _ in range(2)] == ["bobby", "alice"]
+    assert futures["bobby1"].result(PATIENCE_S).progress == "bobby"
+    futures["alice2"].result(PATIENCE_S)
+    grammars.cancel("bobby1")
+    assert progresses.given_up == [(JSON, "alice")]
+    grammars.close()
+    assert progresses.closed
 
 
 def test_stop_tokens_of_the_grammar() -> None:
