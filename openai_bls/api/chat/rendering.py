@@ -56,7 +56,7 @@ async def rendered_one(service: Service, context: RequestContext, request: Valid
 async def _prepared(request: ValidRequest, target: Target, key: str) -> list[GenerateRequest]:
     await target.model.engine.ready()
     prompts = await tokenize(request, target.model, key=key)
-    constraint = await constrain(request, target.model, prompts.tail)
+    constraint = await constrain(request, target.model, prompts.tail, key)
     structured = None
     if constraint is not None:
         tag = encode({"type": "structural_tag", "format": constraint.wanted.format}).decode()

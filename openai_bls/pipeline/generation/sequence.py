@@ -133,6 +133,7 @@ class Sequence:
         named_tool: the client has named the function: the end is a "stop", as OpenAI has it.
         echo: answer this before everything else.
         custom_tools: names of the custom tools, of whose calls the writer gets the input instead of the arguments.
+        grammar_param: field that the grammar comes from, which the engine may refuse.
     """
 
     __slots__ = (
@@ -140,6 +141,7 @@ class Sequence:
         "_detokenizer",
         "_echo",
         "_forced",
+        "_grammar_param",
         "_include_reasoning",
         "_input",
         "_input_index",
@@ -180,6 +182,7 @@ class Sequence:
         named_tool: bool = False,
         echo: Echo | None = None,
         custom_tools: Collection[str] = (),
+        grammar_param: str | None = None,
     ) -> None:
         self.index = index
         self.request = request
@@ -203,6 +206,7 @@ class Sequence:
         self._tool_calls = 0
         self._parallel_tool_calls = parallel_tool_calls
         self._forced = forced
+        self._grammar_param = grammar_param
         self._named_tool = named_tool
         self._echo = echo
         self._track = LogprobTrack() if request.logprobs is not None else None
@@ -235,6 +239,9 @@ class Sequence:
             # Cancelled, but not by this request's client, who is listened to no more: the engine is going away.
             failure = engine_failure(delta, cancelled="The engine is shutting down.")
             if failure is not None:
+                if delta.invalid and self.request.media is None:
+                    # What an engine refuses by itself is the images or the grammar.
+                    failure.param = self._grammar_param
                 owner.fail(failure)
                 return
         if self._echo is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.keys.fair_executor import FairExecutor
 from openai_bls.core.request import Requested, ToolGrammar, ToolUse, ValidRequest
 from openai_bls.output.harmony import final
 from openai_bls.output.structured import Format, FormatError, grammar, has_structural_tags, has_style
@@ -21,8 +22,8 @@ INVALID_GRAMMAR = "invalid_grammar"
 
 _ANY_OBJECT = {"type": "object"}
 _TOOLS = "tools"
-# Grammars have threads of their own: slow ones hold up other grammars only.
-_GRAMMARS = ThreadPoolExecutor(2, thread_name_prefix="grammar")
+# Grammars have threads of their own: slow ones hold up other grammars of their key only.
+_GRAMMARS = FairExecutor(2, "grammar")
 
 
 class Constraint(NamedTuple):
@@ -33,13 +34,14 @@ class Constraint(NamedTuple):
     """The grammar that enforces it."""
 
 
-async def constrain(request: ValidRequest, model: ServedModel, tail: str) -> Constraint | None:
+async def constrain(request: ValidRequest, model: ServedModel, tail: str, key: str) -> Constraint | None:
     """The grammar that the output must match; None if it is free.
 
     Args:
         request: the request.
         model: model that the request names.
         tail: tail of the rendered prompt.
+        key: name of the API key, by which grammars take turns. One whose client leaves before its turn is left out.
 
     Raises:
         InvalidRequestError: no grammar library of the engine honours all of it.
@@ -47,7 +49,7 @@ async def constrain(request: ValidRequest, model: ServedModel, tail: str) -> Con
     if request.structured is None and (request.tools is None or not _is_held(request.tools)):
         return None
     # A large schema takes a while, and other requests' tokens must not wait for it.
-    return await asyncio.get_running_loop().run_in_executor(_GRAMMARS, constrained, request, model, tail)
+    return await asyncio.wrap_future(_GRAMMARS.submit(key, partial(constrained, request, model, tail)))
 
 
 def constrained(request: ValidRequest, model: ServedModel, tail: str) -> Constraint | None:

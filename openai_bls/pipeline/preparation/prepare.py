@@ -17,7 +17,7 @@ from openai_bls.output.stop_strings import StopMatcher
 from openai_bls.output.tool_parsers.formats import ToolFormat
 from openai_bls.pipeline.generation.sequence import Echo, Sequence, Writer
 from openai_bls.pipeline.models.registry import ServedModel, Target
-from openai_bls.pipeline.preparation.constraints import constrain, enforces, input_grammars, tool_format
+from openai_bls.pipeline.preparation.constraints import Constraint, constrain, enforces, input_grammars, tool_format
 from openai_bls.pipeline.preparation.images import LoadImages, check_images, media_prompt, with_sizes
 
 WriterT = TypeVar("WriterT", bound=Writer)
@@ -51,7 +51,7 @@ async def prepare(
     settings: OpenAiBlsSettings,
     make_writer: Callable[[Target], WriterT],
     load_images: LoadImages,
-    key: str = "",
+    key: str,
 ) -> tuple[WriterT, list[Sequence], Prompts]:
     """Everything between a valid request and its submission to the engine.
 
@@ -61,7 +61,7 @@ async def prepare(
         settings: limits of the server.
         make_writer: called once the request is known to be acceptable, before anything is made per sequence.
         load_images: called if it has images.
-        key: name of the request's API key.
+        key: name of its API key.
 
     Raises:
         ApiError: the request cannot be honoured; nothing has been written.
@@ -71,9 +71,8 @@ async def prepare(
     await target.model.engine.ready()
     images = await load_images(request.images) if request.images else ()
     prompts = await tokenize(request, target.model, images, key=key)
-    constraint = await constrain(request, target.model, prompts.tail)
-    grammar = None if constraint is None else constraint.grammar
-    return writer, make_sequences(request, target, prompts, grammar, writer), prompts
+    constraint = await constrain(request, target.model, prompts.tail, key)
+    return writer, make_sequences(request, target, prompts, constraint, writer, key), prompts
 
 
 # --- check ---
@@ -261,7 +260,7 @@ def prompt_tail(request: ValidRequest, model: ServedModel, prompt: list[int]) ->
 
 
 def make_sequences(
-    request: ValidRequest, target: Target, prompts: Prompts, constraint: Grammar | None, writer: Writer
+    request: ValidRequest, target: Target, prompts: Prompts, constraint: Constraint | None, writer: Writer, key: str
 ) -> list[Sequence]:
     """All sequences of a request; those of one prompt follow each other.
 
@@ -269,6 +268,7 @@ def make_sequences(
         InvalidRequestError: a sampling parameter that the engine does not honour.
     """
     model, tools = target.model, request.tools
+    grammar = None if constraint is None else constraint.grammar
     named_tool = tools is not None and tools.name is not None
     calls = tool_format(request, model)
     kept: frozenset[str] = frozenset()
@@ -282,7 +282,7 @@ def make_sequences(
         for index in range(len(result), len(result) + request.candidates):
             sequence = Sequence(
                 index,
-                generation_request(request, target, index, prompt, prompts, constraint),
+                generation_request(request, target, index, prompt, prompts, grammar, key),
                 model.detokenizers.new(
                     skip_special_tokens=request.skip_special_tokens, prompt_token_ids=prompt, keep_special=kept
                 ),
@@ -296,6 +296,7 @@ def make_sequences(
                 named_tool=named_tool,
                 echo=echo,
                 custom_tools=() if tools is None else tools.custom,
+                grammar_param=None if constraint is None else constraint.wanted.param,
             )
             result.append(sequence)
     return result
@@ -343,6 +344,7 @@ def generation_request(
     prompt: list[int],
     prompts: Prompts,
     constraint: Grammar | None,
+    key: str = "",
 ) -> GenerationRequest:
     """The engine request of sequence `index`.
 
@@ -353,6 +355,7 @@ def generation_request(
         prompt: token ids of its prompt, which is one of `prompts`.
         prompts: all that the request's text has become.
         constraint: grammar that the output must match.
+        key: name of the API key.
 
     Raises:
         InvalidRequestError: a sampling parameter that the engine does not honour.
@@ -384,4 +387,5 @@ def generation_request(
         lora_name=target.lora_name,
         prediction=tuple(prompts.prediction),
         media=prompts.media,
+        owner="" if constraint is None else key,
     )

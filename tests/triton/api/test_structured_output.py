@@ -141,3 +141,17 @@ def test_side_by_side(server: RunningServer) -> None:
             assert re.fullmatch(pattern, text or "")
 
     asyncio.run(everyone())
+
+
+def test_a_grammar_beyond_its_budget_is_refused_by_its_field(client: openai.OpenAI) -> None:
+    costly = "start: X\nX: /(?s:.*)(a|b)(?s:.{500})c/ & /(?s:.*)(a|d)(?s:.{499})c/"
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(
+                model="openai_bls",
+                messages=STORY,
+                stream=stream,
+                max_tokens=8,
+                extra_body={"structured_outputs": {"grammar": costly}},
+            )
+        assert caught.value.param == "structured_outputs.grammar"

@@ -225,6 +225,16 @@ def test_a_failed_sequence_fails_the_request(delta: dict[str, Any], kind: type[A
     assert run.ends == 1
 
 
+@pytest.mark.parametrize(
+    ("delta", "param"),
+    [({"error": "no", "invalid": True}, "structured_outputs.grammar"), ({"error": "broken"}, None)],
+)
+def test_a_refusal_by_the_engine_names_the_field_of_the_grammar(delta: dict[str, Any], param: str | None) -> None:
+    run = Run(2, grammar_param="structured_outputs.grammar")
+    run.deliver(0, "", "error", **delta)
+    assert run.writer.events[-1][1].param == param
+
+
 def test_a_bug_while_a_delta_is_taken_ends_the_request_and_not_silently() -> None:
     run = Run(2)
     run.writer.raises = RuntimeError("bug")

@@ -188,13 +188,16 @@ def test_the_engines_request() -> None:
     )
     grammar = Grammar("regex", "a")
     prompts = prepare.Prompts([[1, 2]], [[5, 6]], [7, 8], "")
-    made = prepare.generation_request(request, Target(served, "poet"), 0, [1, 2], prompts, grammar)
+    made = prepare.generation_request(request, Target(served, "poet"), 0, [1, 2], prompts, grammar, "alice")
     assert (made.prompt_token_ids, made.max_tokens, made.min_tokens) == ([1, 2], 9, 3)
     assert (made.logprobs, made.prompt_logprobs) == (2, 2)
     assert made.bad_words == ((5, 6),)
     assert made.stop_token_ids == (4, EOS)
     assert made.sampling == SamplingParams(repetition_penalty=1.1, presence_penalty=0.5, logit_bias={7: -1.0})
     assert (made.lora_name, made.grammar, made.prediction) == ("poet", grammar, (7, 8))
+    assert made.owner == "alice"
+    free = prepare.generation_request(request, Target(served, "poet"), 0, [1, 2], prompts, None, "alice")
+    assert free.owner == ""  # which costs bytes, and is for grammars
 
 
 def test_nothing_is_constrained_unless_asked_for() -> None:
