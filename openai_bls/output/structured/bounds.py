@@ -23,8 +23,8 @@ _MAX_JOINED = 8
 # Steps taken to count them; subschemas are visited once for each `allOf` that joins them.
 _MAX_STEPS = 200_000
 _MAX_LARK_LEVELS = 1_500
-# Remainders of all 'multipleOf' together, in units of their last digit: up to a second.
-_MAX_REMAINDERS = 1 << 16
+# Remainders of all 'multipleOf' together, in units of their last digit: 0.2 s and 10 MB.
+_MAX_REMAINDERS = 1 << 14
 _LARK_LEVEL = re.compile(r"^[^\n:]*:|[(\[{]", re.MULTILINE)
 _LARK_JSON = re.compile(r"%json\s*")
 
