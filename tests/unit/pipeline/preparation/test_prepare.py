@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import asyncio
 import json
+import queue
+import threading
 from typing import Any
 
 import jsonschema
@@ -8,6 +11,7 @@ import pytest
 
 from openai_bls.core.engine_types import EngineInfo, Grammar, SamplingParams
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.keys.fair_executor import FairExecutor
 from openai_bls.core.request import ValidRequest
 from openai_bls.engines.capabilities import ALL_FIELDS
 from openai_bls.output.detect import ModelFormats, detect
@@ -203,6 +207,34 @@ def test_the_engines_request() -> None:
 def test_nothing_is_constrained_unless_asked_for() -> None:
     for request in (chat(), completion(), chat(tools=[TOOL]), chat(tools=[OTHER], tool_choice="none")):
         assert constraint(request, THINKING) is None
+
+
+def test_grammars_take_turns_by_key_and_those_of_clients_that_left_take_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: queue.Queue[str] = queue.Queue()
+    gate = threading.Event()
+
+    def read(request: ValidRequest, model: ServedModel, tail: str) -> None:
+        begun.put(tail)
+        assert gate.wait(60)
+
+    monkeypatch.setattr(constraints, "constrained", read)
+    monkeypatch.setattr(constraints, "_GRAMMARS", FairExecutor(1, "test"))
+
+    async def ask() -> None:
+        request = chat(response_format={"type": "json_object"})
+        asked = [("alice", "alice 1"), ("alice", "left"), ("alice", "alice 2"), ("bob", "bob")]
+        tasks = {}
+        for key, tail in asked:
+            tasks[tail] = asyncio.create_task(constraints.constrain(request, model(), tail, key))
+            await asyncio.sleep(0)
+        tasks["left"].cancel()
+        await asyncio.gather(tasks["left"], return_exceptions=True)
+        gate.set()
+        await asyncio.gather(*(task for tail, task in tasks.items() if tail != "left"))
+
+    asyncio.run(ask())
+    assert [begun.get_nowait() for _ in range(3)] == ["alice 1", "bob", "alice 2"]
+    assert begun.empty()
 
 
 def accepts(grammar: Grammar | None, text: str) -> bool:
