@@ -56,7 +56,7 @@ class Worker:
     """One worker process. Belongs to one thread at a time.
 
     Args:
-        work: what it does.
+        work: jobs and limits.
     """
 
     def __init__(self, work: Work) -> None:
@@ -131,7 +131,7 @@ class WorkerPool:
     """Worker processes, started when they are needed: as many as there are jobs at a time. Any thread may use it.
 
     Args:
-        work: what they do.
+        work: jobs and limits.
         at_rest: most processes that are kept without a job.
     """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import sys
 import threading
 from collections import OrderedDict
@@ -19,6 +20,8 @@ from openai_bls.core.checkpoint import read_json
 from openai_bls.core.manifest import EngineLoadError, first_line
 from openai_bls.core.media import Image
 
+logger = logging.getLogger(__name__)
+
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 """Files of a checkpoint that make a processor, next to its tokenizer's."""
 
@@ -28,6 +31,8 @@ _CACHED_SIZES = 256
 """Lists of image sizes whose expansions are kept."""
 _SMALL_BYTES = 1 << 16
 """Bytes beyond which an array that the image processor returns is pixels, which are not kept."""
+_PROOFS = (((96, 128),), ((200, 60), (60, 200)))
+"""Lists of sizes of which an image processor must make the same from blank images as from others."""
 _NOT_FOR_THE_MODEL = ("input_ids", "attention_mask", "labels")
 
 Sizes = Sequence[tuple[int, int]]
@@ -86,7 +91,10 @@ class VisionProcessor:
         self._known: OrderedDict[_Sizes, _Outcome] = OrderedDict()
         self._lock = threading.Lock()
         self._measuring = threading.Lock()
-        """Held while blank images are looked at: those of one prompt may be a gigabyte."""
+        """Held while images of zeros are looked at: those of one prompt may be a gigabyte."""
+        self.takes_blanks = False
+        """A new size costs no pixels."""
+        self.takes_blanks = self._learns_blanks()
 
     def expand(self, text: str, sizes: Sizes, *, add_special_tokens: bool = False) -> list[int]:
         """Token ids of a text, each placeholder replaced as the model reads an image of that size.
@@ -101,7 +109,7 @@ class VisionProcessor:
         """
         key = tuple((width, height) for width, height in sizes)
         known = self._known_of(key)
-        if known is not None:
+        if known is not None or self.takes_blanks:
             return self._expanded(text, key, known, add_special_tokens=add_special_tokens)
         with self._measuring:
             # Another may have had the same sizes meanwhile.
@@ -117,16 +125,46 @@ class VisionProcessor:
     def _expanded(self, text: str, key: _Sizes, known: _Outcome | None, *, add_special_tokens: bool) -> list[int]:
         from PIL import Image as PillowImage
 
-        # What is known of the sizes takes the place of the pixels, which are not looked at then.
-        side = [(_LEAST_PIXELS, _LEAST_PIXELS) if known is not None else size for size in key]
+        from openai_bls.engines.images import blanks
+
+        def made() -> list[Any]:
+            if known is not None:
+                # What is known of the sizes takes the place of the pixels, which are not looked at then.
+                return [PillowImage.new("RGB", (_LEAST_PIXELS, _LEAST_PIXELS)) for _ in key]
+            if self.takes_blanks:
+                return [blanks.Picture(size) for size in key]
+            return [PillowImage.new("RGB", size) for size in key]
+
         # Some ask for torch's tensors by default, which is not there in preprocessing.
         more = {"return_tensors": "np"} if self._wants_tensors else {}
-        found = self._run(
-            text, key, lambda: [PillowImage.new("RGB", size) for size in side], add_special_tokens, known, **more
-        )
+        with blanks.asking() if self.takes_blanks and known is None else contextlib.nullcontext():
+            found = self._run(text, key, made, add_special_tokens, known, **more)
         ids = found["input_ids"][0]
         as_list: list[int] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
         return as_list
+
+    def _learns_blanks(self) -> bool:
+        """Have the image processor take blank images; False if it is none on numpy, or makes something else of them."""
+        inner = self._processor.image_processor
+        if getattr(inner, "backend", None) != "pil":
+            return False
+        from openai_bls.engines.images import blanks
+
+        blanks.teach(inner)
+        same = all(self._probe(sizes, is_blank=False) == self._probe(sizes, is_blank=True) for sizes in _PROOFS)
+        if not same:
+            logger.warning("%s does not take blank images: each new size costs its pixels", type(inner).__name__)
+        return same
+
+    def _probe(self, sizes: _Sizes, *, is_blank: bool) -> list[int]:
+        """Token ids of images of these sizes; empty if they are refused."""
+        self.takes_blanks = is_blank
+        try:
+            return self.expand(self.image_token * len(sizes), sizes)
+        except ImageError:
+            return []
+        finally:
+            self._known.clear()
 
     def plain(self, text: str) -> list[int]:
         """Token ids of a text, without special tokens of the tokenizer's own, each placeholder as it stands."""

@@ -51,6 +51,8 @@ class ImagePrompts:
         own = self._processor.chat_template
         self.template = own if isinstance(own, str) else None
         """Chat template of the processor; None if it has none, or several."""
+        self.is_quick = self._processor.takes_blanks
+        """A prompt takes no longer than one without images."""
         self._render = render
         self._takes_parts: dict[str, bool] = {}
 
@@ -138,6 +140,11 @@ class LazyImagePrompts:
     def template(self) -> str | None:
         """Chat template of the processor, once it is loaded."""
         return None if self._made is None else self._made.template
+
+    @property
+    def is_quick(self) -> bool:
+        """True if they are loaded, and a prompt takes no longer than one without images."""
+        return self._made is not None and self._made.is_quick
 
     def load(self) -> ImagePrompts:
         """Load them, unless they are.

@@ -103,9 +103,9 @@ class PromptEncoder:
         """`prepare`, where a thread that others wait for does it.
 
         Raises:
-            SlowPromptError: the chat template takes long, or is the request's.
+            SlowPromptError: the chat template takes long or is the request's, or images do.
         """
-        if self._is_a_clients(request.chat_template):
+        if self._is_a_clients(request.chat_template) or (request.image_sizes and not self._images.is_quick):
             raise SlowPromptError
         try:
             return self._prepare(request, _QUICK_S)
