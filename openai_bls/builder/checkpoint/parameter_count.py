@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 _ROUTER = re.compile(r"(^|\.)(gate|router|shared_expert_gate)(\.|$)")
 _EXPERT = re.compile(r"^(?P<layer>.*)\.experts\.((?P<number>\d+)\.)?(down_proj|w2)(\.weight)?$")
-_SHARED_EXPERT = re.compile(r"\.shared_experts?\.up_proj\.weight$")
 _OTHER_MODALITY = re.compile(r"vision|visual|audio|multi_modal|mm_projector")
 
 
@@ -36,8 +35,6 @@ class ParameterCount(msgspec.Struct, frozen=True):
     """Experts of a layer; 0 in a dense model."""
     expert_width: int = 0
     """Intermediate size of one expert."""
-    shared_expert_width: int = 0
-    """Intermediate size of the expert that every token takes; 0 without one."""
     moe_layers: int = 0
     expert_linear: int = 0
     """Parameters among `linear` of the experts that the router chooses from."""
@@ -106,7 +103,7 @@ def _expert_sizes(model: Any) -> dict[str, int]:
     """Experts are one tensor [experts, rows, columns] per layer, or modules of their own numbered from 0."""
     hidden_size: int = model.get_input_embeddings().weight.shape[1]
     layers: set[str] = set()
-    experts = width = shared = expert_linear = 0
+    experts = width = expert_linear = 0
     for name, parameter in model.named_parameters():
         if ".experts." in name and parameter.dim() > 1 and not name.endswith("bias"):
             expert_linear += parameter.numel()
@@ -115,12 +112,9 @@ def _expert_sizes(model: Any) -> dict[str, int]:
             one = parameter[0] if expert["number"] is None else parameter
             width = one.numel() // hidden_size
             experts = max(experts, parameter.shape[0] if expert["number"] is None else int(expert["number"]) + 1)
-        elif _SHARED_EXPERT.search(name):
-            shared = parameter.shape[0]
     return {
         "experts": experts,
         "expert_width": width,
-        "shared_expert_width": shared,
         "moe_layers": len(layers),
         "expert_linear": expert_linear,
     }

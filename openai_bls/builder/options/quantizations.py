@@ -32,7 +32,6 @@ class Quantization(msgspec.Struct, frozen=True):
     """Scales included."""
     number_format: NumberFormat | None = None
     """Format that the GPU must compute in; None multiplies in the model's own type."""
-    quantized_activations: bool = False
     calibrates: bool = False
     """The build runs the unquantized model over a dataset first."""
     not_on_blackwell: bool = False
@@ -46,32 +45,25 @@ class Quantization(msgspec.Struct, frozen=True):
 _GPTQ = "TensorRT-LLM's LLM API neither makes nor reads GPTQ weights: give the original checkpoint, with --quant "
 
 QUANTIZATIONS: dict[Quant, Quantization] = {
-    "fp8": Quantization("FP8", 1, "fp8", quantized_activations=True, calibrates=True),
-    "fp8_rowwise": Quantization(
-        "FP8_PER_CHANNEL_PER_TOKEN", 1, "fp8", quantized_activations=True, not_on_blackwell=True
-    ),
+    "fp8": Quantization("FP8", 1, "fp8", calibrates=True),
+    "fp8_rowwise": Quantization("FP8_PER_CHANNEL_PER_TOKEN", 1, "fp8", not_on_blackwell=True),
     "fp8_block": Quantization(
         "FP8_BLOCK_SCALES",
         1,
         "fp8",
-        quantized_activations=True,
         refusal="TensorRT-LLM makes no such weights: give a checkpoint that has them (DeepSeek's form), with "
         "--flow pytorch and without --quant",
     ),
     "int8_weight_only": Quantization("W8A16", 1, not_on_blackwell=True),
     "int4_weight_only": Quantization("W4A16", 0.5, not_on_blackwell=True),
-    "int8_sq": Quantization(
-        "W8A8_SQ_PER_CHANNEL", 1, "int8", quantized_activations=True, calibrates=True, not_on_blackwell=True
-    ),
+    "int8_sq": Quantization("W8A8_SQ_PER_CHANNEL", 1, "int8", calibrates=True, not_on_blackwell=True),
     "awq": Quantization("W4A16_AWQ", 0.5 + _HALF / _GROUP, calibrates=True, not_on_blackwell=True),
-    "w4a8_awq": Quantization(
-        "W4A8_AWQ", 0.5 + _HALF / _GROUP, "fp8", quantized_activations=True, calibrates=True, not_on_blackwell=True
-    ),
+    "w4a8_awq": Quantization("W4A8_AWQ", 0.5 + _HALF / _GROUP, "fp8", calibrates=True, not_on_blackwell=True),
     # A zero point beside each scale.
     "gptq": Quantization("W4A16_GPTQ", 0.5 + 2 * _HALF / _GROUP, refusal=f"{_GPTQ}awq or int4_weight_only"),
     "int8_gptq": Quantization("W8A16_GPTQ", 1 + 2 * _HALF / _GROUP, refusal=f"{_GPTQ}int8_weight_only"),
     # A scale of one byte for 16 weights.
-    "nvfp4": Quantization("NVFP4", 0.5 + 1 / 16, "nvfp4", quantized_activations=True, calibrates=True),
+    "nvfp4": Quantization("NVFP4", 0.5 + 1 / 16, "nvfp4", calibrates=True),
 }
 
 CHECKPOINT_ONLY: dict[str, Quantization] = {

@@ -214,14 +214,13 @@ class TensorRtLlmRecipe:
         found = self._plan.estimate
         if found is None:
             return
-        # The checkpoint is there already.
-        needed = found.disk - found.checkpoint
+        # TensorRT-LLM builds the engine in a folder of its choice and copies it.
         if self._own.workspace is None:
-            require_disk(prepared.work, needed)
+            require_disk(prepared.work, 2 * found.weights)
             return
         self._own.workspace.mkdir(parents=True, exist_ok=True)
-        require_disk(self._own.workspace, needed - found.engine_on_disk)
-        require_disk(prepared.engine, found.engine_on_disk)
+        require_disk(self._own.workspace, found.weights)
+        require_disk(prepared.engine, found.weights)
 
     @contextlib.contextmanager
     def _workspace(self, prepared: Prepared) -> Iterator[Path]:
@@ -246,12 +245,10 @@ def request_of(
     arguments_refusal: str,
 ) -> Request:
     """Request for a plan of the checkpoint in `source`, which need not be there, with its config.json."""
-    weights = [path for pattern in ("*.safetensors", "pytorch_model*.bin") for path in source.glob(pattern)]
     return Request(
         options=options,
         config=config,
         folder=source.absolute() if source.is_dir() else None,
-        checkpoint_bytes=sum(path.stat().st_size for path in weights) or None,
         architectures=architectures,
         arguments_refusal=arguments_refusal,
     )

@@ -156,7 +156,6 @@ def choose_engine(asked: str, *, dry_run: bool = False) -> tuple[EngineKind, str
 def dry_run(wanted: DryRun) -> tuple[str, int]:
     """Plan of a build in words, and the exit status: 1 if it cannot work."""
     from openai_bls.builder.tensorrt_llm.building import request_of
-    from openai_bls.builder.tensorrt_llm.memory.estimate_text import sentences
     from openai_bls.builder.tensorrt_llm.plan import planning
     from openai_bls.builder.tensorrt_llm.survey import ask_installed
 
@@ -175,7 +174,7 @@ def dry_run(wanted: DryRun) -> tuple[str, int]:
         plan = planning.plan(request, found.version, gpu)
     except EngineSetupError as error:
         # There is nothing to estimate, and the reason stands where the others do.
-        return head + sentences([str(error)], ()).rstrip("\n"), 1
+        return head + planning.sentences([str(error)], ()).lstrip("\n"), 1
     return head + planning.described(request, plan), 1 if plan.problems else 0
 
 

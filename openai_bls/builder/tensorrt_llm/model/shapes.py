@@ -14,7 +14,6 @@ import msgspec
 from openai_bls.builder.checkpoint.config import first_architecture
 from openai_bls.builder.checkpoint.parameter_count import ParameterCount, count_parameters
 from openai_bls.builder.checkpoint.quantized import quantization_of
-from openai_bls.builder.tensorrt_llm.model.states import NO_STATES, StateSize, state_size
 from openai_bls.core.checkpoint import scaled_positions
 from openai_bls.core.manifest import BuildError, EngineSetupError, first_line
 
@@ -36,12 +35,8 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     head_dim: int
     latent_size: int = 0
     """Elements per token and layer that multi-head latent attention caches; 0 caches keys and values."""
-    states: StateSize = NO_STATES
-    """State that each sequence keeps besides, in layers of linear attention or a state space."""
-    vocab_size: int
     max_position_embeddings: int | None
     """Longest sequence in tokens, with the position scaling that config.json asks for."""
-    experts_per_token: int = 0
     sliding_window: int | None = None
     """Tokens that some of the layers attend to; None is all."""
     dtype: str = ""
@@ -96,10 +91,7 @@ def shape_of(config: dict[str, Any]) -> ModelShape:
         kv_heads=_kv_heads(text, heads),
         head_dim=head_dim or hidden_size // heads,
         latent_size=latent + rope if latent else 0,
-        states=state_size(text),
-        vocab_size=_number(text, "vocab_size") or counts.embedding // hidden_size,
         max_position_embeddings=scaled_positions(longest, written) if longest else None,
-        experts_per_token=_number(text, "num_experts_per_tok", "num_experts_per_token") or 1,
         sliding_window=_number(text, "sliding_window"),
         dtype=str(written.get("torch_dtype") or written.get("dtype") or ""),
         quantization=quantization_of(config),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
-from openai_bls.builder.tensorrt_llm.memory.gpus import Gpu
+from openai_bls.builder.tensorrt_llm.gpus import Gpu
 from openai_bls.engines.tensorrt_llm.installed.interface import Flow, KvCacheDtype
 
 _QUANTS_WITH_FP8 = ("fp8", "w4a8_awq", "nvfp4")

@@ -19,13 +19,12 @@ from openai_bls.builder.checkpoint.quantized import (
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions, with_flow
 from openai_bls.builder.placing.adapters import lora_settings, read_adapters
-from openai_bls.builder.tensorrt_llm.memory.estimate import estimate
-from openai_bls.builder.tensorrt_llm.memory.estimate_text import report, sentences
-from openai_bls.builder.tensorrt_llm.memory.gpus import Gpu, find_gpu, gpu_of_memory
-from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, PlannedEngine
+from openai_bls.builder.tensorrt_llm import memory
+from openai_bls.builder.tensorrt_llm.gpus import Gpu, find_gpu, gpu_of_memory
+from openai_bls.builder.tensorrt_llm.memory import Estimate, PlannedEngine
 from openai_bls.builder.tensorrt_llm.model import chatglm, families
 from openai_bls.builder.tensorrt_llm.model.shapes import ModelShape, shape_of
-from openai_bls.builder.tensorrt_llm.plan import chunking, features, lengths, windows
+from openai_bls.builder.tensorrt_llm.plan import checks, chunking, features, lengths, windows
 from openai_bls.builder.tensorrt_llm.plan.calibration import Calibration
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
 from openai_bls.builder.tensorrt_llm.plan.flows import default_flow
@@ -57,8 +56,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Contents of the checkpoint's config.json."""
     folder: Path | None = None
     """Folder of the checkpoint, where it is on this machine."""
-    checkpoint_bytes: int | None = None
-    """Bytes of its weights; None where they are not on this machine."""
     architectures: Mapping[Flow, frozenset[str]] | None = None
     """Architectures that the installed TensorRT-LLM has in each flow; None if it was not asked."""
     arguments_refusal: str = ""
@@ -78,7 +75,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Shape of the model; None if its size cannot be worked out."""
     estimate: Estimate | None
     problems: tuple[str, ...]
-    """Problems that keep it from working, a sentence each; the estimate has the same."""
+    """Problems that keep it from working, a sentence each."""
     refusals: tuple[str, ...] = ()
     """Problems of the options alone, which --force does not change."""
     notes: tuple[str, ...]
@@ -90,7 +87,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
-    """Decide what was left open; without a GPU the estimate names those that would do.
+    """Decide what was left open; without a GPU the KV cache is not estimated.
 
     Raises:
         BuildError: options that contradict each other, or the model.
@@ -145,10 +142,9 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         max_tokens_in_kv_cache=settings.max_tokens_in_paged_kv_cache,
         windows=settings.attention_windows,
         gpu=gpu,
-        gather_logits=own.gather_logits,
-        checkpoint_bytes=request.checkpoint_bytes,
     )
-    found = estimate(shape, engine) if shape else None
+    found = memory.estimate(shape, engine) if shape else None
+    of_engine = checks.check(shape, engine, found) if shape and found else Findings()
     calibration = Calibration(
         family, own.quant, own.kv_cache_dtype, own.calib_dataset, own.calib_size, quantized_already=stored is not None
     )
@@ -173,7 +169,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         *of_features.problems,
         *of_windows.problems,
         *prompts.problems,
-        *(found.problems if found else ()),
+        *of_engine.problems,
     )
     remark = None if of_model else families.note(request.config, flow, own.quant, request.architectures)
     notes = (
@@ -187,7 +183,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         *of_windows.notes,
         *prompts.notes,
         *of_calibration.notes,
-        *(found.notes if found else ()),
+        *of_engine.notes,
     )
     return Plan(
         version=version,
@@ -195,7 +191,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         calib_size=calibration.texts,
         settings=msgspec.structs.replace(settings, enable_chunked_context=prompts.chunked),
         shape=shape,
-        estimate=msgspec.structs.replace(found, problems=problems, notes=notes) if found else None,
+        estimate=found,
         problems=problems,
         refusals=refusals,
         notes=notes,
@@ -207,10 +203,24 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
 
 def described(request: Request, made: Plan) -> str:
     """The text of --dry-run."""
-    if made.shape is not None and made.estimate is not None:
-        return report(made.shape, made.engine, made.estimate, model=request.options.model).rstrip("\n")
-    head = f"{request.options.model}: {made.engine.flow} flow, {made.engine.max_seq_len:,} tokens\n"
-    return (head + sentences(made.problems, made.notes)).rstrip("\n")
+    engine, found = made.engine, made.estimate
+    of = f"{found.parameters / 1e6:,.2f} million parameters, {found.dtype}, " if found else ""
+    quant = f"{found.quant} weights, " if found and found.quant else ""
+    gpu = f" of {engine.gpu.name}, {memory.gib(engine.gpu.memory_bytes)} each" if engine.gpu else ""
+    lines = [
+        f"{request.options.model}: {of}{quant}{engine.flow} flow on {engine.ranks} GPU{'s' * (engine.ranks > 1)}{gpu}",
+        f"{engine.max_batch_size:,} sequences of {engine.max_seq_len:,} tokens, prompts of {engine.max_input_len:,}, "
+        f"{engine.max_num_tokens:,} tokens per step",
+    ]
+    if found:
+        lines += ["", "Memory of each GPU", *memory.lines(engine, found)]
+    return "\n".join(lines) + sentences(made.problems, made.notes)
+
+
+def sentences(problems: Sequence[str], notes: Sequence[str]) -> str:
+    """Both under their headings, with an empty line before each heading; empty if there are none."""
+    found = (("Problems", problems), ("Notes", notes))
+    return "".join(f"\n\n{title}\n" + "\n".join(f"  - {one}" for one in told) for title, told in found if told)
 
 
 def _of_model(request: Request, flow: Flow, version: Version, stored: StoredAs | None) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from openai_bls.builder.file_errors import free_space
-from openai_bls.builder.tensorrt_llm.memory.gpus import GIB
+from openai_bls.builder.tensorrt_llm.gpus import GIB
 from openai_bls.builder.tensorrt_llm.worker.main import REFUSAL
 from openai_bls.builder.tensorrt_llm.worker.process import KILLED_BASE
 from openai_bls.core.manifest import BuildError
@@ -92,7 +92,7 @@ def _sentence(kind: _Kind, text: str, spec: BuildSpec) -> str:
         case "host memory":
             killed = "the build was killed, most likely by the kernel for want of host memory"
             what = "host memory ran out" if text else killed
-            said = f"{what}: end other programs, or build on a machine with more (--dry-run says how much)"
+            said = f"{what}: end other programs, or build on a machine with more"
         case "GPU memory":
             calibration = "a smaller --calib-size, " if spec.quant_algorithm else ""
             said = (
@@ -101,10 +101,7 @@ def _sentence(kind: _Kind, text: str, spec: BuildSpec) -> str:
                 "GPU"
             )
         case "disk":
-            said = (
-                f"the disk is full: {free_space(spec.workspace)}; free some (--dry-run says how much is needed), or "
-                "name another place with --workspace"
-            )
+            said = f"the disk is full: {free_space(spec.workspace)}; free some, or name another place with --workspace"
         case "architecture":
             name = _first(_ARCHITECTURE, text)
             said = (

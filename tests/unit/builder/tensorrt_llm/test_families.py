@@ -12,9 +12,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from openai_bls.builder.checkpoint.quantized import CHECKPOINT_FORMS
 from openai_bls.builder.options.quantizations import BUILT, QUANTIZATIONS
-from openai_bls.builder.tensorrt_llm.memory.estimate import estimate
-from openai_bls.builder.tensorrt_llm.memory.gpus import find_gpu
-from openai_bls.builder.tensorrt_llm.memory.sizes import PlannedEngine
+from openai_bls.builder.tensorrt_llm.gpus import find_gpu
+from openai_bls.builder.tensorrt_llm.memory import Estimate, PlannedEngine, estimate
 from openai_bls.builder.tensorrt_llm.model.families import (
     FAMILIES,
     Family,
@@ -26,8 +25,9 @@ from openai_bls.builder.tensorrt_llm.model.families import (
     refusal,
     written,
 )
-from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
+from openai_bls.builder.tensorrt_llm.model.shapes import ModelShape, shape_of
 from openai_bls.builder.tensorrt_llm.plan.calibration import Calibration
+from openai_bls.builder.tensorrt_llm.plan.checks import check
 from openai_bls.engines.tensorrt_llm.installed.interface import Flow, KvCacheDtype
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.published_models import NAMES
@@ -81,13 +81,16 @@ def test_each_row_from_config_to_plan(family: Family, model: tuple[str, str]) ->
         assert refused(FILES[model[0]], flow, since) is None
         before = (since[0], since[1] - 1) if since[1] else (since[0] - 1, 21)
         assert f"need TensorRT-LLM {written(since)} or later" in str(refused(FILES[model[0]], flow, before))
-    found = estimate(shape, PlannedEngine(gpu=find_gpu("B200"), max_seq_len=2048))
-    assert found.problems == ()
+    found = fits(shape, PlannedEngine(gpu=find_gpu("B200"), max_seq_len=2048))
     for quant in family.quants:
         gpu = find_gpu("B200" if quant == "nvfp4" else "H200")
-        smaller = estimate(shape, PlannedEngine(gpu=gpu, quant=quant))
-        assert smaller.problems == ()
-        assert smaller.weights < found.weights
+        assert fits(shape, PlannedEngine(gpu=gpu, quant=quant)).weights < found.weights
+
+
+def fits(shape: ModelShape, engine: PlannedEngine) -> Estimate:
+    found = estimate(shape, engine)
+    assert check(shape, engine, found).problems == ()
+    return found
 
 
 def test_every_file_has_a_family_and_no_architecture_two() -> None:

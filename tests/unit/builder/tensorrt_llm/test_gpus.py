@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, GPUS, Gpu, find_gpu, gpu_of_memory
+from openai_bls.builder.tensorrt_llm.gpus import GIB, GPUS, Gpu, find_gpu, gpu_of_memory
 from openai_bls.core.manifest import BuildError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
-from openai_bls.builder.tensorrt_llm.memory.gpus import find_gpu
+from openai_bls.builder.tensorrt_llm.gpus import find_gpu
 from openai_bls.builder.tensorrt_llm.plan.chunking import prompts, without_paged_context
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.tensorrt_llm.installed.interface import Flow, KvCacheDtype

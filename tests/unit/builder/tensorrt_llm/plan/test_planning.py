@@ -12,7 +12,7 @@ import pytest
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
-from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, find_gpu
+from openai_bls.builder.tensorrt_llm.gpus import GIB, find_gpu
 from openai_bls.builder.tensorrt_llm.plan.planning import Plan, Request, as_gpu, described, gpu_for, plan
 from openai_bls.core.machine import nvidia_smi
 from openai_bls.core.machine.nvidia_smi import InstalledGpu
@@ -130,7 +130,7 @@ def test_a_model_of_unknown_size(capsys: pytest.CaptureFixture[str]) -> None:
     made = plan_of(config)
     assert (made.estimate, made.engine.max_seq_len, made.problems) == (None, 512, ())
     text = described(asked(config), made)
-    assert "pytorch flow, 512 tokens" in text
+    assert "pytorch flow on 1 GPU of H100" in text
     assert "\n  - no estimate: config.json has no usable" in text
 
 
@@ -139,7 +139,6 @@ def test_every_sentence_is_under_its_heading() -> None:
     foreign = published_models.config("Qwen3-8B")
     made = plan_of(foreign, own)
     assert made.estimate is not None
-    assert (made.estimate.problems, made.estimate.notes) == (made.problems, made.notes)
     text = " ".join(described(asked(foreign, own), made).split())
     problems, notes = text.partition(" Problems - ")[2].split(" Notes - ")
     assert problems == " - ".join(made.problems)

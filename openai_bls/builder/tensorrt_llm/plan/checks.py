@@ -1,35 +1,27 @@
-"""Estimate of an engine: its sizes, why the plan cannot work, and what to know of one that can."""
+"""Checks of a plan against the model's heads and layers, its quantization, and what the GPU computes in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
 from openai_bls.builder.options.quantizations import BUILT, KV_CACHE_FORMAT, QUANTIZATIONS, NumberFormat
-from openai_bls.builder.tensorrt_llm.memory.gpus import GIB, GPUS, Gpu
-from openai_bls.builder.tensorrt_llm.memory.sizes import Estimate, PlannedEngine, quantization_named, sizes_of
+from openai_bls.builder.tensorrt_llm.gpus import Gpu
+from openai_bls.builder.tensorrt_llm.memory import Estimate, PlannedEngine, quantization_named
+from openai_bls.builder.tensorrt_llm.memory import problems as of_memory
 from openai_bls.builder.tensorrt_llm.model.shapes import ModelShape
+from openai_bls.builder.tensorrt_llm.plan.findings import Findings
 
 _GENERATION = {"bfloat16": "Ampere, 8.0", "int8": "Turing, 7.5", "fp8": "Ada, 8.9", "nvfp4": "Blackwell, 10.0"}
 
 
-def estimate(shape: ModelShape, options: PlannedEngine) -> Estimate:
-    """Sizes, problems and notes.
-
-    Raises:
-        BuildError: an option has no meaning, such as a size below 1.
-    """
-    found = sizes_of(shape, options)
-    if options.gpu is None:
-        each = {gpu.name: estimate(shape, msgspec.structs.replace(options, gpu=gpu)) for gpu in GPUS}
-        found = msgspec.structs.replace(found, fits=tuple(name for name in each if not each[name].problems))
+def check(shape: ModelShape, options: PlannedEngine, found: Estimate) -> Findings:
+    """Problems and notes of an engine with its estimate."""
     problems = (
         *_of_parallelism(shape, options),
         *_of_quantization(shape, options),
         *(_of_gpu(options.gpu, options, found) if options.gpu else ()),
     )
-    return msgspec.structs.replace(found, problems=problems, notes=tuple(_notes(shape, options, found)))
+    return Findings(problems=problems, notes=tuple(_notes(shape, options, found)))
 
 
 def _of_parallelism(shape: ModelShape, options: PlannedEngine) -> Iterator[str]:
@@ -74,7 +66,7 @@ def _of_gpu(gpu: Gpu, options: PlannedEngine, found: Estimate) -> Iterator[str]:
     if needed and not gpu.has(needed):
         whose = f"--quant {found.quant}" if options.quant else f"the checkpoint's {found.quant}"
         yield f"{_lacks(gpu, needed)}, so {whose} cannot run on it: it has {', '.join(_possible(gpu, options))}"
-    elif options.flow == "tensorrt" and not_on_blackwell(gpu):
+    elif options.flow == "tensorrt" and _not_on_blackwell(gpu):
         if how and how.not_on_blackwell:
             yield (
                 f"TensorRT-LLM builds no engine with {found.quant} weights for {gpu.name} ({gpu.capability}): "
@@ -90,35 +82,10 @@ def _of_gpu(gpu: Gpu, options: PlannedEngine, found: Estimate) -> Iterator[str]:
         none = "int8" if options.flow == "pytorch" else "nvfp4"
         others = [name for name, needs in KV_CACHE_FORMAT.items() if gpu.has(needs) and name != none]
         yield f"{_lacks(gpu, cache)}: give --kv-cache-dtype {' or '.join(['auto', *others])}"
-    if found.gpu_memory > gpu.memory_bytes:
-        yield (
-            f"does not fit: each {gpu.name} has {_gib(gpu.memory_bytes)} and {_gib(found.gpu_memory)} are needed "
-            "before any KV cache: raise --tp-size, quantize (--quant), or lower --max-num-tokens and --max-batch-size"
-        )
-    elif found.batch_full == 0:
-        beams = f" with {options.max_beam_width} beams" if options.max_beam_width > 1 else ""
-        kept = ""
-        if options.windows and found.kv_tokens_per_sequence != options.max_seq_len:
-            kept = f", of which the attention windows keep {found.kv_tokens_per_sequence:,}"
-        ways = "lower --max-seq-len, raise --tp-size, or quantize the cache (--kv-cache-dtype) or the weights"
-        if options.limited(found.kv_tokens):
-            ways = "raise --max-tokens-in-kv-cache or leave it out, or lower --max-seq-len"
-        yield (
-            f"the KV cache would hold {found.kv_tokens:,} tokens, less than one sequence of {options.max_seq_len:,}"
-            f"{beams}{kept}: {ways}{_forced(found.kv_tokens)}"
-        )
+    yield from of_memory(options, found)
 
 
-def _forced(kv_tokens: int | None) -> str:
-    if not kv_tokens:
-        return ""
-    return (
-        f"; --force builds it all the same, and then sequences run that keep at most {kv_tokens:,} tokens, since for a "
-        "longer one TensorRT-LLM never has room"
-    )
-
-
-def not_on_blackwell(gpu: Gpu) -> bool:
+def _not_on_blackwell(gpu: Gpu) -> bool:
     """True where TensorRT-LLM refuses to build engines with INT8 or INT4: compute capability 10.x."""
     return gpu.compute_capability is not None and gpu.compute_capability[0] == 10
 
@@ -129,7 +96,7 @@ def _possible(gpu: Gpu, options: PlannedEngine) -> list[str]:
         name
         for name in BUILT
         if ((needed := QUANTIZATIONS[name].number_format) is None or gpu.has(needed))
-        and not (options.flow == "tensorrt" and QUANTIZATIONS[name].not_on_blackwell and not_on_blackwell(gpu))
+        and not (options.flow == "tensorrt" and QUANTIZATIONS[name].not_on_blackwell and _not_on_blackwell(gpu))
     ]
 
 
@@ -148,11 +115,6 @@ def _notes(shape: ModelShape, options: PlannedEngine, found: Estimate) -> Iterat
         )
     if shape.layers % options.pp:
         yield f"{shape.layers} layers over {options.pp} stages: some hold one more, and the numbers are those"
-    if options.gpu is not None and found.build_gpu_memory > max(options.gpu.memory_bytes, found.gpu_memory):
-        yield (
-            f"calibrating takes {_gib(found.build_gpu_memory)} of each GPU, more than it has: the rest is kept on the "
-            "host, which is slow; build with more GPUs, or take a checkpoint that is quantized already"
-        )
     if shape.sliding_window and shape.sliding_window < options.max_seq_len and not options.windows:
         yield (
             f"some layers look back at most {shape.sliding_window:,} tokens: "
@@ -165,7 +127,3 @@ def _notes(shape: ModelShape, options: PlannedEngine, found: Estimate) -> Iterat
         )
     if options.flow == "pytorch":
         yield "the PyTorch flow builds nothing: it loads the checkpoint at every start"
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.1f} GiB"

@@ -1,1 +1,0 @@
-"""Memory and disk of an engine: estimate and its text. Imports model."""
