@@ -21,6 +21,7 @@ from typing import Any, AnyStr
 import msgspec
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from openai_bls.builder.tokenizer.samples import SAMPLES
 from openai_bls.core.checkpoint import read_json
 from openai_bls.core.manifest import BuildError
 
@@ -33,26 +34,6 @@ _GLM_PATTERN = (
     r"|\s+(?!\S)|\s+"
 )
 _QWEN_PATTERN = _GLM_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
-
-SAMPLES = (
-    "Hello, world! How are you?",
-    "  two spaces before, two  between, two after  ",
-    "\ttabs\tand\nnew\n\n\nlines\r\n",
-    "def f(x):\n    return x ** 2  # a comment\n",
-    "1234567890 3.14159 1e-10 0xFF 12,345",
-    "你好，世界！请问你叫什么名字？",
-    "日本語のテキスト、한국어 텍스트",
-    "Привет, мир! Γειά σου Κόσμε",
-    "مرحبا بالعالم שלום עולם",
-    "emoji 😀👩‍👩‍👧‍👦🇩🇪 and ﬁ ligature ① ２３",
-    "don't, we'll, I'D, it's",
-    "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 \u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35 \u0928\u092e\u0938\u094d\u0924\u0947",
-    '{"key": ["value", null, true], "n": -1.5e3}',
-    "a",
-    " ",
-    "e\u0301 and \u00e9",
-)
-"""Texts on which a made tokenizer and the one it stands for are compared."""
 
 
 class Made(msgspec.Struct, frozen=True):

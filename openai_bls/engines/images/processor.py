@@ -265,9 +265,13 @@ def _load(folder: Path, tokenizer: Any) -> Any:
             parts: list[Any] = []
             for name in found.get_attributes():
                 if name == "tokenizer":
-                    parts.append(tokenizer or AutoTokenizer.from_pretrained(path, local_files_only=True))
+                    parts.append(
+                        tokenizer or AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+                    )
                 elif name == "image_processor":
-                    parts.append(AutoImageProcessor.from_pretrained(path, local_files_only=True))
+                    parts.append(
+                        AutoImageProcessor.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+                    )
                 else:
                     parts.append(None)
             return parts
@@ -294,7 +298,7 @@ def _load(folder: Path, tokenizer: Any) -> Any:
                 del self._task.now
 
     ImagesAndText.__name__ = ImagesAndText.__qualname__ = found.__name__
-    return ImagesAndText.from_pretrained(folder, local_files_only=True)
+    return ImagesAndText.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def _class(folder: Path) -> Any:

@@ -39,7 +39,8 @@ def load_tokenizer(tokenizer_dir: Path) -> Any:
     # A second and 30 MB, even without torch: no process but preprocessing's pays for them.
     from transformers import AutoTokenizer
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_dir, local_files_only=True)
+    # Said in so many words, since transformers asks on the terminal where nothing is said.
+    tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_dir, local_files_only=True, trust_remote_code=False)
     # Some classes build the tokenizer anew and keep what they built it from: 50 MB for 150,000 tokens.
     for name in ("_vocab", "_merges"):
         vars(tokenizer).pop(name, None)

@@ -93,7 +93,7 @@ class GrammarProgress:
         from llguidance import hf
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(str(folder))  # nosec B615: a folder, which was placed
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         self.eos_token_id: int | None = tokenizer.eos_token_id
         """The end token that vLLM's masks have."""
         self._vocab_size = vocab_size
