@@ -44,6 +44,7 @@ from benchmarks.support.random_checkpoint import checkpoint_in, room_for
 from openai_bls.core.checkpoint import read_json
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError, Manifest, write_manifest
+from openai_bls.embedded.record import EmbeddedRecord
 from openai_bls.engines.registry import create_engine
 
 _PROMPT_TOKENS = 64
@@ -76,7 +77,7 @@ class Build:
             max_batch_size=max_batch_size,
             created=1,
             checkpoint=str(checkpoint.resolve()),
-            quant=self.quant,
+            record=EmbeddedRecord(self.quant).fields(),
         )
         (version_dir / "tokenizer").symlink_to(checkpoint.resolve())  # for grammars
         write_manifest(version_dir, manifest)

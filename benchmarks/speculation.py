@@ -28,6 +28,7 @@ from benchmarks.support.options import positive
 from benchmarks.support.random_checkpoint import checkpoint_in, cycle
 from benchmarks.support.report import markdown_table
 from openai_bls.core.manifest import Manifest, write_manifest
+from openai_bls.embedded.record import EmbeddedRecord
 from openai_bls.engines.registry import create_engine
 
 _MAX_MODEL_LEN = 2048
@@ -131,7 +132,9 @@ def engines(checkpoint: Path, work: Path, batch: int, stack: ExitStack) -> tuple
         stack.callback(engine.close)
         asker.engine = engine
         # The second one need not find out once more which runner does.
-        manifest = msgspec.structs.replace(manifest, self_test=getattr(engine, "self_test", None))
+        manifest = msgspec.structs.replace(
+            manifest, record=EmbeddedRecord(self_test=getattr(engine, "self_test", None)).fields()
+        )
     return plain, drafting
 
 

@@ -13,7 +13,8 @@ from tokenizers import Tokenizer
 
 from benchmarks.clients.target import Dialect, Target, grpc_target, http_target
 from benchmarks.support.machine import triton_version
-from openai_bls.core.manifest import Manifest, NullSettings, write_manifest
+from openai_bls.core.manifest import Manifest, write_manifest
+from openai_bls.engines.null.record import NullSettings
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 
@@ -121,7 +122,7 @@ def null_repository(source: Path, target: Path, tokenizer: Path, token_ids: list
         max_model_len=MAX_MODEL_LEN,
         max_batch_size=_MAX_BATCH_SIZE,
         created=0,
-        null=NullSettings(token_ids=tuple(token_ids), vocab_size=vocabulary),
+        record=NullSettings(token_ids=tuple(token_ids), vocab_size=vocabulary).fields(),
     )
     write_manifest(target / "tensorrt_llm" / "1", manifest)
 

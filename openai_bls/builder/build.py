@@ -63,6 +63,7 @@ from openai_bls.core.manifest import (
 from openai_bls.engines.images.processor import PROCESSOR_FILES
 from openai_bls.launcher import progress
 from openai_bls.triton_models.repository.engines import served_names
+from openai_bls.triton_models.repository.foreign_backend import foreign_backend
 
 _HASH_THREADS = 4
 _PACKAGES = ("transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt")
@@ -124,10 +125,10 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
     facts = read_checkpoint(source)
     require_end_tokens(source, facts, report, force=options.force)
     model_name = options.served_model_name or default_name(options.model)
-    _require_free(model_name, options, target)
     if options.batch_size < 1:
         raise BuildError("--max-batch-size must be at least 1")
     recipe = _recipe(options, source, facts, model_name, target, report)
+    _require_free(model_name, recipe.manifest, options, target)
     called = read_json(source / "config.json").get("_name_or_path")
     report_other_bases(options.lora, [model_name, source_of(options.model), str(called or "")], report)
     built_from = _fingerprint(source, recipe, target)
@@ -213,15 +214,14 @@ def _configure(
     return manifest
 
 
-def _require_free(model_name: str, options: BuildOptions, target: BuildTarget) -> None:
+def _require_free(model_name: str, manifest: Manifest, options: BuildOptions, target: BuildTarget) -> None:
     """Check that the API serves nothing else under the names of the engine and of its adapters.
 
     Raises:
         BuildError: it does.
     """
-    # The C++ backend's adapters are no models of their own.
-    is_cpp = options.engine == "tensorrt_llm" and options.tensorrt_llm.backend == "cpp"
-    adapters = [] if is_cpp else list(options.lora.adapters)
+    # A foreign backend's adapters are no models of their own.
+    adapters = [] if foreign_backend(manifest) is not None else list(options.lora.adapters)
     if model_name in adapters:
         raise BuildError(
             f"{model_name!r} is the engine's own name and an adapter's: give the adapter another, --lora-dir NAME=DIR, "
@@ -258,8 +258,7 @@ def _manifests(model: Path) -> list[Manifest]:
 
 def _adapters(manifest: Manifest) -> list[str]:
     """LoRA adapters that the API serves as models of their own names."""
-    record = manifest.tensorrt_llm
-    return [] if record is not None and record.backend == "cpp" else list(manifest.lora.adapters)
+    return [] if foreign_backend(manifest) is not None else list(manifest.lora.adapters)
 
 
 def _fingerprint(source: Path, recipe: Recipe, target: BuildTarget) -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-import msgspec
-
 from openai_bls.builder.recipe import Recipe, Report
 from openai_bls.builder.targets.selection import BuildTarget
 from openai_bls.core import config_pbtxt
 from openai_bls.core.manifest import BuildError, EngineLoadError, load_manifest
 from openai_bls.core.settings import EngineSettings, SettingsError
-from openai_bls.triton_models.repository.cpp_backend import render_configs
+from openai_bls.triton_models.repository.engine_configs import engine_model, render_configs
 from openai_bls.triton_models.repository.engines import ENGINE
 from openai_bls.triton_models.repository.start_check import check_engine
 
@@ -72,8 +70,7 @@ def _last_settings(target: BuildTarget, recipe: Recipe) -> str:
         return settings
     # Releases that only had the embedded engine wrote none: theirs are those of an engine without settings.
     suffix = target.model.removeprefix(ENGINE).removeprefix("_")
-    embedded = msgspec.structs.replace(recipe.manifest, tensorrt_llm=None)
-    return settings_hash(render_configs(embedded, EngineSettings(), suffix=suffix))
+    return settings_hash(render_configs(engine_model(EngineSettings(), suffix=suffix)))
 
 
 def settings_hash(configs: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ from typing import get_args
 from openai_bls.commands.build import within_serve
 from openai_bls.commands.options import add_place, address, count, names, repository
 from openai_bls.core import guide_names
-from openai_bls.core.manifest import EngineKind
+from openai_bls.engines import registry
 from openai_bls.launcher import checks, workspace
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.errors import LaunchError
@@ -44,7 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--engine",
-        choices=("auto", *get_args(EngineKind)),
+        choices=("auto", *registry.names()),
         help="engine of a build that is needed, as `build` has it; one of another kind that is there is built anew",
     )
     within_serve.add_arguments(parser)

@@ -10,8 +10,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from openai_bls.commands.options import add_repository, repository
 from openai_bls.core import config_pbtxt, settings
 from openai_bls.core.engine import Engine, StepListener
@@ -25,14 +23,15 @@ from openai_bls.core.manifest import (
     load_manifest,
     short,
 )
-from openai_bls.core.settings import EngineSettings, OfficialSettings
+from openai_bls.core.settings import EngineSettings
+from openai_bls.engines import registry
 from openai_bls.output.detect import chat_template
 from openai_bls.output.detokenizer import factory
 from openai_bls.output.detokenizer.base import DetokenizerFactory
 from openai_bls.transport.engine_process.loading import load_engine as load_in_its_place
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
-from openai_bls.triton_models.repository.cpp_backend import CppSettings
 from openai_bls.triton_models.repository.engines import ENGINE, PREPROCESSING, TOKENIZER, with_suffix
+from openai_bls.triton_models.repository.foreign_backend import foreign_backend
 
 VERSION = "1"
 
@@ -150,18 +149,16 @@ def load_engine(model_dir: Path, manifest: Manifest, on_step: StepListener) -> E
     """
     version_dir = model_dir / VERSION
     model_settings = read_settings(model_dir / "config.pbtxt", manifest)
-    record = manifest.tensorrt_llm
-    if record is not None and record.backend == "cpp":
-        from openai_bls.engines.tensorrt_llm.loading import load
-
-        as_python = msgspec.structs.replace(record, backend="python")
-        return load(version_dir, msgspec.structs.replace(manifest, tensorrt_llm=as_python), model_settings, on_step)
+    foreign = foreign_backend(manifest)
+    if foreign is not None:
+        load = registry.plugin(manifest.engine).load()
+        return load(version_dir, foreign.without(manifest), model_settings, on_step)
     overrides = settings.engine_overrides(os.environ)
     return load_in_its_place(version_dir, on_step, overrides, model_settings).engine
 
 
 def read_settings(config: Path, manifest: Manifest) -> EngineSettings:
-    """Settings of config.pbtxt, if there is one; of the C++ backend's parameters those that the LLM API has too.
+    """Settings of config.pbtxt, if there is one; of a foreign backend's parameters those that the loader has too.
 
     Raises:
         SettingsError: it has one that does not exist, or so has the environment.
@@ -170,11 +167,10 @@ def read_settings(config: Path, manifest: Manifest) -> EngineSettings:
         parameters = config_pbtxt.parameters(config_pbtxt.read(config)) if config.is_file() else {}
     except config_pbtxt.ConfigTextError as error:
         raise settings.SettingsError(f"{short(config)} is not readable: {error}") from None
-    record = manifest.tensorrt_llm
-    if record is None or record.backend != "cpp":
+    foreign = foreign_backend(manifest)
+    if foreign is None:
         return settings.load(EngineSettings, parameters, os.environ)
-    given = settings.load(CppSettings, parameters, os.environ)
-    return EngineSettings(**{name: getattr(given, name) for name in OfficialSettings.__struct_fields__})
+    return foreign.engine_settings(settings.load(foreign.settings, parameters, os.environ))
 
 
 def ask(

@@ -16,14 +16,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 MANIFEST_NAME = "engine.json"
 ENGINE_FOLDER = "engine"
 """Folder of a version that holds TensorRT-LLM's engine files."""
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 BUILD_HINT = "run `openai-bls build --model <checkpoint>`"
 
 ASIDE = ".aside-"
@@ -38,11 +38,6 @@ _SMALL_BYTES = 1 << 20
 _HASH_BLOCK_BYTES = 1 << 20
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-EngineKind = Literal["transformers", "llama_cpp", "vllm", "tensorrt_llm", "null"]
-"""Engines that can be built."""
-Quantization = Literal["", "fp8"]
-"""Quantization that the embedded engine makes; empty is none beyond the checkpoint's own."""
-
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=3_600_000)]
@@ -90,78 +85,6 @@ class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """TensorRT-LLM's names of the modules that adapters may change; empty leaves it to TensorRT-LLM."""
 
 
-class NullSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the null engine: its output, delays and failures."""
-
-    token_ids: tuple[NotNegative, ...] = ()
-    """Emitted in a cycle by every request; empty is a default."""
-    echo: bool = False
-    """Emit the request's own prompt instead, then finish as if by an end token."""
-    vocab_size: Positive = 4096
-    """Used where there is no checkpoint to take it from."""
-    step_delay_ms: Milliseconds = 0.0
-    """Time from one step to the next; 0 is as fast as possible."""
-    first_token_delay_ms: Milliseconds = 0.0
-    """Time from submission to a request's first token."""
-    fail_on_token_id: int = -1
-    """A request whose prompt holds this id fails at its first step; -1 is off."""
-    crash_at_step: NotNegative = 0
-    """The engine dies at this step, counted from 1; 0 is off."""
-
-
-class ParallelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Build record of an engine that may have several ranks: the version of its package, and their number."""
-
-    version: str
-    """Version of the engine's package that the build found, e.g. `1.2.1`."""
-    tensor_parallel_size: Positive = 1
-    pipeline_parallel_size: Positive = 1
-
-    @property
-    def world_size(self) -> int:
-        """Ranks, each a process with a GPU of its own."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
-
-
-class TensorRtLlmRecord(ParallelRecord, frozen=True, forbid_unknown_fields=True):
-    """Build record of an engine of the kind `tensorrt_llm`: versions, GPU and options. A TensorRT engine runs with the
-    version that built it and no other."""
-
-    flow: Literal["tensorrt", "pytorch"] = "tensorrt"
-    """`tensorrt`: an engine in `engine/`. `pytorch`: the checkpoint in `checkpoint/` is loaded as it is."""
-    backend: Literal["python", "cpp"] = "python"
-    """Triton backend that runs it: our model.py over the LLM API, or the C++ backend `tensorrtllm`."""
-    gpu: str = ""
-    """Name of the GPU it was built on; empty if there was none (flow `pytorch`)."""
-    compute_capability: str = ""
-    """Compute capability of that GPU, e.g. `9.0`. A TensorRT engine runs on no other."""
-    quant: str = ""
-    """Value of `--quant`; empty is none beyond the checkpoint's own."""
-    kv_cache_dtype: str = "auto"
-    max_input_len: Positive = 1
-    """Tokens of a prompt."""
-    max_num_tokens: NotNegative = 0
-    """Tokens of one step; 0 is not known."""
-    max_beam_width: Positive = 1
-    gather_logits: bool = False
-    """The engine returns log-probabilities (flow `tensorrt`)."""
-    plugins: dict[str, str] = {}
-    extra_llm_api_options: dict[str, Any] = {}
-    """Further arguments of `LLM`, from the YAML file of `--extra-llm-api-options` (flow `pytorch`)."""
-
-
-class QuantDistance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Distance of a quantized model from itself before, over the tokens of one text."""
-
-    tokens: Positive
-    mean: float
-    """Mean difference of a token's log-probability, without its sign."""
-    max: float
-    """Largest difference."""
-    same_greedy: Annotated[float, msgspec.Meta(ge=0, le=1)]
-    """Share of the places where the likeliest token is the same."""
-
-
 class AnswerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Greedy answers of an engine at its build, compared at each load on the same kind of device."""
 
@@ -177,48 +100,44 @@ class AnswerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Log-probabilities of its tokens."""
 
 
-class SelfTestRecord(AnswerRecord, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Outcome of the embedded engine's self-test: what passed it, where, and answers to compare with at each load."""
-
-    versions: dict[str, str]
-    """Versions of torch and transformers, by package."""
-    runner: str
-    """Name of the runner that passed, one of `embedded.runners.runner_choice`."""
-    attention: str
-    """Attention that it ran with."""
-    shared_steps: bool = True
-    """Sequences shared forward passes."""
-    kv_cache_dtype: str = "auto"
-    """`fp8`, or `auto` for the weights' own type."""
-    plain_experts: bool = False
-    """A mixture of experts ran by transformers' own code, not by fused kernels."""
-    quant_distance: QuantDistance | None = None
-    """Distance from the checkpoint's own weights, where the build quantized them and could compare."""
-    fp8_noise: float | None = None
-    """Difference of log-probabilities that rounding activations or the KV cache to FP8 makes (median), as a share of
-    what sets the likeliest token apart from the mean; None without such rounding. Above 0.1 no answers are recorded."""
-    replay_tolerance: float | None = None
-    """Difference of log-probabilities that is taken for rounding at a load; None: by the data type."""
+RecordT = TypeVar("RecordT", bound="EngineRecord")
 
 
-class VllmRecord(ParallelRecord, frozen=True, forbid_unknown_fields=True):
-    """Build record of an engine of the kind `vllm`: version and options."""
+class EngineRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of an engine's part of the manifest, which only that engine reads."""
 
-    quant: str = ""
-    """Value of vLLM's `quantization`; empty is the checkpoint's own."""
-    extra_engine_args: dict[str, Any] = {}
-    """Further fields of `AsyncEngineArgs`, from the YAML file of `--extra-engine-args`."""
-    answers: AnswerRecord | None = None
-    """Outcome of the build's self-test; None if the build left it out."""
+    @classmethod
+    def of(cls: type[RecordT], manifest: Manifest) -> RecordT:
+        """The record in `manifest`.
+
+        Raises:
+            EngineLoadError: it is not of this engine, or damaged.
+        """
+        try:
+            return msgspec.convert(manifest.record, cls)
+        except msgspec.ValidationError as error:
+            raise EngineLoadError(
+                f"engine.json does not say how the engine was built ({error}): {BUILD_HINT}"
+            ) from None
+
+    def fields(self) -> dict[str, Any]:
+        """Value for `Manifest.record`."""
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return found
 
 
-class LlamaCppRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Build record of an engine of the kind `llama_cpp`."""
+class ParallelRecord(EngineRecord, frozen=True, forbid_unknown_fields=True):
+    """Build record of an engine that may have several ranks: the version of its package, and their number."""
 
     version: str
-    """Release of the package with llama.cpp."""
-    answers: AnswerRecord | None = None
-    """Outcome of the build's self-test; None if the build left it out."""
+    """Version of the engine's package that the build found, e.g. `1.2.1`."""
+    tensor_parallel_size: Positive = 1
+    pipeline_parallel_size: Positive = 1
+
+    @property
+    def world_size(self) -> int:
+        """Ranks, each a process with a GPU of its own."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -239,8 +158,6 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Folder beside the manifest."""
     dtype: Dtype = "auto"
     """Data type of the loaded weights. `auto` is float32 on a CPU and the checkpoint's own on a GPU."""
-    quant: Quantization = ""
-    """Quantization of linear layers' weights, which the embedded engine makes at each load."""
     kv_cache: KvCacheSettings = KvCacheSettings()
     trust_remote_code: bool = False
     """Run Python code that came with the checkpoint."""
@@ -255,20 +172,13 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Commit on the hub that the checkpoint is of; empty if it is from elsewhere."""
     builder: dict[str, str] = {}
     """Versions of the packages that built it, and what it was built from (`model`)."""
-    null: NullSettings = NullSettings()
-    tensorrt_llm: TensorRtLlmRecord | None = None
-    """Set if and only if `engine` is `tensorrt_llm`."""
-    vllm: VllmRecord | None = None
-    """Set if and only if `engine` is `vllm`."""
-    llama_cpp: LlamaCppRecord | None = None
-    """Set if and only if `engine` is `llama_cpp`."""
+    record: dict[str, Any] = {}
+    """Record of the engine, an `EngineRecord` as its plug-in says."""
     engine_python: str = ""
     """Python interpreter of the engine's own process: a path, or a command on PATH. Empty runs the engine in the
     process of the Triton model, and llama.cpp in one of the same interpreter."""
     engine_files: dict[str, FileRecord] = {}
     """Files of the folder `engine/`, by name."""
-    self_test: SelfTestRecord | None = None
-    """Record of the embedded engine's self-test; None if the build left it to the load."""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -332,9 +242,23 @@ def load_manifest(version_dir: Path) -> Manifest:
         fields = msgspec.json.decode(data, type=dict[str, Any])
         for gone in ("tensor_parallel_size", "draft_checkpoint", "draft_files"):
             fields.pop(gone, None)
-        return msgspec.convert(fields, Manifest)
+        return msgspec.convert(_of_format_1(fields) if head.format_version < FORMAT_VERSION else fields, Manifest)
     except msgspec.DecodeError as error:
         raise EngineLoadError(f"{short(path)} is not readable ({error}): {BUILD_HINT}") from None
+
+
+def _of_format_1(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a manifest of format 1, which had a field for each engine that has a record, named after it, and among
+    its own fields those of the engine that has none."""
+    record = fields.pop(str(fields.get("engine")), None)
+    # Written for every engine.
+    fields.pop("null", None)
+    others = {name: value for name, value in fields.items() if name not in Manifest.__struct_fields__}
+    kept = {name: value for name, value in fields.items() if name not in others} | {"format_version": FORMAT_VERSION}
+    if record is None:
+        return {**kept, "record": {name: value for name, value in others.items() if value is not None}}
+    # What is not empty is nobody's, and refused by its name.
+    return {**kept, **{name: value for name, value in others.items() if value}, "record": record}
 
 
 def sha256(path: Path, advance: Callable[[int], None] = lambda _: None) -> str:

@@ -6,6 +6,7 @@ PLUGIN = EnginePlugin(
     name="transformers",
     title="transformers",
     load=Lazy("openai_bls.embedded.loading:load"),
+    record=Lazy("openai_bls.embedded.record:EmbeddedRecord"),
     options=Lazy("openai_bls.embedded.options:EngineOptions"),
     ignores_foreign_options=True,
     problem=Lazy("openai_bls.embedded.checks:problem"),

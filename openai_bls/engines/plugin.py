@@ -19,7 +19,7 @@ from typing import Generic, Literal, NamedTuple, NoReturn, TypeVar, cast
 import msgspec
 
 from openai_bls.core.engine import Engine
-from openai_bls.core.manifest import Manifest
+from openai_bls.core.manifest import EngineRecord, Manifest
 from openai_bls.core.settings import EngineSettings
 
 GROUP = "openai_bls.engines"
@@ -76,6 +76,14 @@ class LoadStep(NamedTuple):
     """Parts that are done and all parts, `3/8`; empty if the line does not tell."""
 
 
+class Ranks(NamedTuple):
+    """Processes of an engine, each with GPUs of its own."""
+
+    number: int
+    by_server: bool
+    """mpirun starts a tritonserver for each; False: the engine starts them itself."""
+
+
 class Finding(msgspec.Struct, frozen=True):
     """Outcome of one check of `openai-bls doctor`."""
 
@@ -103,6 +111,8 @@ class EnginePlugin:
     """Place of the engine's settings, for the refusal of another engine's option."""
     ignores_foreign_options: bool = False
     """Options of other engines are allowed, and have no effect."""
+    record: Lazy[type[EngineRecord]] | None = None
+    """Type of the manifest's record; None has none."""
     own_process: bool = False
     """Separate process, also where the manifest names no interpreter."""
     needs_manifest: bool = True
@@ -121,6 +131,10 @@ class EnginePlugin:
     """Step of a load that a line of the engine's log tells of."""
     run_headless: Lazy[Callable[..., NoReturn]] | None = None
     """Runs the workers of a machine that is not the first, with the arguments of `load` but `on_step`."""
+    ranks: Lazy[Callable[[Manifest], Ranks]] | None = None
+    """Ranks of an engine whose package runs under MPI."""
+    triton_backend: Lazy[object] | None = None
+    """`triton_models.repository.foreign_backend.ForeignBackend` that may run the engine in place of our model.py."""
     findings: Lazy[Callable[[], list[Finding]]] | None = None
     """Findings of `openai-bls doctor` about the engine's packages on this machine."""
     build: Lazy[object] | None = None

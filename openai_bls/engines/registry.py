@@ -187,6 +187,12 @@ def _choose(version_dir: Path, overrides: Mapping[str, str]) -> _Choice:
         raise EngineLoadError(f"engine.json names the engine {kind!r}; known are {', '.join(names())}")
     chosen = plugin(kind)
     _require_own_options(chosen, overrides)
+    if manifest is not None:
+        if manifest.engine != kind:
+            # The record of another engine means nothing to this one.
+            manifest = msgspec.structs.replace(manifest, record={})
+        if chosen.record is not None:
+            chosen.record().of(manifest)
     return _Choice(chosen, manifest, options.get(kind))
 
 

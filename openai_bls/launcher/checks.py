@@ -28,7 +28,7 @@ from openai_bls.launcher.tritonserver.command import (
     python_version,
 )
 from openai_bls.launcher.tritonserver.ports import is_free
-from openai_bls.triton_models.repository.engine_paths import cpp_parameters, strayed
+from openai_bls.triton_models.repository.engine_paths import foreign_model
 from openai_bls.triton_models.repository.engines import (
     POSTPROCESSING,
     PREPROCESSING,
@@ -320,17 +320,19 @@ def _further_engines(repository: Path) -> dict[Path, str]:
     return {
         folder: folder.name.removeprefix(f"{ENGINE_MODEL}_")
         for folder in sorted(repository.glob(f"{ENGINE_MODEL}_*"))
-        if folder.name not in MODELS and (any(folder.glob("*/model.py")) or cpp_parameters(folder) is not None)
+        if folder.name not in MODELS and (any(folder.glob("*/model.py")) or foreign_model(folder) is not None)
     }
 
 
 def _check_paths(model: Path, repository: Path) -> None:
     """The C++ backend loads the engine that the model has, if it has one."""
-    parameters = cpp_parameters(model) or {}
-    for name, own in strayed(model, parameters).items():
+    foreign = foreign_model(model)
+    if foreign is None:
+        return
+    for name, own in foreign.strayed(model).items():
         raise LaunchError(
-            f"{name} in {model / 'config.pbtxt'} is {parameters[name]}, not {own}, as if the repository had been copied"
-            f" or moved: run `openai-bls render --model-repository {repository}`"
+            f"{name} in {model / 'config.pbtxt'} is {foreign.parameters[name]}, not {own}, as if the repository had"
+            f" been copied or moved: run `openai-bls render --model-repository {repository}`"
         )
 
 
@@ -363,7 +365,7 @@ def _check_packages(model: Path) -> str:
 def _settings(model: Path) -> EngineSettings:
     """Settings of an engine's model; the defaults where they cannot be read, for the load says what is wrong."""
     try:
-        if cpp_parameters(model) is None:
+        if foreign_model(model) is None:
             return engine_settings(model, os.environ)
     except (OSError, ValueError, SettingsError):
         pass

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 
+import msgspec
+
 from openai_bls.core.processes.folder import VARIABLE as PROCESS_FOLDER_VARIABLE
 from openai_bls.core.processes.process_tree import MARK_VARIABLE, OUTER_LIBRARY_PATH_VARIABLE
 from openai_bls.core.settings import ENV_PREFIX, EngineSettings, OpenAiBlsSettings, PreprocessingSettings
@@ -15,11 +17,11 @@ from openai_bls.launcher.tritonserver.command import THREAD_POOL_VARIABLE
 from openai_bls.launcher.workspace import REPOSITORY_VARIABLE
 from openai_bls.pipeline.metrics.restarts import VARIABLE as RESTARTS_VARIABLE
 from openai_bls.transport.engine_process.process import MARK_VARIABLE as ENGINE_MARK_VARIABLE
-from openai_bls.triton_models.repository.cpp_backend import CppSettings
+from openai_bls.triton_models.repository.foreign_backend import foreign_backends
 
 TRITON_HOST_VARIABLE = "OPENAI_BLS_TRITON_HOST"
 
-_SETTINGS = (OpenAiBlsSettings, PreprocessingSettings, EngineSettings, CppSettings)
+_SETTINGS = (OpenAiBlsSettings, PreprocessingSettings, EngineSettings)
 _OWN = {
     MARK_VARIABLE,
     OUTER_LIBRARY_PATH_VARIABLE,
@@ -53,7 +55,9 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 def _known() -> set[str]:
     """Variables that people set."""
-    settings = {f"{ENV_PREFIX}{name.upper()}" for cls in _SETTINGS for name in cls.__struct_fields__}
+    foreign: list[type[msgspec.Struct]] = [backend.settings for backend in foreign_backends().values()]
+    structs: tuple[type[msgspec.Struct], ...] = (*_SETTINGS, *foreign)
+    settings = {f"{ENV_PREFIX}{name.upper()}" for cls in structs for name in cls.__struct_fields__}
     options = {
         f"{ENV_PREFIX}ENGINE_{name.upper()}"
         for engine in registry.plugins()

@@ -16,9 +16,10 @@ import pytest
 from benchmarks.support.asking import Answer, Asker
 from openai_bls.core.engine import PrefixCacheError
 from openai_bls.core.engine_types import GenerationRequest, TokenDelta
-from openai_bls.core.manifest import LoraSettings, Manifest, VllmRecord, write_manifest
+from openai_bls.core.manifest import LoraSettings, Manifest, write_manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.registry import create_engine
+from openai_bls.engines.vllm.record import VllmRecord
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.loading import arguments
 from openai_bls.transport.engine_process.source import StartedProcess
@@ -96,7 +97,7 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         max_batch_size=64,
         created=1,
         lora=LoraSettings(max_loras=2, max_lora_rank=8),
-        vllm=VllmRecord(version="0.32.0"),
+        record=VllmRecord(version="0.32.0").fields(),
     )
     write_manifest(folder, manifest)
     asker = Asker()

@@ -14,11 +14,12 @@ from safetensors.torch import load_file, save_file
 from benchmarks.support.asking import Asker
 from openai_bls.builder.vllm.self_test import ask_with_images
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
-from openai_bls.core.manifest import EngineLoadError, Manifest, VllmRecord, write_manifest
+from openai_bls.core.manifest import EngineLoadError, Manifest, write_manifest
 from openai_bls.core.media import Image
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.answers import Switch
 from openai_bls.engines.images.processor import VisionProcessor
+from openai_bls.engines.vllm.record import VllmRecord
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.loading import arguments
 from openai_bls.transport.engine_process.source import StartedProcess
@@ -75,7 +76,7 @@ def sees(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             max_batch_size=8,
             created=1,
             max_images=4,
-            vllm=VllmRecord(version="0.32.0"),
+            record=VllmRecord(version="0.32.0").fields(),
         ),
     )
     asker = Asker()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from openai_bls.core.checkpoint import expert_count
-from openai_bls.core.manifest import SelfTestRecord
+from openai_bls.embedded.record import SelfTestRecord
 
 _WITH_GRAPHS = ("paged", "flash_attention")
 """Beginnings of the names of attentions whose steps are CUDA graphs."""

@@ -18,8 +18,9 @@ from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.checkpoint import CheckpointFacts, read_json, text_config
 from openai_bls.core.manifest import BuildError, EngineSetupError, FileRecord, KvCacheSettings, Manifest
 from openai_bls.core.settings import EngineSettings
+from openai_bls.embedded.record import EmbeddedRecord
 from openai_bls.engines.images.processor import VisionProcessor
-from openai_bls.triton_models.repository.cpp_backend import render_configs
+from openai_bls.triton_models.repository.engine_configs import engine_model, render_configs
 
 
 class EmbeddedRecipe:
@@ -41,13 +42,13 @@ class EmbeddedRecipe:
             max_batch_size=options.batch_size,
             created=0,
             dtype=options.dtype,
-            quant=options.quant,
+            record=EmbeddedRecord(options.quant).fields() if options.engine == "transformers" else {},
             max_images=max_images(options, source, facts, report),
             kv_cache=KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache),
             trust_remote_code=options.trust_remote_code,
             lora=lora_settings(options.lora, read_adapters(options.lora)),
         )
-        self.configs = render_configs(self.manifest, EngineSettings(), suffix=options.name)
+        self.configs = render_configs(engine_model(EngineSettings(), suffix=options.name))
         built = (msgspec.structs.replace(self.manifest, model_name=""), options.self_test, fingerprint(options.lora))
         self.key = repr(built)
 
@@ -107,7 +108,7 @@ class EmbeddedRecipe:
             self._report(advice)
         if (distance := passed.quant_distance) is not None:
             self._report(
-                f"self-test: {self.manifest.quant} changes the log-probabilities of {distance.tokens} tokens of a text "
+                f"self-test: {self._options.quant} changes the log-probabilities of {distance.tokens} tokens of a text "
                 f"by {distance.mean:.4f} in the mean and {distance.max:.2f} at most; the likeliest token stays in "
                 f"{distance.same_greedy:.1%}"
             )
@@ -116,4 +117,5 @@ class EmbeddedRecipe:
                 "self-test: rounding to FP8 what is computed changes log-probabilities by "
                 f"{passed.fp8_noise:.1%} of what sets the likeliest token apart from the mean"
             )
-        self.manifest = msgspec.structs.replace(self.manifest, self_test=passed)
+        record = EmbeddedRecord(self._options.quant, passed)
+        self.manifest = msgspec.structs.replace(self.manifest, record=record.fields())

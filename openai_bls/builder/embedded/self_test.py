@@ -17,11 +17,12 @@ from typing import Any
 import msgspec
 
 from openai_bls.builder.targets.folders import Prepared
-from openai_bls.core.manifest import BuildError, Manifest, SelfTestRecord, first_line
+from openai_bls.core.manifest import BuildError, Manifest, first_line
 from openai_bls.core.settings import EngineSettings, engine_overrides
 from openai_bls.embedded.cache_memory import ContextLengthError
 from openai_bls.embedded.loading import load
 from openai_bls.embedded.options import EngineOptions
+from openai_bls.embedded.record import EmbeddedRecord, SelfTestRecord
 from openai_bls.engines.registry import parse_options
 
 _ENGINE = "openai_bls.embedded.engine.engine"
@@ -61,7 +62,8 @@ def self_test(prepared: Prepared, manifest: Manifest, *, cap: bool = False) -> O
     receiver, sender = context.Pipe(duplex=False)
     options = parse_options(engine_overrides(os.environ))[1]["transformers"]
     folders = {manifest.checkpoint: prepared.checkpoint, "lora": prepared.lora}
-    if manifest.quant or manifest.max_images:  # which is measured on a text, and needs the processor there
+    # A quantization is measured on a text, and images need the processor there.
+    if EmbeddedRecord.of(manifest).quant or manifest.max_images:
         folders["tokenizer"] = prepared.tokenizers[0]
     for name, folder in folders.items():
         (prepared.work / name).unlink(missing_ok=True)

@@ -13,18 +13,12 @@ from openai_bls.builder.placing.files import place
 from openai_bls.builder.recipe import Report, max_model_len
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.checkpoint import GGUF_NAME, CheckpointFacts
-from openai_bls.core.manifest import (
-    BuildError,
-    EngineLoadError,
-    FileRecord,
-    KvCacheSettings,
-    LlamaCppRecord,
-    Manifest,
-)
+from openai_bls.core.manifest import BuildError, EngineLoadError, FileRecord, KvCacheSettings, Manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.llama_cpp import library, memory
 from openai_bls.engines.llama_cpp.model import MAX_PLACES
-from openai_bls.triton_models.repository.cpp_backend import render_configs
+from openai_bls.engines.llama_cpp.record import LlamaCppRecord
+from openai_bls.triton_models.repository.engine_configs import engine_model, render_configs
 
 
 class LlamaCppRecipe:
@@ -56,10 +50,10 @@ class LlamaCppRecipe:
             created=0,
             kv_cache=cache,
             builder={library.PACKAGE: library.RELEASE},
-            llama_cpp=LlamaCppRecord(version=library.RELEASE),
+            record=LlamaCppRecord(version=library.RELEASE).fields(),
         )
         self.manifest = msgspec.structs.replace(alone, max_batch_size=self._places(alone))
-        self.configs = render_configs(self.manifest, EngineSettings(), suffix=options.name)
+        self.configs = render_configs(engine_model(EngineSettings(), suffix=options.name))
         # What fits depends on what else runs, and is no reason to build again.
         built = msgspec.structs.replace(alone, model_name="", max_model_len=options.max_model_len or 1)
         self.key = repr((built, options.max_batch_size, options.self_test))
@@ -97,7 +91,7 @@ class LlamaCppRecipe:
             return {}
         self._report("self-test")
         record = self_test(prepared, self.manifest)
-        self.manifest = msgspec.structs.replace(self.manifest, llama_cpp=record)
+        self.manifest = msgspec.structs.replace(self.manifest, record=record.fields())
         assert record.answers is not None
         self._report(
             f"self-test: llama.cpp answers {len(record.answers.prompts)} prompts together as it does one by one"

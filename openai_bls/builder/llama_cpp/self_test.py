@@ -7,10 +7,11 @@ import msgspec
 from openai_bls.builder.prepared_engine import SKIP, loaded
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.engine import Engine
-from openai_bls.core.manifest import AnswerRecord, BuildError, EngineLoadError, LlamaCppRecord, Manifest
+from openai_bls.core.manifest import AnswerRecord, BuildError, EngineLoadError, Manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines import answers
 from openai_bls.engines.answers import Switch
+from openai_bls.engines.llama_cpp.record import LlamaCppRecord
 
 DTYPE = "llama.cpp"
 """`AnswerRecord.dtype`: the file's own types, computed with as llama.cpp does."""
@@ -32,8 +33,7 @@ def self_test(prepared: Prepared, manifest: Manifest) -> LlamaCppRecord:
             _require_same_alone(engine, switch, together)
         except EngineLoadError as error:
             raise BuildError(f"{error} ({SKIP})") from None
-    assert manifest.llama_cpp is not None
-    return msgspec.structs.replace(manifest.llama_cpp, answers=together)
+    return msgspec.structs.replace(LlamaCppRecord.of(manifest), answers=together)
 
 
 def _require_same_alone(engine: Engine, switch: Switch, together: AnswerRecord) -> None:

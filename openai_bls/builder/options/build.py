@@ -9,7 +9,8 @@ import msgspec
 from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.options.vllm import VllmOptions
-from openai_bls.core.manifest import Dtype, EngineKind, Quantization
+from openai_bls.core.manifest import Dtype
+from openai_bls.embedded.record import Quantization
 
 DEFAULT_MODEL_LEN = 2048
 """Tokens of prompt and output, where the checkpoint does not say."""
@@ -27,7 +28,7 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Commit, tag or branch of a repository on the hub; empty is its default branch."""
     name: str = ""
     """Name of a further engine; empty is the default one."""
-    engine: EngineKind = "transformers"
+    engine: str = "transformers"
     dtype: Dtype = "auto"
     quant: Quantization = ""
     """Quantization of an engine of transformers; TensorRT-LLM and vLLM have theirs among their options."""

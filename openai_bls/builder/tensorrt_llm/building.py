@@ -34,16 +34,17 @@ from openai_bls.builder.tensorrt_llm.worker.process import run_worker
 from openai_bls.builder.tensorrt_llm.worker.progress import LogReader, Progress, Step
 from openai_bls.builder.tokenizer.processor import complete_processor
 from openai_bls.core.checkpoint import read_checkpoint
-from openai_bls.core.manifest import BuildError, FileRecord, Manifest, TensorRtLlmRecord, record
-from openai_bls.core.settings import OfficialSettings
+from openai_bls.core.manifest import BuildError, FileRecord, Manifest, record
 from openai_bls.engines.tensorrt_llm.installed.interface import BuildSpec, Flow, Version
 from openai_bls.engines.tensorrt_llm.installed.versions import require_flow
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
+from openai_bls.triton_models.repository import cpp_backend
 from openai_bls.triton_models.repository.cpp_backend import (
     GRAMMAR_VOCABULARY,
     cpp_settings,
     grammar_vocabulary,
-    render_configs,
 )
+from openai_bls.triton_models.repository.engine_configs import engine_model, render_configs
 
 
 class TensorRtLlmRecipe:
@@ -147,7 +148,7 @@ class TensorRtLlmRecipe:
             trust_remote_code=self._options.trust_remote_code,
             max_images=made.max_images,
             builder={"tensorrt_llm": self._survey.version},
-            tensorrt_llm=TensorRtLlmRecord(
+            record=TensorRtLlmRecord(
                 version=self._survey.version,
                 flow=made.engine.flow,
                 backend=own.backend,
@@ -163,16 +164,16 @@ class TensorRtLlmRecipe:
                 gather_logits=own.gather_logits,
                 plugins=own.plugins,
                 extra_llm_api_options=made.extra_llm_api_options,
-            ),
+            ).fields(),
             lora=made.lora,
         )
 
     def _configs(self, target: BuildTarget) -> dict[str, str]:
-        settings: OfficialSettings = self._plan.settings
-        if self._own.backend == "cpp":
-            version_dir = target.version_dir.absolute()
-            settings = cpp_settings(self.manifest, settings, version_dir, self._own.cpp_parameters)
-        return render_configs(self.manifest, settings, self._own.queue, self._options.name)
+        settings, own, suffix = self._plan.settings, self._own, self._options.name
+        if own.backend == "python":
+            return render_configs(engine_model(settings, own.queue, suffix))
+        cpp = cpp_settings(self.manifest, settings, target.version_dir.absolute(), own.cpp_parameters)
+        return render_configs(cpp_backend.engine_model(self.manifest, cpp, own.queue, suffix))
 
     def _key(self) -> str:
         """All that goes into the build: the settings do not, nor does the name."""

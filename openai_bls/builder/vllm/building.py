@@ -18,10 +18,11 @@ from openai_bls.builder.tokenizer.processor import complete_processor
 from openai_bls.builder.vllm.images import max_images
 from openai_bls.builder.vllm.plan import nodes_of, problems, survey_arguments
 from openai_bls.builder.vllm.self_test import self_test
-from openai_bls.core.manifest import BuildError, FileRecord, Manifest, VllmRecord
+from openai_bls.core.manifest import BuildError, FileRecord, Manifest
 from openai_bls.engines.vllm.arguments.engine_args import check, named
+from openai_bls.engines.vllm.record import VllmRecord
 from openai_bls.engines.vllm.survey.interpreter import Survey, ask, find_interpreter
-from openai_bls.triton_models.repository.cpp_backend import render_configs
+from openai_bls.triton_models.repository.engine_configs import engine_model, render_configs
 
 
 class VllmRecipe:
@@ -54,15 +55,15 @@ class VllmRecipe:
             lora=lora_settings(options.lora, adapters),
             builder={"vllm": survey.version},
             engine_python=python,
-            vllm=VllmRecord(
+            record=VllmRecord(
                 version=survey.version,
                 tensor_parallel_size=options.vllm.tensor_parallel_size,
                 pipeline_parallel_size=options.vllm.pipeline_parallel_size,
                 quant=options.vllm.quant,
                 extra_engine_args=extra,
-            ),
+            ).fields(),
         )
-        self.configs = render_configs(self.manifest, options.vllm.settings, suffix=options.name)
+        self.configs = render_configs(engine_model(options.vllm.settings, suffix=options.name))
         built = msgspec.structs.replace(self.manifest, model_name="")
         self.key = repr((built, options.self_test, fingerprint(options.lora)))
 
@@ -88,9 +89,8 @@ class VllmRecipe:
     def _prove(self, prepared: Prepared) -> None:
         self._report("self-test: starting the engine once, which takes minutes")
         answers = self_test(prepared, self.manifest, self._options.vllm.settings, self._survey, self._report)
-        assert self.manifest.vllm is not None
-        record = msgspec.structs.replace(self.manifest.vllm, answers=answers)
-        self.manifest = msgspec.structs.replace(self.manifest, vllm=record)
+        record = msgspec.structs.replace(VllmRecord.of(self.manifest), answers=answers)
+        self.manifest = msgspec.structs.replace(self.manifest, record=record.fields())
         self._report(f"self-test: {len(answers.prompts)} answers recorded, in {answers.dtype} on {answers.device}")
 
     def _check(self, survey: Survey, weight_bytes: int) -> None:

@@ -25,7 +25,8 @@ from openai_bls.builder.source.hub import fetch_config, is_gguf, local_path, req
 from openai_bls.commands.main import REFUSED
 from openai_bls.commands.options import repository
 from openai_bls.core.machine.nvidia_smi import visible_gpus
-from openai_bls.core.manifest import BuildError, EngineKind, EngineSetupError, Quantization
+from openai_bls.core.manifest import BuildError, EngineSetupError
+from openai_bls.embedded.record import Quantization
 from openai_bls.launcher import workspace
 
 STOPPED = 130
@@ -135,14 +136,13 @@ def _embedded_quant(asked: str) -> Quantization:
     return quant
 
 
-def choose_engine(asked: str, *, dry_run: bool = False) -> tuple[EngineKind, str]:
+def choose_engine(asked: str, *, dry_run: bool = False) -> tuple[str, str]:
     """The engine that `--engine auto` stands for, and why; --dry-run plans TensorRT-LLM whatever is installed."""
     if asked != "auto":
-        named: EngineKind = asked  # type: ignore[assignment]  # argparse has seen to it
-        return named, ""
+        return asked, ""
     if dry_run:
         return "tensorrt_llm", ""
-    names: dict[str, EngineKind] = {"TensorRT-LLM": "tensorrt_llm", "vLLM": "vllm"}
+    names: dict[str, str] = {"TensorRT-LLM": "tensorrt_llm", "vLLM": "vllm"}
     there = {name: kind for name, kind in names.items() if importlib.util.find_spec(kind) is not None}
     if not there:
         return "transformers", "engine transformers: TensorRT-LLM is not installed"

@@ -9,7 +9,7 @@ from typing import get_args
 from openai_bls.builder.options.quantizations import BUILT
 from openai_bls.commands.options import REPOSITORY_HELP
 from openai_bls.core import guide_names
-from openai_bls.core.manifest import EngineKind
+from openai_bls.engines import registry
 from openai_bls.engines.tensorrt_llm.installed.interface import KvCacheDtype
 
 GUIDE_NAMES = guide_names.BUILD
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--remove", metavar="NAME", help="remove the further engine of this name, and build nothing")
     what.add_argument(
         "--engine",
-        choices=("auto", *get_args(EngineKind)),
+        choices=("auto", *registry.names()),
         help="auto is llama_cpp for a GGUF file, tensorrt_llm or vllm where this Python has it and a GPU is there, "
         "else transformers",
     )

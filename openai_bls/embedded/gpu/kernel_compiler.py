@@ -23,6 +23,7 @@ import transformers
 from openai_bls.core.checkpoint import expert_count
 from openai_bls.core.manifest import Manifest, first_line
 from openai_bls.embedded.attention_spec import Scoring, head_sizes, layer_windows, score_cap
+from openai_bls.embedded.record import EmbeddedRecord
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ def _calls(folder: Path, manifest: Manifest, device: torch.device) -> Iterator[C
     dtype = config.dtype if manifest.dtype == "auto" else getattr(torch, manifest.dtype)
     device = torch.empty(0, device=device).device  # with its number
     is_current = device.type != "cuda" or device.index == torch.cuda.current_device()  # which new threads have
-    if dtype in paged_attention.HALF and not manifest.quant and is_current:
+    if dtype in paged_attention.HALF and not EmbeddedRecord.of(manifest).quant and is_current:
         yield from _attention_calls(config, manifest.max_model_len, manifest.max_batch_size, dtype, device)
         yield from _expert_calls(config, dtype, device)
         yield from _layer_calls(config, manifest.max_batch_size, dtype, device)

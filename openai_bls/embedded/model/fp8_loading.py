@@ -22,6 +22,7 @@ from openai_bls.core.checkpoint import safetensors_header
 from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.embedded import fp8_numbers
 from openai_bls.embedded.model import fp8_layers, quant_distance
+from openai_bls.embedded.record import EmbeddedRecord
 
 logger = logging.getLogger(__name__)
 
@@ -64,14 +65,15 @@ def finish(model: Any, folder: Path, manifest: Manifest, device: torch.device, *
     Raises:
         EngineLoadError: it cannot be had.
     """
-    if not (stored or manifest.quant):
+    own = EmbeddedRecord.of(manifest)
+    if not (stored or own.quant):
         return
     problem = fp8_numbers.refusal(device, model.dtype)
     if problem is not None:
         raise EngineLoadError(f"weights in FP8 cannot be used here: {problem}")
     if stored:
         count = restore(model, folder, device)
-    elif manifest.self_test is not None:
+    elif own.self_test is not None:
         count = fp8_layers.quantize(model, device)
     else:
         count = _quantize_and_compare(model, folder, device)

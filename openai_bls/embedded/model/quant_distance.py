@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from openai_bls.core.manifest import QuantDistance
+from openai_bls.embedded.record import QuantDistance
 
 _TEXT = """\
 The water of a river carries sand and stones towards the sea. Where the land is steep the current is fast, and even

@@ -9,9 +9,10 @@ import torch
 import transformers
 
 from openai_bls.core.engine_types import EngineInfo
-from openai_bls.core.manifest import EngineLoadError, SelfTestRecord
+from openai_bls.core.manifest import EngineLoadError
 from openai_bls.embedded.model import fused_experts
 from openai_bls.embedded.model.image_inputs import ImageInputs
+from openai_bls.embedded.record import SelfTestRecord
 from openai_bls.embedded.runners.runner_choice import RunnerChoice
 from openai_bls.embedded.self_test.plain_pass import REMEDY, Sample
 from openai_bls.embedded.self_test.self_test import NEW_TOKENS, Findings, Generate, LoggedError, greedy

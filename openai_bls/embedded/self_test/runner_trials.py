@@ -8,9 +8,10 @@ from typing import Any
 
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine_types import EngineInfo
-from openai_bls.core.manifest import EngineLoadError, Manifest, SelfTestRecord
+from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.embedded.model.image_inputs import ImageInputs
 from openai_bls.embedded.options import EngineOptions
+from openai_bls.embedded.record import EmbeddedRecord, SelfTestRecord
 from openai_bls.embedded.runners import preparation
 from openai_bls.embedded.runners.runner import BatchingConfig
 from openai_bls.embedded.runners.runner_choice import RunnerChoice
@@ -53,9 +54,10 @@ class RunnerTrials:
         self._manifest = manifest
         self._options = options
         self._choices = preparation.choices(model, info.max_model_len, options, takes_images=images is not None)
-        recorded = records.recorded_choice(manifest.self_test, model, self._choices)
+        tested = EmbeddedRecord.of(manifest).self_test
+        recorded = records.recorded_choice(tested, model, self._choices)
         if recorded is not None:
-            self.record, self._choices = manifest.self_test, [recorded]
+            self.record, self._choices = tested, [recorded]
 
     def run(
         self,

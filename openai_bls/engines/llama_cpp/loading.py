@@ -19,6 +19,7 @@ from openai_bls.engines.llama_cpp import library, memory
 from openai_bls.engines.llama_cpp.engine import LlamaCppEngine
 from openai_bls.engines.llama_cpp.model import MAX_PLACES, LlamaModel
 from openai_bls.engines.llama_cpp.options import LlamaCppOptions, with_settings
+from openai_bls.engines.llama_cpp.record import LlamaCppRecord
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ def _compare(engine: LlamaCppEngine, listener: answers.Switch, manifest: Manifes
     Raises:
         EngineLoadError: they differ by more than rounding.
     """
-    if manifest.llama_cpp is not None and manifest.llama_cpp.answers is not None:
-        answers.require_same(engine, listener, manifest.llama_cpp.answers, device="cpu")
+    recorded = LlamaCppRecord.of(manifest).answers
+    if recorded is not None:
+        answers.require_same(engine, listener, recorded, device="cpu")
         engine.reset_prefix_cache()

@@ -6,6 +6,7 @@ PLUGIN = EnginePlugin(
     name="llama_cpp",
     title="llama.cpp",
     load=Lazy("openai_bls.engines.llama_cpp.loading:load"),
+    record=Lazy("openai_bls.engines.llama_cpp.record:LlamaCppRecord"),
     options=Lazy("openai_bls.engines.llama_cpp.options:LlamaCppOptions"),
     options_place="docs/reference/settings.md",
     own_process=True,

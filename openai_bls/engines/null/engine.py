@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 from openai_bls.core.engine import EngineStats, StepListener
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
-from openai_bls.core.manifest import NullSettings
 from openai_bls.engines.adapters import require_room
 from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, refusal
 from openai_bls.engines.command_queue import CommandQueue, emit, submit
 from openai_bls.engines.grammars.errors import GrammarError
+from openai_bls.engines.null.record import NullSettings
 from openai_bls.engines.null.sequence import Output, Sequence, output_of
 
 logger = logging.getLogger(__name__)

@@ -10,10 +10,11 @@ from openai_bls import __version__
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.engine_types import EngineInfo
-from openai_bls.core.manifest import EngineLoadError, Manifest, Milliseconds, NotNegative, NullSettings, checkpoint_dir
+from openai_bls.core.manifest import EngineLoadError, Manifest, Milliseconds, NotNegative, checkpoint_dir
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.capabilities import MAX_LOGPROBS
 from openai_bls.engines.null.engine import SUPPORTED, NullEngine
+from openai_bls.engines.null.record import NullSettings
 
 _PREFIX = "null_"
 
@@ -75,7 +76,7 @@ def load(
     Raises:
         EngineLoadError: a token id that it is to emit is not in the vocabulary, or the script is none.
     """
-    null = options.over(manifest.null if manifest else NullSettings())
+    null = options.over(NullSettings.of(manifest) if manifest else NullSettings())
     lora_names = tuple(name.strip() for name in options.null_lora_names.split(",") if name.strip())
     info = EngineInfo(
         engine="null",

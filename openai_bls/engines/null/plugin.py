@@ -6,6 +6,7 @@ PLUGIN = EnginePlugin(
     name="null",
     title="the null engine",
     load=Lazy("openai_bls.engines.null.loading:load"),
+    record=Lazy("openai_bls.engines.null.record:NullSettings"),
     options=Lazy("openai_bls.engines.null.loading:NullOptions"),
     ignores_foreign_options=True,
     needs_manifest=False,

@@ -8,7 +8,7 @@ from collections.abc import Sequence as TokenIds
 import msgspec
 
 from openai_bls.core.engine_types import EngineFinishReason, EngineInfo, GenerationRequest, Logprobs, TokenDelta
-from openai_bls.core.manifest import NullSettings
+from openai_bls.engines.null.record import NullSettings
 
 _DEFAULT_TOKENS = 64  # ids that an engine without `token_ids` repeats
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest
-from openai_bls.core.manifest import Manifest, TensorRtLlmRecord
+from openai_bls.core.manifest import Manifest
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 
 
 def longest_prompt(record: TensorRtLlmRecord, *, chunked_context: bool) -> int:
@@ -17,8 +18,7 @@ def refusal(
     request: GenerationRequest, manifest: Manifest, info: EngineInfo, *, chunked_context: bool = True
 ) -> str | None:
     """Refusal of a request that `capabilities.refusal` lets pass, naming the field; None if there is none."""
-    record = manifest.tensorrt_llm
-    assert record is not None
+    record = TensorRtLlmRecord.of(manifest)
     length = len(request.prompt_token_ids)
     if length > longest_prompt(record, chunked_context=chunked_context):
         why = "enable_chunked_context is off" if length <= record.max_input_len else "--max-input-len of its build"

@@ -19,7 +19,6 @@ from openai_bls.core.manifest import (
     KvCacheSettings,
     LoraSettings,
     Manifest,
-    TensorRtLlmRecord,
     check_files,
     checkpoint_dir,
     first_line,
@@ -37,6 +36,7 @@ from openai_bls.engines.tensorrt_llm.installed.module import IMAGES
 from openai_bls.engines.tensorrt_llm.kv_events import EVENT_BUFFER
 from openai_bls.engines.tensorrt_llm.loaded_adapters import LoadedAdapters
 from openai_bls.engines.tensorrt_llm.ranks.llmapi_launch import ranks_are_started
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from openai_bls.engines.tensorrt_llm.sampling import grammar_end
 
 logger = logging.getLogger(__name__)
@@ -74,9 +74,7 @@ def load(
     Raises:
         EngineLoadError: one sentence that says what does not fit and what to do.
     """
-    record = manifest.tensorrt_llm
-    if record is None:
-        raise EngineLoadError(f"{short(version_dir)}/engine.json does not say how its engine was built: {BUILD_HINT}")
+    record = TensorRtLlmRecord.of(manifest)
     if record.backend == "cpp":
         raise EngineLoadError(
             "config.pbtxt has Triton's Python backend run an engine that engine.json says was built for the C++ "
@@ -147,8 +145,7 @@ def llm_options(version_dir: Path, manifest: Manifest, settings: EngineSettings)
     Raises:
         EngineLoadError: a file is missing or has changed, or a setting cannot be honoured.
     """
-    record = manifest.tensorrt_llm
-    assert record is not None
+    record = TensorRtLlmRecord.of(manifest)
     cache = manifest.kv_cache
     fraction = settings.kv_cache_free_gpu_mem_fraction
     if fraction is None and cache.free_memory_fraction != KvCacheSettings().free_memory_fraction:

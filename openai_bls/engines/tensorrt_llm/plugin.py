@@ -6,6 +6,9 @@ PLUGIN = EnginePlugin(
     name="tensorrt_llm",
     title="TensorRT-LLM",
     load=Lazy("openai_bls.engines.tensorrt_llm.loading:load"),
+    record=Lazy("openai_bls.engines.tensorrt_llm.record:TensorRtLlmRecord"),
     check_settings=Lazy("openai_bls.engines.tensorrt_llm.server_checks:check_settings"),
+    ranks=Lazy("openai_bls.engines.tensorrt_llm.server_checks:ranks"),
+    triton_backend=Lazy("openai_bls.triton_models.repository.cpp_backend:BACKEND"),
     load_memory=Lazy("openai_bls.engines.tensorrt_llm.server_checks:load_memory"),
 )

@@ -33,6 +33,7 @@ from openai_bls.engines.vllm.multi_node import headless
 from openai_bls.engines.vllm.multi_node.nodes import Nodes
 from openai_bls.engines.vllm.multi_node.watch import Gathering, gather
 from openai_bls.engines.vllm.options import ClientChoice, VllmOptions
+from openai_bls.engines.vllm.record import VllmRecord
 from openai_bls.engines.vllm.requests.sampling import FIELDS, SPECULATIVE_REFUSED, Runner
 from openai_bls.engines.vllm.startup import arguments
 from openai_bls.engines.vllm.startup.kv_cache import GIB, cpu_kv_cache_bytes
@@ -91,8 +92,7 @@ def load(
         except Exception as error:
             logger.exception("vLLM does not load the model")
             raise EngineLoadError(_failure(error, log.cause(), values, on_cpu=vllm.on_cpu)) from None
-    assert manifest.vllm is not None
-    recorded = manifest.vllm.answers
+    recorded = VllmRecord.of(manifest).answers
     if recorded is not None:
         try:
             answers.require_same(engine, listener, recorded, device=vllm.device())
@@ -129,10 +129,8 @@ class _Start(NamedTuple):
 
 
 def _prepare(version_dir: Path, manifest: Manifest, settings: EngineSettings, options: VllmOptions | None) -> _Start:
-    if manifest.vllm is None:
-        raise EngineLoadError(f"{short(version_dir)}/engine.json does not say how its engine was built: {BUILD_HINT}")
     options = options or VllmOptions()
-    nodes = Nodes.of(options, manifest.vllm)
+    nodes = Nodes.of(options, VllmRecord.of(manifest))
     checkpoint = checkpoint_dir(version_dir, manifest, hashes=bool(settings.verify_weights))
     facts = read_checkpoint(checkpoint)
     vllm = Vllm.installed()

@@ -6,6 +6,7 @@ PLUGIN = EnginePlugin(
     name="vllm",
     title="vLLM",
     load=Lazy("openai_bls.engines.vllm.loading:load"),
+    record=Lazy("openai_bls.engines.vllm.record:VllmRecord"),
     options=Lazy("openai_bls.engines.vllm.options:VllmOptions"),
     options_place="--extra-engine-args of the build",
     check_start=Lazy("openai_bls.engines.vllm.survey.start_check:check_start"),

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from openai_bls.engines.tensorrt_llm.ranks.llmapi_launch import PROXY_VARIABLE
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ranks.ranks import RankOptions, engine_heads, exported, mpirun_options
 from openai_bls.launcher.readiness import expected_models
@@ -21,6 +20,8 @@ from openai_bls.launcher.tritonserver.mpi_job import find_mpirun
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+PROXY_VARIABLE = "TLLM_SPAWN_PROXY_PROCESS"
+"""Environment variable that is 1 in the process that rank 0 runs: the LLM API starts no ranks itself there."""
 Launcher = Literal["srun", "mpirun"]
 PROGRAM = "trtllm-llmapi-launch"
 _OPTION = "--launcher"
@@ -52,7 +53,7 @@ def command(
     if PROXY_VARIABLE in environment:
         raise LaunchError(f"{_OPTION} {launcher} was given inside a job of {PROGRAM}: leave {_OPTION} out there")
     heads = engine_heads(repository, expected_models(repository, extra)).values()
-    sizes = {head.tensorrt_llm.ranks for head in heads if head.tensorrt_llm and head.tensorrt_llm.backend == "python"}
+    sizes = {head.ranks.number for head in heads if head.ranks and not head.ranks.by_server}
     if len(sizes) != 1:
         what = f"engines of {' and '.join(map(str, sorted(sizes)))} ranks" if sizes else "no engine of the LLM API"
         raise LaunchError(

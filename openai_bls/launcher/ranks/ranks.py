@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from openai_bls.core import config_pbtxt
+from openai_bls.core.manifest import MANIFEST_NAME, EngineLoadError, Manifest, load_manifest
 from openai_bls.core.processes.process_tree import names_a_rank
+from openai_bls.engines import registry
+from openai_bls.engines.plugin import Ranks
 from openai_bls.launcher.checks import engine_models
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.tritonserver.command import has_backend_setting, has_flag
@@ -53,27 +56,14 @@ class RankOptions:
     mpirun_args: tuple[str, ...] = ()
 
 
-class TensorRtLlmHead(msgspec.Struct, frozen=True):
-    """Part of a TensorRT-LLM engine's record that concerns its ranks; `core.manifest` has the whole."""
-
-    backend: str = "python"
-    """`python` is the LLM API, which starts its ranks itself; `cpp` is the C++ backend, started once per rank."""
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
-
-    @property
-    def ranks(self) -> int:
-        """Number of GPUs that the engine was built for."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
-
-
 class EngineHead(msgspec.Struct, frozen=True):
-    """Part of a manifest that concerns ranks."""
+    """Part of an engine that concerns ranks."""
 
     engine: str = ""
-    tensorrt_llm: TensorRtLlmHead | None = None
+    ranks: Ranks | None = None
+    """Ranks of an engine that runs under MPI."""
     instances: int = 1
-    """Copies that the C++ backend runs, each on GPUs of its own (`gpu_device_ids` in config.pbtxt)."""
+    """Copies that a foreign backend runs, each on GPUs of its own (`gpu_device_ids` in config.pbtxt)."""
 
 
 def engine_heads(repository: Path, names: Sequence[str]) -> dict[str, EngineHead]:
@@ -83,15 +73,19 @@ def engine_heads(repository: Path, names: Sequence[str]) -> dict[str, EngineHead
     """
     heads = {}
     for name in engine_models(names):
-        manifest = next(iter(sorted((repository / name).glob("*/engine.json"))), None)
+        found = next(iter(sorted((repository / name).glob(f"*/{MANIFEST_NAME}"))), None)
         try:
-            head = msgspec.json.decode(manifest.read_bytes(), type=EngineHead) if manifest else EngineHead()
-            if head.tensorrt_llm is not None and head.tensorrt_llm.backend == "cpp":
-                head = msgspec.structs.replace(head, instances=_instances(repository / name / "config.pbtxt"))
-            heads[name] = head
-        except (OSError, msgspec.DecodeError):
+            heads[name] = EngineHead() if found is None else _head(load_manifest(found.parent), repository / name)
+        except EngineLoadError:
             heads[name] = EngineHead()
     return heads
+
+
+def _head(manifest: Manifest, model: Path) -> EngineHead:
+    part = registry.plugin(manifest.engine).ranks
+    ranks = None if part is None else part()(manifest)
+    instances = _instances(model / "config.pbtxt") if ranks is not None and ranks.by_server else 1
+    return EngineHead(manifest.engine, ranks, instances)
 
 
 def _instances(path: Path) -> int:
@@ -166,7 +160,7 @@ def rank_environment(options: RankOptions, heads: Mapping[str, EngineHead], base
     The LLM API starts its ranks itself; variables of an mpirun or srun around it would make it one of their ranks.
     """
     environment = dict(base)
-    if any(head.tensorrt_llm and head.tensorrt_llm.backend == "python" for head in heads.values()):
+    if any(head.ranks and not head.ranks.by_server for head in heads.values()):
         environment = {name: value for name, value in base.items() if not names_a_rank(name)}
     if options.mode == "orchestrator":
         environment |= {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1"}
@@ -196,8 +190,8 @@ def count_gpus() -> int:
 
 def _cpp_ranks(heads: Mapping[str, EngineHead]) -> dict[str, int]:
     """Number of ranks of each engine of the C++ backend."""
-    records = {name: head.tensorrt_llm for name, head in heads.items()}
-    return {name: record.ranks for name, record in records.items() if record is not None and record.backend == "cpp"}
+    found = {name: head.ranks for name, head in heads.items()}
+    return {name: ranks.number for name, ranks in found.items() if ranks is not None and ranks.by_server}
 
 
 def _check_names(options: RankOptions, repository: Path, engines: Sequence[str]) -> None:
@@ -234,7 +228,7 @@ def _world_size(options: RankOptions, heads: Mapping[str, EngineHead]) -> int:
             )
     if world_size > 1:
         for name, head in heads.items():
-            if head.tensorrt_llm is not None and head.tensorrt_llm.backend == "python":
+            if head.ranks is not None and not head.ranks.by_server:
                 raise LaunchError(
                     f"--world-size {world_size}: the engine {name} runs on the LLM API, which starts its ranks itself;"
                     " leave --world-size out, or build with --backend cpp"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, load
 from openai_bls.launcher.checks import OPENAI_MODEL
 from openai_bls.launcher.tritonserver.ports import LOOPBACK, is_loopback
-from openai_bls.triton_models.repository.engine_paths import cpp_parameters
+from openai_bls.triton_models.repository.engine_paths import foreign_model
 from openai_bls.triton_models.repository.engines import (
     ENGINE,
     PREPROCESSING,
@@ -88,7 +88,7 @@ def _asks_for_a_key(model: Path) -> bool:
         return False
     if own == PREPROCESSING:
         return prompt_transport(model) == "exchange"
-    return own != ENGINE or cpp_parameters(model) is None
+    return own != ENGINE or foreign_model(model) is None
 
 
 def _reach(host: str, needed: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from openai_bls.core import config_pbtxt
 from openai_bls.launcher.tritonserver.command import has_flag
-from openai_bls.triton_models.repository.cpp_backend import CPP_BACKEND
+from openai_bls.triton_models.repository.foreign_backend import foreign_backends
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,8 +44,9 @@ def _is_complete(model: Path) -> bool:
         return False
     if not config.keys() >= {"name", "input", "output"}:
         return False
-    if config_pbtxt.text(config, "platform") == "ensemble" or config_pbtxt.text(config, "backend") == CPP_BACKEND:
+    backend = config_pbtxt.text(config, "backend")
+    if config_pbtxt.text(config, "platform") == "ensemble" or backend in foreign_backends():
         return True
-    return config_pbtxt.text(config, "backend") == "python" and all(
+    return backend == "python" and all(
         b"\nclass TritonPythonModel:" in source and b"auto_complete_config" not in source for source in sources
     )

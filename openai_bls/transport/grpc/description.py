@@ -20,6 +20,7 @@ from openai_bls.core.manifest import (
     short,
 )
 from openai_bls.engines.engine_info import engine_info
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from openai_bls.transport.grpc import encoding, wire
 
 logger = logging.getLogger(__name__)
@@ -44,12 +45,12 @@ def describe(model_dir: Path) -> Description:
     """
     version_dir = _version_dir(model_dir)
     manifest = load_manifest(version_dir)
-    record = manifest.tensorrt_llm
-    if record is None:
+    if manifest.engine != "tensorrt_llm":
         raise EngineLoadError(
             f"{short(version_dir / MANIFEST_NAME)} is of an engine of the kind {manifest.engine!r}, which the C++ "
             f"backend does not run: {BUILD_HINT} with --backend cpp"
         )
+    record = TensorRtLlmRecord.of(manifest)
     config = _config(model_dir)
     inputs, outputs = config_pbtxt.names(config, "input"), config_pbtxt.names(config, "output")
     for section, needed, declared in (

@@ -17,10 +17,10 @@ from openai_bls.transport.ipc.sockets import address
 from openai_bls.triton_models.bls.preprocessing_model import PreprocessingModel
 from openai_bls.triton_models.bls.prompt_client import prompt_client
 from openai_bls.triton_models.repository.engines import Backend
+from openai_bls.triton_models.repository.foreign_backend import ForeignClient, foreign_backend_of
 from openai_bls.triton_models.server.process import NoGrpcError, grpc_address
 
 if TYPE_CHECKING:
-    from openai_bls.transport.grpc.client import GrpcEngineClient
     from openai_bls.transport.model_calls import ModelCalls
     from openai_bls.triton_models.bls.prompts import BlsPromptClient
 
@@ -53,7 +53,7 @@ class EngineConnection:
         prompt_transport = backend.prompt_transport if auto else settings.preprocessing_transport
         self._preprocessing = PreprocessingModel(backend.preprocessing_dir) if prompt_transport == "bls" else None
         self._preprocessing_timeout_s = settings.preprocessing_timeout_s
-        self.client: ExchangeClient | GrpcEngineClient | None = None
+        self.client: ExchangeClient | ForeignClient | None = None
         self.prompts: PromptExchangeClient | BlsPromptClient | None = None
         self.model: ServedModel | None = None
 
@@ -93,7 +93,7 @@ class EngineConnection:
         else:
             self.client = ExchangeClient(address(self.backend.engine, owner), take)
 
-    def _grpc_client(self, owner: int, take: Callable[[EngineInfo], None]) -> GrpcEngineClient:
+    def _grpc_client(self, owner: int, take: Callable[[EngineInfo], None]) -> ForeignClient:
         engine = self.backend.engine
         try:
             url = self._grpc_url or grpc_address(owner)
@@ -104,13 +104,15 @@ class EngineConnection:
             ) from None
         try:
             # Not at the top: gRPC costs memory and time, and most engines are reached through the exchange.
-            from openai_bls.transport.grpc.client import GrpcEngineClient
+            client = foreign_backend_of(self.backend.engine_dir).client()
         except ImportError as error:
             raise UnreachableEngineError(
                 f"the engine {engine} is reached through gRPC, for which a package is missing ({error}): "
                 "pip install 'tritonclient[grpc]'"
             ) from None
-        return GrpcEngineClient(engine, self.backend.engine_dir, url, take)
+        except LookupError as error:
+            raise UnreachableEngineError(f"the engine {engine} is to be reached through gRPC, but {error}") from None
+        return client(engine, self.backend.engine_dir, url, take)
 
     def add_to(self, readiness: Readiness) -> None:
         """Have the engine and its preprocessing asked whether they answer, where the exchange leads to them."""

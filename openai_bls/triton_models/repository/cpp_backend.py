@@ -1,8 +1,6 @@
-"""Settings and config.pbtxt of the models around a TensorRT-LLM engine: literal values, from typed settings.
+"""Triton's C++ backend for TensorRT-LLM: its settings, and the config.pbtxt of a model that it runs.
 
-Two Triton backends can run an engine. With `python` it is our own model.py, and config.pbtxt holds
-`OfficialSettings`. With `tensorrtllm`, the C++ backend, it holds `CppSettings`; that backend knows the official
-tensors alone, so the ensembles around it lack what our own model.py adds to them.
+The backend knows the official tensors only, so the ensembles around it lack what our own model.py adds to them.
 
 Source of names and defaults: triton_backend/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt and
 triton_backend/inflight_batcher_llm/src/model_instance_state.cc of TensorRT-LLM 0.20 to 1.2.
@@ -17,12 +15,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from openai_bls.core.manifest import ENGINE_FOLDER, EngineLoadError, Manifest, NotNegative, Positive
-from openai_bls.core.settings import EngineSettings, OfficialSettings, wrong_values
-from openai_bls.triton_models.tensors.config_writer import render
+from openai_bls.core.settings import OfficialSettings, wrong_values
+from openai_bls.engines.plugin import Lazy
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
+from openai_bls.triton_models.repository.engine_configs import model_name, parameters_as_text
+from openai_bls.triton_models.repository.foreign_backend import ForeignBackend
 from openai_bls.triton_models.tensors.declaration import Model, Queue, Tensor
-from openai_bls.triton_models.tensors.models import ENSEMBLE, TENSORRT_LLM, ensemble, tensorrt_llm_bls
+from openai_bls.triton_models.tensors.models import TENSORRT_LLM
 
 CPP_BACKEND = "tensorrtllm"
+_VERSION = "1"
 GRAMMAR_VOCABULARY = "xgrammar_tokenizer_info.json"
 """File in the engine's folder with the tokenizer's data that the C++ backend needs for grammars."""
 
@@ -86,36 +88,30 @@ class CppSettings(OfficialSettings, frozen=True, forbid_unknown_fields=True):
 
 
 # It does not load without these, whatever they hold.
-_ALWAYS = {"tokenizer_dir", "guided_decoding_backend", "xgrammar_tokenizer_info_path"}
+_ALWAYS = frozenset({"tokenizer_dir", "guided_decoding_backend", "xgrammar_tokenizer_info_path"})
 
 
-def engine_model(
-    manifest: Manifest, settings: OfficialSettings, queue: Queue | None = None, name: str = TENSORRT_LLM.name
-) -> Model:
+def engine_model(manifest: Manifest, settings: CppSettings, queue: Queue | None = None, suffix: str = "") -> Model:
     """Declaration of the model that runs the engine of `manifest`.
 
     Args:
         manifest: manifest of the engine.
-        settings: `CppSettings` if its backend is the C++ one.
+        settings: settings of the backend.
         queue: Triton's queue before it.
-        name: name of the model.
+        suffix: suffix of a further engine; empty for the default one.
 
     Raises:
         EngineLoadError: the settings do not suit the engine.
     """
-    record = manifest.tensorrt_llm
-    if record is None or record.backend == "python":
-        return msgspec.structs.replace(TENSORRT_LLM, name=name, queue=queue, parameters=_parameters(settings))
-    if not isinstance(settings, CppSettings):
-        raise EngineLoadError("the C++ backend has settings of its own (CppSettings)")
+    ranks = TensorRtLlmRecord.of(manifest).world_size
     for gpus in settings.gpus if settings.gpu_device_ids else ():
-        if len(gpus) != record.world_size:
+        if len(gpus) != ranks:
             raise EngineLoadError(
-                f"gpu_device_ids {settings.gpu_device_ids}: an instance of this engine has {record.world_size} "
-                f"GPU{'s' if record.world_size > 1 else ''} (tp x pp), and {','.join(gpus)} are {len(gpus)}; the GPUs "
+                f"gpu_device_ids {settings.gpu_device_ids}: an instance of this engine has {ranks} "
+                f"GPU{'s' if ranks > 1 else ''} (tp x pp), and {','.join(gpus)} are {len(gpus)}; the GPUs "
                 "of several instances are separated by semicolons"
             )
-    return cpp_model(settings, manifest.max_batch_size, queue, name)
+    return cpp_model(settings, manifest.max_batch_size, queue, model_name(suffix))
 
 
 def cpp_model(
@@ -149,40 +145,12 @@ def cpp_model(
         instances=len(settings.gpus),
         inputs=tuple(_official(t) for t in (*TENSORRT_LLM.inputs, *_LORA) if t.name not in _NOT_OFFICIAL),
         outputs=tuple(t for t in TENSORRT_LLM.outputs if t.name not in _NOT_OFFICIAL),
-        parameters={"FORCE_CPU_ONLY_INPUT_TENSORS": "no", **_parameters(settings)},
+        parameters={
+            "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
+            **parameters_as_text(msgspec.structs.asdict(settings), _ALWAYS),
+        },
         comment="The engine, run by Triton's C++ backend for TensorRT-LLM.",
     )
-
-
-def text_models(engine: Model) -> list[Model]:
-    """`ensemble` and `tensorrt_llm_bls` around the default engine's model. The `max_batch_size` of ensembles is the
-    engine's if that is smaller; around the C++ backend, characters that several of their streamed responses share come
-    out broken, as they do officially."""
-    return [
-        msgspec.structs.replace(model, max_batch_size=min(model.max_batch_size, engine.max_batch_size))
-        if model.steps
-        else model
-        for model in (ensemble(ENSEMBLE.name, engine), tensorrt_llm_bls(engine))
-    ]
-
-
-def render_configs(
-    manifest: Manifest, settings: OfficialSettings, queue: Queue | None = None, suffix: str = ""
-) -> dict[str, str]:
-    """Name of a model → the text of its config.pbtxt: of the engine and, for the default one, of `text_models`.
-
-    Args:
-        manifest: manifest of the engine.
-        settings: see `engine_model`.
-        queue: see `engine_model`.
-        suffix: suffix of a further engine; empty for the default one.
-
-    Raises:
-        EngineLoadError: the settings do not suit the engine.
-    """
-    name = f"{TENSORRT_LLM.name}_{suffix}" if suffix else TENSORRT_LLM.name
-    engine = engine_model(manifest, settings, queue, name)
-    return {model.name: render(model) for model in (engine, *([] if suffix else text_models(engine)))}
 
 
 def cpp_settings(
@@ -199,11 +167,10 @@ def cpp_settings(
     Raises:
         EngineLoadError: an unknown parameter, or a bad value.
     """
-    assert manifest.tensorrt_llm is not None
     engine_dir = version_dir / ENGINE_FOLDER
     values: dict[str, Any] = {
         **{name: getattr(settings, name) for name in OfficialSettings.__struct_fields__},
-        "max_beam_width": manifest.tensorrt_llm.max_beam_width,
+        "max_beam_width": TensorRtLlmRecord.of(manifest).max_beam_width,
         "gpt_model_path": str(engine_dir),
     }
     if settings.guided_decoding_backend:
@@ -260,17 +227,41 @@ def _official(tensor: Tensor) -> Tensor:
     )
 
 
-def _parameters(settings: OfficialSettings) -> dict[str, str]:
-    """Parameters that are set, as text."""
-    given = msgspec.structs.asdict(settings)
-    always = _ALWAYS if isinstance(settings, CppSettings) else set()
-    if isinstance(settings, EngineSettings):
-        # Of an engine's process: some have a default, which is not written.
-        usual = msgspec.structs.asdict(EngineSettings())
-        process = set(EngineSettings.__struct_fields__) - set(OfficialSettings.__struct_fields__)
-        given = {name: value for name, value in given.items() if name not in process or value != usual[name]}
-    return {name: _text(value) for name, value in given.items() if value not in (None, "") or name in always}
+def strayed(model: Path, parameters: Mapping[str, str]) -> dict[str, str]:
+    """The parameters that name a path elsewhere although the model has its own: name → the absolute path of its own.
+
+    The backend takes absolute paths from config.pbtxt. A repository that was copied or moved keeps those of its old
+    place, and would load an engine that is gone, or another one.
+
+    Args:
+        model: the folder of a model that the C++ backend runs.
+        parameters: parameters of the model's config.pbtxt.
+    """
+    engine = model.absolute() / _VERSION / ENGINE_FOLDER
+    own = {"gpt_model_path": engine, "xgrammar_tokenizer_info_path": engine / GRAMMAR_VOCABULARY}
+    return {
+        name: str(path)
+        for name, path in own.items()
+        # By a link it is the same place.
+        if parameters.get(name) and path.exists() and Path(parameters[name]).resolve() != path.resolve()
+    }
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _runs(manifest: Manifest) -> bool:
+    return TensorRtLlmRecord.of(manifest).backend == "cpp"
+
+
+def _without(manifest: Manifest) -> Manifest:
+    record = msgspec.structs.replace(TensorRtLlmRecord.of(manifest), backend="python")
+    return msgspec.structs.replace(manifest, record=record.fields())
+
+
+BACKEND = ForeignBackend(
+    name=CPP_BACKEND,
+    settings=CppSettings,
+    model=cpp_model,
+    own_paths=strayed,
+    client=Lazy("openai_bls.transport.grpc.client:GrpcEngineClient"),
+    runs=_runs,
+    without=_without,
+)

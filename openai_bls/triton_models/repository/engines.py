@@ -24,7 +24,7 @@ from openai_bls.core import config_pbtxt
 from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.manifest import MANIFEST_NAME, EngineLoadError, load_manifest
 from openai_bls.core.settings import EngineSettings, OpenAiBlsSettings, SettingsError, load
-from openai_bls.triton_models.repository.cpp_backend import CPP_BACKEND
+from openai_bls.triton_models.repository.foreign_backend import foreign_backends
 
 logger = logging.getLogger(__name__)
 
@@ -188,7 +188,7 @@ def prompt_transport(preprocessing_dir: Path) -> PromptTransport:
 
 
 def _transport(engine_dir: Path) -> Transport:
-    return "grpc" if _backend(engine_dir) == CPP_BACKEND else "exchange"
+    return "grpc" if _backend(engine_dir) in foreign_backends() else "exchange"
 
 
 def _backend(model_dir: Path) -> str:

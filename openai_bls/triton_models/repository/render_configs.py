@@ -30,9 +30,8 @@ from openai_bls.core.settings import (
     TensorRtLlmBlsSettings,
     load,
 )
-from openai_bls.triton_models.repository.cpp_backend import CPP_BACKEND, CppSettings, cpp_model
-from openai_bls.triton_models.repository.engine_paths import strayed
 from openai_bls.triton_models.repository.engines import prompt_transport, served_names
+from openai_bls.triton_models.repository.foreign_backend import foreign_backends
 from openai_bls.triton_models.repository.official_names import instead
 from openai_bls.triton_models.repository.start_check import check_start
 from openai_bls.triton_models.tensors.config_writer import render
@@ -116,7 +115,7 @@ def _rendered(repository: Path, changes: Iterable[str]) -> dict[Path, str]:
         chosen = _merged(there, given, is_engine=is_engine)
         if is_engine:
             _check_engine(name, there, chosen, given)
-            if chosen.backend == CPP_BACKEND:
+            if chosen.backend in foreign_backends():
                 chosen = _with_own_paths(path.parent, chosen, given)
         base = table
         if name in _AROUND_THE_ENGINE:
@@ -261,7 +260,7 @@ def _base(name: str) -> str:
 
 def _check_engine(name: str, there: _Chosen, chosen: _Chosen, given: Mapping[str, str]) -> None:
     """Refuse settings that an engine of our own model.py cannot have."""
-    if chosen.backend == CPP_BACKEND:
+    if chosen.backend in foreign_backends():
         if chosen.decoupled is False:
             raise SettingsError(
                 f"{name}: decoupled_mode is false, but openai_bls has its tokens from the C++ backend as a stream"
@@ -288,7 +287,7 @@ def _check_engine(name: str, there: _Chosen, chosen: _Chosen, given: Mapping[str
 
 def _with_own_paths(model: Path, chosen: _Chosen, given: Mapping[str, str]) -> _Chosen:
     """`chosen` with the paths of the engine in the folder `model`, if there is one."""
-    own = strayed(model, chosen.parameters)
+    own = foreign_backends()[chosen.backend].own_paths(model, chosen.parameters)
     for setting, path in own.items():
         if setting in given:
             raise SettingsError(
@@ -302,8 +301,8 @@ def _model(table: Model, chosen: _Chosen, name: str) -> Model:
     base = _base(name)
     numbers = chosen.numbers
     is_engine = base == TENSORRT_LLM.name
-    on_cpp = is_engine and chosen.backend == CPP_BACKEND
-    if chosen.backend != table.backend and not on_cpp:
+    foreign = foreign_backends().get(chosen.backend) if is_engine else None
+    if chosen.backend != table.backend and foreign is None:
         raise SettingsError(f"{name}/config.pbtxt has the backend {chosen.backend!r}; here it is {table.backend!r}")
     queue = None
     if "max_queue_delay_microseconds" in numbers or "max_queue_size" in numbers:
@@ -316,8 +315,8 @@ def _model(table: Model, chosen: _Chosen, name: str) -> Model:
             )
         return msgspec.structs.replace(table, max_batch_size=numbers.get("max_batch_size", table.max_batch_size))
     # What the backend itself reads is passed on as it stands.
-    given = {key: value for key, value in chosen.parameters.items() if value != "" or on_cpp}
-    cls = CppSettings if on_cpp else _SETTINGS.get(base)
+    given = {key: value for key, value in chosen.parameters.items() if value != "" or foreign is not None}
+    cls = _SETTINGS.get(base) if foreign is None else foreign.settings
     own = {key: value for key, value in given.items() if key not in BACKEND_PARAMETERS}
     if cls is None:
         if own:
@@ -328,10 +327,9 @@ def _model(table: Model, chosen: _Chosen, name: str) -> Model:
             settings = load(cls, own, {})
         except SettingsError as error:
             raise SettingsError(f"{name}: {error}") from None
-    if on_cpp:
-        assert isinstance(settings, CppSettings)
+    if foreign is not None:
         try:
-            return cpp_model(settings, numbers["max_batch_size"], queue, name)
+            return foreign.model(settings, numbers["max_batch_size"], queue, name)
         except EngineLoadError as error:
             raise SettingsError(f"{name}: {error}") from None
     decoupled = table.decoupled

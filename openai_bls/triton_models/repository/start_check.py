@@ -9,8 +9,8 @@ from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
 from openai_bls.core.settings import EngineSettings, OpenAiBlsSettings, SettingsError, load
 from openai_bls.engines import registry
 from openai_bls.output import detect
-from openai_bls.triton_models.repository.cpp_backend import CPP_BACKEND
 from openai_bls.triton_models.repository.engines import served_names
+from openai_bls.triton_models.repository.foreign_backend import foreign_backends
 from openai_bls.triton_models.tensors.declaration import Model
 from openai_bls.triton_models.tensors.models import ENSEMBLE, OPENAI_BLS, TENSORRT_LLM, TENSORRT_LLM_BLS
 
@@ -29,7 +29,7 @@ def check_start(repository: Path, tables: Mapping[str, Model], models: Mapping[s
     names = served_names(repository)
     engines = {name: models[name] for name in names}
     for name, engine in engines.items():
-        if engine.backend != CPP_BACKEND:
+        if engine.backend not in foreign_backends():
             try:
                 manifest = load_manifest(repository / name / "1")
             except EngineLoadError:
@@ -82,7 +82,7 @@ def _check_api(settings: OpenAiBlsSettings, engines: Mapping[str, Model]) -> Non
             except (SettingsError, ValueError) as error:
                 raise SettingsError(f"{OPENAI_BLS.name}: {error}") from None
     for name, model in engines.items():
-        if settings.engine_transport == "exchange" and model.backend == CPP_BACKEND:
+        if settings.engine_transport == "exchange" and model.backend in foreign_backends():
             raise SettingsError(
                 f"{OPENAI_BLS.name}: engine_transport is exchange, and {name}, of the C++ backend, has only grpc"
             )

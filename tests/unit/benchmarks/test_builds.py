@@ -12,6 +12,7 @@ from benchmarks.support import lengths
 from benchmarks.support.engine import Level, Variant
 from benchmarks.support.random_checkpoint import write
 from openai_bls.core.manifest import load_manifest
+from openai_bls.embedded.record import EmbeddedRecord
 
 
 def result(name: str, rates: list[float], error: str = "") -> Result:
@@ -27,7 +28,7 @@ def test_a_manifest(tmp_path: Path) -> None:
     checkpoint = tmp_path / "m"
     folder = FP8[1].write(tmp_path, checkpoint, 7, 99)
     manifest = load_manifest(folder)
-    assert (manifest.quant, manifest.max_batch_size, manifest.max_model_len) == ("fp8", 7, 99)
+    assert (EmbeddedRecord.of(manifest).quant, manifest.max_batch_size, manifest.max_model_len) == ("fp8", 7, 99)
     assert folder / manifest.checkpoint == checkpoint
 
 

@@ -10,6 +10,7 @@ from tritonclient.grpc import model_config_pb2
 from benchmarks.clients.target import http_target, triton_body
 from benchmarks.contenders.servers import CONTENDERS, MAX_MODEL_LEN, MODELS, null_repository
 from openai_bls.core.manifest import load_manifest
+from openai_bls.engines.null.record import NullSettings
 from openai_bls.triton_models.tensors import models
 
 # Comes with tritonclient, but without types.
@@ -50,6 +51,7 @@ def test_the_null_repository(tmp_path: Path, tokenizer_dir: Path) -> None:
     (source / "tensorrt_llm" / "1" / "engine.json").write_text("{}")
     null_repository(source, tmp_path / "copy", tokenizer_dir / "tokenizer.json", [5, 6])
     manifest = load_manifest(tmp_path / "copy" / "tensorrt_llm" / "1")
-    assert (manifest.engine, manifest.max_model_len, manifest.null.token_ids) == ("null", MAX_MODEL_LEN, (5, 6))
-    assert manifest.null.vocab_size > 6
+    null = NullSettings.of(manifest)
+    assert (manifest.engine, manifest.max_model_len, null.token_ids) == ("null", MAX_MODEL_LEN, (5, 6))
+    assert null.vocab_size > 6
     assert not (tmp_path / "copy" / "tensorrt_llm" / "1" / "checkpoint").exists()

@@ -357,7 +357,7 @@ def test_command_line(source: Path, repository: Path, capsys: pytest.CaptureFixt
     where = ["--model", str(source), "--model-repository", str(repository)]
     assert main([*where, "--max-seq-len", "64", "--no-self-test"]) == 0
     built = load_manifest(repository / "tensorrt_llm" / "1")
-    assert (built.max_model_len, built.self_test) == (64, None)
+    assert (built.max_model_len, built.record["self_test"]) == (64, None)
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("build: serve it: ")
     assert last.endswith(f"serve --model-repository {repository}")

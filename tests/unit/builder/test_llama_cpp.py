@@ -11,8 +11,9 @@ from openai_bls.builder.options.build import BuildOptions
 from openai_bls.commands.build import command
 from openai_bls.commands.main import parse
 from openai_bls.core.machine.nvidia_smi import InstalledGpu
-from openai_bls.core.manifest import BuildError, EngineKind, load_manifest
+from openai_bls.core.manifest import BuildError, load_manifest
 from openai_bls.engines.llama_cpp import memory
+from openai_bls.engines.llama_cpp.record import LlamaCppRecord
 from openai_bls.launcher.testing import copy_models
 from tests.unit.builder.source.gguf_support import write_gguf
 from tests.unit.docs.pages import ROOT
@@ -42,7 +43,7 @@ def test_engine_for_a_gguf_file(monkeypatch: pytest.MonkeyPatch, gpus: list[Inst
 
 
 @pytest.mark.parametrize("engine", ["transformers", "vllm", "tensorrt_llm"])
-def test_other_engines_take_no_gguf_file(engine: EngineKind, file: Path, repository: Path) -> None:
+def test_other_engines_take_no_gguf_file(engine: str, file: Path, repository: Path) -> None:
     with pytest.raises(BuildError, match="--engine llama_cpp"):
         build(BuildOptions(str(file), repository, engine=engine), lambda _: None)
 
@@ -53,8 +54,7 @@ def test_build(file: Path, repository: Path) -> None:
     options = BuildOptions(str(file), repository, engine="llama_cpp", max_batch_size=4)
     manifest = build(options, told.append)
     assert manifest == load_manifest(repository / "tensorrt_llm" / "1")
-    assert manifest.llama_cpp is not None
-    assert manifest.llama_cpp.answers is not None
+    assert LlamaCppRecord.of(manifest).answers is not None
     assert "model.gguf" in manifest.files
     assert any("its numbers are its own" in line for line in told)
     told.clear()

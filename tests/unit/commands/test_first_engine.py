@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from openai_bls.commands.build import first_engine
-from openai_bls.core.manifest import Manifest, TensorRtLlmRecord, write_manifest
+from openai_bls.core.manifest import Manifest, write_manifest
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from openai_bls.launcher import workspace
 from openai_bls.launcher.errors import LaunchError
 
@@ -85,7 +86,7 @@ def test_with_another_engine(repository: Path, built: list[str]) -> None:
     assert ensure(repository, "another/first") == "building another/first in the place of first"
     assert built == ["another/first"]
     record = TensorRtLlmRecord(version="1.2.1")
-    put(repository, msgspec.structs.replace(MANIFEST, engine="tensorrt_llm", tensorrt_llm=record))
+    put(repository, msgspec.structs.replace(MANIFEST, engine="tensorrt_llm", record=record.fields()))
     with pytest.raises(LaunchError, match=r"is first, which TensorRT-LLM built, and not x/y: .*build --model x/y`"):
         ensure(repository, "x/y")
     assert built == ["another/first"]

@@ -14,17 +14,10 @@ import pytest
 
 from openai_bls.commands import verify
 from openai_bls.commands.main import run as run_command
-from openai_bls.core.manifest import (
-    EngineLoadError,
-    FileRecord,
-    Manifest,
-    NullSettings,
-    TensorRtLlmRecord,
-    load_manifest,
-    record,
-    write_manifest,
-)
+from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, load_manifest, record, write_manifest
 from openai_bls.core.settings import EngineSettings
+from openai_bls.engines.null.record import NullSettings
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from tests.unit.core_support import VOCAB_SIZE, tiny_tokenizer
 from tests.unit.engines.tensorrt_llm.fake_engines import write_fake_engine
 from tests.unit.engines.tensorrt_llm.fake_support import in_process
@@ -51,7 +44,7 @@ def repository(tmp_path: Path, tokenizer_dir: Path) -> Path:
         max_batch_size=4,
         created=1,
         files={"config.json": record(checkpoint / "config.json")},
-        null=NullSettings(token_ids=token_ids, vocab_size=VOCAB_SIZE),
+        record=NullSettings(token_ids=token_ids, vocab_size=VOCAB_SIZE).fields(),
     )
     write_manifest(folder / "tensorrt_llm" / "1", manifest)
     return folder
@@ -125,7 +118,10 @@ FAILURES: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda r: change(r, engine_files={"rank1.engine": FileRecord(3)}),
         "engine/rank1.engine cannot be read (No such file or directory)",
     ),
-    "an engine that fails": (lambda r: change(r, null=NullSettings(crash_at_step=1)), "the engine failed: The engine"),
+    "an engine that fails": (
+        lambda r: change(r, record=NullSettings(crash_at_step=1).fields()),
+        "the engine failed: The engine",
+    ),
     "a prompt that does not fit": (lambda r: change(r, max_model_len=20), "maximum context length is 20 tokens"),
     "a setting that does not exist": (
         lambda r: (r / "tensorrt_llm/config.pbtxt").write_text(
@@ -187,7 +183,7 @@ def tensorrt_manifest(backend: str) -> Manifest:
         max_model_len=64,
         max_batch_size=4,
         created=1,
-        tensorrt_llm=msgspec.convert(fields, TensorRtLlmRecord),
+        record=msgspec.convert(fields, TensorRtLlmRecord).fields(),
     )
 
 
@@ -206,8 +202,8 @@ def test_settings(tmp_path: Path, backend: str) -> None:
 @pytest.mark.parametrize("backend", ["python", "cpp"])
 def test_a_tensorrt_engine_without_tensorrt_llm(backend: str, repository: Path) -> None:
     """Both kinds are loaded by the LLM API."""
-    record_ = tensorrt_manifest(backend).tensorrt_llm
-    change(repository, engine="tensorrt_llm", tensorrt_llm=record_, engine_files={"rank0.engine": FileRecord(0)})
+    record_ = tensorrt_manifest(backend).record
+    change(repository, engine="tensorrt_llm", record=record_, engine_files={"rank0.engine": FileRecord(0)})
     engine = repository / "tensorrt_llm" / "1" / "engine"
     engine.mkdir()
     (engine / "rank0.engine").touch()
@@ -230,9 +226,8 @@ def test_a_tensorrt_engine(
     tokens = ",".join(map(str, tiny_tokenizer().encode(ANSWER).ids))
     with in_process(tokens=tokens) as api:
         write_fake_engine(version_dir, checkpoint, "tensorrt", api, max_model_len=256, max_batch_size=2)
-        built = load_manifest(version_dir).tensorrt_llm
-        assert built is not None
-        change(repository, tensorrt_llm=msgspec.structs.replace(built, backend=backend))
+        built = TensorRtLlmRecord.of(load_manifest(version_dir))
+        change(repository, record=msgspec.structs.replace(built, backend=backend).fields())
         assert run(repository) == 0
     output = capsys.readouterr().out
     assert "engine: tiny by tensorrt_llm 1.2.1, 256 tokens, 2 sequences" in output

@@ -12,6 +12,7 @@ import pytest
 
 from openai_bls.core.engine import Engine
 from openai_bls.core.manifest import Manifest, write_manifest
+from openai_bls.embedded.record import EmbeddedRecord
 from openai_bls.engines.registry import create_engine
 from tests.unit.engines.engine_support import MAX_MODEL_LEN, Recorder, make_checkpoint
 
@@ -37,7 +38,9 @@ def version_dir(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     write_manifest(folder, manifest)
     engine: Any = create_engine(folder, Recorder(), {"num_threads": "1"})
     engine.close()
-    write_manifest(folder, msgspec.structs.replace(manifest, self_test=engine.self_test))
+    write_manifest(
+        folder, msgspec.structs.replace(manifest, record=EmbeddedRecord(self_test=engine.self_test).fields())
+    )
     return folder
 
 

@@ -134,7 +134,16 @@ def run_all(engine: Engine, recorder: Recorder, requests: Sequence[GenerationReq
 
 def change(folder: Path, **fields: Any) -> None:
     """Change fields of the manifest in an engine's folder."""
+    if "engine" in fields:
+        # The record of another engine is nobody's.
+        fields = {"record": {}} | fields
     write_manifest(folder, msgspec.structs.replace(load_manifest(folder), **fields))
+
+
+def change_record(folder: Path, **fields: Any) -> None:
+    """Change fields of the engine's record in the manifest in its folder."""
+    found = load_manifest(folder).record
+    change(folder, record={**found, **msgspec.to_builtins(fields)})
 
 
 @contextlib.contextmanager

@@ -9,11 +9,13 @@ import msgspec
 import pytest
 
 from openai_bls.core.machine.memory import available_bytes
-from openai_bls.core.manifest import FileRecord, KvCacheSettings, LlamaCppRecord, Manifest, VllmRecord
+from openai_bls.core.manifest import FileRecord, KvCacheSettings, Manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines import load_memory
+from openai_bls.engines.llama_cpp.record import LlamaCppRecord
 from openai_bls.engines.load_memory import gpu_is_visible
 from openai_bls.engines.plugin import LoadMemory
+from openai_bls.engines.vllm.record import VllmRecord
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -66,7 +68,7 @@ def test_llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for asked, taken in ((200, 200), (1 << 20, 4 * 64)):
         kv_cache = KvCacheSettings(max_tokens_in_kv_cache=asked)
         record = LlamaCppRecord(version="1")
-        folder = engine(tmp_path, engine="llama_cpp", files=files, kv_cache=kv_cache, llama_cpp=record)
+        folder = engine(tmp_path, engine="llama_cpp", files=files, kv_cache=kv_cache, record=record.fields())
         # Keys and values of 64 numbers in 2 layers.
         assert estimate(folder, {}) == LoadMemory(GIB + taken * 2 * 64 * 2 * 2 + 256 * MIB)
     for overrides, settings, taken in (
@@ -75,7 +77,7 @@ def test_llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, EngineSettings(max_tokens_in_paged_kv_cache=150), 150),
     ):
         assert estimate(folder, overrides, settings) == LoadMemory(GIB + taken * 2 * 64 * 2 * 2 + 256 * MIB)
-    without = engine(tmp_path, engine="llama_cpp", files=files, llama_cpp=LlamaCppRecord(version="1"))
+    without = engine(tmp_path, engine="llama_cpp", files=files, record=LlamaCppRecord(version="1").fields())
     assert estimate(without, {}) == LoadMemory(0)
 
 
@@ -84,12 +86,12 @@ def test_engines_on_a_gpu_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyP
     folder = engine(tmp_path)
     assert estimate(folder, {}).on_gpu
     assert not estimate(folder, {"device": "cpu"}).on_gpu
-    vllm = engine(tmp_path / "vllm", engine="vllm", vllm=VllmRecord("0.32.0"))
+    vllm = engine(tmp_path / "vllm", engine="vllm", record=VllmRecord("0.32.0").fields())
     assert estimate(vllm, {}).on_gpu
 
 
 def test_vllm_on_a_cpu(tmp_path: Path) -> None:
-    folder = engine(tmp_path, engine="vllm", vllm=VllmRecord("0.32.0"), dtype="bfloat16")
+    folder = engine(tmp_path, engine="vllm", record=VllmRecord("0.32.0").fields(), dtype="bfloat16")
     assert estimate(folder, {}) == LoadMemory(3 * GIB + GIB + 3 * GIB)
 
 

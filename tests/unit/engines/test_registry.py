@@ -21,8 +21,6 @@ from openai_bls.core.manifest import (
     MANIFEST_NAME,
     EngineLoadError,
     Manifest,
-    NullSettings,
-    TensorRtLlmRecord,
     load_manifest,
     record,
     write_manifest,
@@ -30,7 +28,9 @@ from openai_bls.core.manifest import (
 from openai_bls.core.settings import EngineSettings
 from openai_bls.embedded.options import EngineOptions, with_settings
 from openai_bls.engines.null.loading import NullOptions
+from openai_bls.engines.null.record import NullSettings
 from openai_bls.engines.registry import create_engine, names, parse_options
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from tests.unit.engines.engine_support import Recorder, change
 
 
@@ -119,7 +119,7 @@ def test_missing_and_changed_files(folder: Path) -> None:
 
 
 def test_options_of_the_embedded_engine_mean_nothing_to_tensorrt_llm(folder: Path) -> None:
-    change(folder, engine="tensorrt_llm", tensorrt_llm=TensorRtLlmRecord(version="1.2.1"))
+    change(folder, engine="tensorrt_llm", record=TensorRtLlmRecord(version="1.2.1").fields())
     message = sentence(folder, num_threads="2")
     assert message.startswith("OPENAI_BLS_ENGINE_NUM_THREADS is of another engine")
 
@@ -183,12 +183,12 @@ def test_null_engine_needs_nothing_on_disk(tmp_path: Path) -> None:
 
 
 def test_null_engine_of_a_manifest(folder: Path) -> None:
-    change(folder, engine="null", null=NullSettings(token_ids=(7, 8)))
+    change(folder, engine="null", record=NullSettings(token_ids=(7, 8)).fields())
     engine = create_engine(folder, Recorder())
     assert engine.info.engine == "null"
     assert engine.info.model_name == "tiny-qwen"
     engine.close()
-    change(folder, null=NullSettings(token_ids=(700,)))
+    change(folder, record=NullSettings(token_ids=(700,)).fields())
     assert "outside the vocabulary" in sentence(folder)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from openai_bls.core.manifest import Manifest, VllmRecord, write_manifest
+from openai_bls.core.manifest import Manifest, write_manifest
+from openai_bls.engines.vllm.record import VllmRecord
 from openai_bls.launcher import checks, workspace
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.tritonserver import command as server
@@ -289,7 +290,7 @@ def test_an_embedded_engine_without_its_packages(tmp_path: Path, monkeypatch: py
 
 
 def test_an_engine_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest = Manifest("vllm", "m", 8, 1, 0, engine_python="/nowhere/python", vllm=VllmRecord("0.32.0"))
+    manifest = Manifest("vllm", "m", 8, 1, 0, engine_python="/nowhere/python", record=VllmRecord("0.32.0").fields())
     version_dir = tmp_path / "tensorrt_llm" / "1"
     version_dir.mkdir(parents=True)
     write_manifest(version_dir, manifest)

@@ -15,6 +15,8 @@ import pytest
 
 from openai_bls.commands import main as cli
 from openai_bls.commands.serve import serve_options
+from openai_bls.core.manifest import Manifest, write_manifest
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from openai_bls.launcher import checks, readiness, workspace
 from openai_bls.launcher.checks import with_tls
 from openai_bls.launcher.console import Console
@@ -184,8 +186,8 @@ def test_dry_run_tells_what_leaves_the_environment(
 ) -> None:
     version = tmp_path / "tensorrt_llm" / "1"
     version.mkdir(parents=True)
-    record = {"backend": "python", "tensor_parallel_size": 4}
-    (version / "engine.json").write_text(json.dumps({"engine": "tensorrt_llm", "tensorrt_llm": record}))
+    record = TensorRtLlmRecord("1.2.1", tensor_parallel_size=4)
+    write_manifest(version, Manifest("tensorrt_llm", "m", 9, 1, 1, record=record.fields()))
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     *changes, command = run_dry(capsys, "--model-repository", str(tmp_path))
     assert "unset OMPI_COMM_WORLD_SIZE" in changes

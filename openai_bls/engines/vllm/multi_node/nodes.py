@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from openai_bls.core.manifest import EngineLoadError, NotNegative, VllmRecord
+from openai_bls.core.manifest import EngineLoadError, NotNegative
+from openai_bls.engines.vllm.record import VllmRecord
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65534)]
 DEFAULT_PORT = 29501

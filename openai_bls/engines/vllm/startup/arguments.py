@@ -14,6 +14,7 @@ from openai_bls.engines.images.processor import has_processor
 from openai_bls.engines.kv_events.publisher import config_of
 from openai_bls.engines.vllm.arguments.engine_args import OPTION, check
 from openai_bls.engines.vllm.lora import vllm_max_rank
+from openai_bls.engines.vllm.record import VllmRecord
 
 _INSTEAD = {
     "kv_cache_free_gpu_mem_fraction": "gpu_memory_utilization, vLLM's share of the whole memory,",
@@ -48,8 +49,7 @@ def engine_args(
     Raises:
         EngineLoadError: a setting or an argument that the installed vLLM cannot honour; one sentence.
     """
-    record = manifest.vllm
-    assert record is not None
+    record = VllmRecord.of(manifest)
     require_settings(manifest, settings)
     own: dict[str, Any] = {
         "model": str(checkpoint),
@@ -118,8 +118,6 @@ def require_settings(manifest: Manifest, settings: EngineSettings) -> None:
             "the manifest sets the size of the KV cache in the embedded engine's terms: build again without "
             f"--max-tokens-in-kv-cache, and give kv_cache_memory_bytes in the file of {OPTION}"
         )
-    if manifest.quant:
-        raise EngineLoadError("the manifest has options of the embedded engine, which vLLM does not read: build again")
 
 
 def _kv_events(settings: EngineSettings) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from openai_bls.core.machine.nvidia_smi import visible_gpus
-from openai_bls.core.manifest import BUILD_HINT, EngineLoadError, Manifest
+from openai_bls.core.manifest import EngineLoadError, Manifest
+from openai_bls.engines.vllm.record import VllmRecord
 from openai_bls.engines.vllm.survey.interpreter import find, located, require_version
 
 
@@ -19,9 +20,7 @@ def check_start(manifest: Manifest, python: str) -> str:
     Raises:
         EngineLoadError: it cannot run here; one sentence.
     """
-    record = manifest.vllm
-    if record is None:
-        raise EngineLoadError(f"its engine.json does not say how the engine was built: {BUILD_HINT}")
+    record = VllmRecord.of(manifest)
     if python and "/" in python and not os.access(python, os.X_OK):
         raise EngineLoadError(
             f"its interpreter {python} is not there: run `openai-bls install-engine vllm` and build again, or name "

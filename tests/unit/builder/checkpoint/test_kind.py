@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
+from openai_bls.embedded.record import EmbeddedRecord
 from tests.unit.builder.builds import answer, refusal, run
 from tests.unit.embedded.model.test_fp8 import by_row, write_fp8
 
@@ -49,7 +50,7 @@ def test_an_fp8_checkpoint_as_it_is(source: Path, repository: Path) -> None:
     run(source, repository)
     wanted = answer(repository)
     manifest, _ = run(fp8, repository)
-    assert manifest.quant == ""
+    assert EmbeddedRecord.of(manifest).quant == ""
     assert answer(repository) == wanted
     assert "is quantized already" in refusal(fp8, repository, quant="fp8")
     save_file(meant, fp8 / "model.safetensors")
@@ -58,9 +59,10 @@ def test_an_fp8_checkpoint_as_it_is(source: Path, repository: Path) -> None:
 
 def test_quantizing_to_fp8(source: Path, repository: Path) -> None:
     manifest, lines = run(source, repository, quant="fp8", self_test=True)
-    assert manifest.quant == "fp8"
-    assert manifest.self_test is not None
-    distance = manifest.self_test.quant_distance
+    assert EmbeddedRecord.of(manifest).quant == "fp8"
+    tested = EmbeddedRecord.of(manifest).self_test
+    assert tested is not None
+    distance = tested.quant_distance
     assert distance is not None
     assert 0 < distance.mean < distance.max
     assert any(f"{distance.mean:.4f} in the mean" in line for line in lines)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from openai_bls.builder.embedded.advice import vllm_advice
-from openai_bls.core.manifest import SelfTestRecord
+from openai_bls.embedded.record import SelfTestRecord
 
 _GPU = "NVIDIA H100 80GB HBM3 (9.0)"
 

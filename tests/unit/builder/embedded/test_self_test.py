@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from openai_bls.core.manifest import load_manifest
+from openai_bls.embedded.record import EmbeddedRecord
 from tests.unit.builder.builds import answer, refusal, run
 
 BLIND_IN_BATCHES = """
@@ -46,7 +47,7 @@ def give_code(source: Path, code: str) -> None:
 
 def test_the_record(source: Path, repository: Path) -> None:
     manifest, lines = run(source, repository, self_test=True)
-    found = manifest.self_test
+    found = EmbeddedRecord.of(manifest).self_test
     assert found is not None
     assert (found.device, found.dtype, found.runner, found.attention) == (
         "cpu",
@@ -62,16 +63,17 @@ def test_the_record(source: Path, repository: Path) -> None:
 
 def test_it_can_be_left_to_the_load(source: Path, repository: Path) -> None:
     manifest, _ = run(source, repository)
-    assert manifest.self_test is None
+    assert EmbeddedRecord.of(manifest).self_test is None
     assert len(answer(repository)) == 8
-    assert run(source, repository, self_test=True)[0].self_test is not None
+    assert EmbeddedRecord.of(run(source, repository, self_test=True)[0]).self_test is not None
 
 
 def test_the_next_runner_is_taken(source: Path, repository: Path) -> None:
     give_code(source, BLIND_IN_BATCHES)
     manifest, lines = run(source, repository, trust_remote_code=True, self_test=True)
-    assert manifest.self_test is not None
-    assert manifest.self_test.runner == "dynamic_cache"
+    tested = EmbeddedRecord.of(manifest).self_test
+    assert tested is not None
+    assert tested.runner == "dynamic_cache"
     assert any(line.startswith("self-test: not continuous_batching with attention sdpa") for line in lines)
     assert len(answer(repository)) == 8
 

@@ -23,9 +23,10 @@ from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.targets.folders import TOKENIZER_MODELS
 from openai_bls.builder.tensorrt_llm.worker import main as worker_module
-from openai_bls.core.manifest import BuildError, LoraSettings, Manifest, TensorRtLlmRecord, load_manifest
+from openai_bls.core.manifest import BuildError, LoraSettings, Manifest, load_manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.tensorrt_llm.installed.interface import Flow
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from openai_bls.triton_models.repository.render_configs import configure
 from openai_bls.triton_models.tensors.declaration import Queue
 from tests.unit.builder.tensorrt_llm.build_support import (
@@ -100,8 +101,7 @@ def refusal(source: Path, repository: Path, own: TensorRtLlmOptions | None = Non
 
 
 def record(manifest: Manifest) -> TensorRtLlmRecord:
-    assert manifest.tensorrt_llm is not None
-    return manifest.tensorrt_llm
+    return TensorRtLlmRecord.of(manifest)
 
 
 def version_dir(repository: Path) -> Path:
@@ -131,7 +131,7 @@ def test_an_engine(machine: Machine, source: Path, repository: Path) -> None:
     assert (manifest.engine, manifest.model_name, manifest.max_model_len, manifest.max_batch_size) == (
         "tensorrt_llm", "tiny", 800, 5,
     )  # fmt: skip
-    assert manifest.tensorrt_llm == TensorRtLlmRecord(
+    assert record(manifest) == TensorRtLlmRecord(
         version="1.2.1",
         gpu="NVIDIA H100 80GB HBM3",
         compute_capability="9.0",

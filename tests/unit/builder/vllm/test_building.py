@@ -11,6 +11,7 @@ from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.vllm import VllmOptions
 from openai_bls.core.manifest import BuildError, Manifest, load_manifest
+from openai_bls.engines.vllm.record import VllmRecord
 from tests.unit.builder.tensorrt_llm.build_support import contents, make_checkpoint
 from tests.unit.builder.vllm.vllm_support import make_interpreter
 
@@ -48,8 +49,7 @@ def test_an_engine(repository: Path, model: Path, tmp_path: Path) -> None:
     folder = repository / "tensorrt_llm" / "1"
     assert load_manifest(folder) == manifest
     assert (manifest.engine, manifest.engine_python, manifest.max_model_len) == ("vllm", str(python), 777)
-    record = manifest.vllm
-    assert record is not None
+    record = VllmRecord.of(manifest)
     assert (record.version, record.world_size, record.quant) == ("0.32.0", 1, "fp8")
     assert record.extra_engine_args == {"gpu_memory_utilization": 0.5}
     # The file as it is: vLLM reads PyTorch's own, too.
@@ -66,8 +66,8 @@ def test_an_engine(repository: Path, model: Path, tmp_path: Path) -> None:
 
 
 def _same(manifest: Manifest) -> dict[str, object]:
-    assert manifest.vllm is not None
-    return {"quant": manifest.vllm.quant, "extra_engine_args": manifest.vllm.extra_engine_args}
+    record = VllmRecord.of(manifest)
+    return {"quant": record.quant, "extra_engine_args": record.extra_engine_args}
 
 
 def test_what_vllm_refuses(repository: Path, model: Path, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.builder.vllm.self_test import device_of, self_test
-from openai_bls.core.manifest import AnswerRecord, BuildError, EngineLoadError, Manifest, NullSettings
+from openai_bls.core.manifest import AnswerRecord, BuildError, EngineLoadError, Manifest
 from openai_bls.core.settings import EngineSettings
+from openai_bls.engines.null.record import NullSettings
 from openai_bls.engines.vllm.survey.interpreter import Device, Survey
 
 ON_CPU = Survey("3.11.0", has_vllm=True, version="0.32.0", device_type="cpu", dtype="float32")
@@ -22,7 +23,7 @@ def answers(folder: Path, null: NullSettings | None = None, python: str = sys.ex
     checkpoint, engine, lora, work, tokenizer = (folder / name for name in names)
     prepared = Prepared(checkpoint, engine, lora, work, [tokenizer]).make()
     work.mkdir(exist_ok=True)
-    manifest = Manifest("null", "m", 64, 4, 1, null=null or NullSettings(), engine_python=python)
+    manifest = Manifest("null", "m", 64, 4, 1, record=(null or NullSettings()).fields(), engine_python=python)
     return self_test(prepared, manifest, EngineSettings(), ON_CPU, lambda _: None)
 
 

@@ -19,6 +19,7 @@ from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.core.engine_types import GenerationRequest, Grammar
 from openai_bls.core.manifest import BuildError, EngineLoadError, load_manifest
 from openai_bls.core.media import MediaPrompt
+from openai_bls.embedded.record import EmbeddedRecord
 from openai_bls.engines.images.processor import VisionProcessor
 from tests.architectures.comparison import answers, difference
 from tests.architectures.vision_checkpoint import make_vision_checkpoint
@@ -27,7 +28,7 @@ from tests.architectures.vision_table import CASES
 from tests.unit.builder.tensorrt_llm.build_support import make_repository
 from tests.unit.embedded.overlapping import IN_EVERY_WAY, steps
 from tests.unit.engines.conftest import EngineFactory
-from tests.unit.engines.engine_support import change, request, run_all
+from tests.unit.engines.engine_support import change_record, request, run_all
 
 __all__ = ["steps"]
 
@@ -61,20 +62,21 @@ def with_image(processor: VisionProcessor, number: int, side: int = 32, **more: 
 def test_the_build_says_and_records_images(made: Made) -> None:
     manifest = load_manifest(made[1])
     assert manifest.max_images == 8
-    assert manifest.self_test is not None
-    assert manifest.self_test.runner == "continuous_batching"
+    tested = EmbeddedRecord.of(manifest).self_test
+    assert tested is not None
+    assert tested.runner == "continuous_batching"
     own = VisionProcessor(made[1] / "tokenizer")
-    assert any(own.count(prompt) for prompt in manifest.self_test.prompts), "a load replays a prompt with an image"
+    assert any(own.count(prompt) for prompt in tested.prompts), "a load replays a prompt with an image"
 
 
 def test_a_load_compares_answers_about_images(made: Made, start: EngineFactory, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(made[1], tmp_path / "tensorrt_llm" / "1"))
-    record = load_manifest(folder).self_test
+    record = EmbeddedRecord.of(load_manifest(folder)).self_test
     assert record is not None
     engine, _ = start(folder)
     assert engine.info.input_modalities == ("text", "image")
     wrong = [[0] * len(row) for row in record.token_ids]
-    change(folder, self_test=msgspec.structs.replace(record, token_ids=wrong))
+    change_record(folder, self_test=msgspec.structs.replace(record, token_ids=wrong))
     with pytest.raises(EngineLoadError, match="does not answer as it did"):
         start(folder)
 

@@ -57,7 +57,7 @@ def test_calls_for_experts_are_valid(checkpoint: Path) -> None:
 
 def test_weights_of_other_types_have_no_such_kernels(checkpoint: Path) -> None:
     assert not list(kernel_compiler._calls(checkpoint, msgspec.structs.replace(MANIFEST, dtype="float32"), CPU))
-    assert not list(kernel_compiler._calls(checkpoint, msgspec.structs.replace(MANIFEST, quant="fp8"), CPU))
+    assert not list(kernel_compiler._calls(checkpoint, msgspec.structs.replace(MANIFEST, record={"quant": "fp8"}), CPU))
 
 
 def test_what_fails_is_left_to_those_who_need_it(tmp_path: Path, checkpoint: Path) -> None:

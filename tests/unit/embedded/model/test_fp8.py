@@ -16,13 +16,14 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from openai_bls.core.manifest import EngineLoadError, Manifest, QuantDistance, write_manifest
+from openai_bls.core.manifest import EngineLoadError, Manifest, write_manifest
 from openai_bls.embedded import fp8_numbers
 from openai_bls.embedded.engine.engine import TransformersEngine
 from openai_bls.embedded.fp8_numbers import FP8
 from openai_bls.embedded.model import fp8_layers, fused_layers, quant_distance
 from openai_bls.embedded.model.fp8_layers import Fp8Linear
 from openai_bls.embedded.model.model_loader import read_model
+from openai_bls.embedded.record import QuantDistance
 from tests.unit.embedded.adapters import EVERYTHING, Reference, make_adapter, with_adapters
 from tests.unit.engines.conftest import EngineFactory
 from tests.unit.engines.engine_support import MAX_MODEL_LEN, request, run_all
@@ -97,7 +98,7 @@ def test_gpus_without_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_layers_put_together(checkpoint: Path) -> None:
-    model = read_model(checkpoint, manifest(quant="fp8"), CPU, "eager")
+    model = read_model(checkpoint, manifest(record={"quant": "fp8"}), CPU, "eager")
     before = logits(model)
     held = sum(parameter.nbytes for parameter in model.parameters())
     for layer in model.model.layers:
@@ -202,13 +203,13 @@ def test_a_device_without_room_for_the_comparison(
 ) -> None:
     shutil.copytree(checkpoint, tmp_path / "checkpoint")
     shutil.copytree(checkpoint, tmp_path / "tokenizer")
-    assert read_model(tmp_path / "checkpoint", manifest(quant="fp8"), CPU, "eager").quant_distance.mean > 0
+    assert read_model(tmp_path / "checkpoint", manifest(record={"quant": "fp8"}), CPU, "eager").quant_distance.mean > 0
 
     def full(*_: Any) -> Any:
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(quant_distance, "logprobs", full)
-    model = read_model(tmp_path / "checkpoint", manifest(quant="fp8"), CPU, "eager")
+    model = read_model(tmp_path / "checkpoint", manifest(record={"quant": "fp8"}), CPU, "eager")
     assert fp8_layers.is_quantized(model)
     assert not hasattr(model, "quant_distance")
 
@@ -242,7 +243,7 @@ def test_an_engine_with_an_adapter(checkpoint: Path, tmp_path: Path, start: Engi
     folder = tmp_path / "engine"
     shutil.copytree(checkpoint, folder / "checkpoint")
     shutil.copytree(checkpoint, folder / "tokenizer")
-    write_manifest(folder, manifest(quant="fp8"))
+    write_manifest(folder, manifest(record={"quant": "fp8"}))
     engine, recorder = start(with_adapters(folder, tmp_path / "copy", {"one": adapter}, max_loras=1, max_lora_rank=6))
     names = {1: None, 2: "one"}
     found = run_all(engine, recorder, [request(number, lora_name=name) for number, name in names.items()])

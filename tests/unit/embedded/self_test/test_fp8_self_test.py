@@ -16,11 +16,12 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
-from openai_bls.core.manifest import EngineLoadError, Manifest, SelfTestRecord, write_manifest
+from openai_bls.core.manifest import EngineLoadError, Manifest, write_manifest
 from openai_bls.embedded import fp8_numbers
 from openai_bls.embedded.fp8_numbers import round_rows
 from openai_bls.embedded.model import fp8_layers
 from openai_bls.embedded.model.fp8_layers import Fp8Linear
+from openai_bls.embedded.record import EmbeddedRecord, SelfTestRecord
 from openai_bls.embedded.self_test import self_test
 from openai_bls.embedded.self_test.plain_pass import Rounding
 from openai_bls.engines.registry import create_engine
@@ -100,7 +101,7 @@ def trained() -> Path:
     return DEMO
 
 
-def version_of(checkpoint: Path, folder: Path, **more: Any) -> Path:
+def version_of(checkpoint: Path, folder: Path, record: SelfTestRecord | None = None) -> Path:
     """A folder with an engine of `checkpoint` in FP8."""
     manifest = Manifest(
         engine="transformers",
@@ -109,8 +110,7 @@ def version_of(checkpoint: Path, folder: Path, **more: Any) -> Path:
         max_batch_size=8,
         created=1,
         checkpoint=str(checkpoint),
-        quant="fp8",
-        **more,
+        record=EmbeddedRecord("fp8", record).fields(),
     )
     folder.mkdir(exist_ok=True)
     write_manifest(folder, manifest)
@@ -153,7 +153,7 @@ def test_models_that_pass(
     record = self_tested(version_of(checkpoint, tmp_path / "1"))
     assert record.fp8_noise == pytest.approx(noise, rel=0.5)
     monkeypatch.setattr(self_test, "find", count)
-    assert self_tested(version_of(checkpoint, tmp_path / "1", self_test=record)) == record
+    assert self_tested(version_of(checkpoint, tmp_path / "1", record)) == record
     assert bool(whole) != is_replayed
 
 
@@ -225,7 +225,7 @@ def test_a_replay_finds_what_changed(trained: Path, tmp_path: Path, monkeypatch:
         compute_by(build)
         record = self_tested(version_of(trained, tmp_path / "1"))
     compute_by(monkeypatch, next_output_scale)
-    said = refusal(version_of(trained, tmp_path / "1", self_test=record))
+    said = refusal(version_of(trained, tmp_path / "1", record))
     assert "does not answer as it did in its last self-test" in said
 
 

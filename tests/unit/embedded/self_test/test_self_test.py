@@ -14,15 +14,16 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Model
 
-from openai_bls.core.manifest import EngineLoadError, SelfTestRecord, load_manifest, record
+from openai_bls.core.manifest import EngineLoadError, load_manifest, record
 from openai_bls.embedded.model import attention_cpu
+from openai_bls.embedded.record import EmbeddedRecord, SelfTestRecord
 from openai_bls.embedded.runners import continuous_batching
 from openai_bls.embedded.self_test import plain_pass, self_test
 from openai_bls.embedded.self_test.plain_pass import Reference, Sample
 from openai_bls.embedded.self_test.records import changed_answer
 from openai_bls.embedded.self_test.self_test import difference
 from openai_bls.engines.registry import create_engine
-from tests.unit.engines.engine_support import Recorder, change, request, run_all
+from tests.unit.engines.engine_support import Recorder, change, change_record, request, run_all
 
 Patch = pytest.MonkeyPatch
 SAMPLE = Sample([1, 2], [[7, 7, 3], [3, 3, 7]] * 10, [[-0.5, -0.5, -1.5], [-0.1, -0.1, -3.0]] * 10)
@@ -169,7 +170,7 @@ def sentence(folder: Path, **overrides: str) -> str:
 @pytest.mark.parametrize("spoil", [blind, shifted, swapped, failing])
 def test_wrong_runners(folder: Path, monkeypatch: Patch, spoil: Callable[[Patch], None]) -> None:
     """The next one is taken; where none is left, the load is refused."""
-    change(folder, self_test=None)
+    change_record(folder, self_test=None)
     spoil(monkeypatch)
     why = (
         "it fails: the engine died: RuntimeError: shapes do not fit"
@@ -221,12 +222,12 @@ def test_corrupt_weights_of_the_same_size(folder: Path, monkeypatch: Patch, what
     assert "compare the files with `openai-bls verify`" in said
     assert "model.safetensors has not the hash" in sentence(folder, verify_weights="true")
     if unproven:
-        change(folder, self_test=None)
+        change_record(folder, self_test=None)
         assert unproven in sentence(folder)
 
 
 def test_a_load_replays_the_record_where_it_holds(folder: Path, monkeypatch: Patch) -> None:
-    found = load_manifest(folder).self_test
+    found = EmbeddedRecord.of(load_manifest(folder)).self_test
     assert found is not None
     assert (found.device, found.dtype, found.runner, found.attention) == (
         "cpu",
@@ -246,9 +247,9 @@ def test_a_load_replays_the_record_where_it_holds(folder: Path, monkeypatch: Pat
     assert not whole
     different: dict[str, Any] = {"device": "NVIDIA H200 (9.0)", "versions": {}, "dtype": "bfloat16", "runner": "other"}
     for name, value in different.items():
-        change(folder, self_test=msgspec.structs.replace(found, **{name: value}))
+        change_record(folder, self_test=msgspec.structs.replace(found, **{name: value}))
         assert loaded(folder).self_test == found
-    change(folder, self_test=found)
+    change_record(folder, self_test=found)
     assert loaded(folder, attention="eager").self_test.attention == "eager"
     assert len(whole) == 5
 
@@ -265,6 +266,7 @@ def test_a_slow_replay_is_cut_short(folder: Path, monkeypatch: Patch) -> None:
 
 @pytest.mark.parametrize("max_model_len", [1, 2, 9])
 def test_an_engine_for_little(folder: Path, max_model_len: int) -> None:
-    change(folder, self_test=None, max_model_len=max_model_len)
+    change_record(folder, self_test=None)
+    change(folder, max_model_len=max_model_len)
     tested = loaded(folder).self_test
     assert all(len(answer) == min(8, max_model_len - 1) for answer in tested.token_ids)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from openai_bls.builder.source.gguf_file import describe
-from openai_bls.core.manifest import LlamaCppRecord, Manifest, write_manifest
+from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.engines.llama_cpp import library
+from openai_bls.engines.llama_cpp.record import LlamaCppRecord
 from tests.unit.builder.source.gguf_support import write_gguf
 from tests.unit.core_support import write_tokenizer
 
@@ -35,7 +36,7 @@ def write_engine(folder: Path, *, weights: str = "F16", context: int = 512, max_
         max_model_len=context,
         max_batch_size=max_batch_size,
         created=1,
-        llama_cpp=LlamaCppRecord(version=library.RELEASE),
+        record=LlamaCppRecord(version=library.RELEASE).fields(),
     )
     write_manifest(folder, manifest)
     return folder

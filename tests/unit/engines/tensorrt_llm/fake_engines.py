@@ -6,9 +6,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from openai_bls.core.manifest import Manifest, TensorRtLlmRecord, record, write_manifest
+from openai_bls.core.manifest import Manifest, record, write_manifest
 from openai_bls.engines.tensorrt_llm.installed.api import Api
 from openai_bls.engines.tensorrt_llm.installed.interface import BuildSpec, Flow
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 
 GPU = "NVIDIA H100 80GB HBM3"
 COMPUTE_CAPABILITY = "9.0"
@@ -56,9 +57,9 @@ def write_fake_engine(
         created=1,
         files={path.name: record(path) for path in place.iterdir() if path.is_file()},
         engine_files={path.name: record(path) for path in engine.iterdir()} if built else {},
-        tensorrt_llm=TensorRtLlmRecord(
+        record=TensorRtLlmRecord(
             version=api.version_text, flow=flow, max_input_len=max_model_len, **(fields if built else {})
-        ),
+        ).fields(),
     )
     write_manifest(version_dir, manifest)
     return version_dir

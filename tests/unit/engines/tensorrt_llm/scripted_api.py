@@ -16,11 +16,12 @@ import msgspec
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.machine.nvidia_smi import InstalledGpu
-from openai_bls.core.manifest import LoraSettings, Manifest, TensorRtLlmRecord, record, write_manifest
+from openai_bls.core.manifest import LoraSettings, Manifest, record, write_manifest
 from openai_bls.core.media import MediaPrompt
 from openai_bls.engines.tensorrt_llm.installed.api import Api
 from openai_bls.engines.tensorrt_llm.installed.interface import LlmOptions, LoraAdapter, Sampling, Version
 from openai_bls.engines.tensorrt_llm.installed.versions import sampling_fields
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 
 PATIENCE_S = 60.0
 VOCAB_SIZE = 100
@@ -52,7 +53,7 @@ def manifest(**changes: Any) -> Manifest:
         max_batch_size=4,
         created=5,
         lora=lora,
-        tensorrt_llm=TensorRtLlmRecord(**fields),
+        record=TensorRtLlmRecord(**fields).fields(),
     )
 
 

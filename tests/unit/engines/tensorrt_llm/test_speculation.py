@@ -15,6 +15,7 @@ from openai_bls.engines.tensorrt_llm.installed.interface import LoraAdapter, Ver
 from openai_bls.engines.tensorrt_llm.installed.llm_args import read
 from openai_bls.engines.tensorrt_llm.installed.speculation import notes, refusals, speculation
 from openai_bls.engines.tensorrt_llm.loading import load
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from tests.unit.engines.engine_support import Recorder
 from tests.unit.engines.tensorrt_llm.fake_engines import write_fake_engine
 from tests.unit.engines.tensorrt_llm.fake_support import in_process, small_checkpoint
@@ -130,9 +131,8 @@ def test_requests_beside_a_drafter(version: str, tmp_path: Path) -> None:
     with in_process(version, tokens="5,6,7,8,91,9") as api:
         folder = write_fake_engine(tmp_path / "1", checkpoint, "pytorch", api, max_model_len=64, max_batch_size=4)
         built = load_manifest(folder)
-        assert built.tensorrt_llm is not None
-        record = replace(built.tensorrt_llm, extra_llm_api_options={"speculative_config": NGRAM})
-        engine = load(folder, replace(built, tensorrt_llm=record), EngineSettings(), recorder, api=api)
+        record = replace(TensorRtLlmRecord.of(built), extra_llm_api_options={"speculative_config": NGRAM})
+        engine = load(folder, replace(built, record=record.fields()), EngineSettings(), recorder, api=api)
         greedy = SamplingParams(temperature=0)
         engine.submit(request(1, sampling=greedy, stop_token_ids=(END, 91)))
         engine.submit(request(2, sampling=greedy, max_tokens=3))

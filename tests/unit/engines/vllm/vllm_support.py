@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest
-from openai_bls.core.manifest import Manifest, VllmRecord
+from openai_bls.core.manifest import Manifest
 from openai_bls.engines.capabilities import ALL_FIELDS
 from openai_bls.engines.vllm.interface import Generation, Listeners, LoraAdapter
+from openai_bls.engines.vllm.record import VllmRecord
 
 INFO = EngineInfo(
     engine="vllm",
@@ -68,7 +69,9 @@ class Stats(msgspec.Struct):
 def manifest(**changes: Any) -> Manifest:
     """Of a vLLM engine."""
     record = VllmRecord(version="0.32.0")
-    made = Manifest(engine="vllm", model_name="m", max_model_len=64, max_batch_size=4, created=1, vllm=record)
+    made = Manifest(
+        engine="vllm", model_name="m", max_model_len=64, max_batch_size=4, created=1, record=record.fields()
+    )
     return msgspec.structs.replace(made, **changes)
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from openai_bls.core.manifest import EngineLoadError, TensorRtLlmRecord
+from openai_bls.core.manifest import EngineLoadError, Manifest, write_manifest
 from openai_bls.engines.tensorrt_llm.loading import check_gpus
 from openai_bls.engines.tensorrt_llm.ranks.llmapi_launch import PROXY_VARIABLE
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ranks.llmapi_launch import command
 from openai_bls.launcher.ranks.ranks import RankOptions
@@ -26,12 +26,14 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def engine(repository: Path, name: str = "tensorrt_llm", backend: str = "python", tp: int = 8, pp: int = 2) -> None:
+def engine(
+    repository: Path, name: str = "tensorrt_llm", backend: Literal["python", "cpp"] = "python", tp: int = 8, pp: int = 2
+) -> None:
     folder = repository / name
     (folder / "1").mkdir(parents=True)
     (folder / "config.pbtxt").write_text(f'name: "{name}"')
-    head = {"backend": backend, "tensor_parallel_size": tp, "pipeline_parallel_size": pp}
-    (folder / "1" / "engine.json").write_text(json.dumps({"engine": "tensorrt_llm", "tensorrt_llm": head}))
+    record = TensorRtLlmRecord("1.2.1", tp, pp, backend=backend)
+    write_manifest(folder / "1", Manifest("tensorrt_llm", "m", 9, 1, 1, record=record.fields()))
 
 
 @pytest.fixture

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from openai_bls.core.manifest import Manifest, write_manifest
+from openai_bls.engines.plugin import Ranks
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ranks import ranks
 from openai_bls.launcher.ranks.ranks import (
     EngineHead,
     RankOptions,
-    TensorRtLlmHead,
     engine_heads,
     orchestrator_flags,
     plan_job,
@@ -105,11 +106,11 @@ def test_the_exit_timeout_of_every_rank_and_of_a_single_server() -> None:
 
 # Open MPI 5 wants a HOME.
 BARE = {"PATH": "/bin", "HOME": "/"}
-CPP = TensorRtLlmHead("cpp", 2, 1)
-PYTHON = TensorRtLlmHead("python", 4, 1)
+CPP = Ranks(2, True)
+PYTHON = Ranks(4, False)
 
 
-def heads(**records: TensorRtLlmHead | None) -> dict[str, EngineHead]:
+def heads(**records: Ranks | None) -> dict[str, EngineHead]:
     return {name: EngineHead("tensorrt_llm" if record else "transformers", record) for name, record in records.items()}
 
 
@@ -129,9 +130,9 @@ def plan(repository: Path, found: dict[str, EngineHead], *extra: str, **options:
     [
         (heads(tensorrt_llm=None), {}, None, ()),
         (heads(tensorrt_llm=PYTHON), {}, None, ()),
-        (heads(tensorrt_llm=TensorRtLlmHead("cpp")), {}, None, ()),
+        (heads(tensorrt_llm=Ranks(1, True)), {}, None, ()),
         (heads(tensorrt_llm=CPP), {}, 2, ("tensorrt_llm",)),
-        (heads(tensorrt_llm=TensorRtLlmHead("cpp", 4, 2)), {}, 8, ("tensorrt_llm",)),
+        (heads(tensorrt_llm=Ranks(8, True)), {}, 8, ("tensorrt_llm",)),
         (heads(tensorrt_llm=CPP, tensorrt_llm_small=CPP), {}, 2, ("tensorrt_llm", "tensorrt_llm_small")),
         # An engine of another kind runs in rank 0 alone.
         (heads(tensorrt_llm=CPP, tensorrt_llm_small=None), {}, 2, ("tensorrt_llm",)),
@@ -167,7 +168,7 @@ def test_how_many_ranks(
         (heads(tensorrt_llm=CPP), {"world_size": 1}, [], "tensorrt_llm was built for 2"),
         (heads(tensorrt_llm=None), {"world_size": 0}, [], "no number of ranks"),
         (heads(tensorrt_llm=PYTHON), {"world_size": 4}, [], "LLM API, which starts its ranks itself"),
-        (heads(a=CPP, b=TensorRtLlmHead("cpp", 4)), {}, [], "--mode orchestrator"),
+        (heads(a=CPP, b=Ranks(4, True)), {}, [], "--mode orchestrator"),
         (heads(tensorrt_llm=CPP, tensorrt_llm_small=PYTHON), {}, [], "tensorrt_llm_small runs on the LLM API"),
         (heads(tensorrt_llm=CPP), {"mode": "orchestrator", "world_size": 2}, [], "--world-size 1"),
         (heads(tensorrt_llm=CPP), {"mode": "orchestrator", "hosts": "a,b"}, [], "one machine"),
@@ -256,9 +257,9 @@ def test_an_engine_that_does_not_split_says_so(repository: Path) -> None:
 def test_several_instances_of_a_cpp_engine(repository: Path, size: int, gpus: str) -> None:
     """One tritonserver runs those of one GPU each; larger ones need an orchestrator."""
     folder = repository / "tensorrt_llm"
-    record = {"tensorrt_llm": {"backend": "cpp", "tensor_parallel_size": size}}
     (folder / "1").mkdir(parents=True, exist_ok=True)
-    (folder / "1" / "engine.json").write_text(json.dumps(record))
+    record = TensorRtLlmRecord("1.2.1", size, backend="cpp")
+    write_manifest(folder / "1", Manifest("tensorrt_llm", "m", 9, 1, 1, record=record.fields()))
     (folder / "config.pbtxt").write_text(f'parameters {{ key: "gpu_device_ids" value {{ string_value: "{gpus}" }} }}')
     found = engine_heads(repository, ["tensorrt_llm"])
     assert found["tensorrt_llm"].instances == 2
@@ -340,14 +341,15 @@ def test_an_mpirun_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.Monke
             find_mpirun({"PATH": "/nowhere"})
 
 
-def test_manifests_are_read_for_these_fields_only(repository: Path) -> None:
-    record = {"version": "1.2.1", "backend": "cpp", "tensor_parallel_size": 2, "pipeline_parallel_size": 3, "new": 1}
-    manifest = {"engine": "tensorrt_llm", "format_version": 99, "tensorrt_llm": record}
-    (repository / "tensorrt_llm" / "1" / "engine.json").write_text(json.dumps(manifest))
+def test_heads_of_engines(repository: Path) -> None:
+    """The engine itself refuses a manifest that cannot be read."""
+    record = TensorRtLlmRecord("1.2.1", 2, 3, backend="cpp")
+    manifest = Manifest("tensorrt_llm", "m", 9, 1, 1, record=record.fields())
+    write_manifest(repository / "tensorrt_llm" / "1", manifest)
     (repository / "tensorrt_llm_small" / "1" / "engine.json").write_text("{")
     found = engine_heads(repository, sorted(path.name for path in repository.iterdir()))
     assert found == {
-        "tensorrt_llm": EngineHead("tensorrt_llm", TensorRtLlmHead("cpp", 2, 3)),
+        "tensorrt_llm": EngineHead("tensorrt_llm", Ranks(6, True)),
         "tensorrt_llm_small": EngineHead(),
     }
     made, _ = plan_ranks(RankOptions(), repository, ["tensorrt_llm"], [], BARE)

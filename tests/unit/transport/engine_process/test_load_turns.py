@@ -129,8 +129,8 @@ def test_a_killed_load_is_no_load(waits: Waits) -> None:
 
 def test_load_engine_takes_its_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     together = threading.Barrier(2, timeout=WAIT_S)
-    engine = SimpleNamespace(load=lambda *_: together.wait())
-    monkeypatch.setattr(registry, "_choose", lambda *_: registry._Choice("null", engine, None, None))  # type: ignore[arg-type]
+    engine = SimpleNamespace(load=lambda: lambda *_: together.wait())
+    monkeypatch.setattr(registry, "_choose", lambda *_: registry._Choice(engine, None, None))  # type: ignore[arg-type]
     seen = []
 
     def spy(pid: int, model: str, memory: LoadMemory) -> Any:

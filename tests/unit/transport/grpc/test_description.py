@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from openai_bls.core.engine_types import SamplingParams
-from openai_bls.core.manifest import EngineLoadError, LoraSettings, Manifest, TensorRtLlmRecord, write_manifest
+from openai_bls.core.manifest import EngineLoadError, LoraSettings, Manifest, write_manifest
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from openai_bls.transport.grpc.description import describe, signature
 from openai_bls.triton_models.repository.cpp_backend import CppSettings, cpp_model
 from openai_bls.triton_models.tensors.config_writer import render
@@ -31,7 +32,7 @@ def write_engine(
     record = TensorRtLlmRecord("1.2.1", backend="cpp", max_input_len=1000)
     write_manifest(
         version_dir,
-        Manifest("tensorrt_llm", model_name, 1000, 8, 5, lora=LoraSettings(dict(lora), 1, 8), tensorrt_llm=record),
+        Manifest("tensorrt_llm", model_name, 1000, 8, 5, lora=LoraSettings(dict(lora), 1, 8), record=record.fields()),
     )
     return folder
 

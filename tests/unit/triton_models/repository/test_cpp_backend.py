@@ -9,15 +9,17 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from openai_bls.core.manifest import EngineLoadError, Manifest, TensorRtLlmRecord
+from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.core.settings import EngineSettings
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
+from openai_bls.triton_models.repository import engine_configs
 from openai_bls.triton_models.repository.cpp_backend import (
     CppSettings,
     cpp_settings,
     engine_model,
     grammar_vocabulary,
-    render_configs,
 )
+from openai_bls.triton_models.repository.engine_configs import render_configs
 from openai_bls.triton_models.tensors.config_writer import render
 from openai_bls.triton_models.tensors.declaration import Queue
 from openai_bls.triton_models.tensors.models import MODELS
@@ -26,9 +28,9 @@ ROOT = Path(__file__).parents[4]
 HERE = Path("/srv/model_repository/tensorrt_llm/1")
 
 
-def manifest(backend: Any = "cpp", *, kind: Any = "tensorrt_llm", max_batch_size: int = 128) -> Manifest:
-    record = TensorRtLlmRecord(version="1.2.1", backend=backend, max_beam_width=2) if kind == "tensorrt_llm" else None
-    return Manifest(kind, "m", 4096, max_batch_size, 0, tensorrt_llm=record)
+def manifest(backend: Any = "cpp", *, max_batch_size: int = 128) -> Manifest:
+    record = TensorRtLlmRecord(version="1.2.1", backend=backend, max_beam_width=2)
+    return Manifest("tensorrt_llm", "m", 4096, max_batch_size, 0, record=record.fields())
 
 
 def parsed(text: str) -> model_config_pb2.ModelConfig:
@@ -42,13 +44,13 @@ def parameters(config: model_config_pb2.ModelConfig) -> dict[str, str]:
 
 def test_the_embedded_engine_has_the_committed_files() -> None:
     """A build of it leaves a user's working tree clean."""
-    rendered = render_configs(manifest(kind="transformers"), EngineSettings())
+    rendered = render_configs(engine_configs.engine_model(EngineSettings()))
     assert rendered == {name: render(MODELS[name]) for name in ("tensorrt_llm", "ensemble", "tensorrt_llm_bls")}
 
 
 def test_our_own_model_gets_what_is_set_and_nothing_else() -> None:
     settings = EngineSettings(kv_cache_free_gpu_mem_fraction=0.85, max_attention_window_size="4096,32768")
-    rendered = render_configs(manifest("python"), settings, suffix="small")
+    rendered = render_configs(engine_configs.engine_model(settings, suffix="small"))
     # A further engine has no ensembles.
     assert set(rendered) == {"tensorrt_llm_small"}
     config = parsed(rendered["tensorrt_llm_small"])
@@ -65,7 +67,7 @@ def test_our_own_model_gets_what_is_set_and_nothing_else() -> None:
 def test_the_cpp_backend() -> None:
     asked = EngineSettings(guided_decoding_backend="xgrammar", enable_kv_cache_reuse=False)
     settings = cpp_settings(manifest(), asked, HERE, {"gpu_device_ids": "1;2", "cuda_graph_mode": "true"})
-    config = parsed(render_configs(manifest(), settings, Queue(1000, 64))["tensorrt_llm"])
+    config = parsed(render_configs(engine_model(manifest(), settings, Queue(1000, 64)))["tensorrt_llm"])
     assert config.backend == "tensorrtllm"
     assert config.instance_group[0].count == 2
     assert config.max_batch_size == 128
@@ -92,7 +94,7 @@ def test_the_cpp_backend() -> None:
 def test_the_cpp_backend_does_not_load_without_three_parameters() -> None:
     """It reads them without a default (getGuidedDecodingConfigFromParams)."""
     plain = cpp_settings(manifest(), EngineSettings(), HERE)
-    rendered = parameters(parsed(render_configs(manifest(), plain)["tensorrt_llm"]))
+    rendered = parameters(parsed(render_configs(engine_model(manifest(), plain))["tensorrt_llm"]))
     for name in ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend"):
         assert rendered[name] == ""
 
@@ -122,7 +124,6 @@ def test_refused_parameters(given: dict[str, str], message: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (EngineSettings(), "settings of its own"),
         (CppSettings(), "gpt_model_path"),
         (CppSettings(gpt_model_path="engine"), "not an absolute path"),
         (CppSettings(gpt_model_path="/e", gpu_device_ids="0;1,2"), "has 1 GPU .tp x pp., and 1,2 are 2; the GPUs of"),
@@ -130,7 +131,7 @@ def test_refused_parameters(given: dict[str, str], message: str) -> None:
         (CppSettings(gpt_model_path="/e", guided_decoding_backend="xgrammar"), "xgrammar_tokenizer_info_path"),
     ],
 )
-def test_settings_that_do_not_suit_the_cpp_backend(settings: EngineSettings, message: str) -> None:
+def test_settings_that_do_not_suit_the_cpp_backend(settings: CppSettings, message: str) -> None:
     with pytest.raises(EngineLoadError, match=message):
         engine_model(manifest(), settings)
 

@@ -8,9 +8,12 @@ import msgspec
 import pytest
 
 from openai_bls.core import config_pbtxt
-from openai_bls.core.manifest import Manifest, TensorRtLlmRecord, VllmRecord, write_manifest
+from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.core.settings import EngineSettings, SettingsError
-from openai_bls.triton_models.repository.cpp_backend import CppSettings, cpp_model, cpp_settings, render_configs
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
+from openai_bls.engines.vllm.record import VllmRecord
+from openai_bls.triton_models.repository.cpp_backend import CppSettings, cpp_model, cpp_settings, engine_model
+from openai_bls.triton_models.repository.engine_configs import render_configs
 from openai_bls.triton_models.repository.render_configs import configure
 from openai_bls.triton_models.tensors.config_writer import render
 from openai_bls.triton_models.tensors.declaration import Queue
@@ -160,12 +163,12 @@ def test_a_preprocessing_that_is_not_ours_is_left_alone(repository: Path) -> Non
 
 
 def built(backend: Any = "cpp") -> Manifest:
-    return Manifest("tensorrt_llm", "m", 64, 16, 0, tensorrt_llm=TensorRtLlmRecord(version="1.2.1", backend=backend))
+    return Manifest("tensorrt_llm", "m", 64, 16, 0, record=TensorRtLlmRecord(version="1.2.1", backend=backend).fields())
 
 
 def test_a_cpp_engine_stays_one(repository: Path) -> None:
     settings = cpp_settings(built(), EngineSettings(), Path("/srv/tensorrt_llm/1"))
-    for name, text in render_configs(built(), settings, Queue(100)).items():
+    for name, text in render_configs(engine_model(built(), settings, Queue(100))).items():
         config(repository, name).write_text(text)
     assert configure(repository) == []
     assert configure(repository, ["tensorrt_llm.kv_cache_free_gpu_mem_fraction=0.5"]) == [
@@ -188,7 +191,7 @@ def on_cpp(repository: Path, settings: EngineSettings | None = None) -> dict[str
     """Renders the repository as a build does; the paths in the engine's configuration."""
     folder = repository / "tensorrt_llm" / "1"
     own = cpp_settings(built(), settings or EngineSettings(), folder)
-    for name, text in render_configs(built(), own, Queue(100)).items():
+    for name, text in render_configs(engine_model(built(), own, Queue(100))).items():
         config(repository, name).write_text(text)
     (folder / "engine").mkdir(parents=True)
     (folder / "engine" / "xgrammar_tokenizer_info.json").touch()
@@ -330,9 +333,8 @@ def test_refused_changes(repository: Path, change: str, says: str) -> None:
     ],
 )
 def test_settings_of_the_engine_that_is_there(repository: Path, engine: str, change: str, says: str) -> None:
-    own = TensorRtLlmRecord("1.2.1") if engine == "tensorrt_llm" else None
-    vllm = VllmRecord("0.32.0") if engine == "vllm" else None
-    manifest = Manifest(engine, "m", max_model_len=100, max_batch_size=4, created=1, tensorrt_llm=own, vllm=vllm)
+    records = {"tensorrt_llm": TensorRtLlmRecord("1.2.1").fields(), "vllm": VllmRecord("0.32.0").fields()}
+    manifest = Manifest(engine, "m", max_model_len=100, max_batch_size=4, created=1, record=records.get(engine, {}))
     (repository / "tensorrt_llm" / "1").mkdir()
     write_manifest(repository / "tensorrt_llm" / "1", manifest)
     if not says:

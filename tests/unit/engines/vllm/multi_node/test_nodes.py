@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from openai_bls.core.manifest import EngineLoadError, VllmRecord
+from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.vllm.multi_node.nodes import NodeOptions, Nodes
+from openai_bls.engines.vllm.record import VllmRecord
 
 RECORD = VllmRecord("0.32.0", tensor_parallel_size=2, pipeline_parallel_size=2)
 

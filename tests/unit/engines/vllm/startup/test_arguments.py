@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from openai_bls.core.manifest import EngineLoadError, KvCacheSettings, LoraSettings, Manifest, VllmRecord
+from openai_bls.core.manifest import EngineLoadError, KvCacheSettings, LoraSettings, Manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.vllm.arguments import engine_args
+from openai_bls.engines.vllm.record import VllmRecord
 from openai_bls.engines.vllm.startup import arguments
 from tests.contracts.vllm.tables import VERSIONS
 from tests.unit.engines.vllm.vllm_support import manifest
@@ -52,11 +53,11 @@ def test_a_cpu_computes_in_float32_and_keeps_a_lora_slot_empty() -> None:
 
 def test_extra_arguments_go_before_defaults() -> None:
     record = VllmRecord(version="0.32.0", extra_engine_args={"enforce_eager": False, "gpu_memory_utilization": 0.5})
-    found = made(manifest(vllm=record), on_cpu=True)
+    found = made(manifest(record=record.fields()), on_cpu=True)
     assert (found["enforce_eager"], found["gpu_memory_utilization"]) == (False, 0.5)
     record = msgspec.structs.replace(record, extra_engine_args={"max_num_seqs": 3})
     with pytest.raises(EngineLoadError, match="max_num_seqs"):
-        made(manifest(vllm=record))
+        made(manifest(record=record.fields()))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_kv_events_are_an_argument_of_vllm() -> None:
         made(settings=EngineSettings(kv_events_topic="kv@pod@demo"))
     record = VllmRecord(version="0.32.0", extra_engine_args={"kv_events_config": {"endpoint": "tcp://*:1"}})
     with pytest.raises(EngineLoadError, match="leave one out"):
-        made(manifest(vllm=record), settings)
+        made(manifest(record=record.fields()), settings)
 
 
 def test_settings_that_vllm_does_anyway_pass() -> None:
@@ -97,7 +98,7 @@ def test_settings_that_vllm_does_anyway_pass() -> None:
     made(settings=EngineSettings(guided_decoding_backend="llguidance"))
 
 
-@pytest.mark.parametrize("changes", [{"kv_cache": KvCacheSettings(max_tokens_in_kv_cache=9)}, {"quant": "fp8"}])
+@pytest.mark.parametrize("changes", [{"kv_cache": KvCacheSettings(max_tokens_in_kv_cache=9)}])
 def test_options_of_the_embedded_engine_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(EngineLoadError, match="embedded"):
         made(manifest(**changes))
@@ -107,6 +108,6 @@ def test_images_are_bounded_by_the_build() -> None:
     assert made(manifest(max_images=3))["limit_mm_per_prompt"] == {"image": 3, "video": 0, "audio": 0}
     assert "limit_mm_per_prompt" not in made()
     record = VllmRecord(version="0.32.0", extra_engine_args={"limit_mm_per_prompt": {"image": 9}})
-    assert made(manifest(vllm=record))["limit_mm_per_prompt"] == {"image": 9}
+    assert made(manifest(record=record.fields()))["limit_mm_per_prompt"] == {"image": 9}
     with pytest.raises(EngineLoadError, match="give --max-images"):
-        made(manifest(max_images=3, vllm=record))
+        made(manifest(max_images=3, record=record.fields()))

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from openai_bls.core.machine.nvidia_smi import InstalledGpu
-from openai_bls.core.manifest import EngineLoadError, Manifest, VllmRecord
+from openai_bls.core.manifest import EngineLoadError, Manifest
+from openai_bls.engines.vllm.record import VllmRecord
 from openai_bls.engines.vllm.survey import interpreter, start_check
 from tests.unit.builder.vllm.vllm_support import make_interpreter
 
@@ -64,12 +65,12 @@ def test_the_check_of_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return start_check.check_start(manifest, python)
 
     python = str(make_interpreter(tmp_path))
-    manifest = Manifest("vllm", "m", 9, 1, 1, vllm=VllmRecord("0.32.0", tensor_parallel_size=2))
+    manifest = Manifest("vllm", "m", 9, 1, 1, record=VllmRecord("0.32.0", tensor_parallel_size=2).fields())
     assert check_with(manifest, python, []) == f"vLLM 0.32.0 of {python}"
     assert check_with(manifest, python, ["a", "b"]) == f"vLLM 0.32.0 of {python}"
     with pytest.raises(EngineLoadError, match=r"^it needs 2 GPUs on this machine \(--tp-size 2, --pp-size 1\), and 1 "):
         check_with(manifest, python, ["a"])
-    nodes = Manifest("vllm", "m", 9, 1, 1, vllm=VllmRecord("0.31.0", 2, extra_engine_args={"nnodes": 2}))
+    nodes = Manifest("vllm", "m", 9, 1, 1, record=VllmRecord("0.31.0", 2, extra_engine_args={"nnodes": 2}).fields())
     assert check_with(nodes, python, ["a"]) == f"vLLM 0.32.0 (built with 0.31.0) of {python}"
     with pytest.raises(EngineLoadError, match=r"its interpreter /nowhere/python is not there: run `openai-bls install"):
         check_with(manifest, "/nowhere/python", [])
