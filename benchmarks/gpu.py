@@ -195,7 +195,9 @@ class Session:
         if not repository.exists():
             copy_models(ROOT / "model_repository", repository)
         checkpoint = checkpoint_in(self.work, options.like)
-        wanted = BuildOptions(str(checkpoint), repository, max_batch_size=max(options.concurrency))
+        wanted = BuildOptions(
+            str(checkpoint), repository, engine="transformers", max_batch_size=max(options.concurrency)
+        )
         in_child(seconds, build, wanted, print, gpus=gpu)
         # /v1 repeats some prompts, which must not count for it.
         environment = {"OPENAI_BLS_ENGINE_PREFIX_SHARING": "false"} | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})

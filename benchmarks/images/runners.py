@@ -110,7 +110,10 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder) / "model_repository"
         copy_models(ROOT / "model_repository", repository)
-        build(BuildOptions(plan.model, repository, max_images=1), lambda line: print(line, file=sys.stderr))
+        build(
+            BuildOptions(plan.model, repository, "transformers", max_images=1),
+            lambda line: print(line, file=sys.stderr),
+        )
         rounds: dict[str, list[dict[tuple[str, int], Level]]] = {runner: [] for runner in RUNNERS}
         for number in range(plan.rounds):
             for runner in RUNNERS if number % 2 == 0 else reversed(RUNNERS):

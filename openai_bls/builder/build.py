@@ -11,7 +11,7 @@
 
 A named engine gets models of its own. Each model holds its own copy of the tokenizer, since a repository in object
 storage is fetched model by model. All of it is prepared aside and then moved into place; until then the last engine
-stays whole. `targets` has where everything lies; `embedded`, `llama_cpp`, `tensorrt_llm` and `vllm` have a recipe each.
+stays whole. `targets` has where everything lies; the plug-in of each engine has its recipe (`engine_build`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import importlib.metadata
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,9 +32,8 @@ from openai_bls import __version__
 from openai_bls.builder.checkpoint.files import CONFIG_FILES, check_small_files
 from openai_bls.builder.checkpoint.numbers import require_counts, require_end_tokens
 from openai_bls.builder.configs import new_configs, report_edited, settings_hash
-from openai_bls.builder.embedded.building import EmbeddedRecipe
+from openai_bls.builder.engine_build import RecipeRequest, engine_build, engine_builds
 from openai_bls.builder.file_errors import of_files
-from openai_bls.builder.llama_cpp.building import LlamaCppRecipe
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.placing.adapters import report_other_bases
 from openai_bls.builder.placing.files import place
@@ -43,10 +42,8 @@ from openai_bls.builder.source.gguf_file import describe
 from openai_bls.builder.source.hub import SOURCE, commit_of, default_name, find_source, is_gguf, no_gguf, source_of
 from openai_bls.builder.targets.named import NamedTarget
 from openai_bls.builder.targets.selection import BuildTarget, sole_build, target_of
-from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
 from openai_bls.builder.tokenizer.placing import place_tokenizer, report_template
-from openai_bls.builder.vllm.building import VllmRecipe
-from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint, read_json
+from openai_bls.core.checkpoint import read_checkpoint, read_json
 from openai_bls.core.manifest import (
     ENGINE_FOLDER,
     FORMAT_VERSION,
@@ -66,8 +63,6 @@ from openai_bls.triton_models.repository.engines import served_names
 from openai_bls.triton_models.repository.foreign_backend import foreign_backend
 
 _HASH_THREADS = 4
-_PACKAGES = ("transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt")
-"""Packages whose versions the manifest records."""
 
 
 def build(options: BuildOptions, report: Report) -> Manifest:
@@ -113,8 +108,10 @@ def _build_errors(repository: Path) -> Iterator[None]:
 
 
 def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Report) -> Manifest:
-    if options.engine not in ("llama_cpp", "null") and is_gguf(options.model):
-        raise no_gguf(options.engine, options.model)
+    engine = engine_build(options.engine)
+    if is_gguf(options.model) and not engine.gguf:
+        able = [name for name, build in engine_builds().items() if build.gguf]
+        raise no_gguf(options.engine, options.model, able)
     source = find_source(options.model, report, options.revision)
     revision = commit_of(source)
     if source.is_file():
@@ -127,7 +124,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
     model_name = options.served_model_name or default_name(options.model)
     if options.batch_size < 1:
         raise BuildError("--max-batch-size must be at least 1")
-    recipe = _recipe(options, source, facts, model_name, target, report)
+    recipe = engine.recipe()(RecipeRequest(options, source, facts, model_name, target, report))
     _require_free(model_name, recipe.manifest, options, target)
     called = read_json(source / "config.json").get("_name_or_path")
     report_other_bases(options.lora, [model_name, source_of(options.model), str(called or "")], report)
@@ -144,7 +141,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
             return _configure(present, identity, recipe, target, report)
     try:
         files = _prepare(source, recipe, options, target, report)
-        versions = _versions() | recipe.manifest.builder | {SOURCE: source_of(options.model)}
+        versions = _versions(engine.packages) | recipe.manifest.builder | {SOURCE: source_of(options.model)}
         manifest = msgspec.structs.replace(
             recipe.manifest, **identity, **files, created=int(time.time()), builder=versions
         )
@@ -153,18 +150,6 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
         target.clean()
     report(f"{target.version_dir}: {model_name}, {manifest.engine}, {manifest.max_model_len} tokens")
     return manifest
-
-
-def _recipe(
-    options: BuildOptions, source: Path, facts: CheckpointFacts, model_name: str, target: BuildTarget, report: Report
-) -> Recipe:
-    if options.engine == "tensorrt_llm":
-        return TensorRtLlmRecipe(options, source, model_name, target, report)
-    if options.engine == "vllm":
-        return VllmRecipe(options, source, model_name, report)
-    if options.engine == "llama_cpp":
-        return LlamaCppRecipe(options, source, facts, model_name, report)
-    return EmbeddedRecipe(options, source, facts, model_name, report)
 
 
 def _prepare(
@@ -292,10 +277,10 @@ def _present(target: BuildTarget) -> Manifest | None:
     return manifest if all((target.version_dir / folder).is_dir() for folder in adapters) else None
 
 
-def _versions() -> dict[str, str]:
+def _versions(packages: Iterable[str]) -> dict[str, str]:
     # Of this package there is no record where it runs from a source tree.
     found = {"openai_bls": __version__}
-    for package in _PACKAGES:
+    for package in ("tokenizers", *packages):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return found

@@ -12,5 +12,6 @@ PLUGIN = EnginePlugin(
     problem=Lazy("openai_bls.embedded.checks:problem"),
     check_settings=Lazy("openai_bls.embedded.checks:check_settings"),
     load_memory=Lazy("openai_bls.embedded.checks:load_memory"),
+    build=Lazy("openai_bls.builder.embedded.engine_build:BUILD"),
     findings=Lazy("openai_bls.embedded.torch_build:findings"),
 )

@@ -113,7 +113,7 @@ def difference(got: Generated, wanted: Generated) -> str:
 def compare(checkpoint: Path, repository: Path) -> Result:
     """Build `checkpoint` into `repository`, load it, and compare batched and lone answers with transformers'."""
     try:
-        build(BuildOptions(str(checkpoint), repository), lambda line: None)
+        build(BuildOptions(str(checkpoint), repository, "transformers"), lambda line: None)
     except BuildError as error:
         return Result("refused", str(error).partition(": after a prompt")[0])
     recorder, log = Recorder(), RunnerLog()

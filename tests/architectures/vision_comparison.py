@@ -74,7 +74,7 @@ def compare(checkpoint: Path, repository: Path, *, text: bool = True) -> Result:
     """Build `checkpoint` into `repository`, load it, and compare batched and lone answers with transformers'."""
     lines: list[str] = []
     try:
-        manifest = build(BuildOptions(str(checkpoint), repository), lines.append)
+        manifest = build(BuildOptions(str(checkpoint), repository, "transformers"), lines.append)
     except BuildError as error:
         return Result("refused", str(error).partition(": after a prompt")[0])
     if not manifest.max_images:

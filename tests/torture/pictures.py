@@ -30,7 +30,12 @@ def with_sight(repository: Path, folder: Path) -> Path:
     copy = folder / "model_repository"
     shutil.copytree(repository, copy, symlinks=True)
     checkpoint = str(_ROOT / "demo" / "vision-checkpoint")
-    build(BuildOptions(checkpoint, copy, name=SEES, served_model_name=SEES, max_images=_MAX_IMAGES), lambda _: None)
+    build(
+        BuildOptions(
+            checkpoint, copy, engine="transformers", name=SEES, served_model_name=SEES, max_images=_MAX_IMAGES
+        ),
+        lambda _: None,
+    )
     return copy
 
 

@@ -68,7 +68,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not target.exists():
             making = tmp_path_factory.mktemp("making") / "model_repository"
             copy_models(ROOT / "model_repository", making)
-            build(BuildOptions(str(CHECKPOINT), making), print)
+            build(BuildOptions(str(CHECKPOINT), making, "transformers"), print)
             target.parent.mkdir()
             making.rename(target)
     return target

@@ -1,8 +1,4 @@
-"""Quantized checkpoints: the forms in which they come, and those that TensorRT-LLM takes.
-
-Sources: `ModelLoader._update_from_hf_quant_config` in tensorrt_llm/llmapi/llm_utils.py, which both flows go through,
-and `ModelConfig.load_hf_quant_config` in tensorrt_llm/_torch/model_config.py. None of it was run here.
-"""
+"""Quantized checkpoints: the forms in which they come."""
 
 from __future__ import annotations
 
@@ -10,9 +6,7 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.builder.checkpoint.config import MODELOPT_FILE
 from openai_bls.core.checkpoint import Tensors, text_config
-from openai_bls.engines.tensorrt_llm.installed.interface import Flow, KvCacheDtype
 
 
 class StoredAs(msgspec.Struct, frozen=True):
@@ -21,7 +15,7 @@ class StoredAs(msgspec.Struct, frozen=True):
     form: str
     """Key of `CHECKPOINT_FORMS` if it is one of them: `gptq`, `fp8_block`, `ModelOpt NVFP4`."""
     kv_cache: str = ""
-    """Type of the KV cache, as in `interface.KvCacheDtype`; empty if the checkpoint does not say."""
+    """Type of the KV cache, e.g. `fp8`; empty if the checkpoint does not say."""
     inline: bool = False
     """ModelOpt's description is in config.json, not in `MODELOPT_FILE`."""
 
@@ -67,12 +61,9 @@ CHECKPOINT_FORMS: dict[str, CheckpointForm] = {
 }
 """`StoredAs.form` → its description."""
 
-INLINE_SINCE = (1, 3)
-"""The first release that reads what ModelOpt wrote into config.json, if `MODELOPT_FILE` is missing."""
-
 
 def quantization_of(config: dict[str, Any]) -> str:
-    """Quantization of the weights: a name of `interface.Quant` or config.json's own; empty if there is none."""
+    """Quantization of the weights: a common name or config.json's own; empty if there is none."""
     told = config.get("quantization_config")
     if not isinstance(told, dict):
         return ""
@@ -127,49 +118,3 @@ _QUANTS = {
     "W4A16_AWQ": "awq",
     "W4A8_AWQ": "w4a8_awq",
 }
-
-
-def checkpoint_refusal(stored: StoredAs, flow: Flow, version: tuple[int, int]) -> str | None:
-    """Refusal of a checkpoint that is quantized so, and what to do; None if TensorRT-LLM takes it."""
-    form = CHECKPOINT_FORMS.get(stored.form, CheckpointForm(stored.form))
-    since = form.pytorch_since
-    original = "the original checkpoint"
-    if flow == "tensorrt":
-        if form.tensorrt:
-            return _refusal_of_inline(stored, form, version)
-        loaded = "--flow pytorch, or " if since is not None and since <= version else ""
-        quantize = f" with --quant {form.instead}" if form.instead else ""
-        return (
-            f"the checkpoint is quantized already, as {form.title}, and TensorRT-LLM builds no engine of that: "
-            f"use {loaded}{original}{quantize}"
-        )
-    if since is not None and since <= version:
-        return _refusal_of_inline(stored, form, version)
-    later = f"TensorRT-LLM {since[0]}.{since[1]} or later, " if since is not None else ""
-    return (
-        f"the checkpoint is quantized already, as {form.title}, and TensorRT-LLM {version[0]}.{version[1]} does not "
-        f"load that: use {later}{original}, or one that ModelOpt quantized (FP8, NVFP4)"
-    )
-
-
-def _refusal_of_inline(stored: StoredAs, form: CheckpointForm, version: tuple[int, int]) -> str | None:
-    if not stored.inline or version >= INLINE_SINCE:
-        return None
-    return (
-        f"the checkpoint is quantized already, as {form.title}, and TensorRT-LLM {version[0]}.{version[1]} looks that "
-        f"up in {MODELOPT_FILE}, which is missing: put it back beside config.json"
-    )
-
-
-def kv_cache_refusal(stored: StoredAs, asked: KvCacheDtype) -> str | None:
-    """Refusal of this KV cache with a checkpoint that is quantized so; None if they work together."""
-    if asked in ("auto", stored.kv_cache):
-        return None
-    if stored.kv_cache:
-        return f"the checkpoint was quantized for a KV cache in {stored.kv_cache}: leave --kv-cache-dtype {asked} out"
-    if asked == "int8":
-        return (
-            "--kv-cache-dtype int8 needs scales that a checkpoint which is quantized already does not have: "
-            "give fp8, or leave it out"
-        )
-    return None

@@ -1,21 +1,20 @@
-"""Recipe of the engine of transformers, which is the checkpoint as it is, and of the null engine."""
+"""Recipe of the engine of transformers, which is the checkpoint as it is."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import msgspec
 
 from openai_bls.builder.checkpoint.kind import quantized
 from openai_bls.builder.embedded.advice import vllm_advice
+from openai_bls.builder.embedded.engine_build import EmbeddedOptions
 from openai_bls.builder.embedded.images import TEXT_ALONE, max_images, refuse_without_text
 from openai_bls.builder.embedded.self_test import self_test
-from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.engine_build import RecipeRequest
 from openai_bls.builder.placing.adapters import fingerprint, lora_settings, place_adapters, read_adapters
 from openai_bls.builder.placing.weights import place_weights
-from openai_bls.builder.recipe import Report, max_model_len
+from openai_bls.builder.recipe import max_model_len
 from openai_bls.builder.targets.folders import Prepared
-from openai_bls.core.checkpoint import CheckpointFacts, read_json, text_config
+from openai_bls.core.checkpoint import read_json, text_config
 from openai_bls.core.manifest import BuildError, EngineSetupError, FileRecord, KvCacheSettings, Manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls.embedded.record import EmbeddedRecord
@@ -24,25 +23,23 @@ from openai_bls.triton_models.repository.engine_configs import engine_model, ren
 
 
 class EmbeddedRecipe:
-    """The engine of transformers, which is the checkpoint as it is, and the null engine, which needs less of it."""
+    """See `Recipe`."""
 
-    def __init__(
-        self, options: BuildOptions, source: Path, facts: CheckpointFacts, model_name: str, report: Report
-    ) -> None:
+    def __init__(self, request: RecipeRequest) -> None:
+        options, source, facts, model_name, _, report = request
+        self._quant = quant = options.own_as(EmbeddedOptions).quant
         self._options, self._source, self._facts, self._report = options, source, facts, report
         longest = max_model_len(options, facts)
-        if options.engine == "null" and (options.lora.adapters or options.lora.max_loras):
-            raise BuildError("--lora-dir and --max-loras are for engines with a model: the null engine has none")
-        if options.quant and quantized(source):
-            raise BuildError(f"--quant {options.quant}: the checkpoint is quantized already, and served as it is")
+        if quant and quantized(source):
+            raise BuildError(f"--quant {quant}: the checkpoint is quantized already, and served as it is")
         self.manifest = Manifest(
-            engine=options.engine,
+            engine="transformers",
             model_name=model_name,
             max_model_len=longest,
             max_batch_size=options.batch_size,
             created=0,
             dtype=options.dtype,
-            record=EmbeddedRecord(options.quant).fields() if options.engine == "transformers" else {},
+            record=EmbeddedRecord(quant).fields(),
             max_images=max_images(options, source, facts, report),
             kv_cache=KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache),
             trust_remote_code=options.trust_remote_code,
@@ -55,20 +52,19 @@ class EmbeddedRecipe:
     def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
         """See `Recipe`."""
         place_adapters(self._options.lora, prepared.lora)
-        if self._options.engine == "transformers":
-            try:
-                self._fill(prepared)
-            except EngineSetupError as error:
-                if not self.manifest.max_images or self._options.max_images:
-                    raise
-                # Nobody asked for images: what was served without them before there were any still is.
-                trust = self._options.trust_remote_code
-                refuse_without_text(self._source, self._facts, str(error), trust_remote_code=trust)
-                self._report(f"images are refused: {error}")
-                self.manifest = msgspec.structs.replace(self.manifest, max_images=0)
-                for placed in prepared.checkpoint.glob("*.safetensors*"):
-                    placed.unlink()
-                self._fill(prepared)
+        try:
+            self._fill(prepared)
+        except EngineSetupError as error:
+            if not self.manifest.max_images or self._options.max_images:
+                raise
+            # Nobody asked for images: what was served without them before there were any still is.
+            trust = self._options.trust_remote_code
+            refuse_without_text(self._source, self._facts, str(error), trust_remote_code=trust)
+            self._report(f"images are refused: {error}")
+            self.manifest = msgspec.structs.replace(self.manifest, max_images=0)
+            for placed in prepared.checkpoint.glob("*.safetensors*"):
+                placed.unlink()
+            self._fill(prepared)
         return {}
 
     def _fill(self, prepared: Prepared) -> None:
@@ -108,7 +104,7 @@ class EmbeddedRecipe:
             self._report(advice)
         if (distance := passed.quant_distance) is not None:
             self._report(
-                f"self-test: {self._options.quant} changes the log-probabilities of {distance.tokens} tokens of a text "
+                f"self-test: {self._quant} changes the log-probabilities of {distance.tokens} tokens of a text "
                 f"by {distance.mean:.4f} in the mean and {distance.max:.2f} at most; the likeliest token stays in "
                 f"{distance.same_greedy:.1%}"
             )
@@ -117,5 +113,5 @@ class EmbeddedRecipe:
                 "self-test: rounding to FP8 what is computed changes log-probabilities by "
                 f"{passed.fp8_noise:.1%} of what sets the likeliest token apart from the mean"
             )
-        record = EmbeddedRecord(self._options.quant, passed)
+        record = EmbeddedRecord(self._quant, passed)
         self.manifest = msgspec.structs.replace(self.manifest, record=record.fields())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from openai_bls.builder.checkpoint.kind import causal_lm, quantized, takes_images
+from openai_bls.builder.embedded.engine_build import EmbeddedOptions
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.images import asked_for, granted, problem_of_files, problem_of_options
 from openai_bls.builder.recipe import Report
@@ -21,7 +22,7 @@ def max_images(options: BuildOptions, source: Path, facts: CheckpointFacts, repo
         BuildError: images are asked for and cannot be had, or the model cannot be served without them.
     """
     asked = asked_for(options)
-    if options.engine != "transformers" or not takes_images(facts):
+    if not takes_images(facts):
         if asked:
             raise BuildError(f"--max-images {asked}: {options.model} is no model that takes images")
         return 0
@@ -50,6 +51,6 @@ def _problem(options: BuildOptions, source: Path) -> str | None:
     """Reason why an engine with these options has no images; None if there is none."""
     if problem := problem_of_options(options):
         return problem
-    if options.quant or quantized(source):
+    if options.own_as(EmbeddedOptions).quant or quantized(source):
         return "not with quantized weights"
     return problem_of_files(source)

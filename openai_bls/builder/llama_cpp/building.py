@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 import msgspec
 
+from openai_bls.builder.engine_build import RecipeRequest
 from openai_bls.builder.llama_cpp.self_test import self_test
-from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.placing.files import place
-from openai_bls.builder.recipe import Report, max_model_len
+from openai_bls.builder.recipe import max_model_len
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.core.checkpoint import GGUF_NAME, CheckpointFacts
 from openai_bls.core.manifest import BuildError, EngineLoadError, FileRecord, KvCacheSettings, Manifest
@@ -28,9 +27,8 @@ class LlamaCppRecipe:
         BuildError: the source is no GGUF file, llama.cpp is not installed, or an option means nothing for it.
     """
 
-    def __init__(
-        self, options: BuildOptions, source: Path, facts: CheckpointFacts, model_name: str, report: Report
-    ) -> None:
+    def __init__(self, request: RecipeRequest) -> None:
+        options, source, facts, model_name, _, report = request
         self._options, self._source, self._facts, self._report = options, source, facts, report
         if not (source / GGUF_NAME).is_file():
             raise BuildError(f"--engine llama_cpp is for GGUF files, and {options.model} is none")

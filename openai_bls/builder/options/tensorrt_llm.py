@@ -87,12 +87,11 @@ _INSTEAD = {
 }
 
 
-def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, backend: str) -> None:
+def refuse_meaningless(given: Collection[str], flow: Flow | None, backend: str) -> None:
     """Refuse options that mean nothing for what is to be built.
 
     Args:
         given: names of options, with underscores.
-        engine: kind of the engine.
         flow: flow of TensorRT-LLM; None while it is not known.
         backend: backend of Triton.
 
@@ -101,20 +100,6 @@ def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, b
     """
     for name in given:
         option = f"--{name.replace('_', '-')}"
-        if engine != "tensorrt_llm" and name in TENSORRT_LLM_ONLY:
-            also = "--engine vllm and " * (name == "pp_size")
-            raise BuildError(f"{option} is for {also}--engine tensorrt_llm: the engine {engine} does not know it")
-        if name == "tp_size" and engine == "null":
-            raise BuildError("--tp-size is for engines with a model: the null engine has none")
-        if name == "max_images" and engine not in ("transformers", "vllm", "tensorrt_llm"):
-            raise BuildError(
-                f"--max-images is for --engine transformers, vllm and tensorrt_llm: the engine {engine} takes text "
-                "alone"
-            )
-        if name == "self_test" and engine not in ("transformers", "llama_cpp", "vllm"):
-            raise BuildError(
-                f"--no-self-test is for --engine transformers, llama_cpp and vllm: the engine {engine} has none"
-            )
         if name in _CPP_BACKEND and backend != "cpp":
             raise BuildError(f"{option} is for --backend cpp: requests reach our own model.py past Triton's queue")
         if name in _TENSORRT_FLOW and flow == "pytorch":
@@ -124,8 +109,10 @@ def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, b
             raise BuildError(f"{option} is for --flow pytorch: an engine has its options in it when it is built")
 
 
-def read_options(values: Mapping[str, Any]) -> TensorRtLlmOptions:
+def read_options(values: dict[str, Any]) -> TensorRtLlmOptions:
     """Options from the command line's values by their names there, of which those not given are absent.
+
+    The size of the KV cache is taken out of them: it is a setting of config.pbtxt.
 
     Raises:
         BuildError: a bad value, or two that contradict each other.
@@ -145,7 +132,7 @@ def read_options(values: Mapping[str, Any]) -> TensorRtLlmOptions:
         own["extra_llm_api_options"] = read_yaml("--extra-llm-api-options", values["extra_llm_api_options"])
     settings = {name: values[name] for name in EngineSettings.__struct_fields__ if name in values}
     if "max_tokens_in_kv_cache" in values:
-        settings["max_tokens_in_paged_kv_cache"] = values["max_tokens_in_kv_cache"] or None
+        settings["max_tokens_in_paged_kv_cache"] = values.pop("max_tokens_in_kv_cache") or None
     delay, size = values.get("max_queue_delay"), values.get("max_queue_size")
     if delay is not None or size is not None:
         own["queue"] = Queue(_not_negative("--max-queue-delay", delay), _not_negative("--max-queue-size", size))
@@ -155,6 +142,7 @@ def read_options(values: Mapping[str, Any]) -> TensorRtLlmOptions:
         _check(msgspec.convert(msgspec.structs.asdict(options), TensorRtLlmOptions))
     except msgspec.ValidationError as error:
         raise BuildError(f"bad option: {_in_words(str(error))}") from None
+    refuse_meaningless(values, options.flow, options.backend)
     return options
 
 
@@ -164,7 +152,7 @@ def with_flow(options: TensorRtLlmOptions, flow: Flow) -> TensorRtLlmOptions:
     Raises:
         BuildError: one of them has no meaning with it.
     """
-    refuse_meaningless(_given(options), "tensorrt_llm", flow, options.backend)
+    refuse_meaningless(_given(options), flow, options.backend)
     found = msgspec.structs.replace(options, flow=flow)
     _check(found)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -13,12 +13,6 @@ from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.vllm.arguments.engine_args import OPTION
 
 _NAMES = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
-_ONLY_HERE = {
-    "extra_engine_args": "it names fields of vLLM's AsyncEngineArgs",
-    "engine_python": "it names the interpreter that has vLLM",
-}
-"""Options that no other engine has, and why."""
-
 _FIELDS = {
     "max_num_tokens": "max_num_batched_tokens",
     "max_tokens_in_kv_cache": "kv_cache_memory_bytes or num_gpu_blocks_override",
@@ -40,9 +34,6 @@ _INSTEAD = {
     "batch_scheduler_policy": "it admits requests as max_utilization does",
     "workers": "vLLM builds nothing",
     "backend": "vLLM runs in a process of its own, behind our model.py",
-    "gpu": "--dry-run plans TensorRT-LLM engines",
-    "gpu_memory": "--dry-run plans TensorRT-LLM engines",
-    "dry_run": "--dry-run plans TensorRT-LLM engines",
 }
 _ELSEWHERE = {
     "flow", "calib_dataset", "calib_size", "plugin", "gemm_plugin", "gpt_attention_plugin", "use_paged_context_fmha",
@@ -67,13 +58,12 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Written into config.pbtxt."""
 
 
-def read_vllm_options(values: dict[str, Any]) -> VllmOptions:
+def read_options(values: dict[str, Any]) -> VllmOptions:
     """Options of a command line, which are taken out of `values`, its values by their names there.
 
     Raises:
         BuildError: a bad value, or an option that means nothing for vLLM; one sentence.
     """
-    refuse_foreign(values)
     own: dict[str, Any] = {_NAMES[name]: values.pop(name) for name in _NAMES if name in values}
     own |= {name: values.pop(name) for name in ("quant", "engine_python") if name in values}
     settings = {name: values.pop(name) for name in HONOURED_SETTINGS if name in values}
@@ -106,14 +96,3 @@ def refuse_foreign(given: Collection[str]) -> None:
             raise BuildError(f"{option} is not for --engine vllm: {instead}")
         if name in _ELSEWHERE:
             raise BuildError(f"{option} is for --engine tensorrt_llm: vLLM takes the checkpoint as it is")
-
-
-def refuse_vllm_only(given: Mapping[str, Any], engine: str) -> None:
-    """Refuse options of vLLM for another engine.
-
-    Raises:
-        BuildError: the first such option; one sentence.
-    """
-    for name, why in _ONLY_HERE.items():
-        if name in given:
-            raise BuildError(f"--{name.replace('_', '-')} is for --engine vllm, not {engine}: {why}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,7 @@ def fetch_config(model: str, revision: str = "") -> dict[str, Any]:
     if revision:
         _require_revisions(model)
     if is_gguf(model):
-        raise no_gguf("tensorrt_llm", model)
+        raise BuildError(f"{model} is a GGUF file, which has no config.json: give the checkpoint that it was made from")
     folder = local_path(model)
     if folder.is_dir():
         return read_config(folder)
@@ -163,11 +163,18 @@ def fetch_config(model: str, revision: str = "") -> dict[str, Any]:
     return read_config(folder)
 
 
-def no_gguf(engine: str, model: str) -> BuildError:
-    """Refusal of a GGUF file as the source of an engine other than llama.cpp's."""
+def no_gguf(engine: str, model: str, able: Sequence[str]) -> BuildError:
+    """Refusal of a GGUF file as the source of an engine.
+
+    Args:
+        engine: name of the engine.
+        model: value of --model.
+        able: engines that take it.
+    """
+    others = f", or --engine {' or '.join(able)}" if able else ""
     return BuildError(
-        f"{model} is a GGUF file, which is not for --engine {engine}: give --engine llama_cpp, or the checkpoint that "
-        "it was made from"
+        f"{model} is a GGUF file, which the engine {engine} does not take: give the checkpoint that it was made "
+        f"from{others}"
     )
 
 

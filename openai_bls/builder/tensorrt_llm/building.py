@@ -17,12 +17,13 @@ from typing import Any
 import msgspec
 
 from openai_bls.builder.checkpoint.config import read_config
+from openai_bls.builder.engine_build import RecipeRequest
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.images import with_processor
 from openai_bls.builder.options.quantizations import QUANTIZATIONS
+from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.builder.placing.adapters import fingerprint, place_adapters
 from openai_bls.builder.placing.weights import find_weights, place_as_it_is
-from openai_bls.builder.recipe import Report
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.builder.targets.selection import BuildTarget
 from openai_bls.builder.tensorrt_llm.model import chatglm
@@ -54,11 +55,10 @@ class TensorRtLlmRecipe:
         BuildError: TensorRT-LLM is not installed, or what was asked for cannot be built here.
     """
 
-    def __init__(
-        self, options: BuildOptions, source: Path, model_name: str, target: BuildTarget, report: Report
-    ) -> None:
+    def __init__(self, asked: RecipeRequest) -> None:
+        options, source, _, model_name, target, report = asked
         self._options, self._source, self._report = options, source, report
-        self._own = options.tensorrt_llm
+        self._own = options.own_as(TensorRtLlmOptions)
         find_weights(source)
         self._survey = survey(self._own.extra_llm_api_options)
         gpus = self._survey.gpus

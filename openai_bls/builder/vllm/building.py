@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.engine_build import RecipeRequest
 from openai_bls.builder.options.images import with_processor
+from openai_bls.builder.options.vllm import VllmOptions
 from openai_bls.builder.placing.adapters import fingerprint, lora_settings, place_adapters, read_adapters
 from openai_bls.builder.placing.files import place
 from openai_bls.builder.placing.weights import find_weights, place_as_it_is
-from openai_bls.builder.recipe import Report
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.builder.tokenizer.processor import complete_processor
 from openai_bls.builder.vllm.images import max_images
@@ -32,20 +32,22 @@ class VllmRecipe:
         BuildError: there is no vLLM, or it does not take what was asked for; one sentence.
     """
 
-    def __init__(self, options: BuildOptions, source: Path, model_name: str, report: Report) -> None:
+    def __init__(self, request: RecipeRequest) -> None:
+        options, source, report = request.options, request.source, request.report
+        own = options.own_as(VllmOptions)
         self._options, self._source, self._report = options, source, report
         names = find_weights(source)[0]
         adapters = read_adapters(options.lora)
         folders = (Path.cwd(), options.model_repository.absolute().parent)
-        python = find_interpreter(options.vllm.engine_python, os.environ, folders)
+        python = find_interpreter(own.engine_python, os.environ, folders)
         report(f"asking {python} about its vLLM")
         survey = ask(python, survey_arguments(options, source))
-        extra = check(options.vllm.extra_engine_args, named(survey.fields, survey.version), survey.version)
+        extra = check(own.extra_engine_args, named(survey.fields, survey.version), survey.version)
         self._check(survey, sum((source / name).stat().st_size for name in names))
         self._survey = survey
         self.manifest = Manifest(
             engine="vllm",
-            model_name=model_name,
+            model_name=request.model_name,
             max_model_len=survey.max_model_len,
             max_batch_size=options.batch_size,
             created=0,
@@ -57,13 +59,13 @@ class VllmRecipe:
             engine_python=python,
             record=VllmRecord(
                 version=survey.version,
-                tensor_parallel_size=options.vllm.tensor_parallel_size,
-                pipeline_parallel_size=options.vllm.pipeline_parallel_size,
-                quant=options.vllm.quant,
+                tensor_parallel_size=own.tensor_parallel_size,
+                pipeline_parallel_size=own.pipeline_parallel_size,
+                quant=own.quant,
                 extra_engine_args=extra,
             ).fields(),
         )
-        self.configs = render_configs(engine_model(options.vllm.settings, suffix=options.name))
+        self.configs = render_configs(engine_model(own.settings, suffix=options.name))
         built = msgspec.structs.replace(self.manifest, model_name="")
         self.key = repr((built, options.self_test, fingerprint(options.lora)))
 
@@ -88,7 +90,9 @@ class VllmRecipe:
 
     def _prove(self, prepared: Prepared) -> None:
         self._report("self-test: starting the engine once, which takes minutes")
-        answers = self_test(prepared, self.manifest, self._options.vllm.settings, self._survey, self._report)
+        answers = self_test(
+            prepared, self.manifest, self._options.own_as(VllmOptions).settings, self._survey, self._report
+        )
         record = msgspec.structs.replace(VllmRecord.of(self.manifest), answers=answers)
         self.manifest = msgspec.structs.replace(self.manifest, record=record.fields())
         self._report(f"self-test: {len(answers.prompts)} answers recorded, in {answers.dtype} on {answers.device}")

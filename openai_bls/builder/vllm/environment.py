@@ -16,12 +16,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 import openai_bls
+from openai_bls.builder.engine_environment import EngineEnvironment, InstallOptions
 from openai_bls.core.manifest import EngineLoadError
+from openai_bls.engines.plugin import Lazy
 from openai_bls.engines.vllm.survey.interpreter import ENVIRONMENT, Survey, ask
 from openai_bls.engines.vllm.versions import NEWEST, OLDEST, Version
 from openai_bls.launcher.errors import LaunchError
@@ -43,21 +44,14 @@ _NEEDED_BYTES = {"cpu": 4 << 30, "gpu": 16 << 30}
 """Disk for the environment (3.1 GB and some 10 GB) and for what pip unpacks meanwhile."""
 _NO_COMPILE = ["--no-compile", "--disable-pip-version-check", "--quiet"]
 
-Device = Literal["cpu", "gpu"]
-
-
-class InstallOptions(msgspec.Struct, frozen=True):
-    """Options of `openai-bls install-engine vllm`."""
-
-    folder: Path
-    """Folder of the environment."""
-    device: Device
-    version: str = ""
-    """Version of vLLM; empty is the one that is tested."""
-    python: str = sys.executable
-    """Interpreter that the environment is made with."""
-    torch_index_url: str = ""
-    """Further index of packages, for torch's builds for CPUs; empty is pip's own alone."""
+ENVIRONMENT_OF_VLLM = EngineEnvironment(
+    description=(
+        "vLLM, where `build --engine vllm` and the server find it: its build for CPUs where there is no GPU, with"
+        " versions and hashes that are tested; 3.1 GB of disk on a CPU, some 10 GB on a GPU"
+    ),
+    default_folder=Lazy("openai_bls.builder.vllm.environment:default_folder"),
+    install=Lazy("openai_bls.builder.vllm.environment:install"),
+)
 
 
 class _Stamp(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.options.vllm import VllmOptions
 from openai_bls.engines.vllm.survey.interpreter import Survey
 
 _GIB = 1 << 30
@@ -21,7 +22,7 @@ def survey_arguments(options: BuildOptions, source: Path) -> dict[str, Any]:
         options: options of the build; `engine_args.check` refuses further arguments of the names that are set here.
         source: folder of the checkpoint.
     """
-    own = options.vllm
+    own = options.own_as(VllmOptions)
     values: dict[str, Any] = {
         "model": str(source.absolute()),
         "skip_tokenizer_init": True,
@@ -41,7 +42,7 @@ def survey_arguments(options: BuildOptions, source: Path) -> dict[str, Any]:
 
 def nodes_of(options: BuildOptions) -> int:
     """Machines that the engine runs on: vLLM's `nnodes`."""
-    return int(_normalized(options.vllm.extra_engine_args).get("nnodes", 1))
+    return int(_normalized(options.own_as(VllmOptions).extra_engine_args).get("nnodes", 1))
 
 
 def problems(options: BuildOptions, survey: Survey, weight_bytes: int) -> Iterator[str]:
@@ -54,7 +55,7 @@ def problems(options: BuildOptions, survey: Survey, weight_bytes: int) -> Iterat
     """
     if survey.device_type != "cuda":
         return
-    own = options.vllm
+    own = options.own_as(VllmOptions)
     ranks = own.tensor_parallel_size * own.pipeline_parallel_size
     here = -(-ranks // nodes_of(options))
     if here > len(survey.devices):

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import re
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from openai_bls.builder.build import build, remove
+from openai_bls.builder.engine_build import Wanted, choose_engine, engine_build, planner, refuse_foreign
 from openai_bls.builder.options.build import BuildOptions
-from openai_bls.builder.options.llama_cpp import refuse_foreign
 from openai_bls.builder.options.lora import read_lora_options
-from openai_bls.builder.options.tensorrt_llm import read_options, refuse_meaningless
-from openai_bls.builder.options.vllm import VllmOptions, read_vllm_options, refuse_vllm_only
-from openai_bls.builder.source.hub import fetch_config, is_gguf, local_path, require_utf8
+from openai_bls.builder.source.hub import is_gguf, require_utf8
 from openai_bls.commands.main import REFUSED
 from openai_bls.commands.options import repository
 from openai_bls.core.machine.nvidia_smi import visible_gpus
 from openai_bls.core.manifest import BuildError, EngineSetupError
-from openai_bls.embedded.record import Quantization
+from openai_bls.engines import registry
 from openai_bls.launcher import workspace
 
 STOPPED = 130
@@ -76,25 +73,14 @@ def wanted(given: argparse.Namespace) -> Build | DryRun | Removal:
         if options.get(option) == "":
             parser.error(f"--{option.replace('_', '-')} is empty")
     dry_run = options.pop("dry_run", False)
-    gpu = [options.get(name) for name in ("gpu", "gpu_memory")]
-    if any(gpu) and not dry_run:
+    gpu, gpu_memory = (options.pop(name, None) for name in ("gpu", "gpu_memory"))
+    if (gpu or gpu_memory) and not dry_run:
         parser.error("--gpu and --gpu-memory are for --dry-run: an engine is built for the GPU that is there")
-    model = options.get("model", str(workspace.demo_checkpoint()))
-    engine, reason = choose_engine(options.get("engine", "auto"), dry_run=dry_run)
-    if reason and is_gguf(model):
-        engine, reason = "llama_cpp", "engine llama_cpp: the model is a GGUF file"
-    if engine == "llama_cpp":
-        refuse_foreign(options)
-    if engine == "vllm" and dry_run:
-        raise BuildError("--dry-run plans TensorRT-LLM engines: the engine vllm has nothing to plan")
-    vllm = read_vllm_options(options) if engine == "vllm" else VllmOptions()
-    refuse_vllm_only(options, engine)
-    quant = _embedded_quant(options.pop("quant", "")) if engine == "transformers" else ""
-    tensorrt_llm = read_options(options)
-    if engine == "transformers" and tensorrt_llm.tensor_parallel_size > 1:
-        raise _one_gpu(tensorrt_llm.tensor_parallel_size, model)
-    lora = read_lora_options(options)
-    refuse_meaningless(options, engine, tensorrt_llm.flow, tensorrt_llm.backend)
+    model = options.setdefault("model", str(workspace.demo_checkpoint()))
+    engine, reason = _engine(options, dry_run=dry_run)
+    refuse_foreign(engine, options)
+    build = engine_build(engine)
+    own = None if build.read_options is None else build.read_options()(options)
     asked = BuildOptions(
         model=model,
         model_repository=folder,
@@ -102,80 +88,35 @@ def wanted(given: argparse.Namespace) -> Build | DryRun | Removal:
         name=options.get("name", ""),
         engine=engine,
         dtype=options.get("dtype", "auto"),
-        quant=quant,
         max_model_len=options.get("max_seq_len"),
         max_batch_size=options.get("max_batch_size"),
         max_images=options.get("max_images"),
-        max_tokens_in_kv_cache=0 if engine == "tensorrt_llm" else options.get("max_tokens_in_kv_cache", 0),
+        max_tokens_in_kv_cache=options.get("max_tokens_in_kv_cache", 0),
         served_model_name=options.get("served_model_name"),
         trust_remote_code=options.get("trust_remote_code", False),
         self_test=options.get("self_test", True),
         force=options.get("force", False),
-        lora=lora,
-        tensorrt_llm=tensorrt_llm,
-        vllm=vllm,
+        lora=read_lora_options(options),
+        own=own,
     )
-    return DryRun(asked, *gpu) if dry_run else Build(asked, reason)
+    return DryRun(asked, gpu, gpu_memory) if dry_run else Build(asked, reason)
 
 
-def _one_gpu(tp_size: int, model: str) -> BuildError:
-    """Refusal of --tp-size with the embedded engine."""
-    line = shlex.join(["openai-bls", "build", "--engine", "vllm", "--tp-size", str(tp_size), "--model", model])
-    return BuildError(
-        f"--tp-size {tp_size}: the embedded engine runs on one GPU: run `{line}`, or the same with --engine "
-        "tensorrt_llm where TensorRT-LLM is installed (docs/guides/several-gpus.md)"
-    )
-
-
-def _embedded_quant(asked: str) -> Quantization:
-    if asked.lower() not in get_args(Quantization):
-        raise BuildError(
-            f"--quant {asked} is for --engine tensorrt_llm and --engine vllm: the engine transformers has fp8"
-        )
-    quant: Quantization = asked.lower()  # type: ignore[assignment]  # as was just seen
-    return quant
-
-
-def choose_engine(asked: str, *, dry_run: bool = False) -> tuple[str, str]:
-    """The engine that `--engine auto` stands for, and why; --dry-run plans TensorRT-LLM whatever is installed."""
+def _engine(options: Mapping[str, Any], *, dry_run: bool) -> tuple[str, str]:
+    """The engine that is asked for, and why if that is left open."""
+    asked: str = options.get("engine", "auto")
+    if dry_run:
+        return planner(asked)[0], ""
     if asked != "auto":
         return asked, ""
-    if dry_run:
-        return "tensorrt_llm", ""
-    names: dict[str, str] = {"TensorRT-LLM": "tensorrt_llm", "vLLM": "vllm"}
-    there = {name: kind for name, kind in names.items() if importlib.util.find_spec(kind) is not None}
-    if not there:
-        return "transformers", "engine transformers: TensorRT-LLM is not installed"
-    name, kind = next(iter(there.items()))
-    installed = visible_gpus()
-    if not installed:
-        return "transformers", f"engine transformers: {name} is installed, but there is no GPU"
-    return kind, f"engine {kind}: it is installed, and there is a GPU ({installed[0].name})"
+    return choose_engine(Wanted(is_gguf(options["model"]), options, [gpu.name for gpu in visible_gpus()]))
 
 
 def dry_run(wanted: DryRun) -> tuple[str, int]:
     """Plan of a build in words, and the exit status: 1 if it cannot work."""
-    from openai_bls.builder.tensorrt_llm.building import request_of
-    from openai_bls.builder.tensorrt_llm.plan import planning
-    from openai_bls.builder.tensorrt_llm.survey import ask_installed
-
-    options = wanted.options
-    if options.engine != "tensorrt_llm":
-        raise BuildError(f"--dry-run plans TensorRT-LLM engines: the engine {options.engine} has nothing to plan")
-    found = ask_installed(options.tensorrt_llm.extra_llm_api_options)
-    installed = visible_gpus()
-    gpu = planning.gpu_for(wanted.gpu, wanted.gpu_memory, installed)
-    config, source = fetch_config(options.model, options.revision), local_path(options.model)
-    request = request_of(options, config, source, found.architectures, found.arguments_refusal)
-    head = f"TensorRT-LLM {found.about}\n"
-    if wanted.gpu is wanted.gpu_memory is None and not installed:
-        head += f"there is no GPU here: estimated for {gpu.name} (--gpu NAME for another)\n"
-    try:
-        plan = planning.plan(request, found.version, gpu)
-    except EngineSetupError as error:
-        # There is nothing to estimate, and the reason stands where the others do.
-        return head + planning.sentences([str(error)], ()).lstrip("\n"), 1
-    return head + planning.described(request, plan), 1 if plan.problems else 0
+    plan = planner(wanted.options.engine)[1].plan
+    assert plan is not None
+    return plan()(wanted.options, wanted.gpu, wanted.gpu_memory)
 
 
 def as_typed(text: str, parser: argparse.ArgumentParser, arguments: Sequence[str]) -> str:
@@ -227,12 +168,9 @@ def _make_ready(options: BuildOptions) -> None:
         BuildError: there are no such packages, or the repository's path is not UTF-8.
         LaunchError: the repository cannot be written.
     """
-    missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
-    if options.engine == "transformers" and missing:
-        raise BuildError(
-            f"the embedded engine needs {' and '.join(missing)}, which {sys.executable} does not have: run `pip install"
-            " 'openai_bls[engine]'`"
-        )
+    problem = registry.plugin(options.engine).problem
+    if problem is not None and (said := problem()()):
+        raise BuildError(said)
     folder = options.model_repository
     require_utf8(str(folder.resolve()))
     if workspace.is_vacant(folder) or (workspace.is_recorded(folder) and not workspace.is_current(folder)):

@@ -10,8 +10,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
+from openai_bls.builder.engine_build import engine_builds
 from openai_bls.builder.source.hub import SOURCE, default_name, source_of
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
+from openai_bls.engines import registry
 from openai_bls.launcher import workspace
 from openai_bls.launcher.checks import engine_address
 from openai_bls.launcher.errors import LaunchError
@@ -103,9 +105,10 @@ def needed(
             return None
         # The build compares all options, and does what has to be done.
         engine = present.engine
-    elif present.engine == "tensorrt_llm":
+    elif _takes_long(present.engine):
+        title = registry.plugin(present.engine).title
         raise LaunchError(
-            f"the engine in {repository} is {present.model_name}, which TensorRT-LLM built, and not {model}: build"
+            f"the engine in {repository} is {present.model_name}, which {title} built, and not {model}: build"
             f" that with `openai-bls build --model {model}{_option(engine)}`, or give another --model-repository"
         )
     else:
@@ -126,6 +129,12 @@ def _present(repository: Path) -> Manifest | None:
     except EngineLoadError:
         # Missing, or not readable: it is built again.
         return None
+
+
+def _takes_long(engine: str) -> bool:
+    """Whether a build of the engine takes so long that nobody wants it unasked."""
+    build = engine_builds().get(engine)
+    return build is not None and build.takes_long
 
 
 def _option(engine: str | None) -> str:

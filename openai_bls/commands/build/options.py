@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import get_args
 
-from openai_bls.builder.options.quantizations import BUILT
+from openai_bls.builder.engine_build import engine_builds
 from openai_bls.commands.options import REPOSITORY_HELP
 from openai_bls.core import guide_names
 from openai_bls.engines import registry
-from openai_bls.engines.tensorrt_llm.installed.interface import KvCacheDtype
 
 GUIDE_NAMES = guide_names.BUILD
 
@@ -75,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-self-test",
         dest="self_test",
         action="store_false",
-        help="transformers, llama_cpp, vllm: build without it, on a machine that cannot hold the model",
+        help="build without it, on a machine that cannot hold the model",
     )
     what.add_argument(
         "--dry-run", action="store_true", help="print plan and estimate for TensorRT-LLM; needs no GPU and no weights"
@@ -84,10 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--gpu-memory", metavar="SIZE", help="to estimate for a GPU of this memory, such as 16GB")
     _add_sizes(parser.add_argument_group("sizes"))
     _add_quantization(parser.add_argument_group("number formats and quantization"))
-    _add_vllm(parser.add_argument_group("vLLM (docs/guides/vllm.md)"))
-    _add_build(parser.add_argument_group("the build (TensorRT-LLM)"))
     _add_lora(parser.add_argument_group("adapters (LoRA)"))
-    _add_serving(parser.add_argument_group("serving, written into config.pbtxt (TensorRT-LLM; no rebuild)"))
+    for build in engine_builds().values():
+        if build.add_arguments is not None:
+            build.add_arguments()(parser)
 
 
 def _add_sizes(group: argparse._ArgumentGroup) -> None:
@@ -113,22 +111,20 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
         "--max-images",
         type=int,
         metavar="N",
-        help="images that a prompt may hold, of a vision-language model; 0 is text alone (transformers; default: 8)",
+        help="images that a prompt may hold, of a vision-language model; 0 is text alone (default: 8)",
+    )
+    group.add_argument(
+        "--max-tokens-in-kv-cache",
+        type=int,
+        metavar="N",
+        help="tokens of all sequences together; with every engine (default: by the memory there is)",
     )
     group.add_argument("--tp-size", type=int, metavar="N", help="GPUs that share each layer (default: 1)")
-    more = (
-        ("--max-input-len", "most tokens of a prompt (default: all but the output's; see --enable-chunked-context)"),
-        ("--max-output-len", "most tokens of an output, in the place of --max-seq-len"),
-        ("--max-num-tokens", "tokens of one step, prompts and new tokens together (default: 8192)"),
-        ("--max-beam-width", "of beam search (default: 1)"),
-    )
-    for option, text in more:
-        group.add_argument(option, type=int, metavar="N", help=f"TensorRT-LLM: {text}")
     group.add_argument(
         "--pp-size",
         type=int,
         metavar="N",
-        help="TensorRT-LLM, vLLM: stages of layers, a GPU each, or --tp-size of them (default: 1)",
+        help="stages of layers, a GPU each, or --tp-size of them (default: 1)",
     )
 
 
@@ -136,79 +132,9 @@ def _add_quantization(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--quant",
         metavar="HOW",
-        help=f"of the weights: fp8 with transformers, on a GPU that has it; with TensorRT-LLM {', '.join(BUILT)};"
-        " smoothquant, int8 and int4_awq are understood too; with vLLM a value of its"
-        " `quantization`. A checkpoint that is quantized already is taken as it is,"
-        " without this (docs/reference/quantization.md)",
+        help="of the weights, by the engine's own names (docs/reference/quantization.md): fp8 with transformers, one"
+        " of `quantization` with vLLM. A checkpoint that is quantized already is taken as it is, without this",
     )
-    group.add_argument(
-        "--kv-cache-dtype", choices=get_args(KvCacheDtype), help="TensorRT-LLM: auto is that of the weights"
-    )
-    group.add_argument(
-        "--calib-dataset",
-        metavar="NAME|DIR",
-        help="TensorRT-LLM: text to calibrate with; no network for a directory (default: cnn_dailymail, from the hub)",
-    )
-    group.add_argument(
-        "--calib-size", type=int, metavar="N", help="TensorRT-LLM: texts to calibrate with (default: 512; awq: 32)"
-    )
-
-
-def _add_vllm(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--extra-engine-args",
-        type=Path,
-        metavar="FILE",
-        help="YAML with further fields of vLLM's AsyncEngineArgs: gpu_memory_utilization, speculative_config ...",
-    )
-    group.add_argument(
-        "--engine-python",
-        metavar="PYTHON",
-        help="interpreter with vLLM (default: OPENAI_BLS_ENGINE_PYTHON, that of `install-engine vllm`, this one)",
-    )
-
-
-def _add_build(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--flow",
-        choices=("auto", "tensorrt", "pytorch"),
-        help="build a TensorRT engine, or let TensorRT-LLM's PyTorch flow load the checkpoint (default: tensorrt before"
-        " TensorRT-LLM 1.2; from then on pytorch, unless another option or the model needs tensorrt)",
-    )
-    group.add_argument(
-        "--backend",
-        choices=("python", "cpp"),
-        help="Triton's: our model.py over the LLM API, or the C++ backend tensorrtllm (default: python)",
-    )
-    group.add_argument(
-        "--extra-llm-api-options",
-        type=Path,
-        metavar="FILE",
-        help="YAML with further arguments of LLM, as trtllm-serve has it: speculative_config, cuda_graph_config,"
-        " moe_config ... (--flow pytorch; docs/models.md)",
-    )
-    group.add_argument(
-        "--workers", type=int, metavar="N", help="ranks that are built side by side: all of them, or leave it out"
-    )
-    group.add_argument("--gemm-plugin", metavar="TYPE", help="auto, disable, or a type such as float16 or fp8")
-    group.add_argument("--gpt-attention-plugin", metavar="TYPE", help="as --gemm-plugin")
-    switches = (
-        (("--use-paged-context-fmha", "--paged-context-fmha"), "prompts read the paged KV cache"),
-        (("--use-fp8-context-fmha",), "prompts' attention in FP8"),
-        (
-            ("--use-custom-all-reduce",),
-            "of older guides: TensorRT-LLM chooses the all-reduce itself since, and this is refused",
-        ),
-        (("--multiple-profiles",), "kernels chosen for several sizes: a longer build, a faster engine"),
-        (("--gather-logits",), "keep logits, which log-probabilities need"),
-    )
-    for names, text in switches:
-        group.add_argument(*names, nargs="?", const=True, type=_switch, metavar="enable|disable", help=text)
-    group.add_argument(
-        "--plugin", action="append", metavar="NAME=VALUE", help="another field of PluginConfig; may be repeated"
-    )
-    group.add_argument("--workspace", type=Path, metavar="DIR", help="scratch space (default: in the repository)")
-    group.add_argument("--keep-workspace", action="store_true", help="keep its files")
 
 
 def _add_lora(group: argparse._ArgumentGroup) -> None:
@@ -225,58 +151,6 @@ def _add_lora(group: argparse._ArgumentGroup) -> None:
         help="adapters loaded at a time, those that come while the server runs included (default: those of --lora-dir)",
     )
     group.add_argument("--max-lora-rank", type=int, metavar="N", help="(default: the adapters' highest, else 16)")
-
-
-def _add_serving(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--max-tokens-in-kv-cache",
-        type=int,
-        metavar="N",
-        help="tokens of all sequences together; with every engine (default: by the memory there is)",
-    )
-    group.add_argument(
-        "--kv-cache-free-gpu-mem-fraction",
-        type=float,
-        metavar="X",
-        help="share that the KV cache takes of the GPU memory that the weights leave (default: 0.9)",
-    )
-    group.add_argument("--kv-cache-host-memory-bytes", type=int, metavar="N", help="that cached prompts may move to")
-    group.add_argument(
-        "--enable-kv-cache-reuse",
-        action=argparse.BooleanOptionalAction,
-        help="prompts that begin alike share their KV cache",
-    )
-    group.add_argument(
-        "--enable-chunked-context",
-        action=argparse.BooleanOptionalAction,
-        help="take long prompts in over several steps (default: if prompts may be longer than --max-num-tokens)",
-    )
-    group.add_argument(
-        "--max-attention-window-size",
-        metavar="N[,N...]",
-        help="tokens that attention looks back; several go round over the layers",
-    )
-    group.add_argument("--batch-scheduler-policy", choices=("guaranteed_no_evict", "max_utilization"))
-    group.add_argument(
-        "--guided-decoding-backend",
-        choices=("xgrammar", "llguidance"),
-        help="holds outputs to a grammar; without it, requests for structured output are refused",
-    )
-    group.add_argument("--max-queue-delay", type=int, metavar="MICROSECONDS", help="of Triton's queue (--backend cpp)")
-    group.add_argument("--max-queue-size", type=int, metavar="N", help="of Triton's queue (--backend cpp)")
-    group.add_argument(
-        "--cpp-parameter",
-        action="append",
-        metavar="NAME=VALUE",
-        help="another parameter of the C++ backend, by its name; may be repeated",
-    )
-
-
-def _switch(text: str) -> bool:
-    words = {"enable": True, "true": True, "disable": False, "false": False}
-    if text.lower() not in words:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither enable nor disable")
-    return words[text.lower()]
 
 
 def run(given: argparse.Namespace) -> int:

@@ -5,28 +5,32 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from openai_bls.builder.engine_environment import InstallOptions, engine_environments
 from openai_bls.commands.options import add_repository, repository
+from openai_bls.core.machine.nvidia_smi import visible_gpus
 from openai_bls.launcher.console import Console
 
 _DESCRIPTION = (
-    "Make an environment with vLLM, where `build --engine vllm` and the server find it: its build for CPUs where there"
-    " is no GPU, with versions and hashes that are tested. It takes 3.1 GB of disk on a CPU, some 10 GB on a GPU. Run"
-    " again it does what is left to do. pip's own variables hold (PIP_INDEX_URL, PIP_NO_CACHE_DIR, ...)."
+    "Make an environment with the packages of an engine. Run again it does what is left to do. pip's own variables hold"
+    " (PIP_INDEX_URL, PIP_NO_CACHE_DIR, ...)."
 )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the command's options."""
-    parser.description = _DESCRIPTION
-    parser.add_argument("engine", choices=("vllm",), help="the engine")
+    known = engine_environments()
+    parser.description = " ".join([_DESCRIPTION, *(f"{name}: {made.description}." for name, made in known.items())])
+    parser.add_argument("engine", choices=tuple(known), help="the engine")
     parser.add_argument(
         "--dir",
         type=Path,
         metavar="FOLDER",
-        help="the environment (default: .venv-vllm beside the model repository, where a build looks for it)",
+        help="the environment (default: beside the model repository, where a build looks for it)",
     )
     add_repository(parser)
-    parser.add_argument("--version", default="", metavar="X", help="version of vLLM (default: the one that is tested)")
+    parser.add_argument(
+        "--version", default="", metavar="X", help="version of its package (default: the one that is tested)"
+    )
     parser.add_argument("--cpu", action="store_true", help="the build for CPUs, though there is a GPU")
     parser.add_argument("--python", metavar="PYTHON", help="interpreter to make it with, 3.11 or later (default: this)")
     parser.add_argument(
@@ -41,15 +45,13 @@ def run(options: Namespace) -> int:
     """Make the environment."""
     import sys
 
-    from openai_bls.builder.vllm.environment import InstallOptions, default_folder, install
-    from openai_bls.core.machine.nvidia_smi import visible_gpus
-
+    made = engine_environments()[options.engine]
     wanted = InstallOptions(
-        folder=default_folder(repository(options)) if options.dir is None else options.dir,
+        folder=made.default_folder()(repository(options)) if options.dir is None else options.dir,
         device="cpu" if options.cpu or not visible_gpus() else "gpu",
         version=options.version,
         python=options.python or sys.executable,
         torch_index_url=options.torch_index_url,
     )
-    install(wanted, Console().step)
+    made.install()(wanted, Console().step)
     return 0

@@ -12,5 +12,6 @@ PLUGIN = EnginePlugin(
     own_process=True,
     problem=Lazy("openai_bls.engines.llama_cpp.library:problem"),
     check_settings=Lazy("openai_bls.engines.llama_cpp.options:check_settings"),
+    build=Lazy("openai_bls.builder.llama_cpp.engine_build:BUILD"),
     load_memory=Lazy("openai_bls.engines.llama_cpp.memory:load_memory"),
 )

@@ -8,6 +8,7 @@ PLUGIN = EnginePlugin(
     load=Lazy("openai_bls.engines.null.loading:load"),
     record=Lazy("openai_bls.engines.null.record:NullSettings"),
     options=Lazy("openai_bls.engines.null.loading:NullOptions"),
+    build=Lazy("openai_bls.builder.null:BUILD"),
     ignores_foreign_options=True,
     needs_manifest=False,
 )

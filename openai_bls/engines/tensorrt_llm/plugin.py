@@ -10,5 +10,6 @@ PLUGIN = EnginePlugin(
     check_settings=Lazy("openai_bls.engines.tensorrt_llm.server_checks:check_settings"),
     ranks=Lazy("openai_bls.engines.tensorrt_llm.server_checks:ranks"),
     triton_backend=Lazy("openai_bls.triton_models.repository.cpp_backend:BACKEND"),
+    build=Lazy("openai_bls.builder.tensorrt_llm.engine_build:BUILD"),
     load_memory=Lazy("openai_bls.engines.tensorrt_llm.server_checks:load_memory"),
 )

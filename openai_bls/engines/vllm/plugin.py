@@ -13,5 +13,7 @@ PLUGIN = EnginePlugin(
     check_settings=Lazy("openai_bls.engines.vllm.startup.arguments:require_settings"),
     load_memory=Lazy("openai_bls.engines.vllm.startup.kv_cache:load_memory"),
     load_step=Lazy("openai_bls.engines.vllm.startup.load_steps:load_step"),
+    build=Lazy("openai_bls.builder.vllm.engine_build:BUILD"),
+    environment=Lazy("openai_bls.builder.vllm.environment:ENVIRONMENT_OF_VLLM"),
     run_headless=Lazy("openai_bls.engines.vllm.loading:run_headless"),
 )

@@ -69,7 +69,7 @@ def cpp_repository(repository: Path, tmp_path_factory: pytest.TempPathFactory) -
         check=True,
         env=environment(),
     )
-    beside = BuildOptions(str(CHECKPOINT), target, engine="transformers", name="beside", served_model_name="beside")
+    beside = BuildOptions(str(CHECKPOINT), target, "transformers", name="beside", served_model_name="beside")
     build(beside, print)
     # The stand-in's own engine, which is nobody else's business.
     shutil.copytree(

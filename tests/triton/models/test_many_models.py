@@ -129,8 +129,8 @@ def server(
 ) -> Iterator[RunningServer]:
     copy = tmp_path_factory.mktemp("many") / "model_repository"
     shutil.copytree(repository, copy)
-    build(BuildOptions(str(checkpoint), copy, name="small"), print)
-    build(BuildOptions(str(mamba), copy, name="mamba", max_model_len=4096), print)
+    build(BuildOptions(str(checkpoint), copy, "transformers", name="small"), print)
+    build(BuildOptions(str(mamba), copy, "transformers", name="mamba", max_model_len=4096), print)
     build(BuildOptions(str(checkpoint), copy, name="fixed", engine="null", served_model_name="fixed"), print)
     env = {
         "OPENAI_BLS_ENGINE_NULL_TOKEN_IDS": ",".join(str(small.tokenizer.convert_tokens_to_ids(c)) for c in LETTERS),

@@ -49,7 +49,7 @@ def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     shutil.copytree(repository, copy)
     poet = make_adapter(CHECKPOINT, folder / "poet", r=4, lora_alpha=16, target_modules=["q_proj"])
     options = LoraOptions({"poet": poet}, max_loras=2, max_lora_rank=8)
-    build(BuildOptions(str(CHECKPOINT), copy, lora=options), print)
+    build(BuildOptions(str(CHECKPOINT), copy, "transformers", lora=options), print)
     config = copy / "openai_bls" / "config.pbtxt"
     config.write_text(config.read_text().replace("count: 1", "count: 2"))
     env = {"OPENAI_BLS_GATEWAY_METRICS": "both", "OPENAI_BLS_ENGINE_MAX_BATCH_SIZE": str(BATCH)}

@@ -19,7 +19,7 @@ from tests.unit.engines.engine_support import Recorder, request
 def run(source: Path | str, repository: Path, **options: object) -> tuple[Manifest, list[str]]:
     """Build; without the self-test, which takes seconds, unless it is asked for."""
     lines: list[str] = []
-    wanted = BuildOptions(str(source), repository, **{"self_test": False, **options})  # type: ignore[arg-type]
+    wanted = BuildOptions(str(source), repository, **{"engine": "transformers", "self_test": False, **options})  # type: ignore[arg-type]
     manifest = build(wanted, lines.append)
     return manifest, lines
 

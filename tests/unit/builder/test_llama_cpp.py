@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from openai_bls.builder.build import build
+from openai_bls.builder.engine_build import Wanted, choose_engine
 from openai_bls.builder.options.build import BuildOptions
-from openai_bls.commands.build import command
+from openai_bls.commands.building import command
 from openai_bls.commands.main import parse
-from openai_bls.core.machine.nvidia_smi import InstalledGpu
 from openai_bls.core.manifest import BuildError, load_manifest
 from openai_bls.engines.llama_cpp import memory
 from openai_bls.engines.llama_cpp.record import LlamaCppRecord
@@ -31,13 +31,10 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-@pytest.mark.parametrize("gpus", [[], [InstalledGpu("NVIDIA H200", "9.0", 1)]], ids=str)
-def test_engine_for_a_gguf_file(monkeypatch: pytest.MonkeyPatch, gpus: list[InstalledGpu]) -> None:
-    """llama.cpp, whatever the machine has; options that it does not know are refused."""
-    monkeypatch.setattr(command, "visible_gpus", lambda: gpus)
-    found = command.wanted(parse("build", ["--model", "tiny.gguf"]))
-    assert isinstance(found, command.Build)
-    assert found.options.engine == "llama_cpp"
+@pytest.mark.parametrize("gpus", [[], ["NVIDIA H200"]], ids=str)
+def test_engine_for_a_gguf_file(gpus: list[str]) -> None:
+    """llama.cpp, with and without a GPU; the options that it does not know are refused."""
+    assert choose_engine(Wanted(True, ["dtype"], gpus))[0] == "llama_cpp"
     with pytest.raises(BuildError, match="--dtype"):
         command.wanted(parse("build", ["--model", "tiny.gguf", "--dtype", "float32"]))
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from openai_bls.builder.checkpoint.config import first_architecture
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.images import asked_for, granted, problem_of_files, problem_of_options
+from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.core.manifest import BuildError
 from openai_bls.engines.tensorrt_llm.installed.images import ARCHITECTURES, problem
 from openai_bls.engines.tensorrt_llm.installed.interface import Flow, Version
@@ -53,6 +54,6 @@ def images_of(
 def _of_others(options: BuildOptions, *, drafts: bool) -> str | None:
     if drafts:
         return "not with a speculative_config"
-    if options.tensorrt_llm.backend == "cpp":
+    if options.own_as(TensorRtLlmOptions).backend == "cpp":
         return "not with --backend cpp"
     return None

@@ -9,13 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from openai_bls.builder.checkpoint.quantized import (
-    StoredAs,
-    checkpoint_refusal,
-    kv_cache_refusal,
-    quantization_of,
-    stored_as,
-)
+from openai_bls.builder.checkpoint.quantized import StoredAs, quantization_of, stored_as
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions, with_flow
 from openai_bls.builder.placing.adapters import lora_settings, read_adapters
@@ -29,6 +23,7 @@ from openai_bls.builder.tensorrt_llm.plan.calibration import Calibration
 from openai_bls.builder.tensorrt_llm.plan.findings import Findings
 from openai_bls.builder.tensorrt_llm.plan.flows import default_flow
 from openai_bls.builder.tensorrt_llm.plan.images import images_of
+from openai_bls.builder.tensorrt_llm.plan.quantized import checkpoint_refusal, kv_cache_refusal
 from openai_bls.core.checkpoint import context_length
 from openai_bls.core.engine import LoraError
 from openai_bls.core.machine.nvidia_smi import InstalledGpu
@@ -93,7 +88,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         BuildError: options that contradict each other, or the model.
     """
     options = request.options
-    own = options.tensorrt_llm
+    own = options.own_as(TensorRtLlmOptions)
     flow, why = (own.flow, "") if own.flow else default_flow(own, version, partial(_of_family, request, version, True))
     own = with_flow(own, flow)
     arguments, of_arguments = _arguments(own, version, request)
@@ -297,7 +292,7 @@ def _adapters(request: Request, version: Version) -> tuple[LoraSettings, tuple[s
     try:
         adapters = read_adapters(options)
         room = options.max_loras is not None and options.max_loras > len(adapters)
-        if request.options.tensorrt_llm.backend == "cpp" and room:
+        if request.options.own_as(TensorRtLlmOptions).backend == "cpp" and room:
             return LoraSettings(), (
                 "--max-loras is for --backend python: the C++ backend gets adapters from its clients",
             )

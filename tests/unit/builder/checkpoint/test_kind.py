@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
+from openai_bls.builder.embedded.engine_build import EmbeddedOptions
 from openai_bls.embedded.record import EmbeddedRecord
 from tests.unit.builder.builds import answer, refusal, run
 from tests.unit.embedded.model.test_fp8 import by_row, write_fp8
@@ -52,13 +53,13 @@ def test_an_fp8_checkpoint_as_it_is(source: Path, repository: Path) -> None:
     manifest, _ = run(fp8, repository)
     assert EmbeddedRecord.of(manifest).quant == ""
     assert answer(repository) == wanted
-    assert "is quantized already" in refusal(fp8, repository, quant="fp8")
+    assert "is quantized already" in refusal(fp8, repository, own=EmbeddedOptions("fp8"))
     save_file(meant, fp8 / "model.safetensors")
     assert "none of them is" in refusal(fp8, repository, self_test=True)
 
 
 def test_quantizing_to_fp8(source: Path, repository: Path) -> None:
-    manifest, lines = run(source, repository, quant="fp8", self_test=True)
+    manifest, lines = run(source, repository, own=EmbeddedOptions("fp8"), self_test=True)
     assert EmbeddedRecord.of(manifest).quant == "fp8"
     tested = EmbeddedRecord.of(manifest).self_test
     assert tested is not None

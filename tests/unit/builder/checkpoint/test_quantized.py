@@ -9,15 +9,8 @@ from typing import Any
 import pytest
 
 from openai_bls.builder.checkpoint.config import read_config
-from openai_bls.builder.checkpoint.quantized import (
-    CHECKPOINT_FORMS,
-    StoredAs,
-    checkpoint_refusal,
-    kv_cache_refusal,
-    plain_under,
-    quantization_of,
-    stored_as,
-)
+from openai_bls.builder.checkpoint.quantized import CHECKPOINT_FORMS, StoredAs, plain_under, quantization_of, stored_as
+from openai_bls.builder.tensorrt_llm.plan.quantized import checkpoint_refusal, kv_cache_refusal
 from openai_bls.engines.tensorrt_llm.installed.interface import Flow, KvCacheDtype
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from openai_bls.builder.engine_build import refuse_foreign
 from openai_bls.builder.options import vllm as vllm_options
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.tensorrt_llm import TENSORRT_LLM_ONLY
+from openai_bls.builder.options.vllm import VllmOptions
 from openai_bls.commands.build import command as build_command
 from openai_bls.commands.main import parse
 from openai_bls.core.manifest import BuildError
@@ -33,9 +35,7 @@ def test_every_option(tmp_path: Path) -> None:
     options: BuildOptions = asked(*words.split(), "--no-enable-kv-cache-reuse").options
     assert (options.max_model_len, options.max_batch_size, options.dtype) == (9, 4, "float16")
     assert (options.lora.max_loras, options.trust_remote_code, options.self_test) == (5, True, False)
-    # The embedded engine's own have nothing to do with these.
-    assert options.quant == ""
-    own = options.vllm
+    own = options.own_as(VllmOptions)
     assert (own.tensor_parallel_size, own.pipeline_parallel_size, own.quant) == (2, 3, "AWQ")
     assert own.extra_engine_args == {"gpu-memory-utilization": 0.5, "speculative_config": {"method": "ngram"}}
     assert own.engine_python == "python9"
@@ -50,7 +50,7 @@ def test_every_option(tmp_path: Path) -> None:
         ("--max-input-len 9", "give --max-model-len, which bounds prompt and output together"),
         ("--backend cpp", "vLLM runs in a process of its own"),
         ("--gemm-plugin auto", "--gemm-plugin is for --engine tensorrt_llm: vLLM takes the checkpoint as it is"),
-        ("--dry-run", "--dry-run plans TensorRT-LLM engines: the engine vllm has nothing to plan"),
+        ("--dry-run", "--dry-run plans engines of tensorrt_llm: the engine vllm has nothing to plan"),
         ("--extra-engine-args nowhere.yaml", "--extra-engine-args nowhere.yaml cannot be read"),
         ("--tp-size 0", "--tp-size must be at least 1"),
         ("--engine-python=", "--engine-python is empty"),
@@ -66,12 +66,11 @@ def test_every_option_of_tensorrt_llm_has_a_sentence() -> None:
     honoured = {"quant", "pp_size", *vllm_options.HONOURED_SETTINGS}
     for name in TENSORRT_LLM_ONLY - honoured:
         with pytest.raises(BuildError, match=f"--{name.replace('_', '-')} is"):
-            vllm_options.refuse_foreign([name])
+            refuse_foreign("vllm", [name])
 
 
 @pytest.mark.parametrize("engine", ["transformers", "tensorrt_llm", "null"])
-def test_its_options_with_other_engines(engine: str) -> None:
-    assert refusal("--engine", engine, "--engine-python", "x") == (
-        f"--engine-python is for --engine vllm, not {engine}: it names the interpreter that has vLLM"
-    )
-    assert "--extra-engine-args is for --engine vllm" in refusal("--engine", engine, "--extra-engine-args", "x")
+@pytest.mark.parametrize("option", ["--engine-python", "--extra-engine-args"])
+def test_its_options_with_other_engines(engine: str, option: str) -> None:
+    said = f"{option} is for --engine vllm: the engine {engine} does not know it"
+    assert refusal("--engine", engine, option, "x") == said

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from openai_bls.builder.build import build
+from openai_bls.builder.embedded.engine_build import EmbeddedOptions
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.lora import LoraOptions
+from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
 from openai_bls.commands.build import command as build_command
 from openai_bls.commands.main import parse
 from openai_bls.core import guide_names
@@ -63,7 +65,7 @@ def test_every_option(tmp_path: Path) -> None:
         "--guided-decoding-backend", "xgrammar", "--max-queue-delay", "14", "--max-queue-size", "15",
         "--cpp-parameter", "decoding_mode=top_k",
     )  # fmt: skip
-    own = options.tensorrt_llm
+    own = options.own_as(TensorRtLlmOptions)
     assert (options.model, options.model_repository, options.name) == ("m", Path("r"), "small")
     assert (options.served_model_name, options.dtype, options.max_batch_size) == ("n", "float16", 7)
     assert options.trust_remote_code
@@ -101,8 +103,7 @@ def test_every_option(tmp_path: Path) -> None:
 
 
 def test_fp8_with_the_embedded_engine() -> None:
-    assert asked(["--engine", "transformers", "--quant", "FP8"]).options.quant == "fp8"
-    assert asked(["--engine", "tensorrt_llm", "--quant", "fp8"]).options.quant == ""
+    assert asked(["--engine", "transformers", "--quant", "FP8"]).options.own == EmbeddedOptions("fp8")
 
 
 def test_every_option_is_tried_above() -> None:
@@ -121,11 +122,11 @@ def test_every_option_is_tried_above() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("--engine transformers --pp-size 2", "--pp-size is for --engine vllm and --engine tensorrt_llm"),
+        ("--engine transformers --pp-size 2", "--pp-size is for --engine tensorrt_llm and vllm"),
         ("--engine transformers --tp-size 2 --model m", "`openai-bls build --engine vllm --tp-size 2 --model m`"),
-        ("--engine transformers --quant int8_sq", "--quant int8_sq is for --engine tensorrt_llm and --engine vllm"),
-        ("--engine null --tp-size 2", "--tp-size is for engines with a model"),
-        ("--engine null --no-self-test", "--no-self-test is for --engine transformers, llama_cpp and vllm"),
+        ("--engine transformers --quant int8_sq", "--quant int8_sq is for other engines"),
+        ("--engine null --tp-size 2", "--tp-size is for --engine tensorrt_llm, transformers and vllm"),
+        ("--engine null --no-self-test", "--no-self-test is for --engine llama_cpp, transformers and vllm"),
         ("--engine null --quant fp8", "--quant is for --engine tensorrt_llm"),
         ("--flow pytorch --quant fp8", "--quant is for --flow tensorrt"),
         ("--flow pytorch --gather-logits", "--gather-logits is for --flow tensorrt"),

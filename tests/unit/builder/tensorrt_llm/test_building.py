@@ -85,7 +85,7 @@ def build_with_lines(
     if "flow" not in options:
         own = msgspec.structs.replace(own, flow=own.flow or "tensorrt")
     options.pop("flow", None)
-    wanted = BuildOptions(str(source), repository, engine="tensorrt_llm", tensorrt_llm=own)
+    wanted = BuildOptions(str(source), repository, engine="tensorrt_llm", own=own)
     values = {name: getattr(wanted, name) for name in wanted.__struct_fields__} | options
     return build(BuildOptions(**values), lines.append), lines
 

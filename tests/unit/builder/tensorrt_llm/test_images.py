@@ -30,7 +30,7 @@ VISION = ROOT / "demo" / "vision-checkpoint"
 
 def planned(name: str, version: Version = NEWEST, *, drafts: bool = False, **options: Any) -> Images:
     own = options.pop("own", TensorRtLlmOptions())
-    wanted = BuildOptions("m", Path(), engine="tensorrt_llm", tensorrt_llm=own, **options)
+    wanted = BuildOptions("m", Path(), engine="tensorrt_llm", own=own, **options)
     return images_of(wanted, {"architectures": [name]}, None, "pytorch", version, drafts=drafts)
 
 

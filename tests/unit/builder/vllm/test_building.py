@@ -30,7 +30,7 @@ def built(repository: Path, model: Path, python: Path | str, **own: object) -> t
         engine="vllm",
         self_test=False,
         force=force,
-        vllm=VllmOptions(engine_python=str(python), **own),  # type: ignore[arg-type]
+        own=VllmOptions(engine_python=str(python), **own),  # type: ignore[arg-type]
     )
     return build(options, said.append), said
 

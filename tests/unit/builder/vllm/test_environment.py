@@ -13,8 +13,9 @@ import msgspec
 import pytest
 
 import openai_bls
+from openai_bls.builder.engine_environment import InstallOptions
 from openai_bls.builder.vllm import environment
-from openai_bls.builder.vllm.environment import InstallOptions, install
+from openai_bls.builder.vllm.environment import install
 from openai_bls.launcher.errors import LaunchError
 from tests.unit.builder.vllm.vllm_support import make_interpreter
 

@@ -44,7 +44,7 @@ class Made:
         self.checkpoint = folder / "tiny"
         make_vision_checkpoint(self.checkpoint, name, dataclasses.replace(CASES[name], **changes))
         repository = make_repository(folder / "model_repository")
-        build(BuildOptions(str(self.checkpoint), repository), lambda line: None)
+        build(BuildOptions(str(self.checkpoint), repository, "transformers"), lambda line: None)
         self.version_dir = repository / "tensorrt_llm" / "1"
         self.processor = VisionProcessor(self.version_dir / "tokenizer")
 

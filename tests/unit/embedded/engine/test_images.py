@@ -45,7 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("images")
     make_vision_checkpoint(folder / "tiny", "qwen2_vl", CASES["qwen2_vl"])
     repository = make_repository(folder / "model_repository")
-    build(BuildOptions(str(folder / "tiny"), repository), lambda line: None)
+    build(BuildOptions(str(folder / "tiny"), repository, "transformers"), lambda line: None)
     return folder / "tiny", repository / "tensorrt_llm" / "1"
 
 
@@ -179,7 +179,7 @@ def test_choices_of_a_request_share_what_the_processor_makes(
 
 def test_options_that_leave_images_out(made: Made, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "model_repository")
-    options = BuildOptions(str(made[0]), repository, max_images=0)
+    options = BuildOptions(str(made[0]), repository, "transformers", max_images=0)
     with pytest.raises(BuildError, match="whose text part transformers has no causal class for"):
         build(options, lambda line: None)
     for changed, told in [
@@ -196,7 +196,10 @@ def test_text_is_served_where_images_cannot_be(tmp_path: Path) -> None:
     make_vision_checkpoint(tmp_path / "tiny", "gemma3", CASES["gemma3"])
     (tmp_path / "tiny" / "preprocessor_config.json").write_text('{"image_processor_type": "Llama4ImageProcessor"}')
     lines: list[str] = []
-    manifest = build(BuildOptions(str(tmp_path / "tiny"), make_repository(tmp_path / "model_repository")), lines.append)
+    manifest = build(
+        BuildOptions(str(tmp_path / "tiny"), make_repository(tmp_path / "model_repository"), "transformers"),
+        lines.append,
+    )
     assert manifest.max_images == 0
     assert any("images are refused: " in line and "torchvision" in line.lower() for line in lines)
     assert torch.is_grad_enabled()

@@ -36,7 +36,7 @@ def plan_of(
 
 
 def asked(config: dict[str, Any], own: TensorRtLlmOptions | None = None, **others: Any) -> Request:
-    options = BuildOptions("someone/model", Path(), tensorrt_llm=own or TensorRtLlmOptions(), **others)
+    options = BuildOptions("someone/model", Path(), "tensorrt_llm", own=own or TensorRtLlmOptions(), **others)
     return Request(options=options, config=config)
 
 

@@ -1,0 +1,22 @@
+"""Options of `openai-bls build` that only vLLM has."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    group = parser.add_argument_group("vLLM (docs/guides/vllm.md)")
+    group.add_argument(
+        "--extra-engine-args",
+        type=Path,
+        metavar="FILE",
+        help="YAML with further fields of vLLM's AsyncEngineArgs: gpu_memory_utilization, speculative_config ...",
+    )
+    group.add_argument(
+        "--engine-python",
+        metavar="PYTHON",
+        help="interpreter with vLLM (default: OPENAI_BLS_ENGINE_PYTHON, that of `install-engine vllm`, this one)",
+    )
