@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import get_args
 
-from openai_bls.commands.build import within_serve
+from openai_bls.commands.building import within_serve
 from openai_bls.commands.options import add_place, address, count, names, repository
 from openai_bls.core import guide_names
 from openai_bls.engines import registry
@@ -197,7 +197,7 @@ def run(options: Namespace) -> int:
     console = Console()
     if workspace.is_own(folder) or options.model or options.engine or built_with:
         # Here, since the builder imports numpy; and what takes long comes last.
-        from openai_bls.commands.build.first_engine import ensure_engine, needed
+        from openai_bls.commands.building.first_engine import ensure_engine, needed
 
         if options.dry_run:
             build = needed(

@@ -41,7 +41,7 @@ COMMANDS = (
         passes_on=True,
         begins="looking at the machine, the model repository and the engine",
     ),
-    Command("build", "build an engine from a checkpoint", "openai_bls.commands.build.options"),
+    Command("build", "build an engine from a checkpoint", "openai_bls.commands.building.options"),
     Command("engine", "serve an engine in a process of its own, without Triton", "openai_bls.commands.engine"),
     Command("verify", "ask a built engine one question, without a server", "openai_bls.commands.verify"),
     Command("smoke", "check every endpoint of a server", "openai_bls.commands.smoke"),

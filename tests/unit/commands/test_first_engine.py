@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from openai_bls.commands.build import first_engine
+from openai_bls.commands.building import first_engine
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from openai_bls.launcher import workspace

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from openai_bls.commands import main as cli
-from openai_bls.commands.build import options as build_options
-from openai_bls.commands.build import within_serve
+from openai_bls.commands.building import options as build_options
+from openai_bls.commands.building import within_serve
 from openai_bls.commands.completion import SHELLS
 from openai_bls.commands.table import COMMANDS
 from openai_bls.launcher.doctor import Report

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from openai_bls import __version__
-from openai_bls.commands.build import command as build
+from openai_bls.commands.building import command as build
 from openai_bls.commands.main import parse
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.settings import (

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from openai_bls.commands import serve as serve_command
-from openai_bls.commands.build import command as build_command
+from openai_bls.commands.building import command as build_command
 from openai_bls.commands.main import parse
 from openai_bls.commands.table import COMMANDS
 from openai_bls.core.settings import ENV_PREFIX, EngineSettings, OpenAiBlsSettings

@@ -12,7 +12,7 @@ from openai_bls.builder.options import vllm as vllm_options
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.tensorrt_llm import TENSORRT_LLM_ONLY
 from openai_bls.builder.options.vllm import VllmOptions
-from openai_bls.commands.build import command as build_command
+from openai_bls.commands.building import command as build_command
 from openai_bls.commands.main import parse
 from openai_bls.core.manifest import BuildError
 

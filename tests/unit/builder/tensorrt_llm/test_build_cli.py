@@ -20,7 +20,7 @@ from openai_bls.builder.embedded.engine_build import EmbeddedOptions
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.builder.options.tensorrt_llm import TensorRtLlmOptions
-from openai_bls.commands.build import command as build_command
+from openai_bls.commands.building import command as build_command
 from openai_bls.commands.main import parse
 from openai_bls.core import guide_names
 from openai_bls.core.manifest import BuildError, load_manifest

@@ -155,6 +155,6 @@ def _add_lora(group: argparse._ArgumentGroup) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Build, plan or remove; returns the exit status."""
-    from openai_bls.commands.build.command import run as run_build
+    from openai_bls.commands.building.command import run as run_build
 
     return run_build(given)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from openai_bls.commands.build import options as build_options
+from openai_bls.commands.building import options as build_options
 
 _LEFT_OUT = {"model", "model_repository", "engine", "name", "remove", "force", "dry_run", "gpu", "gpu_memory"}
 """Options that `serve` has itself, and those that are about no engine that it serves."""
