@@ -61,7 +61,7 @@ class GrammarCache:
 
         Args:
             owned: the grammar, which is not kept yet.
-            compiled: what has become of it.
+            compiled: the compiled grammar, or the message of the error.
             size: bytes that it takes, without its text.
         """
         self._count += 1

@@ -35,7 +35,7 @@ class Compilations:
 
         Args:
             owned: the grammar.
-            lark: the same in llguidance's Lark.
+            lark: its text in llguidance's Lark.
 
         Raises:
             GrammarError: it cannot be compiled within the budget.
