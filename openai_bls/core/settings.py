@@ -76,7 +76,7 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     and named in the response header `openai-bls-ignored` and in the log."""
     max_body_bytes_in_flight: Positive = 256 * 1024 * 1024
     """Bytes of the bodies of all requests that /v1 is reading or preparing; further ones are answered 503, except
-    small ones (16 KiB)."""
+    small ones (16 KiB). Of several API keys none takes more than it leaves free."""
     max_connections: Positive = 8192
     """Open connections of /v1 in each instance, at most what the limit of open files allows; further ones are answered
     503."""
@@ -116,7 +116,8 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """The most pixels of an image. To decode one takes up to 32 bytes for each, in a process of its own."""
     max_image_memory_bytes: Positive = 512 * 1024 * 1024
     """Bytes of the images of all requests in each instance: of fetched files, and of pixels (3 each) until a request
-    has ended; further requests with images are answered 503."""
+    has ended; further requests with images are answered 503. Of several API keys none takes more than it leaves
+    free."""
     tokenizer_info: bool = False
     """Serve /tokenizer_info: the chat template and the tokenizer's configuration."""
     engine_transport: Literal["auto", "exchange", "grpc"] = "auto"

@@ -117,7 +117,7 @@ class Service:
         """Budgets that the requests of each API key may still take."""
         self.removed_keys = RemovedKeys(self.api_keys)
         """End of the requests whose key was taken out; `watch` is for the owner of the event loop to run."""
-        self.images = ImageLoader(settings)
+        self.images = ImageLoader(settings, several=lambda: self.api_keys.several)
         """Loader of the requests' images."""
         self._admissions: dict[ServedModel, Admission] = {}
         self._instances = instances
@@ -240,7 +240,7 @@ class Service:
         with self.enter(context, began_at) as life:
 
             async def load(sources: tuple[ImageSource, ...]) -> tuple[Image, ...]:
-                life.images = self.images.budget.lease()
+                life.images = self.images.budget.lease(context.key)
                 return await self.images.load(sources, context.key, life.images)
 
             work = prepare(request, target, self.settings, make_writer, load, context.key)

@@ -141,6 +141,6 @@ async def _tokenized(
 ) -> PromptResult:
     if request.images:
         # Only their sizes count.
-        with service.images.budget.lease() as lease:
+        with service.images.budget.lease(context.key) as lease:
             prompt = with_sizes(prompt, await service.images.load(request.images, context.key, lease))
     return await model.tokenize(prompt, key=context.key, any_length=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from openai_bls.core.errors import OverloadedError
+from openai_bls.core.keys.in_flight import InFlight
 from openai_bls.core.machine import memory
 
 SMALL_BODY_BYTES = 16 * 1024
@@ -20,27 +22,32 @@ class BodyBudget:
 
     Args:
         limit: bytes of all bodies together, small ones aside.
+        several: tells whether there are several API keys, each of which leaves room for others.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.held = 0
-        """Bytes of the bodies that are being read or prepared."""
+    def __init__(self, limit: int, several: Callable[[], bool] = lambda: False) -> None:
+        self._bytes = InFlight(limit, several)
         self._trim: asyncio.TimerHandle | None = None
 
-    def take(self, size: int, so_far: int = 0) -> None:
-        """Reserve `size` bytes for a body that has `so_far` already.
+    @property
+    def held(self) -> int:
+        """Bytes of the bodies that are being read or prepared."""
+        return self._bytes.held
+
+    def take(self, key: str, size: int, so_far: int = 0) -> None:
+        """Reserve `size` bytes for a body of an API key that has `so_far` already.
 
         Raises:
-            OverloadedError: there is no room just now.
+            OverloadedError: there is no room for the key just now.
         """
-        if so_far + size > SMALL_BODY_BYTES and self.held + size > self._limit:
-            raise OverloadedError("The server is reading as many large requests as it can; try again later.")
-        self.held += size
+        if not self._bytes.take(key, size, free=so_far + size <= SMALL_BODY_BYTES):
+            raise OverloadedError(
+                "The server is reading as many large requests as it can, or as one API key may have; try again later."
+            )
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, key: str, size: int) -> None:
         """Free what a body has reserved altogether."""
-        self.held -= size
+        self._bytes.give_back(key, size)
         if size >= _TRIM_BYTES and self._trim is None:
             self._trim = asyncio.get_running_loop().call_later(TRIM_S, self._trim_now)
 

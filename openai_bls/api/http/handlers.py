@@ -114,7 +114,7 @@ class Api:
 
     @functools.cached_property
     def _bodies(self) -> BodyBudget:
-        return BodyBudget(self.service.settings.max_body_bytes_in_flight)
+        return BodyBudget(self.service.settings.max_body_bytes_in_flight, lambda: self.service.api_keys.several)
 
     async def dispatch(self, path: str, body: bytes, request_id: str, key: str) -> Response:
         """The response to a request that the server makes itself.
@@ -198,7 +198,7 @@ class Api:
             except ClientDisconnect:
                 return Response(status_code=499)
             finally:
-                self._bodies.give_back(context.body_bytes)
+                self._bodies.give_back(context.key, context.body_bytes)
 
         return _Endpoint(respond)
 
@@ -233,7 +233,7 @@ class Api:
         declared = int(head.get(b"content-length", b"0"))
         if declared > limit:
             raise TooLargeError(limit)
-        self._bodies.take(declared)
+        self._bodies.take(context.key, declared)
         context.body_bytes = declared
 
     async def body(self, request: Request, context: RequestContext) -> bytes:
@@ -298,7 +298,7 @@ class Api:
                 raise TooLargeError(limit)
             reserved = context.body_bytes
             if size > reserved:
-                self._bodies.take(size - reserved, reserved)
+                self._bodies.take(context.key, size - reserved, reserved)
                 context.body_bytes = size
             chunks.append(chunk)
         return await joined(chunks)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
 from openai_bls.core.errors import OverloadedError
+from openai_bls.core.keys.in_flight import InFlight
 
 
 class ImageBudget:
@@ -13,42 +15,44 @@ class ImageBudget:
 
     Args:
         limit: most bytes at a time.
+        several: tells whether there are several API keys, each of which leaves room for others.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._lock = threading.Lock()
-        self.held = 0
+    def __init__(self, limit: int, several: Callable[[], bool] = lambda: False) -> None:
+        self._bytes = InFlight(limit, several)
+
+    @property
+    def held(self) -> int:
         """Bytes that are held now."""
+        return self._bytes.held
 
-    def lease(self) -> ImageLease:
-        """A new part of the budget, for one request."""
-        return ImageLease(self)
+    def lease(self, key: str = "") -> ImageLease:
+        """A new part of the budget, for one request of an API key."""
+        return ImageLease(self, key)
 
-    def take(self, size: int) -> None:
+    def take(self, key: str, size: int) -> None:
         """Reserve `size` bytes.
 
         Raises:
-            OverloadedError: there is no room just now, or never will be.
+            OverloadedError: there is no room for the key just now, or never will be.
         """
-        with self._lock:
-            if self.held + size > self._limit:
-                raise OverloadedError(
-                    "The server has as many images in memory as it may (max_image_memory_bytes); try again later."
-                )
-            self.held += size
+        if not self._bytes.take(key, size):
+            raise OverloadedError(
+                "The server has as many images in memory as it may, or as one API key may "
+                "(max_image_memory_bytes); try again later."
+            )
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, key: str, size: int) -> None:
         """Free `size` bytes."""
-        with self._lock:
-            self.held -= size
+        self._bytes.give_back(key, size)
 
 
 class ImageLease:
     """Part of the budget that one request holds. A context manager, which gives it back. For any thread."""
 
-    def __init__(self, budget: ImageBudget) -> None:
+    def __init__(self, budget: ImageBudget, key: str) -> None:
         self._budget = budget
+        self._key = key
         self._lock = threading.Lock()
         self._held = 0
         self._ended = False
@@ -67,14 +71,14 @@ class ImageLease:
         with self._lock:
             if self._ended:
                 raise OverloadedError("The request has ended.")
-            self._budget.take(size)
+            self._budget.take(self._key, size)
             self._held += size
 
     def give_back(self, size: int) -> None:
         """Free `size` bytes of it; nothing once it has ended."""
         with self._lock:
             if not self._ended:
-                self._budget.give_back(size)
+                self._budget.give_back(self._key, size)
                 self._held -= size
 
     def end(self) -> None:
@@ -82,7 +86,7 @@ class ImageLease:
         with self._lock:
             if not self._ended:
                 self._ended = True
-                self._budget.give_back(self._held)
+                self._budget.give_back(self._key, self._held)
                 self._held = 0
 
     def __enter__(self) -> ImageLease:

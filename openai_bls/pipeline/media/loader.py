@@ -35,12 +35,18 @@ class ImageLoader:
     Args:
         settings: limits, and the hosts that images may be fetched from.
         resolve: finds the addresses of a host.
+        several: tells whether there are several API keys.
     """
 
-    def __init__(self, settings: OpenAiBlsSettings, resolve: Resolve = resolved) -> None:
+    def __init__(
+        self,
+        settings: OpenAiBlsSettings,
+        resolve: Resolve = resolved,
+        several: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._max_bytes = settings.max_image_bytes
         self._max_pixels = settings.max_image_pixels
-        self.budget = ImageBudget(settings.max_image_memory_bytes)
+        self.budget = ImageBudget(settings.max_image_memory_bytes, several)
         """Memory of all images."""
         self.decoder = Decoder(settings.max_image_pixels, settings.max_image_bytes)
         hosts = Hosts(settings.image_hosts, settings.image_private_hosts)

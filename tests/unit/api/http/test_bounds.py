@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+from pathlib import Path
 from typing import Any
 
 import httptools
@@ -322,7 +323,7 @@ async def test_a_body_without_end_behind_an_answer() -> None:
 @pytest.mark.parametrize("chunked", [True, False])
 async def test_large_bodies_share_a_budget(chunked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     budget = BodyBudget(100_000)
-    monkeypatch.setattr(handlers, "BodyBudget", lambda limit: budget)
+    monkeypatch.setattr(handlers, "BodyBudget", lambda *_: budget)
     async with connected(3, max_body_bytes_in_flight=100_000) as (bench, _, first, second, small):
         body = json.dumps({**CHAT, "user": "u" * 60_000}).encode()
         first.post(body[:-1], length=len(body))
@@ -337,6 +338,27 @@ async def test_large_bodies_share_a_budget(chunked: bool, monkeypatch: pytest.Mo
         first.send(body[-1:])
         await generated(bench, first, 2)
         await until(lambda: budget.held == 0)
+
+
+async def test_a_key_s_bodies_leave_room_for_another_s(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("alice: a\nbob: b\n")
+    keys = str(tmp_path / "keys")
+    async with connected(3, max_body_bytes_in_flight=100_000, api_keys_file=keys) as (bench, _, first, second, third):
+        body = json.dumps({**CHAT, "user": "u" * 30_000}).encode()
+
+        def head(key: bytes) -> bytes:
+            lines = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n" % len(body)
+            return lines + b"Authorization: Bearer " + key + b"\r\n\r\n"
+
+        first.send(head(b"a") + body[:-1])
+        # Two thirds of all would be more than she leaves.
+        second.send(head(b"a") + body)
+        status, headers, _ = await second.answer()
+        assert (status, headers["retry-after"]) == (503, "1")
+        third.send(head(b"b") + body)
+        await generated(bench, third, 1)
+        first.send(body[-1:])
+        await generated(bench, first, 2)
 
 
 async def test_memory_is_given_back_after_a_large_body(monkeypatch: pytest.MonkeyPatch) -> None:
