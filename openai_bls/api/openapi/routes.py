@@ -57,12 +57,18 @@ def description_routes(service: Service) -> list[Route]:
             max_bytes=service.settings.max_request_bytes,
         )
 
+    # Who asks meanwhile waits for what is being made, and does not have it made once more.
+    making = asyncio.Lock()
+
     async def openapi(request: Request) -> Response:
-        text = await asyncio.to_thread(description, state())
+        async with making:
+            text = await asyncio.to_thread(description, state())
         return Response(text, media_type="application/json")
 
     async def docs(request: Request) -> Response:
-        return (await asyncio.to_thread(reference, state())).response(request)
+        async with making:
+            shown = await asyncio.to_thread(reference, state())
+        return shown.response(request)
 
     routes = [Route("/openapi.json", openapi, methods=["GET"])]
     return [*routes, Route("/docs", docs, methods=["GET"])] if service.settings.http_ui else routes
