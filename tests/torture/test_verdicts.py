@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 from openai_bls.core.errors import RequestDeadlineError
 from openai_bls.launcher.tritonserver.ports import Ports
+from tests.torture import clients
 from tests.torture.cases import Case, replayed
 from tests.torture.doors import HOST, Answer, Doors
 from tests.torture.faults import order, wanted
+from tests.torture.load import Load
 from tests.torture.record import Record
 from tests.torture.report import page
 from tests.torture.run import Options, Run
@@ -220,3 +223,25 @@ def test_a_stall_of_the_event_loop_counts_where_the_server_was_at_work_itself() 
     line = "openai_bls: the event loop stood for {} s ({} s of CPU time) with these endpoints at work: {}\n"
     log = line.format("0.31", "0.30", "responses") + line.format("4.00", "0.02", "none") + "ready\n"
     assert stalls(log) == ["responses"]
+
+
+def test_a_load_that_is_stopped_draws_no_further_case(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    drawn: list[int] = []
+
+    def draw(number: int) -> Case:
+        drawn.append(number)
+        return V1
+
+    def ask(_doors: Doors, _case: Case) -> Answer:
+        load.stopping.set()
+        return Answer("400", ERROR, 0.0, 1.0)
+
+    cases = st.integers().map(draw)
+    monkeypatch.setattr("tests.torture.load.DOORS", {"one": cases, "two": cases})
+    monkeypatch.setattr(Doors, "ask", ask)
+    monkeypatch.setattr(clients, "ANTICS", {"nothing": lambda _ports, _rng: None})
+    load = Load(Ports(1, 2, 3, 4), Record(tmp_path), "7", {})
+    load.start(fuzzers=1, askers=0)
+    load.stopping.wait()
+    load.stop()
+    assert len(drawn) == 1

@@ -130,11 +130,14 @@ def _drawn(rng: random.Random) -> tuple[str, int, int, bool]:
 def large_pictures(alice: Alice) -> None:
     """Small files of large pictures, several in each of several requests."""
 
+    drawn = [_drawn(alice.rng) for _ in range(_PER_REQUEST)]
+    alice.note(f"pictures: {drawn}")
+    # To make one takes longer than to ask for it.
+    urls = [_picture(*one) for one in drawn]
+
     def attack() -> None:
         while not alice.over():
-            drawn = [_drawn(alice.rng) for _ in range(alice.rng.randint(1, _PER_REQUEST))]
-            alice.note(f"pictures: {drawn}")
-            body = _request([_picture(*one) for one in drawn])
+            body = _request(urls[alice.rng.randint(0, len(urls) - 1) :])
             alice.post(alice.rng.choice(["/v1/chat/completions", "/tokenize"]), body, alice.rng.choice([1.0, None]))
 
     works: list[Callable[[], None]] = [partial(attack)] * alice.rng.choice([2, 6, 24])
