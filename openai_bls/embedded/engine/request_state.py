@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import secrets
 import time
@@ -19,27 +18,16 @@ from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.grammars.errors import GrammarError
 from openai_bls.engines.grammars.matcher import Constraint
 from openai_bls.engines.not_finite import NOT_FINITE, NotFiniteError, not_finite_end
-from openai_bls.engines.stop_words import StopWords
+from openai_bls.engines.output_end import End, OutputEnd
 
 logger = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _End:
-    """End of a sequence."""
-
-    count: int
-    """New tokens that are still delivered."""
-    reason: EngineFinishReason
-    stop_token_id: int | None = None
 
 
 class RequestState:
     """A request that has not ended."""
 
     __slots__ = (
-        "_stop_words",
-        "_stops",
+        "_output_end",
         "adapter",
         "batched",
         "cursor",
@@ -79,9 +67,7 @@ class RequestState:
         """The batcher has it."""
         self.cursor = 0
         """Tokens seen so far."""
-        self._stops = frozenset(request.stop_token_ids)
-        self._stop_words = StopWords(request.stop_words)
-        """The last tokens, as many as a stop word can span."""
+        self._output_end = OutputEnd(request)
 
     @property
     def lora_slot(self) -> int:
@@ -128,7 +114,7 @@ class RequestState:
             return None
         try:
             for token_id in output.generated_tokens[self.cursor :]:
-                if token_id in self._stops:
+                if self._output_end.is_stop(token_id):
                     return None
                 if not processors.constraint.accept(token_id):
                     raise RuntimeError(f"a grammar refuses token {token_id}, which it had not forbidden")
@@ -166,7 +152,7 @@ class RequestState:
             raise NotFiniteError
         self.cursor += len(new)
         end = self._end(new)
-        delivered = new if end is None else new[: end.count]
+        delivered = new if end is None else new[: end.delivered]
         scheduled_at = None if first else getattr(output, "scheduled_at", None)
         logprobs = None
         if processors is not None and request.logprobs is not None:
@@ -183,23 +169,13 @@ class RequestState:
             predicted_tokens=0 if self.drafter is None else self.drafter.observe(delivered),
         )
 
-    def _end(self, new: Sequence[int]) -> _End | None:
+    def _end(self, new: Sequence[int]) -> End | None:
         """End of the sequence with, or among, its new tokens; None if it goes on."""
-        if self._stop_words:
-            for count, token_id in enumerate(new, 1):
-                if token_id in self._stops:
-                    break
-                # Asked at every token, as the tail has to go on.
-                if self._stop_words.push(token_id) and self.cursor - len(new) + count >= self.request.min_tokens:
-                    return _End(count, "stop")
-        if new[-1] in self._stops:
-            return _End(len(new) - 1, "stop", new[-1])
+        end = self._output_end.advance(new)
         constraint = None if self.processors is None else self.processors.constraint
-        if constraint is not None and constraint.ended:
-            return _End(len(new), "stop")
-        if self.cursor >= self.request.max_tokens:
-            return _End(len(new), "length")
-        return None
+        if constraint is not None and constraint.ended and (end is None or end.reason == "length"):
+            return End(len(new), "stop")
+        return end
 
     def _logprobs(self, processors: HostLogitsProcessors, place: int, sampled: int, delivered: int) -> Logprobs | None:
         """Log-probabilities of the delivered ones of the tokens sampled from index `place` of the sequence on."""

@@ -11,7 +11,7 @@ from openai_bls.engines.grammars.errors import GrammarError
 from openai_bls.engines.grammars.matcher import Constraint
 from openai_bls.engines.llama_cpp.sampling import Floats, TokenSampler
 from openai_bls.engines.not_finite import NotFiniteError, not_finite_end
-from openai_bls.engines.stop_words import StopWords
+from openai_bls.engines.output_end import OutputEnd
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +37,7 @@ class Sequence:
         """Tokens that are in llama.cpp's memory."""
         self._model_name = model_name
         self._sampler = TokenSampler(request)
-        self._stops = frozenset(request.stop_token_ids)
-        self._stop_words = StopWords(request.stop_words)
+        self._output_end = OutputEnd(request)
         self._cached = 0
         self._received_at = time.monotonic()
         self._queue_s: float | None = None
@@ -80,25 +79,24 @@ class Sequence:
         token_id, logprobs = self._sampler.choose(logits, self.token_ids, self.constraint)
         is_first = not self.generated
         self.token_ids.append(token_id)
-        is_stop = token_id in self._stops
+        is_stop = self._output_end.is_stop(token_id)
+        completes_grammar = not is_stop and self._completes_grammar(token_id)
+        end = self._output_end.advance([token_id])
         return TokenDelta(
             request.request_id,
             [] if is_stop else [token_id],
-            "stop" if is_stop or self._completes(token_id) else "length" if self._is_full else None,
+            "stop" if completes_grammar else None if end is None else end.reason,
             token_id if is_stop else None,
             logprobs=None if is_stop else logprobs,
             cached_tokens=self._cached if is_first else 0,
             queue_s=self._queue_s if is_first else None,
         )
 
-    @property
-    def _is_full(self) -> bool:
-        return self.generated >= self.request.max_tokens
-
-    def _completes(self, token_id: int) -> bool:
-        """Take in a token that is no stop token; True if the output ends with it."""
+    def _completes_grammar(self, token_id: int) -> bool:
+        """Take in a token that is no stop token; True if the grammar ends with it."""
         constraint = self.constraint
-        if constraint is not None and not constraint.accept(token_id):
+        if constraint is None:
+            return False
+        if not constraint.accept(token_id):
             raise RuntimeError(f"a grammar refuses token {token_id}, which it had not forbidden")
-        is_word = bool(self._stop_words) and self._stop_words.push(token_id)
-        return (is_word and self.generated >= self.request.min_tokens) or (constraint is not None and constraint.ended)
+        return constraint.ended

@@ -9,6 +9,7 @@ import msgspec
 
 from openai_bls.core.engine_types import EngineFinishReason, EngineInfo, GenerationRequest, Logprobs, TokenDelta
 from openai_bls.engines.null.record import NullSettings
+from openai_bls.engines.output_end import OutputEnd
 
 _DEFAULT_TOKENS = 64  # ids that an engine without `token_ids` repeats
 
@@ -34,15 +35,10 @@ class Output(msgspec.Struct):
 
     def apply_stops(self, request: GenerationRequest) -> None:
         """End the output at the request's first stop token or stop word."""
-        for token_id in request.stop_token_ids:
-            if token_id in self.token_ids:
-                self.token_ids = self.token_ids[: self.token_ids.index(token_id)]
-                self.finish_reason, self.stop_token_id = "stop", token_id
-        ends = [_end_of(self.token_ids, word, request.min_tokens) for word in request.stop_words]
-        end = min((end for end in ends if end), default=0)
-        if end:
-            self.token_ids = self.token_ids[:end]
-            self.finish_reason, self.stop_token_id = "stop", None
+        end = OutputEnd(request).advance(self.token_ids)
+        if end is not None and end.reason == "stop":
+            self.token_ids = self.token_ids[: end.delivered]
+            self.finish_reason, self.stop_token_id = end.reason, end.stop_token_id
 
 
 def ended(token_ids: list[int], request: GenerationRequest, info: EngineInfo) -> Output:
@@ -127,12 +123,3 @@ def _logprobs(token_ids: TokenIds[int], count: int, vocab_size: int) -> Logprobs
         [[(token_id + i) % vocab_size for i in range(count)] for token_id in token_ids],
         [[-float(i) for i in range(count)] for _ in token_ids],
     )
-
-
-def _end_of(token_ids: list[int], word: tuple[int, ...], least: int) -> int:
-    """Position just after the first occurrence of `word` that ends at `least` or later, or 0."""
-    size, first = len(word), word[0]
-    for start in range(max(0, least - size), len(token_ids) - size + 1):
-        if token_ids[start] == first and tuple(token_ids[start : start + size]) == word:
-            return start + size
-    return 0

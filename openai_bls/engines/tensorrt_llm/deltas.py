@@ -15,12 +15,12 @@ So nothing is taken from the `*_diff` attributes: a cursor over the cumulative l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
+from openai_bls.core.engine_types import GenerationRequest, Logprobs, TokenDelta
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.not_finite import require_numbers
-from openai_bls.engines.stop_words import StopWords
+from openai_bls.engines.output_end import End, OutputEnd
 from openai_bls.engines.tensorrt_llm.installed.interface import Completion
 
 TIMED_OUT = "The engine gave the request up: it had taken too long."
@@ -34,16 +34,6 @@ class OutputError(Exception):
     """TensorRT-LLM's output lacks what was asked for; the message is for the log."""
 
 
-class _End(NamedTuple):
-    """End of a sequence."""
-
-    delivered: int
-    """New tokens that still are."""
-    reason: EngineFinishReason
-    stop_token_id: int | None = None
-    error: str | None = None
-
-
 class Cursor:
     """One request's place in its output.
 
@@ -54,28 +44,28 @@ class Cursor:
     __slots__ = (
         "_end_id",
         "_observed",
+        "_output_end",
         "_places",
         "_request",
-        "_stop_words",
-        "_stops",
         "begun",
-        "count",
     )
 
     def __init__(self, request: GenerationRequest, end_id: int | None) -> None:
         """Args: end_id: `end_id` of the request in TensorRT-LLM; None if there is none."""
         self._request = request
         self._end_id = end_id
-        self._stops = frozenset(request.stop_token_ids)
-        self._stop_words = StopWords(request.stop_words)
+        self._output_end = OutputEnd(request)
         self._places: list[Any] = []
         """Log-probabilities of all tokens so far, if they were asked for."""
         self._observed = 0
         """Most tokens that any response has had."""
-        self.count = 0
-        """Tokens delivered so far."""
         self.begun = False
         """A delta was given."""
+
+    @property
+    def count(self) -> int:
+        """Tokens delivered so far."""
+        return self._output_end.count
 
     def observe(self, completion: Completion) -> None:
         """Take in a response's log-probabilities, which the next may replace: after each, if they were asked for.
@@ -115,23 +105,22 @@ class Cursor:
                 last = min(last, len(logprobs))
         # A list that got shorter has nothing new.
         new = list(token_ids[first:last]) if first < last else []
-        end = self._end(new)
+        end = self._output_end.advance(new)
         if end is None and finished:
             end = self._finished(completion, len(new))
-        if end is None:
-            if not new:
-                return None
-            self.count = first + len(new)
-        else:
+        if end is not None:
             del new[end.delivered :]
-            self.count = first + end.delivered
+        elif not new:
+            return None
         delta = TokenDelta(
             request.request_id,
             new,
             None if end is None else end.reason,
             None if end is None else end.stop_token_id,
             None if end is None else end.error,
-            logprobs=_logprobs(new, logprobs[first : self.count], request.logprobs or 0) if logprobs and new else None,
+            logprobs=_logprobs(new, logprobs[first : first + len(new)], request.logprobs or 0)
+            if logprobs and new
+            else None,
             cached_tokens=0 if self.begun else cached_tokens,
         )
         if request.logprobs is not None and new and delta.logprobs is None:
@@ -139,24 +128,7 @@ class Cursor:
         self.begun = True
         return delta
 
-    def _end(self, new: Sequence[int]) -> _End | None:
-        """End of the sequence with, or among, its new tokens; None if it goes on."""
-        request = self._request
-        if self._stop_words:
-            for count, token_id in enumerate(new, 1):
-                if token_id in self._stops:
-                    return _End(count - 1, "stop", token_id)
-                # Asked before there are enough tokens, too, as the tail has to go on.
-                if self._stop_words.push(token_id) and self.count + count >= request.min_tokens:
-                    return _End(count, "stop")
-        elif not self._stops.isdisjoint(new):
-            count = next(i for i, token_id in enumerate(new) if token_id in self._stops)
-            return _End(count, "stop", new[count])
-        if self.count + len(new) >= request.max_tokens:
-            return _End(len(new), "length")
-        return None
-
-    def _finished(self, completion: Completion, count: int) -> _End:
+    def _finished(self, completion: Completion, count: int) -> End:
         """End of a finished output by TensorRT-LLM's own finish reason.
 
         Args:
@@ -166,15 +138,15 @@ class Cursor:
         reason, cause = completion.finish_reason, completion.stop_reason
         if reason == "stop":
             # Without a cause it was the end token, of which TensorRT's output has no trace.
-            return _End(count, "stop", cause if isinstance(cause, int) else self._end_id)
+            return End(count, "stop", cause if isinstance(cause, int) else self._end_id)
         if reason == "length":
-            return _End(count, "length")
+            return End(count, "length")
         if reason == "timeout":
-            return _End(count, "error", error=TIMED_OUT)
+            return End(count, "error", error=TIMED_OUT)
         if reason is None or reason == "cancelled":
             # Versions up to 0.16 have no name for a cancellation.
-            return _End(count, "cancelled")
-        return _End(count, "error", error=ENGINE_FAILED)
+            return End(count, "cancelled")
+        return End(count, "error", error=ENGINE_FAILED)
 
 
 def _logprobs(token_ids: Sequence[int], places: Sequence[Any], count: int) -> Logprobs:

@@ -7,12 +7,12 @@ vLLM counts `max_tokens`, holds back stop tokens until `min_tokens` and ends at 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
+from openai_bls.core.engine_types import GenerationRequest, Logprobs, TokenDelta
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.not_finite import NotFiniteError, require_numbers
-from openai_bls.engines.stop_words import StopWords
+from openai_bls.engines.output_end import End, OutputEnd
 from openai_bls.engines.vllm.grammars.grammar_progress import Progress
 from openai_bls.engines.vllm.interface import Output
 
@@ -20,31 +20,22 @@ GRAMMAR_REFUSED = "The engine vllm cannot compile the grammar: simplify it."
 """Message of such a request to the client."""
 
 
-class _End(NamedTuple):
-    delivered: int
-    """New tokens that still are."""
-    reason: EngineFinishReason
-    stop_token_id: int | None = None
-
-
 class Cursor:
     """One request's place in its output."""
 
-    __slots__ = ("_stop_words", "_stops", "begun", "count", "plain", "progress", "request")
+    __slots__ = ("_output_end", "begun", "plain", "progress", "request")
 
     def __init__(self, request: GenerationRequest) -> None:
         self.request = request
         """The request, as it came."""
-        self._stops = frozenset(request.stop_token_ids)
-        self._stop_words = StopWords(request.stop_words)
+        self._output_end = OutputEnd(request)
+        """Told of no tokens while `plain`: vLLM counts them."""
         self.progress: Progress | None = None
         """Position in the request's grammar, if it has one."""
         self.plain = False
         """True once an output without a finish reason is its tokens and nothing else."""
         self.begun = False
         """A delta was given."""
-        self.count = 0
-        """Tokens delivered, kept only for what needs it: stop words."""
 
     def advance(self, output: Output) -> TokenDelta | None:
         """Delta of an output; None if it holds nothing. Not called after a delta with a finish reason.
@@ -66,8 +57,7 @@ class Cursor:
         kept = list(new) if end is None else list(new[: end.delivered])
         first = not self.begun
         self.begun = True
-        self.count += len(kept)
-        self.plain = not self._stop_words and request.logprobs is None and self.progress is None
+        self.plain = not self._output_end.has_words and request.logprobs is None and self.progress is None
         if end is not None and end.reason == "error":
             return self._failure(first=first)
         return TokenDelta(
@@ -113,26 +103,26 @@ class Cursor:
             return None
         return prompt_logprobs(output.new_prompt_logprobs_tensors, self.request.prompt_logprobs)
 
-    def _end(self, output: Output, reason: str | None) -> _End | None:
+    def _end(self, output: Output, reason: str | None) -> End | None:
         """End of the sequence with, or among, its new tokens; None if it goes on."""
         new = output.new_token_ids
         # At the end of a grammar vLLM samples the tokenizer's end token, whatever the request's are.
-        ends = reason == "stop" and bool(new) and (new[-1] in self._stops or output.stop_reason == new[-1])
+        ends = reason == "stop" and bool(new) and (self._output_end.is_stop(new[-1]) or output.stop_reason == new[-1])
         text = new[:-1] if ends else new
         count = self._complete(text)
         if count is not None:
-            return _End(count, "stop")
+            return End(count, "stop")
         match reason:
             case None:
                 return None
             case "stop":
                 if self.progress is not None:
                     self.progress.require_end()
-                return _End(len(text), "stop", new[-1] if ends and new[-1] in self._stops else None)
+                return End(len(text), "stop", new[-1] if ends and self._output_end.is_stop(new[-1]) else None)
             case "length":
-                return _End(len(new), "length")
+                return End(len(new), "length")
         # An abort of a request that is still live is vLLM's own.
-        return _End(len(new), "error")
+        return End(len(new), "error")
 
     def _complete(self, text: Sequence[int]) -> int | None:
         """How many of some tokens complete a stop word or the grammar; None if they complete neither.
@@ -140,13 +130,10 @@ class Cursor:
         Raises:
             GrammarError: the grammar forbids one of them.
         """
-        if self._stop_words:
-            for count, token_id in enumerate(text, 1):
-                # Asked before there are enough tokens, too, as the tail has to go on.
-                if self._stop_words.push(token_id) and self.count + count >= self.request.min_tokens:
-                    if self.progress is not None:
-                        return self.progress.advance(text[:count]) or count
-                    return count
+        end = self._output_end.advance(text)
+        if end is not None and end.reason == "stop":
+            count = end.delivered
+            return count if self.progress is None else self.progress.advance(text[:count]) or count
         return None if self.progress is None else self.progress.advance(text)
 
 
