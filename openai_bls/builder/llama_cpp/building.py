@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import msgspec
+from tokenizers import Tokenizer
 
 from openai_bls.builder.engine_build import RecipeRequest
 from openai_bls.builder.llama_cpp.self_test import self_test
 from openai_bls.builder.placing.files import place
 from openai_bls.builder.recipe import max_model_len
 from openai_bls.builder.targets.folders import Prepared
+from openai_bls.builder.tokenizer.samples import SAMPLES
 from openai_bls.core.checkpoint import GGUF_NAME, CheckpointFacts
 from openai_bls.core.manifest import BuildError, EngineLoadError, FileRecord, KvCacheSettings, Manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.llama_cpp import library, memory
 from openai_bls.engines.llama_cpp.model import MAX_PLACES
 from openai_bls.engines.llama_cpp.record import LlamaCppRecord
+from openai_bls.engines.llama_cpp.vocabulary import token_ids
 from openai_bls.triton_models.repository.engine_configs import engine_model, render_configs
 
 
@@ -77,8 +81,21 @@ class LlamaCppRecipe:
         )
         return found
 
+    def _check_tokenizer(self, folder: Path) -> None:
+        """Raise `BuildError` if the tokenizer makes other token ids than llama.cpp, which are those of the model."""
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        found = (tokenizer.encode(text, add_special_tokens=False).ids for text in SAMPLES)
+        for text, ids, wanted in zip(SAMPLES, found, token_ids(self._source / GGUF_NAME, SAMPLES), strict=True):
+            if ids != wanted:
+                problem = f"{text!r} is {ids} by the tokenizer that transformers makes, and {wanted} by llama.cpp"
+                if not self._options.force:
+                    raise BuildError(f"{self._options.model}: {problem} (--force builds it all the same)")
+                self._report(f"in spite of --force: {problem}")
+                return
+
     def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
         """See `Recipe`."""
+        self._check_tokenizer(prepared.tokenizers[0])
         self._report(f"weights: the GGUF file as it is, for llama.cpp {library.PACKAGE} {library.RELEASE}")
         place(self._source / GGUF_NAME, prepared.checkpoint / GGUF_NAME)
         made = self.manifest

@@ -14,12 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tokenizers import Tokenizer, normalizers
 
+from openai_bls.builder.placing.tokenizer import save
 from openai_bls.core.checkpoint import GGUF_NAME, require_content
 from openai_bls.core.manifest import BuildError, first_line
 
 _PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 _ANSWER = "Fine, thanks."
+_KIND = ("tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.add_space_prefix")
+_WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "tekken")
+"""Pre-tokenizers whose words are looked up whole before they are merged, which transformers' reader leaves out."""
 
 
 def sole_gguf(folder: Path) -> Path | None:
@@ -50,14 +55,18 @@ def describe(file: Path, folder: Path, report: Callable[[str], None]) -> None:
     """
     if parts := _PART.search(file.name):
         raise BuildError(f"{file} is one of {int(parts[1])} parts: join them with llama-gguf-split --merge first")
-    _require_whole(file)
+    metadata = _read_whole(file)
     report(f"reading {file.name}")
     import transformers
 
     try:
         config = transformers.AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
         tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        tokenizer.save_pretrained(folder)
+        if metadata.get("tokenizer.ggml.model") == "llama":
+            _prefix_as_llama_cpp(tokenizer.backend_tokenizer, metadata.get("tokenizer.ggml.add_space_prefix", True))
+        elif metadata.get("tokenizer.ggml.pre") in _WHOLE_WORDS:
+            tokenizer.backend_tokenizer.model.ignore_merges = True
+        save(tokenizer, folder)
     except Exception as error:  # what an unknown architecture or a missing key raises differs
         raise BuildError(f"transformers cannot read {file}: {first_line(error)}") from None
     config.save_pretrained(folder)
@@ -72,8 +81,12 @@ def describe(file: Path, folder: Path, report: Callable[[str], None]) -> None:
         os.utime(path, ns=(written, written))
 
 
-def _require_whole(file: Path) -> None:
-    """Raise `BuildError` unless the file is whole and the package gguf is there to read it."""
+def _read_whole(file: Path) -> dict[str, Any]:
+    """The tokenizer's kind of a whole file, by the keys of the metadata that say it.
+
+    Raises:
+        BuildError: the file is damaged, or the package gguf is not there to read it.
+    """
     require_content(file)
     with file.open("rb") as opened:
         if opened.read(4) != b"GGUF":
@@ -83,9 +96,18 @@ def _require_whole(file: Path) -> None:
     import gguf
 
     try:
-        gguf.GGUFReader(file)
+        fields = gguf.GGUFReader(file).fields
+        return {key: fields[key].contents() for key in _KIND if key in fields}
     except Exception as error:  # numpy's and Python's own, wherever the file ends
         raise BuildError(f"{file} is cut short or damaged: {first_line(error)}") from None
+
+
+def _prefix_as_llama_cpp(backend: Tokenizer, has_prefix: bool) -> None:
+    """Put a space before each text as llama.cpp does for SentencePiece's vocabularies: before one that has a space,
+    too, and after each special token."""
+    spaces = normalizers.Replace(" ", "▁")
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), spaces]) if has_prefix else spaces
+    backend.pre_tokenizer = None
 
 
 def _end_tokens(config: Any, tokenizer: Any) -> list[int]:

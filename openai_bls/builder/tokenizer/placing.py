@@ -8,9 +8,10 @@ from typing import Any
 
 from openai_bls.builder.checkpoint.files import TOKENIZER_FILES, check_tokenizer
 from openai_bls.builder.placing.files import place
+from openai_bls.builder.placing.tokenizer import save, write_json
 from openai_bls.builder.tokenizer import python_code
 from openai_bls.builder.tokenizer.comparison import difference, lost_text
-from openai_bls.builder.tokenizer.original import load_original, save, write_json
+from openai_bls.builder.tokenizer.original import load_original
 from openai_bls.builder.tokenizer.processor import place_processor
 from openai_bls.builder.tokenizer.samples import SAMPLES
 from openai_bls.core.checkpoint import read_checkpoint, read_json, text_config

@@ -17,5 +17,6 @@ SAMPLES = (
     "a",
     " ",
     "e\u0301 and \u00e9",
+    "Tiếng Việt, 2 ½ cups",
 )
 """Texts that show what differences there are between tokenizers."""

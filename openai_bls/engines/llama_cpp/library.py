@@ -92,6 +92,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "llama_model_is_hybrid": (c_bool, [c_void_p]),
     "llama_model_is_recurrent": (c_bool, [c_void_p]),
     "llama_vocab_n_tokens": (c_int32, [c_void_p]),
+    "llama_tokenize": (c_int32, [c_void_p, c_char_p, c_int32, c_void_p, c_int32, c_bool, c_bool]),
     "llama_init_from_model": (c_void_p, [c_void_p, ContextParams]),
     "llama_free": (None, [c_void_p]),
     "llama_n_ctx": (c_uint32, [c_void_p]),

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
+from tokenizers import Tokenizer
 
 from openai_bls.builder.build import build
 from openai_bls.builder.engine_build import Wanted, choose_engine
+from openai_bls.builder.llama_cpp import building
 from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.tokenizer.samples import SAMPLES
 from openai_bls.commands.building import command
 from openai_bls.commands.main import parse
 from openai_bls.core.manifest import BuildError, load_manifest
 from openai_bls.engines.llama_cpp import memory
 from openai_bls.engines.llama_cpp.record import LlamaCppRecord
+from openai_bls.engines.llama_cpp.vocabulary import token_ids
 from openai_bls.launcher.testing import copy_models
 from tests.unit.builder.source.gguf_support import write_gguf
 from tests.unit.docs.pages import ROOT
@@ -57,6 +62,29 @@ def test_build(file: Path, repository: Path) -> None:
     told.clear()
     assert build(options, told.append) == manifest
     assert "up to date" in told[-1]
+
+
+@needs_llama_cpp
+def test_token_ids_are_those_of_llama_cpp(tmp_path: Path, repository: Path) -> None:
+    """Of SentencePiece's kind too, where a text begins with spaces."""
+    source = write_gguf(tmp_path / "tiny.gguf", weights="Q8_0", sentencepiece=True)
+    build(BuildOptions(str(source), repository, engine="llama_cpp", self_test=False), lambda _: None)
+    made = Tokenizer.from_file(str(repository / "preprocessing" / "1" / "tokenizer" / "tokenizer.json"))
+    texts = [*SAMPLES, "  the", " a", "", "in </s> the"]
+    assert [made.encode(text, add_special_tokens=False).ids for text in texts] == token_ids(source, texts)
+
+
+@needs_llama_cpp
+def test_other_token_ids_than_llama_cpps_are_refused(
+    file: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "token_ids", lambda _, texts: [[0]] * len(texts))
+    options = BuildOptions(str(file), repository, engine="llama_cpp", self_test=False)
+    with pytest.raises(BuildError, match="by llama"):
+        build(options, lambda _: None)
+    told: list[str] = []
+    build(msgspec.structs.replace(options, force=True), told.append)
+    assert any("by llama.cpp" in line for line in told)
 
 
 @needs_llama_cpp

@@ -20,6 +20,7 @@ def write_gguf(
     *,
     context: int = MAX_MODEL_LEN,
     merged: bool = False,
+    sentencepiece: bool = False,
 ) -> Path:
     """A file of the architecture `kind` whose matrices have the type `weights`; its norms are F32.
 
@@ -29,6 +30,7 @@ def write_gguf(
         weights: name of a `gguf.GGMLQuantizationType`.
         context: longest sequence.
         merged: with a merge and its token, without which llama.cpp reads no vocabulary.
+        sentencepiece: with a vocabulary of Llama 2's kind.
     """
     random = np.random.default_rng(1)
     kind_of_weights = gguf.GGMLQuantizationType[weights]
@@ -42,7 +44,7 @@ def write_gguf(
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
     writer.add_rope_dimension_count(WIDTH // HEADS)
-    size = _add_vocabulary(writer, merged=merged)
+    size = _add_sentencepiece(writer) if sentencepiece else _add_vocabulary(writer, merged=merged)
 
     def matrix(name: str, rows: int, columns: int) -> None:
         values = random.normal(0, 0.3, (rows, columns)).astype(np.float32)
@@ -84,4 +86,22 @@ def _add_vocabulary(writer: gguf.GGUFWriter, *, merged: bool) -> int:
     writer.add_eos_token_id(tokens.index("<|endoftext|>"))
     writer.add_pad_token_id(tokens.index("<|endoftext|>"))
     writer.add_chat_template(CHAT_TEMPLATE)
+    return len(tokens)
+
+
+def _add_sentencepiece(writer: gguf.GGUFWriter) -> int:
+    """Write a vocabulary of bytes and a few pieces, which longer ones are merged from by their scores."""
+    control = ["<unk>", "<s>", "</s>"]
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    pieces = ["▁▁", "▁▁▁▁", "▁t", "he", "▁the", "▁a", "in", "▁", *"abcdefghijklmnopqrstuvwxyz,.!?"]
+    tokens = [*control, *bytes_, *pieces]
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(tokens)
+    writer.add_token_types([2, 3, 3, *[6] * len(bytes_), *[1] * len(pieces)])
+    writer.add_token_scores([0.0] * (len(control) + len(bytes_)) + [-float(rank) for rank in range(len(pieces))])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
     return len(tokens)
