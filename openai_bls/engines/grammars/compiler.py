@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from openai_bls.core.engine_types import GenerationRequest
-from openai_bls.core.keys.fair_executor import FairExecutor
+from openai_bls.core.keys.turns import FairExecutor
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.grammars.cache import Owned
 from openai_bls.engines.grammars.errors import GivenUpError, GrammarError
@@ -74,8 +74,8 @@ class GrammarCompiler:
     def close(self) -> None:
         """Start no more, and end what runs as far as it can be ended."""
         self._futures.close()
-        self._small.shutdown()
-        self._large.shutdown()
+        self._small.close()
+        self._large.close()
         self._factory.close()
 
     def _warm_up(self) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.core.keys.fair_executor import FairExecutor
+from openai_bls.core.keys.turns import FairExecutor
 from openai_bls.core.request import Requested, ToolGrammar, ToolUse, ValidRequest
 from openai_bls.output.harmony import final
 from openai_bls.output.structured import Format, FormatError, grammar, has_structural_tags, has_style

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from openai_bls.core.engine_types import GenerationRequest
-from openai_bls.core.keys.fair_executor import FairExecutor
+from openai_bls.core.keys.turns import FairExecutor
 from openai_bls.engines.grammars.cache import Owned
 from openai_bls.engines.grammars.errors import GrammarError
 from openai_bls.engines.grammars.waiters import Waiters
@@ -85,7 +85,7 @@ class Grammars:
 
     def close(self) -> None:
         """Start no more, and end the trials."""
-        self._executor.shutdown()
+        self._executor.close()
         self._progress.close()
 
     def _constrain(self, key: str, request: GenerationRequest) -> Constrained:

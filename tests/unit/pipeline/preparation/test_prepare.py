@@ -11,7 +11,7 @@ import pytest
 
 from openai_bls.core.engine_types import EngineInfo, Grammar, SamplingParams
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.core.keys.fair_executor import FairExecutor
+from openai_bls.core.keys.turns import FairExecutor
 from openai_bls.core.request import ValidRequest
 from openai_bls.engines.capabilities import ALL_FIELDS
 from openai_bls.output.detect import ModelFormats, detect
