@@ -40,12 +40,15 @@ class _Entry(NamedTuple):
 
 @functools.cache
 def _entries() -> dict[str, _Entry]:
-    given = [
-        (point.name, _Entry(point.value, point.dist.name if point.dist is not None else "a distribution"))
-        for point in importlib.metadata.entry_points(group=GROUP)
-    ]
-    passed = json.loads(os.environ.get(VARIABLE, "{}"))
-    given += [(name, _Entry(value, VARIABLE)) for name, (value, _) in passed.items()]
+    passed = os.environ.get(VARIABLE)
+    if passed is not None:
+        # Both sides of an engine's process are of one release, whatever this interpreter has installed.
+        given = [(name, _Entry(value, VARIABLE)) for name, (value, _) in json.loads(passed).items()]
+    else:
+        given = [
+            (point.name, _Entry(point.value, point.dist.name if point.dist is not None else "a distribution"))
+            for point in importlib.metadata.entry_points(group=GROUP)
+        ]
     found: dict[str, _Entry] = {}
     for name, entry in [*sorted(given), (_NULL, _Entry("openai_bls.engines.null.plugin:PLUGIN", "openai_bls"))]:
         known = found.setdefault(name, entry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -98,10 +99,12 @@ def test_the_process_of_another_interpreter_is_told_of_the_plug_ins(installed: P
     script = tmp_path / "script.py"
     script.write_text(
         f"import runpy; runpy.run_path({str(BOOTSTRAP)!r})\n"
-        "from pathlib import Path\nfrom openai_bls.engines.registry import create_engine\n"
-        f"print(create_engine(Path({str(tmp_path)!r}), lambda _: None))\n"
+        "from pathlib import Path\nfrom openai_bls.engines.registry import create_engine, names\n"
+        f"print(names(), create_engine(Path({str(tmp_path)!r}), lambda _: None))\n"
     )
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    passed = environ | {registry.VARIABLE: registry.passed_on()}
+    toy = json.loads(registry.passed_on())["toy"]
+    # What that interpreter has installed is of no account.
+    passed = environ | {registry.VARIABLE: json.dumps({"toy": toy})}
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, env=passed)
-    assert (done.stdout, done.returncode) == ("('m', 1)\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("('toy', 'null') ('m', 1)\n", 0), done.stderr

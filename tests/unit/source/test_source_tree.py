@@ -81,7 +81,7 @@ except importlib.metadata.PackageNotFoundError:
 from openai_bls.builder.build import _versions
 from openai_bls.engines.registry import create_engine
 create_engine(Path("nowhere"), lambda deltas: None, {"engine": "null"}).close()
-print(_versions()["openai_bls"])
+print(_versions(())["openai_bls"])
 """
     done = run("-c", code, path=[ROOT, site])
     assert done.returncode == 0, done.stderr
