@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from openai_bls.core import word_lists
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import EngineError, InvalidRequestError, OverloadedError
+from openai_bls.core.keys.turns import FairExecutor
 from openai_bls.transport.ipc.prompts import encode_request
 from openai_bls.transport.model_calls import (
     Array,
@@ -127,15 +128,15 @@ class OfficialPromptClient(BlsPromptClient):
     ) -> None:
         super().__init__(model, calls, timeout_s)
         self._vocab_size = vocab_size
-        self._threads = ThreadPoolExecutor(_RENDER_THREADS, thread_name_prefix="chat-template")
-        self._encoder = asyncio.get_running_loop().run_in_executor(self._threads, _load, tokenizer_dir)
+        self._threads = FairExecutor(_RENDER_THREADS, "chat-template")
+        self._encoder = asyncio.wrap_future(self._threads.submit("", partial(_load, tokenizer_dir)))
 
     async def prepare(self, request: PromptRequest) -> PromptResult:
         """Token ids for `request`; raises as `BlsPromptClient.prepare` does."""
         encoder = await self._loaded()
         texts, special = request.prompts or [], request.add_special_tokens
         if request.messages is not None:
-            rendering = asyncio.get_running_loop().run_in_executor(self._threads, encoder.render, request)
+            rendering = asyncio.wrap_future(self._threads.submit(request.key, partial(encoder.render, request)))
             # Templates write their own special tokens.
             texts, special = [await rendering], special is True
         prompts = await asyncio.gather(*(self._tokenize(text, special, encoder) for text in texts))
@@ -147,7 +148,9 @@ class OfficialPromptClient(BlsPromptClient):
     async def close(self) -> None:
         """Nothing more is called."""
         await super().close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
+        if self._encoder.done() and not self._encoder.cancelled() and self._encoder.exception() is None:
+            self._encoder.result().close()
 
     async def _loaded(self) -> PromptEncoder:
         try:

@@ -20,8 +20,9 @@ MEMORY_BYTES = 512 * 1024 * 1024
 """Memory of a rendering, its messages and its text included."""
 MAX_TEXT_BYTES = 64 * 1024 * 1024
 """Bytes of a text, where no limit of prompts is known."""
-TIME_LIMIT_S = 15.0
-"""Seconds after which a rendering is ended, whatever else the machine does."""
+TIME_LIMIT_S = 120.0
+"""Seconds after which a rendering is ended that takes no CPU time: much more than a busy machine needs, which may take
+many to start a process."""
 AT_REST = 2
 """Processes that are kept for the next rendering."""
 

@@ -114,6 +114,7 @@ async def test_a_foreign_one_gives_what_ours_gives(tmp_path: Path, special_dir: 
             expected = ours.prepare(msgspec.structs.replace(request, add_special_tokens=False))
         assert await client.prepare(request) == expected, name
     await client.close()
+    ours.close()
 
 
 async def test_ours_gives_by_bls_what_it_gives_by_the_exchange(tmp_path: Path, tokenizer_dir: Path) -> None:
@@ -203,6 +204,7 @@ async def test_templates_and_texts_that_cannot_be_honoured_are_the_clients(world
     ):
         with pytest.raises(InvalidRequestError, match=message):
             await client.prepare(request)
+    await client.close()
 
 
 async def test_one_without_a_length_has_no_padding(tmp_path: Path, tokenizer_dir: Path) -> None:
