@@ -81,7 +81,7 @@ class Life:
         self.images: ImageLease | None = None
         """Part of the images' budget that the request holds; None if it has no images."""
         self.work: Work | None = None
-        """Its generation, once it is prepared."""
+        """Generation of the request, once it is prepared."""
         self.began_at = context.work_began_at() if began_at is None else began_at
         if lives is not None:
             lives.add(self)
