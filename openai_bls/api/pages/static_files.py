@@ -26,6 +26,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
+        "worker-src 'self'",
         "style-src 'self'",
         # Pictures that a visitor attaches are shown from the memory of the page.
         "img-src 'self' blob:",
@@ -34,9 +35,9 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
-        # Text becomes HTML nowhere but in DOMPurify.
+        # Text becomes HTML nowhere but in DOMPurify, and an address a script only where the colours of code start.
         "require-trusted-types-for 'script'",
-        "trusted-types dompurify",
+        "trusted-types dompurify workers",
     )
 )
 

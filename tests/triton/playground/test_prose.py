@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.triton.playground.browser import Playground
 
@@ -136,3 +138,81 @@ def test_no_formula_becomes_code(modules: Playground) -> None:
     page.wait_for_selector(".hljs-tag")
     assert page.locator(".prose :is(a, img, script, [href], [src], [onclick], [onerror], [id])").count() == 0
     assert modules.run("document.querySelector('.prose').scrollWidth") < 20_000
+
+
+# Marked takes the first by the square of its length, and calls itself for each level of the others.
+SLOW_TEXTS = [
+    "*a " * 40_000,
+    "**a _b " * 20_000,
+    "> " * 20_000 + "x",
+    "- " * 20_000 + "x",
+    "1. " * 10_000,
+    "[a" * 20_000,
+]
+PARTS = (
+    "*",
+    "**",
+    "_",
+    "~~",
+    "`",
+    "```\n",
+    "[",
+    "](",
+    "> ",
+    "- ",
+    "1. ",
+    "| a ",
+    "\n",
+    "\n\n",
+    "$",
+    "$$",
+    "\\",
+    "<",
+    "a",
+    "\n|-|\n",
+)
+# Each look at the clock is a millisecond: so many tokens are read before a text is given up.
+COUNTED = """async (texts) => {
+    const { Prose } = await import("/static/playground/prose/prose.js");
+    const { now } = performance;
+    return texts.map((text) => {
+        const prose = new Prose();
+        const counts = [];
+        const counted = (work) => {
+            let looks = 0;
+            performance.now = () => ++looks;
+            work();
+            counts.push(looks);
+        };
+        for (const part of [0.5, 0.75, 1]) counted(() => prose.grow(text.slice(0, text.length * part)));
+        counted(() => prose.finish(text));
+        performance.now = now;
+        const plain = [...prose.node.querySelectorAll(".plain")].map((node) => node.textContent).join("");
+        return [Math.max(...counts.slice(0, -1)), counts.at(-1), plain === text, prose.node.textContent.length];
+    });
+}"""
+
+
+def test_a_text_that_takes_too_long_is_shown_as_it_was_written(modules: Playground) -> None:
+    found = modules.run(COUNTED, SLOW_TEXTS)
+    assert [plain for _, _, plain, _ in found] == [True] * len(SLOW_TEXTS)
+    assert max(growing for growing, _, _, _ in found) <= 103
+    assert max(whole for _, whole, _, _ in found) <= 1003
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.lists(st.sampled_from(PARTS), min_size=1, max_size=4).map("".join), min_size=1, max_size=8))
+def test_no_text_is_read_for_longer_than_it_may_be(modules: Playground, pieces: list[str]) -> None:
+    texts = [f"start {piece * (20_000 // len(piece))}" for piece in pieces]
+    for piece, (growing, whole, _, length) in zip(pieces, modules.run(COUNTED, texts), strict=True):
+        assert growing <= 103, piece
+        assert whole <= 1003, piece
+        assert length > 0, piece
+
+
+def test_code_that_takes_too_long_stays_plain(modules: Playground) -> None:
+    """Its worker is ended, and the next block has another one; the page's own turns go on meanwhile."""
+    shown(modules, "```typescript\n" + "a" * 59_000 + "\n```\n\n```python\ndef f(): pass\n```\n")
+    page = modules.page
+    page.wait_for_selector(".hljs-keyword")
+    assert page.locator(".code-block >> nth=0").locator("[class^=hljs]").count() == 0

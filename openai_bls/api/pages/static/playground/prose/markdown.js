@@ -11,12 +11,36 @@ import { whenNear } from "./near.js";
 /** True while the text that is read may go on. */
 let grows = false;
 
+/** Milliseconds for the markdown of a whole text, and for that of one that still grows: nothing else happens meanwhile.
+ * Nested emphasis takes marked time by the square of its length. */
+const MOST = 1000;
+const MOST_WHILE_IT_GROWS = 100;
+
+/** When the reading of the text is given up, as `performance.now()` tells it. */
+let deadline = Infinity;
+
 const formulas = new Formulas();
+
+/** Extension of marked that is asked before each token, and ends the reading after the deadline. */
+const watch = (level) => ({
+  name: `${level}Watch`,
+  level,
+  tokenizer() {
+    if (performance.now() > deadline) throw new RangeError("The text takes too long to read.");
+  },
+});
+
+const plainText = (text) => `<p class="plain">${escaped(text)}</p>`;
 
 const parser = new Marked({
   gfm: true,
   breaks: true,
-  extensions: mathExtensions(escaped, formulas, () => grows),
+  extensions: [
+    ...mathExtensions(escaped, formulas, () => grows),
+    watch("block"),
+    watch("inline"),
+    { name: "plain", renderer: ({ text }) => plainText(text) },
+  ],
   renderer: {
     // HTML in an answer is text, as the model wrote it.
     html: ({ text }) => escaped(text),
@@ -45,19 +69,28 @@ function escaped(text) {
 const DIRECTED = "p, h1, h2, h3, h4, h5, h6, ul, ol, blockquote, table";
 
 /** The blocks of a text, as marked's tokens: their `raw` texts, one after the other, are the text. Long lists come in parts.
+ * A text that takes too long, or is nested too deeply, is one block of the type `plain`.
  * @param options `mayGrow`: more may follow; `links`: definitions of links that stood before */
 export function blocksOf(text, { mayGrow = false, links = {} } = {}) {
   const lexer = new parser.Lexer(parser.defaults);
   Object.assign(lexer.tokens.links, links);
   grows = mayGrow;
   formulas.begin(text.length);
+  deadline = performance.now() + (mayGrow ? MOST_WHILE_IT_GROWS : MOST);
   try {
     const blocks = lexer.lex(text);
     return Object.assign(blocks.flatMap(inParts), { links: blocks.links });
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error;
+    return plainBlocks(text);
   } finally {
     grows = false;
+    deadline = Infinity;
   }
 }
+
+/** A text as one block that is shown as it was written. */
+export const plainBlocks = (text) => Object.assign([{ type: "plain", raw: text, text }], { links: {} });
 
 /** Items of the longest list that is one element. */
 const LONG_LIST = 100;
@@ -76,7 +109,7 @@ function inParts(block) {
  * Formulas are drawn, and code is coloured, when they come near to what is seen.
  * @param plain leaves them as they are */
 export function fragmentOf(blocks, { plain = false } = {}) {
-  const fragment = DOMPurify.sanitize(parser.parser(blocks), ALLOWED);
+  const fragment = DOMPurify.sanitize(htmlOf(blocks), ALLOWED);
   for (const link of fragment.querySelectorAll("a")) {
     // An address that is not allowed has been taken out.
     if (!link.hasAttribute("href")) {
@@ -101,6 +134,15 @@ export function fragmentOf(blocks, { plain = false } = {}) {
   for (const formula of fragment.querySelectorAll("pre.math")) formula.tabIndex = 0;
   if (!plain) for (const formula of fragment.querySelectorAll(".math")) whenNear(formula, drawMath);
   return fragment;
+}
+
+function htmlOf(blocks) {
+  try {
+    return parser.parser(blocks);
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error;
+    return blocks.map(({ raw }) => plainText(raw)).join("");
+  }
 }
 
 /** The whole of a text as a fragment. */

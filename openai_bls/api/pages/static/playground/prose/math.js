@@ -92,6 +92,19 @@ function elementsOf(katex, text, display) {
   return drawn;
 }
 
+/** Milliseconds of formulas that are drawn without a pause; the longest takes a few times as long by itself. */
+const SLICE = 50;
+
+/** Milliseconds since the last pause. */
+let spent = 0;
+
+/** Lets the page do something else, if formulas have kept it from that for long enough. */
+async function pause() {
+  if (spent < SLICE) return;
+  await new Promise((resolve) => setTimeout(resolve));
+  spent = 0;
+}
+
 /** Draws a `.math` element's formula in its place; what KaTeX cannot read stays as it was written. */
 export async function drawMath(source) {
   const text = source.textContent;
@@ -103,9 +116,12 @@ export async function drawMath(source) {
   const display = source.localName === "pre" || source.classList.contains("display");
   try {
     const katex = await loaded();
+    await pause();
+    const began = performance.now();
     const drawn = element(source.localName === "pre" ? "div" : "span", { className: display ? "formula display" : "formula", data: { source: text } });
     if (source.localName === "pre") drawn.tabIndex = 0;
     drawn.append(elementsOf(katex, text, display));
+    spent += performance.now() - began;
     source.replaceWith(drawn);
   } catch (error) {
     source.title = error.message;

@@ -1,7 +1,7 @@
 // Prose of one answer: markdown that grows while it streams in. Blocks that can no longer change are made once.
 
 import { element } from "../ui/dom.js";
-import { blocksOf, fragmentOf } from "./markdown.js";
+import { blocksOf, fragmentOf, plainBlocks } from "./markdown.js";
 
 /** From so many blocks on, those out of sight are not laid out. */
 const MANY = 40;
@@ -16,13 +16,17 @@ export class Prose {
   #length = 0;
   #text = "";
   #links = {};
+  /** Whether the text took too long: until its end the rest of it is shown as it is written. */
+  #isPlain = false;
 
   /** Shows `text`, of which more may follow. */
   grow(text) {
     const whole = withoutReturns(text);
     if (!whole.startsWith(this.#text)) this.#reset();
     this.#text = whole;
-    const blocks = blocksOf(whole.slice(this.#length), { mayGrow: true, links: this.#links });
+    const rest = whole.slice(this.#length);
+    const blocks = this.#isPlain ? plainBlocks(rest) : blocksOf(rest, { mayGrow: true, links: this.#links });
+    this.#isPlain = blocks[0]?.type === "plain";
     const last = blocks.findLastIndex(({ type }) => type !== "space");
     this.#dropTail();
     Object.assign(this.#links, blocks.links);
@@ -34,6 +38,7 @@ export class Prose {
   finish(text) {
     const whole = withoutReturns(text);
     const blocks = blocksOf(whole);
+    this.#isPlain = false;
     this.#dropTail();
     this.#text = whole;
     // What a definition says of a link may stand after the link.
@@ -55,6 +60,7 @@ export class Prose {
 
   #reset() {
     this.#links = {};
+    this.#isPlain = false;
     this.#dropTail();
     this.#cut([]);
   }
