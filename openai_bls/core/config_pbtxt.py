@@ -11,7 +11,7 @@ Message = dict[str, list[Any]]
 """Field → its values in order, each text or a message."""
 
 _TOKEN = re.compile(
-    r"""\s*(?:\#[^\n]*\s*)*                       # white space and comments
+    r"""\s*(?:\#[^\n]*(?:\n\s*|$))*              # white space and comments, which end with their line
         (?: (?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
           | (?P<word>[\w.+-]+)
           | (?P<sign>[][{}<>:;,])
