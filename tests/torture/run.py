@@ -41,6 +41,7 @@ class Options:
     """Options of a run."""
 
     seconds: float = 600.0
+    """Of cases and faults, after the attacks."""
     cases: int = 0
     """Goes on until there were so many, too."""
     seed: int = 0
@@ -102,6 +103,7 @@ class Run:
             try:
                 # Before anything is broken, and with it what is stored.
                 self._besiege()
+                begun = time.monotonic()
                 while not self._over(begun):
                     self._leg(begun, sequence)
                     self._rest(begun)

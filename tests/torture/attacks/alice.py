@@ -72,8 +72,13 @@ class Alice:
         self.target = target
         self.outcome = Outcome()
         self.rng = random.Random(seed)
-        self._end = time.monotonic() + seconds
+        self._seconds = seconds
         self._lock = threading.Lock()
+        self.begin()
+
+    def begin(self) -> None:
+        """Have all the time from now on, after what had to be prepared."""
+        self._end = time.monotonic() + self._seconds
 
     def left_s(self) -> float:
         """Seconds until the end."""

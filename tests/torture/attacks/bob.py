@@ -1,4 +1,4 @@
-"""Client of the quiet key bob: one request at a time of each kind, whose answer and whose cost are looked at."""
+"""Client of the quiet key bob: few requests at a time, whose answers and whose costs are looked at."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ PATIENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.2
 _TOKENS = 4
 _CHAT: dict[str, Any] = {"messages": ANSWERED.messages, "temperature": 0, "max_tokens": _TOKENS, "stream": True}
+_IN_TURN = (("health",), ("first token", "JSON"), ("image", "image of a host"), ("stored things",))
+"""Kinds of requests, in threads. Of each engine only one place is kept free for a key that has nothing running."""
 _ITEMS = [{"type": "message", "role": "user", "content": f"item {at}"} for at in range(3)]
 _FORM = (
     b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
@@ -52,7 +54,7 @@ class WrongAnswerError(Exception):
 
 
 class Bob:
-    """The client; `looking` has one thread for each kind of request.
+    """The client; `looking` has one thread for each engine that is asked.
 
     Args:
         ports: of the server.
@@ -80,13 +82,13 @@ class Bob:
         looks: list[Look] = []
         ended = threading.Event()
 
-        def repeat(name: str) -> None:
+        def repeat(names: tuple[str, ...]) -> None:
             while True:
-                looks.append(self.look(name))
+                looks.extend(map(self.look, names))
                 if ended.wait(_PAUSE_SECONDS):
                     return
 
-        threads = [threading.Thread(target=repeat, args=(name,)) for name in self.kinds]
+        threads = [threading.Thread(target=repeat, args=(names,)) for names in _IN_TURN]
         for thread in threads:
             thread.start()
         try:

@@ -132,8 +132,8 @@ def large_pictures(alice: Alice) -> None:
 
     drawn = [_drawn(alice.rng) for _ in range(_PER_REQUEST)]
     alice.note(f"pictures: {drawn}")
-    # To make one takes longer than to ask for it.
     urls = [_picture(*one) for one in drawn]
+    alice.begin()
 
     def attack() -> None:
         while not alice.over():

@@ -56,6 +56,9 @@ class Siege:
             over: whether to begin no further one.
         """
         self._bob.store()
+        # The first answers cost what no later one does.
+        for name in self._bob.kinds:
+            self._bob.look(name)
         with self._bob.looking() as looks:
             time.sleep(_CALIBRATION_SECONDS)
         self._record.quiet = quiet = quiet_costs(looks)
