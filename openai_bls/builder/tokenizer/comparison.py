@@ -28,9 +28,9 @@ def difference(original: Any, placed: Any) -> str | None:
         if ids != wanted:
             return f"{text!r} is {ids} instead of {wanted}"
     for chat in _CHATS:
-        ids, wanted = (_of_chat(one, chat) for one in (placed, original))
-        if ids != wanted:
-            return f"the conversation {chat} is {ids} instead of {wanted}"
+        of_chat, wanted_of_chat = _of_chat(placed, chat), _of_chat(original, chat)
+        if of_chat != wanted_of_chat:
+            return f"the conversation {chat} is {of_chat} instead of {wanted_of_chat}"
     return None
 
 

@@ -120,4 +120,6 @@ def _add_end_token(tokenizer: Any, source: Path, target: Path, vocab_size: int, 
 def _end_tokens(generation: dict[str, Any], source: Path) -> list[int]:
     """End tokens of a generation_config.json, else of the config.json in `source`."""
     told = generation.get("eos_token_id", text_config(read_json(source / "config.json")).get("eos_token_id"))
-    return list(told) if isinstance(told, list) else [told] * (told is not None)
+    if told is None:
+        return []
+    return list(told) if isinstance(told, list) else [told]

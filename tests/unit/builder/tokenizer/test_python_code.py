@@ -17,7 +17,8 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.builder.tokenizer.python_code import SAMPLES, Made, from_ranks, from_sentencepiece, make
+from openai_bls.builder.tokenizer.python_code import Made, from_ranks, from_sentencepiece, make
+from openai_bls.builder.tokenizer.samples import SAMPLES
 from openai_bls.core.manifest import BuildError
 from openai_bls.output.detokenizer import factory
 

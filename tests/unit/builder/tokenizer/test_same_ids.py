@@ -85,12 +85,12 @@ def test_every_added_token_is_decoded(tmp_path: Path, tokenizer: Any, where: str
     size, names = tokenizer().get_vocab_size(), ("<think>", "<tool_call>")
     numbered = {name: size + at for at, name in enumerate(names)}
     decoder = {str(number): {"content": name, "special": False} for name, number in numbered.items()}
-    config = {
+    configs: dict[str, dict[str, Any]] = {
         "added_tokens_decoder": {"added_tokens_decoder": decoder},
         "added_tokens.json": {},
         "extra_special_tokens": {"extra_special_tokens": list(names)},
-    }[where]
-    source, target = write(tmp_path / "source", tokenizer(), config), tmp_path / "target"
+    }
+    source, target = write(tmp_path / "source", tokenizer(), configs[where]), tmp_path / "target"
     if where == "added_tokens.json":
         (source / where).write_text(json.dumps(numbered))
     target.mkdir()
