@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -45,9 +46,10 @@ def _server_routes(service: Service) -> list[Route]:
 
     async def health(request: Request) -> Response:
         status = await service.health()
-        return JsonResponse(
-            {"status": status, "models": service.readiness.states}, status_code=200 if status == "ok" else 503
-        )
+        answer: dict[str, Any] = {"status": status, "models": service.readiness.states}
+        if service.models.failed:
+            answer["failed"] = service.models.failed
+        return JsonResponse(answer, status_code=200 if status == "ok" else 503)
 
     async def ping(request: Request) -> Response:
         return Response(status_code=200 if await service.health() == "ok" else 503)

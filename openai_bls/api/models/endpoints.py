@@ -36,6 +36,8 @@ class ModelList(msgspec.Struct):
 
     object: Literal["list"]
     data: list[ModelCard]
+    failed: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    """Why engines of the server are not among them, by the Triton model; absent if all are."""
 
 
 async def _list(api: Api, request: Request, context: RequestContext) -> Response:
@@ -46,7 +48,8 @@ async def _list(api: Api, request: Request, context: RequestContext) -> Response
 
     if anthropic_models.asked_for(request):
         return anthropic_models.answered(lambda: anthropic_models.listed(request, cards()))
-    return JsonResponse({"object": "list", "data": cards()})
+    failed = {"failed": models.failed} if models.failed else {}
+    return JsonResponse({"object": "list", "data": cards(), **failed})
 
 
 async def _retrieve(api: Api, request: Request, context: RequestContext) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -175,8 +175,10 @@ class Models:
     Names are matched in this order: each model's own and its aliases, then the adapters, then the task models.
     """
 
-    def __init__(self, models: Sequence[ServedModel]) -> None:
+    def __init__(self, models: Sequence[ServedModel], failed: Mapping[str, str] | None = None) -> None:
         self._models = list(models)
+        self.failed: Mapping[str, str] = {} if failed is None else failed
+        """Why engines that the repository has are not served, by the Triton model."""
         self.tasks = TaskModels()
         """Other Triton models, which do something else or do it in another way."""
 

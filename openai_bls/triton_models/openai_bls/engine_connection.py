@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from openai_bls.core.engine_types import EngineInfo
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from openai_bls.transport.model_calls import ModelCalls
     from openai_bls.triton_models.bls.prompts import BlsPromptClient
 
+logger = logging.getLogger(__name__)
+
+
+class TokenizerError(ValueError):
+    """A tokenizer that cannot be read."""
+
 
 class UnreachableEngineError(Exception):
     """An engine that cannot be reached, now or later; the message is one sentence for the operator."""
@@ -36,13 +43,21 @@ class EngineConnection:
         backend: models of the engine.
         settings: settings of the model `openai_bls`.
         is_default: whether `model_aliases` are its names too.
+
+    Raises:
+        TokenizerError: the engine's tokenizer cannot be read.
+        ValueError: a setting names a format that does not exist, or the `preprocessing` cannot be called by BLS.
     """
 
     def __init__(self, backend: Backend, settings: OpenAiBlsSettings, *, is_default: bool) -> None:
         self.backend = backend
-        self._detokenizers = factory.load(backend.tokenizer_dir)
+        try:
+            self._detokenizers = factory.load(backend.tokenizer_dir)
+            template = detect.chat_template(backend.tokenizer_dir)
+        except (OSError, ValueError) as error:
+            raise TokenizerError(f"the tokenizer of {backend.engine} cannot be read: {error}") from None
         self._formats = detect.detect(
-            detect.chat_template(backend.tokenizer_dir),
+            template,
             settings.format_for(settings.tool_call_parser, backend.engine),
             settings.format_for(settings.reasoning_parser, backend.engine),
         )
@@ -128,3 +143,22 @@ class EngineConnection:
             await self.client.close()
         if self.prompts is not None:
             await self.prompts.close()
+
+
+def connections(
+    backends: Sequence[Backend], settings: OpenAiBlsSettings
+) -> tuple[list[EngineConnection], dict[str, str]]:
+    """Connections to the engines, the default one's first, and why further ones have none, by the Triton model.
+
+    Raises:
+        TokenizerError: the default engine's tokenizer cannot be read.
+        ValueError: see `EngineConnection`.
+    """
+    found, failed = [EngineConnection(backends[0], settings, is_default=True)], {}
+    for backend in backends[1:]:
+        try:
+            found.append(EngineConnection(backend, settings, is_default=False))
+        except TokenizerError as error:
+            logger.error("%s", error)
+            failed[backend.engine] = "Its tokenizer cannot be read; the server's log says why."
+    return found, failed

@@ -42,7 +42,11 @@ from openai_bls.triton_models.bls.calls import BlockingCall, BlsCalls
 from openai_bls.triton_models.endpoint import request_keys
 from openai_bls.triton_models.endpoint.envelope import answer_on_triton, triton_context
 from openai_bls.triton_models.endpoint.response_sender import Reply, ResponseSender, SenderThreads
-from openai_bls.triton_models.openai_bls.engine_connection import EngineConnection, UnreachableEngineError
+from openai_bls.triton_models.openai_bls.engine_connection import (
+    EngineConnection,
+    UnreachableEngineError,
+    connections,
+)
 from openai_bls.triton_models.openai_bls.generate_extension import assemble_lifted
 from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter, MetricsPort
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
@@ -79,9 +83,10 @@ class Runtime:
 
     Raises:
         PortInUseError: /v1 cannot have its port.
-        OSError: a tokenizer cannot be read.
-        ValueError: a tokenizer is not one, a setting names a format that does not exist, the file of API keys cannot be
-            used, the files for TLS cannot be, a `preprocessing` cannot be called by BLS, or tracing cannot be set up.
+        OSError: there is no private folder.
+        ValueError: the default engine's tokenizer cannot be read, a setting names a format that does not exist, the
+            file of API keys cannot be used, the files for TLS cannot be, a `preprocessing` cannot be called by BLS, or
+            tracing cannot be set up.
     """
 
     def __init__(
@@ -102,7 +107,7 @@ class Runtime:
         self._observer = Observer.of(settings)
         self._metrics_port = metrics_port if settings.triton_metrics and shows_metrics(owner) else None
         self._exporter: MetricsExporter | None = None
-        self._engines = [EngineConnection(b, settings, is_default=not i) for i, b in enumerate(backends)]
+        self._engines, self._failed = connections(backends, settings)
         self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
         self._guarded = GUARDED if settings.guard_before or settings.guard_after else frozenset()
         self._loop = uvloop.new_event_loop()
@@ -186,6 +191,7 @@ class Runtime:
                 engine.connect(self._owner, self._model_calls, self._on_engine)
             except UnreachableEngineError as error:
                 logger.error("%s", error)
+                self._failed[engine.backend.engine] = "It cannot be reached; the server's log says why."
                 if engine is self._engines[0]:
                     self._hopeless.set_result(None)
 
@@ -218,7 +224,7 @@ class Runtime:
         assert self._guard is not None
         further = [engine.model for engine in self._engines[1:] if engine.model is not None]
         service = Service(
-            Models([default, *further]),
+            Models([default, *further], self._failed),
             self._settings,
             self._model_calls,
             on_busy=self._guard.set_in_progress,

@@ -188,6 +188,23 @@ def make(tokenizer_dir: Path) -> Iterator[Callable[..., World]]:
         world.close()
 
 
+def test_an_engine_without_a_readable_tokenizer_leaves_the_others_served(
+    make: Callable[..., World], tmp_path: Path
+) -> None:
+    port = free_port()
+    (tmp_path / "tokenizer.json").write_text("{")
+    world = make(further=[(engine_info(model_name="small"), tmp_path)], http_port=port)
+    reply = world.ask()
+    world.deliver(0, "a", "length")
+    assert succeeded(reply)
+    named = world.fakes[1].backend.engine
+    health, listed = json.loads(get(port, "/health")), json.loads(get(port, "/v1/models"))
+    assert (health["status"], list(health["failed"])) == ("ok", [named])
+    assert listed["failed"] == health["failed"]
+    assert "small" not in [card["id"] for card in listed["data"]]
+    assert str(tmp_path) not in listed["failed"][named]
+
+
 def test_a_stream_opens_with_the_role_at_once_and_ends_without_done(make: Callable[..., World]) -> None:
     world = make()
     reply = world.ask(stream=True)
