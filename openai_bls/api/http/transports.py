@@ -34,7 +34,7 @@ class GatheringTransport:
             self._gathered.append(data)
             self._flush()
         else:
-            self._transport.write(data)
+            self._send(data)
 
     def write_eof(self) -> None:
         """End this side of the connection."""
@@ -50,6 +50,11 @@ class GatheringTransport:
         if self._gathered:
             data = b"".join(self._gathered)
             self._gathered.clear()
+            self._send(data)
+
+    def _send(self, data: bytes) -> None:
+        # The client may have gone since it was written, and uvloop takes nothing for a connection that is no more.
+        if not self._transport.is_closing():
             self._transport.write(data)
 
 

@@ -11,6 +11,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.told: list[Any] = []
+        self.closing = False
         self.write = self.told.append
 
     def close(self) -> None:
@@ -20,7 +21,7 @@ class Recorder:
         self.told.append("eof")
 
     def is_closing(self) -> bool:
-        return False
+        return self.closing
 
     get_extra_info = can_write_eof = abort = is_closing
 
@@ -47,3 +48,13 @@ async def test_what_is_written_in_one_turn_goes_out_together() -> None:
     transport.write(b"more")
     transport.close()
     assert told == [b"last", "eof", b"more", "close"]
+
+
+async def test_nothing_is_written_to_a_client_that_has_gone() -> None:
+    recorder = Recorder()
+    transport = GatheringTransport(cast("asyncio.Transport", recorder), asyncio.get_running_loop())
+    transport.write(b"head")
+    recorder.closing = True
+    await asyncio.sleep(0)
+    transport.write_now(b"event")
+    assert recorder.told == []
