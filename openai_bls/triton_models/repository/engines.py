@@ -188,7 +188,9 @@ def prompt_transport(preprocessing_dir: Path) -> PromptTransport:
 
 
 def _transport(engine_dir: Path) -> Transport:
-    return "grpc" if _backend(engine_dir) in foreign_backends() else "exchange"
+    named = _backend(engine_dir)
+    # Most engines are run by our own model.py, and the plug-ins of all cost memory and time.
+    return "grpc" if named not in ("", "python") and named in foreign_backends() else "exchange"
 
 
 def _backend(model_dir: Path) -> str:

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from openai_bls.core import config_pbtxt
 from openai_bls.core.manifest import Manifest
 from openai_bls.core.settings import EngineSettings, OfficialSettings
-from openai_bls.engines import registry
 from openai_bls.engines.plugin import Lazy
 from openai_bls.pipeline.models.registry import EngineClient
 from openai_bls.triton_models.tensors.declaration import Model, Queue
@@ -54,6 +53,8 @@ class ForeignBackend:
 @functools.cache
 def foreign_backends() -> dict[str, ForeignBackend]:
     """Backends of the engines that are installed, by their names in config.pbtxt."""
+    from openai_bls.engines import registry
+
     found = [one.triton_backend() for one in registry.plugins() if one.triton_backend is not None]
     return {backend.name: backend for backend in found if isinstance(backend, ForeignBackend)}
 
@@ -77,6 +78,8 @@ def foreign_backend_of(model: Path) -> ForeignBackend:
 
 def foreign_backend(manifest: Manifest) -> ForeignBackend | None:
     """The backend that runs the engine of `manifest`; None for our own model.py."""
+    from openai_bls.engines import registry
+
     if manifest.engine not in registry.names():
         return None
     part = registry.plugin(manifest.engine).triton_backend

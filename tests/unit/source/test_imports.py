@@ -96,7 +96,7 @@ def test_openai_bls(tokenizer_dir: Path) -> None:
         f"factory.load({str(tokenizer_dir)!r})\n"
     )
     # Most engines are reached through the exchange, and gRPC costs memory and time.
-    unwanted = {"jinja2", "tokenizers", "grpc", "tritonclient"}
+    unwanted = {"jinja2", "tokenizers", "grpc", "tritonclient", "openai_bls.engines.registry"}
     assert not loaded(code) & (_ENGINE | unwanted)
 
 
