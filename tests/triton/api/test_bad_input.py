@@ -35,7 +35,7 @@ BAD_BODIES: list[tuple[dict[str, Any], str]] = [
     ({"messages": HELLO, "max_tokens": -1}, "max_tokens"),
     ({"messages": HELLO, "temperature": -1}, "temperature"),
     ({"messages": HELLO, "n": 100_000}, "n"),
-    ({"messages": HELLO, "stop": [""]}, "stop"),
+    ({"messages": HELLO, "stop": [""]}, "stop[0]"),
     ({"messages": HELLO, "top_logprobs": 5}, "top_logprobs"),
     ({"messages": HELLO, "logit_bias": {"1000000": 1}}, "logit_bias"),
     ({"messages": HELLO, "response_format": {"type": "xml"}}, "response_format.type"),

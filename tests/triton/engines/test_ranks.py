@@ -15,13 +15,22 @@ from typing import Any
 
 import pytest
 
+from openai_bls.core.manifest import Manifest, write_manifest
+from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from openai_bls.launcher.tritonserver.ports import lease_ports
 from tests.triton.operation.test_launcher import MODEL, PATIENCE, Launcher, add_model, answer, post, regions
 from tests.waiting import until
 
 pytestmark = pytest.mark.triton
 
-CPP_ENGINE = {"engine": "tensorrt_llm", "tensorrt_llm": {"backend": "cpp", "tensor_parallel_size": 2}}
+CPP_ENGINE = Manifest(
+    "tensorrt_llm",
+    "echo",
+    max_model_len=9,
+    max_batch_size=1,
+    created=0,
+    record=TensorRtLlmRecord(version="1.2.1", backend="cpp", tensor_parallel_size=2).fields(),
+)
 
 
 class Ranks(Launcher):
@@ -75,7 +84,7 @@ def echo(tmp_path: Path) -> Path:
     """A repository whose `tensorrt_llm` is a small model, with the manifest of a C++ engine of two ranks."""
     add_model(tmp_path / "models", "echo", MODEL)
     add_model(tmp_path / "models", "tensorrt_llm", MODEL)
-    (tmp_path / "models" / "tensorrt_llm" / "1" / "engine.json").write_text(json.dumps(CPP_ENGINE))
+    write_manifest(tmp_path / "models" / "tensorrt_llm" / "1", CPP_ENGINE)
     return tmp_path / "models"
 
 
