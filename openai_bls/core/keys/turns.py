@@ -62,6 +62,18 @@ class KeyQueue(Generic[T]):
                 del self._queues[key]
 
 
+class _Waiting:
+    """Work that waits for its turn, and its future, until it begins or is cancelled."""
+
+    def __init__(self, future: Future[Any], work: Callable[[], Any]) -> None:
+        self._parts: tuple[Future[Any], Callable[[], Any]] | None = (future, work)
+
+    def taken(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+        """The two, which are held no longer: a future keeps its callbacks after its end, and they have this object."""
+        parts, self._parts = self._parts, None
+        return parts
+
+
 class FairExecutor:
     """Threads that do work for keys in turn. Any thread may use it.
 
@@ -82,7 +94,7 @@ class FairExecutor:
         self._threads = ThreadPoolExecutor(threads, name, initializer)
         self._max_waiting = max_waiting
         self._lock = threading.Lock()
-        self._queue: KeyQueue[tuple[Future[Any], Callable[[], Any]]] = KeyQueue()
+        self._queue: KeyQueue[_Waiting] = KeyQueue()
 
     def submit(self, key: str, work: Callable[[], T]) -> Future[T]:
         """Have `work` done when it is the key's turn. Cancelling the future works until then.
@@ -92,7 +104,7 @@ class FairExecutor:
             RuntimeError: the executor has been closed.
         """
         future: Future[T] = Future()
-        item = (future, work)
+        item = _Waiting(future, work)
         with self._lock:
             waiting = self._queue.waiting(key)
             if self._max_waiting is not None and waiting >= self._max_waiting:
@@ -112,22 +124,25 @@ class FairExecutor:
         with self._lock:
             waiting = [self._queue.pop() for _ in range(len(self._queue))]
         for item in waiting:
-            if item is not None:
-                item[0].cancel()
+            parts = None if item is None else item.taken()
+            if parts is not None:
+                parts[0].cancel()
         self._threads.shutdown(wait=wait, cancel_futures=True)
 
-    def _forget(self, key: str, item: tuple[Future[Any], Callable[[], Any]], future: Future[Any]) -> None:
+    def _forget(self, key: str, item: _Waiting, future: Future[Any]) -> None:
         if future.cancelled() or not future.done():
             with self._lock:
                 self._queue.discard(key, item)
+            item.taken()
 
     def _round(self) -> None:
         with self._lock:
             item = self._queue.pop()
-        if item is None:
+        parts = None if item is None else item.taken()
+        if parts is None:
             # Its work was cancelled.
             return
-        future, work = item
+        future, work = parts
         if not future.set_running_or_notify_cancel():
             return
         try:
@@ -135,7 +150,7 @@ class FairExecutor:
         except BaseException as error:
             future.set_exception(error)
             # The error's traceback holds this frame.
-            future = item = None  # type: ignore[assignment]
+            future = parts = None  # type: ignore[assignment]
         else:
             future.set_result(result)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -75,6 +77,41 @@ def test_a_key_s_queue_is_not_another_s_wait(executor: FairExecutor) -> None:
     his.result(WAIT_S)
     hers[0].result(WAIT_S)
     assert done == ["bob", "alice"]
+
+
+@pytest.mark.parametrize("end", ["result", "error", "cancelled"])
+def test_work_is_held_no_longer_than_it_takes(executor: FairExecutor, end: str) -> None:
+    """Without a collection of garbage: what it holds may be the bytes of a large image."""
+
+    class Work:
+        def __call__(self) -> None:
+            if end == "error":
+                raise ValueError("no")
+
+    gc.disable()
+    try:
+        go = threading.Event()
+        blocking = executor.submit("a", lambda: go.wait(WAIT_S))
+        work = Work()
+        gone = threading.Event()
+        weakref.finalize(work, gone.set)
+        future = executor.submit("a", work)
+        del work
+        if end == "cancelled":
+            future.cancel()
+        go.set()
+        blocking.result(WAIT_S)
+        if end == "result":
+            future.result(WAIT_S)
+        if end == "error":
+            # The traceback has the frames of the work.
+            with pytest.raises(ValueError, match="no"):
+                future.result(WAIT_S)
+        del future, blocking
+        executor.submit("a", lambda: None).result(WAIT_S)
+        assert gone.wait(WAIT_S)
+    finally:
+        gc.enable()
 
 
 def test_errors_and_the_end(executor: FairExecutor) -> None:
