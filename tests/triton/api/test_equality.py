@@ -19,6 +19,7 @@ from openai_bls.launcher.testing import RunningServer
 from tests.triton import triton_client
 from tests.triton.conftest import CHATS, GOLDEN, RAW, TOOL_CHATS, Golden
 from tests.triton.reference import Reference
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.triton
 
@@ -71,7 +72,9 @@ def test_chat_on_v1(server: RunningServer, reference: Reference) -> None:
         assert text == golden.answer
 
     async def everyone() -> None:
-        async with openai.AsyncOpenAI(base_url=server.openai_url, api_key="none", max_retries=0) as client:
+        async with openai.AsyncOpenAI(
+            base_url=server.openai_url, api_key="none", max_retries=0, timeout=PATIENCE_S
+        ) as client:
             await asyncio.gather(*(one(client, golden, way) for golden, way in plan))
 
     asyncio.run(everyone())

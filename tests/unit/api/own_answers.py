@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -214,9 +215,22 @@ def _message(stream: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _input(text: str) -> dict[str, Any]:
-    """The input of a call as clients in JavaScript and Python parse it."""
+    """The input of a call as clients parse it and send it again."""
+
+    def no_number(name: str) -> None:
+        raise ValueError(f"{name} is no JSON")
+
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=no_number)
     except (ValueError, RecursionError):
         value = None
-    return value if isinstance(value, dict) else {"INVALID_JSON": text}
+    return _sendable(value) if isinstance(value, dict) else {"INVALID_JSON": text}
+
+
+def _sendable(value: Any) -> Any:
+    """A value as JSON has it: a number beyond a double is null, as JavaScript writes infinity."""
+    if isinstance(value, dict):
+        return {name: _sendable(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_sendable(one) for one in value]
+    return None if isinstance(value, float) and math.isinf(value) else value

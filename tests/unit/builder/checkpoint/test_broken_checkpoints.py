@@ -199,7 +199,7 @@ BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
     "only an adapter": (adapter, ("is an adapter (PEFT) of org/base", "--lora-dir")),
     "an adapter without config.json": (bare_adapter, ("is an adapter (PEFT) of org/base",)),
     "no config.json": (parent, ("it has no config.json, but", "checkpoint-7 has one")),
-    "tokenizer.json is no tokenizer": (written("tokenizer.json", '{"model": 3}'), ("does not load as a tokenizer",)),
+    "tokenizer.json is no tokenizer": (written("tokenizer.json", '{"model": 3}'), ("cannot be loaded",)),
     "the tokenizer is larger": (
         larger_vocabulary,
         ("1 of its tokens (ids 512 to 512) are beyond the vocabulary of 512",),
