@@ -159,8 +159,8 @@ def _prepare(
     prepared = target.begin()
     checkpoint, tokenizers = prepared.checkpoint, prepared.tokenizers
     report("tokenizer")
-    place_tokenizer(source, tokenizers[0], report, trust_remote_code=options.trust_remote_code)
-    report_template(tokenizers[0], report)
+    tokenizer = place_tokenizer(source, tokenizers[0], report, trust_remote_code=options.trust_remote_code)
+    report_template(tokenizer, tokenizers[0], report)
     for folder in tokenizers[1:]:
         shutil.copytree(tokenizers[0], folder, dirs_exist_ok=True)
     for file_name in (*CONFIG_FILES, *PROCESSOR_FILES):

@@ -24,9 +24,9 @@ _SAVED = ("special_tokens_map.json", "added_tokens.json", "chat_template.json")
 """Files whose content is in tokenizer.json, tokenizer_config.json and chat_template.jinja once these are saved."""
 
 
-def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *, trust_remote_code: bool) -> None:
+def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *, trust_remote_code: bool) -> Any:
     """Put the tokenizer's files, with a tokenizer.json in any case, generation_config.json and the processor's files
-    into `target`.
+    into `target`; returns the tokenizer of transformers that they make.
 
     Raises:
         BuildError: there is no tokenizer, none that can be written as tokenizer.json, one of another model, or one that
@@ -62,11 +62,13 @@ def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *
         more = f" (and {len(lost) - 1} more of {len(SAMPLES)} texts)" if len(lost) > 1 else ""
         report(f"the tokenizer does not hold every text: {text!r} comes back as {back!r}{more}")
     _add_end_token(placed, source, target, vocab_size, report)
+    return placed
 
 
-def report_template(folder: Path, report: Callable[[str], None]) -> None:
-    """Say whether the chat template of a placed tokenizer renders nothing: the engine is built, for completions."""
-    found = rendering.problem(load_tokenizer(folder), takes_images=has_processor(folder))
+def report_template(tokenizer: Any, folder: Path, report: Callable[[str], None]) -> None:
+    """Say whether the chat template of a tokenizer placed in `folder` renders nothing: the engine is built, for
+    completions."""
+    found = rendering.problem(tokenizer, takes_images=has_processor(folder))
     if found is not None:
         report(f"completions work, conversations are refused (501), as not even one short message can be had: {found}")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from openai_bls.builder.tokenizer.placing import report_template
+from openai_bls.triton_models.preprocessing.prompt import load_tokenizer
 from tests.unit.core_support import write_tokenizer
 
 
@@ -26,5 +27,6 @@ from tests.unit.core_support import write_tokenizer
 )
 def test_a_template_that_renders_nothing_is_said(tmp_path: Path, template: str | None, said: list[str]) -> None:
     lines: list[str] = []
-    report_template(write_tokenizer(tmp_path, template), lines.append)
+    folder = write_tokenizer(tmp_path, template)
+    report_template(load_tokenizer(folder), folder, lines.append)
     assert lines == said
