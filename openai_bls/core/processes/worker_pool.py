@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import signal
-import subprocess
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Literal, NamedTuple, TypeVar, cast
+from typing import Literal, NamedTuple, TypeVar
 
 from openai_bls.core.errors import EngineError
-from openai_bls.core.processes.process_tree import interpreter
+from openai_bls.core.processes.script_process import LostProcessError, ScriptProcess
 
 logger = logging.getLogger(__name__)
 
@@ -23,11 +20,9 @@ Reason = Literal["cpu", "time", "died"]
 """End of a worker: by its budget of CPU time, by the limit in seconds, or by anything else (memory most likely)."""
 
 _SCRIPT = Path(__file__).with_name("worker.py")
-# Of the server's environment: where a Python in an unusual place has its libraries.
-_ENVIRONMENT = ("LD_LIBRARY_PATH", "PATH")
 
 
-class WorkerLostError(Exception):
+class WorkerLostError(LostProcessError):
     """The process has ended in the midst of a job."""
 
     def __init__(self, reason: Reason) -> None:
@@ -52,7 +47,7 @@ class Work(NamedTuple):
     """Address space of a process beyond what it has when it is loaded."""
 
 
-class Worker:
+class Worker(ScriptProcess):
     """One worker process. Belongs to one thread at a time.
 
     Args:
@@ -60,65 +55,21 @@ class Worker:
     """
 
     def __init__(self, work: Work) -> None:
-        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-        # Large blocks go back to the system when they are freed.
-        environment["MALLOC_MMAP_THRESHOLD_"] = "131072"
-        # Each thread of a library takes memory.
-        environment["OMP_NUM_THREADS"] = "1"
-        limits = [str(work.cpu_s), str(work.memory_bytes)]
-        self._popen = subprocess.Popen(
-            [interpreter(), "-I", "-S", str(_SCRIPT), str(work.module), *limits, *work.folders],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            cwd="/",
-            pipesize=1 << 20,
-        )
-        self._source = cast("IO[bytes]", self._popen.stdout)
-        self._target = cast("IO[bytes]", self._popen.stdin)
+        variables = {
+            # Large blocks go back to the system when they are freed.
+            "MALLOC_MMAP_THRESHOLD_": "131072",
+            # Each thread of a library takes memory.
+            "OMP_NUM_THREADS": "1",
+        }
+        super().__init__(_SCRIPT, [str(work.module), str(work.cpu_s), str(work.memory_bytes), *work.folders], variables)
         self._expired = False
         self.is_spent = False
         """Set by a job after which the process is not to be used again."""
-
-    @property
-    def pid(self) -> int:
-        """Id of the process."""
-        return self._popen.pid
-
-    def send(self, pieces: Iterable[bytes | memoryview]) -> None:
-        """Send a part of a job; raises WorkerLostError."""
-        try:
-            for piece in pieces:
-                self._target.write(piece)
-            self._target.flush()
-        except OSError:
-            raise self._lost() from None
-
-    def read(self, size: int) -> bytes:
-        """So many bytes of the answer; raises WorkerLostError."""
-        data = self._source.read(size)
-        if len(data) < size:
-            raise self._lost()
-        return data
-
-    def kill(self) -> None:
-        """Kill it; harmless if it has ended. From any thread."""
-        self._popen.kill()
 
     def expire(self) -> None:
         """Kill it at its limit."""
         self._expired = True
         self.kill()
-
-    def close(self) -> None:
-        """Kill it, and wait for its end."""
-        self._popen.kill()
-        self._popen.wait()
-        for pipe in (self._target, self._source):
-            # What it has not read any more is still to be written.
-            with contextlib.suppress(OSError):
-                pipe.close()
 
     def _lost(self) -> WorkerLostError:
         self._popen.kill()

@@ -9,15 +9,12 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-import os
 import struct
-import subprocess
 import threading
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import IO, cast
 
-from openai_bls.core.processes.process_tree import interpreter
+from openai_bls.core.processes.script_process import LostProcessError, ScriptProcess
 from openai_bls.engines.grammars import trial_worker
 from openai_bls.engines.grammars.errors import BEYOND_LIMITS, GivenUpError, GrammarError, message
 
@@ -25,8 +22,6 @@ logger = logging.getLogger(__name__)
 
 _WALL_S = 120.0
 """Seconds after which a process that does not answer is killed, on a machine where CPU time is scarce."""
-# Of the server's environment: where a Python in an unusual place has its libraries.
-_ENVIRONMENT = ("LD_LIBRARY_PATH", "PATH")
 _TOO_LONG = f"the grammar takes more than {trial_worker.CPU_S:g} s of CPU time to compile: simplify it"
 _TOO_LARGE = (
     f"the grammar takes more than {trial_worker.MEMORY_BYTES >> 20} MiB of memory to compile, or is nested too deeply: "
@@ -34,11 +29,7 @@ _TOO_LARGE = (
 )
 
 
-class _LostError(Exception):
-    """The process has ended in the midst of a job."""
-
-
-class _Process:
+class _Process(ScriptProcess):
     """One trial process. Belongs to one thread at a time.
 
     Args:
@@ -49,82 +40,39 @@ class _Process:
         found = importlib.util.find_spec("llguidance")
         if found is None or found.origin is None:
             raise ImportError("llguidance is not installed")
-        folder = Path(found.origin).parent.parent
-        self._popen = subprocess.Popen(
-            [interpreter(), "-I", "-S", str(Path(trial_worker.__file__)), str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-            cwd="/",
-            bufsize=0,
-        )
+        super().__init__(Path(trial_worker.__file__), [str(Path(found.origin).parent.parent)])
         self._sending = threading.Lock()
         self._has_job = self._given_up = False
         texts = b"".join(tokens)
         lengths = struct.pack(f"<{len(tokens)}I", *map(len, tokens))
-        with contextlib.suppress(OSError):  # of a process that has ended, which the first job finds
-            self._send(trial_worker.VOCABULARY.pack(len(tokens), len(texts)) + lengths + texts)
-
-    @property
-    def pid(self) -> int:
-        """Id of the process."""
-        return self._popen.pid
+        with contextlib.suppress(LostProcessError):  # which the first job finds
+            self.send([trial_worker.VOCABULARY.pack(len(tokens), len(texts)), lengths, texts])
 
     def run(self, lark: str) -> tuple[bytes, bytes]:
         """Kind and content of the answer to a job.
 
         Raises:
-            _LostError: the process has ended.
+            LostProcessError: the process has ended.
         """
         grammar = lark.encode()
         with self._sending:
             if self._given_up:
                 self._given_up = False
                 return b"G", b""
-            try:
-                self._send(b"J" + trial_worker.JOB.pack(len(grammar)) + grammar)
-            except OSError:
-                raise _LostError from None
+            self.send([b"J", trial_worker.JOB.pack(len(grammar)), grammar])
             self._has_job = True
-        kind = self._read(1)
-        content = self._read(*trial_worker.ANSWER.unpack(self._read(trial_worker.ANSWER.size)))
+        kind = self.read(1)
+        content = self.read(*trial_worker.ANSWER.unpack(self.read(trial_worker.ANSWER.size)))
         with self._sending:
             self._has_job = self._given_up = False
         return kind, content
 
     def give_up(self) -> None:
         """End the job that runs, or that is just to be sent. From any thread."""
-        with self._sending, contextlib.suppress(OSError):
+        with self._sending, contextlib.suppress(LostProcessError):
             self._given_up = True
             if self._has_job:
-                self._send(b"C")
-
-    def kill(self) -> None:
-        """Kill it; harmless if it has ended. From any thread."""
-        self._popen.kill()
-
-    def close(self) -> None:
-        """Kill it, and wait for its end."""
-        self._popen.kill()
-        self._popen.wait()
-        for pipe in (self._popen.stdin, self._popen.stdout):
-            with contextlib.suppress(OSError):
-                cast("IO[bytes]", pipe).close()
-
-    def _send(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            left = left[cast("IO[bytes]", self._popen.stdin).write(left) :]
-
-    def _read(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            piece = cast("IO[bytes]", self._popen.stdout).read(size - len(data))
-            if not piece:
-                raise _LostError
-            data += piece
-        return data
+                self.send([b"C"])
 
 
 class Trials:
@@ -171,7 +119,7 @@ class Trials:
         try:
             kind, content = process.run(lark)
             whole = True
-        except _LostError:
+        except LostProcessError:
             raise RuntimeError("the process that compiles grammars has ended") from None
         finally:
             timer.cancel()
