@@ -215,7 +215,9 @@ class Link(Generic[MessageT]):
                 await asyncio.sleep(_RETRY_S)
                 continue
             self._connected_at = self._loop.time()
-            transport, protocol = await self._loop.create_unix_connection(lambda: _Protocol(self), sock=connection)
+            # Not create_unix_connection: if the other end has hung up already, uvloop (0.23) forgets that it has closed
+            # the descriptor, and the socket closes it again when it may be another's.
+            transport, protocol = await self._loop.connect_accepted_socket(lambda: _Protocol(self), connection)
             try:
                 await protocol.lost
             finally:
