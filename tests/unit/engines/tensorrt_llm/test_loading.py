@@ -174,7 +174,7 @@ def test_records(folder: Path, what: str) -> None:
     assert expected in sentence(folder, built)
 
 
-@pytest.mark.parametrize("changes", [{"tensorrt_llm": None}, {"engine_files": {}}])
+@pytest.mark.parametrize("changes", [{"record": {}}, {"engine_files": {}}])
 def test_no_record(folder: Path, changes: dict[str, Any]) -> None:
     assert "openai-bls build" in sentence(folder, msgspec.structs.replace(write_engine(folder, manifest()), **changes))
 

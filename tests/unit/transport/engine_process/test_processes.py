@@ -21,6 +21,8 @@ import pytest
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.processes.process_tree import MARK_VARIABLE, marked_processes
 from openai_bls.core.settings import EngineSettings
+from openai_bls.engines.registry import VARIABLE as PLUGINS_VARIABLE
+from openai_bls.engines.registry import passed_on
 from openai_bls.transport.engine_process import loading
 from openai_bls.transport.engine_process import source as sources
 from openai_bls.transport.engine_process.engine import ProcessEngine
@@ -250,6 +252,7 @@ def test_environment_of_the_process() -> None:
         "VLLM_LOGGING_LEVEL": "DEBUG",
     }
     assert environment("/venv/bin/python", base) == {
+        PLUGINS_VARIABLE: passed_on(),
         "PATH": "/venv/bin:/bin",
         "HOME": "/root",
         "LD_LIBRARY_PATH": "/cuda",
