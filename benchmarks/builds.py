@@ -44,8 +44,8 @@ from benchmarks.support.random_checkpoint import checkpoint_in, room_for
 from openai_bls.core.checkpoint import read_json
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError, Manifest, write_manifest
-from openai_bls.embedded.record import EmbeddedRecord
 from openai_bls.engines.registry import create_engine
+from openai_bls_transformers.record import EmbeddedRecord
 
 _PROMPT_TOKENS = 64
 """Tokens of a prompt where tokens/s are measured."""

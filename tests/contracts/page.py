@@ -179,8 +179,8 @@ def _numbers(text: str) -> list[int]:
 def two_tokens() -> Iterator[Difference]:
     """Differences of the first two greedy tokens of the demo checkpoint from those of transformers."""
     try:
-        from openai_bls.engines.tensorrt_llm.installed import api
-        from openai_bls.engines.tensorrt_llm.installed.interface import LlmOptions, Sampling
+        from openai_bls_tensorrt_llm.installed import api
+        from openai_bls_tensorrt_llm.installed.interface import LlmOptions, Sampling
     except ImportError as error:
         raise NotHereError(f"openai_bls cannot be imported ({error}): python3 docker/install.py .") from None
     installed = api.installed()

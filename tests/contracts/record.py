@@ -26,7 +26,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-OPTIONS = ROOT / "openai_bls" / "engines" / "tensorrt_llm" / "installed" / "llm_args.json"
+OPTIONS = ROOT / "engines" / "tensorrt_llm" / "openai_bls_tensorrt_llm" / "installed" / "llm_args.json"
 RECORDED = ("0.20", "1.0", "1.1", "1.2", "1.3", "1.4")
 # Of a class, in the order in which they are looked for.
 _LORA_MODULES = (

@@ -46,7 +46,7 @@ CLASSES = (
 )
 """Classes that the engine or its tests use, by the path at which they are imported."""
 
-ENGINE_ARGS = HERE.parents[2] / "openai_bls" / "engines" / "vllm" / "arguments" / "engine_args.json"
+ENGINE_ARGS = HERE.parents[2] / "engines" / "vllm" / "openai_bls_vllm" / "arguments" / "engine_args.json"
 """Table of the library, made from all that are recorded."""
 _ENGINE_ARGS_CLASSES = ("vllm.engine.arg_utils.EngineArgs", "vllm.AsyncEngineArgs")
 _KINDS = {
@@ -238,7 +238,7 @@ def engine_args(tables: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, str
 
 
 def alternatives(annotation: str) -> str:
-    """A type as `openai_bls.engines.vllm.arguments.engine_args` writes it."""
+    """A type as `openai_bls_vllm.arguments.engine_args` writes it."""
     node = ast.parse(annotation, mode="eval").body
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return alternatives(node.value)

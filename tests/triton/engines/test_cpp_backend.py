@@ -39,8 +39,8 @@ from tests.triton.api.test_tool_choice import PAINT, check_calls_that_must_come
 from tests.triton.conftest import ANSWERED, CHECKPOINT, RAW, ROOT, SHORT_CHATS, Golden
 from tests.triton.conversations import HELLO, QUESTION
 from tests.triton.engines.test_ranks import Ranks, end
-from tests.unit.engines.tensorrt_llm.fake_support import environment
 from tests.waiting import Streams, until
+from tests_tensorrt_llm.engine.fake_support import environment
 
 pytestmark = pytest.mark.triton
 

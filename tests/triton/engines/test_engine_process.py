@@ -29,8 +29,8 @@ from tests.triton.conversations import HELLO
 from tests.triton.metrics import find, scrape
 from tests.triton.operation.test_launcher import Launcher, regions
 from tests.triton.operation.test_lifecycle import SLOW_NULL, stub, wait_for_health
-from tests.unit.embedded.adapters import make_adapter
 from tests.waiting import Streams, until
+from tests_transformers.engine.adapters import make_adapter
 
 pytestmark = pytest.mark.triton
 

@@ -16,8 +16,8 @@ from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 from tests.triton.conftest import ROOT
 from tests.triton.engines.test_engine_process import chat, post, worker
 from tests.unit.builder.source.gguf_support import write_gguf
-from tests.unit.engines.llama_cpp.llama_cpp_support import needs_llama_cpp
 from tests.waiting import until
+from tests_llama_cpp.engine.llama_cpp_support import needs_llama_cpp
 
 pytestmark = [pytest.mark.triton, needs_llama_cpp]
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from openai_bls.core.manifest import Manifest, write_manifest
-from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from openai_bls.launcher.tritonserver.ports import lease_ports
+from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
 from tests.triton.operation.test_launcher import MODEL, PATIENCE, Launcher, add_model, answer, post, regions
 from tests.waiting import until
 

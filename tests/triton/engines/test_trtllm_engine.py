@@ -18,8 +18,9 @@ import openai
 import pytest
 
 from openai_bls.launcher.testing import RunningServer, ServerFailedError, copy_models, run_server
+from tests.paths import FAKES
 from tests.triton.conftest import CHATS, CHECKPOINT, ROOT
-from tests.unit.engines.tensorrt_llm.fake_support import FAKES, PACKAGE
+from tests_tensorrt_llm.engine.fake_support import PACKAGE
 
 pytestmark = pytest.mark.triton
 

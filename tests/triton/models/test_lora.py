@@ -17,7 +17,7 @@ from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton.reference import CHECKPOINT
 from tests.triton.reference import Reference as Demo
-from tests.unit.embedded.adapters import Reference, make_adapter
+from tests_transformers.engine.adapters import Reference, make_adapter
 
 pytestmark = pytest.mark.triton
 

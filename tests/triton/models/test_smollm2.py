@@ -16,7 +16,7 @@ from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.source.named_models import fetch
 from openai_bls.launcher.testing import copy_models, run_server
 from tests.triton.conftest import ROOT
-from tests.unit.engines.llama_cpp.llama_cpp_support import needs_llama_cpp
+from tests_llama_cpp.engine.llama_cpp_support import needs_llama_cpp
 
 pytestmark = [pytest.mark.smollm2, pytest.mark.timeout(1200)]
 

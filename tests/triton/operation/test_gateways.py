@@ -19,7 +19,7 @@ from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton.reference import CHECKPOINT
-from tests.unit.embedded.adapters import make_adapter
+from tests_transformers.engine.adapters import make_adapter
 
 pytestmark = pytest.mark.triton
 

@@ -12,7 +12,7 @@ from benchmarks.support import lengths
 from benchmarks.support.engine import Level, Variant
 from benchmarks.support.random_checkpoint import write
 from openai_bls.core.manifest import load_manifest
-from openai_bls.embedded.record import EmbeddedRecord
+from openai_bls_transformers.record import EmbeddedRecord
 
 
 def result(name: str, rates: list[float], error: str = "") -> Result:

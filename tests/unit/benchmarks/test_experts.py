@@ -9,7 +9,7 @@ import pytest
 from benchmarks import experts
 from benchmarks.build_report import Result
 from benchmarks.support.engine import Level, Variant
-from openai_bls.embedded.model import model_loader
+from openai_bls_transformers.model import model_loader
 
 
 def test_a_model_that_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

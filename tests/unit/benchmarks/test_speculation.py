@@ -10,7 +10,7 @@ from benchmarks.speculation import main, table
 from benchmarks.support import copying
 from benchmarks.support.copying import Load
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
-from openai_bls.embedded.speculation.draft_budget import DraftBudget
+from openai_bls_transformers.speculation.draft_budget import DraftBudget
 
 REQUEST = GenerationRequest(0, [5, 6], 9, SamplingParams(temperature=0))
 

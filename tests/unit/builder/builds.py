@@ -12,8 +12,8 @@ from openai_bls.builder.options.build import BuildOptions
 from openai_bls.commands.main import run as run_command
 from openai_bls.core.manifest import BuildError, Manifest
 from openai_bls.engines.registry import create_engine
-from tests.unit.builder.tensorrt_llm.build_support import leftovers
-from tests.unit.engines.engine_support import Recorder, request
+from tests.engine_contract.support import Recorder, request
+from tests.unit.builder.repositories import leftovers
 
 
 def run(source: Path | str, repository: Path, **options: object) -> tuple[Manifest, list[str]]:

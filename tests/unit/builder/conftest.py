@@ -1,4 +1,4 @@
-"""Fixtures of builds: a checkpoint, the committed repository without engines, a machine with a fake TensorRT-LLM."""
+"""Fixtures of builds: a checkpoint, and the committed repository without engines."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.builder.tensorrt_llm.build_support import Machine, make_repository
-from tests.unit.engines.conftest import checkpoint
+from tests.engine_contract.fixtures import checkpoint
+from tests.unit.builder.repositories import make_repository
 
 __all__ = ["checkpoint"]
 
@@ -23,9 +23,3 @@ def repository(tmp_path: Path) -> Path:
 def source(checkpoint: Path, tmp_path: Path) -> Path:
     """A copy of the checkpoint, which a test may change."""
     return Path(shutil.copytree(checkpoint, tmp_path / "source" / "tiny-qwen"))
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """A machine with an H100 and TensorRT-LLM 1.2.1."""
-    return Machine(tmp_path, monkeypatch)

@@ -22,16 +22,16 @@ from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.builder.source.hub import default_name
 from openai_bls.builder.targets.folders import TOKENIZER_MODELS
 from openai_bls.builder.targets.selection import sole_build, target_of
-from openai_bls.builder.tensorrt_llm.model.shapes import shape_of
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError, LoraSettings, load_manifest
 from openai_bls.engines.grammars import llguidance_backend
 from openai_bls.engines.registry import create_engine
+from openai_bls_tensorrt_llm.recipe.model.shapes import shape_of
+from tests.engine_contract.support import Recorder
 from tests.unit.builder.builds import answer, build_main, refusal, run
-from tests.unit.builder.tensorrt_llm.build_support import leftovers
-from tests.unit.builder.tensorrt_llm.build_support import make_adapter as of_size_4
-from tests.unit.embedded.adapters import QUERIES, make_adapter
-from tests.unit.engines.engine_support import Recorder
+from tests.unit.builder.repositories import leftovers
+from tests.unit.builder.repositories import make_adapter as of_size_4
+from tests_transformers.engine.adapters import QUERIES, make_adapter
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -133,7 +133,12 @@ def test_training_on_does_not_reach_the_engine(source: Path, repository: Path) -
 
 
 @pytest.mark.parametrize(
-    "step", ["build.place_tokenizer", "embedded.building.place_weights", "targets.default.write_manifest"]
+    "step",
+    [
+        "openai_bls.builder.build.place_tokenizer",
+        "openai_bls_transformers.recipe.building.place_weights",
+        "openai_bls.builder.targets.default.write_manifest",
+    ],
 )
 def test_a_failed_build_leaves_the_last_engine(
     source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, step: str
@@ -144,7 +149,7 @@ def test_a_failed_build_leaves_the_last_engine(
     def interrupt(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"openai_bls.builder.{step}", interrupt)
+    monkeypatch.setattr(step, interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(source, repository, max_model_len=99)
     assert {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()} == before

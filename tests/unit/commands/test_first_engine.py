@@ -10,9 +10,9 @@ import pytest
 
 from openai_bls.commands.building import first_engine
 from openai_bls.core.manifest import Manifest, write_manifest
-from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from openai_bls.launcher import workspace
 from openai_bls.launcher.errors import LaunchError
+from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
 
 MANIFEST = Manifest(
     engine="transformers",

@@ -17,10 +17,10 @@ from openai_bls.commands.main import run as run_command
 from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, load_manifest, record, write_manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.null.record import NullSettings
-from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
+from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
 from tests.unit.core_support import VOCAB_SIZE, tiny_tokenizer
-from tests.unit.engines.tensorrt_llm.fake_engines import write_fake_engine
-from tests.unit.engines.tensorrt_llm.fake_support import in_process
+from tests_tensorrt_llm.engine.fake_engines import write_fake_engine
+from tests_tensorrt_llm.engine.fake_support import in_process
 
 ROOT = Path(__file__).parents[3]
 DEMO = ROOT / "demo" / "checkpoint"

@@ -142,7 +142,7 @@ def test_what_a_checkout_holds_beside_it_stays_out(tmp_path: Path) -> None:
         "model_repository/tensorrt_llm_small/1/model.py",
         "openai_bls/__pycache__/errors.cpython-311.pyc",
         "requirements/test.txt",
-        "tests/conftest.py",
+        "conftest.py",
     }
     for name in wanted | unwanted:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -17,10 +17,10 @@ from openai_bls.api.registry import ENDPOINTS
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.settings import ENV_PREFIX, EngineSettings, SettingsError
-from openai_bls.triton_models.repository.cpp_backend import CppSettings
 from openai_bls.triton_models.repository.render_configs import configure
 from openai_bls.triton_models.tensorrt_llm.requests import parse
 from openai_bls.triton_models.tensors.models import ENSEMBLE, MODELS, TENSORRT_LLM_BLS
+from openai_bls_tensorrt_llm.legacy.cpp_backend import CppSettings
 from tests.contracts.tables import NEWEST, VERSIONS, OfficialModel, official
 from tests.unit.core_support import Bench, engine_info
 from tests.unit.docs import pages

@@ -13,17 +13,17 @@ import pytest
 
 from openai_bls.core.engine import Engine
 from openai_bls.core.engine_types import EngineInfo, Grammar, SamplingParams, TokenDelta
-from openai_bls.engines.llama_cpp import library
 from openai_bls.engines.registry import create_engine
 from openai_bls.transport.engine_process.engine import ProcessEngine
-from tests.unit.engines.engine_support import BEHIND, MAX_MODEL_LEN, Recorder, create_behind, request
-from tests.unit.engines.llama_cpp.llama_cpp_support import write_engine
-from tests.unit.engines.tensorrt_llm.fake_engines import write_fake_engine
-from tests.unit.engines.tensorrt_llm.fake_support import in_process
+from openai_bls_llama_cpp import library
+from tests.engine_contract.support import BEHIND, MAX_MODEL_LEN, Recorder, create_behind, request
+from tests_llama_cpp.engine.llama_cpp_support import write_engine
+from tests_tensorrt_llm.engine.fake_engines import write_fake_engine
+from tests_tensorrt_llm.engine.fake_support import in_process
 
 if TYPE_CHECKING:
-    from openai_bls.engines.tensorrt_llm.installed.interface import Flow
-    from tests.unit.engines.conftest import EngineFactory
+    from openai_bls_tensorrt_llm.installed.interface import Flow
+    from tests.engine_contract.fixtures import EngineFactory
 
 Started = tuple[Engine, Recorder]
 

@@ -10,7 +10,7 @@ import pytest
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams
 from openai_bls.engines.capabilities import ALL_FIELDS, refusal
 from openai_bls.engines.engine_info import engine_info
-from tests.unit.engines.tensorrt_llm.scripted_api import FACTS, TUNED, manifest
+from tests_tensorrt_llm.engine.scripted_api import FACTS, TUNED, manifest
 
 
 def described(**changes: Any) -> EngineInfo:

@@ -12,10 +12,10 @@ from openai_bls.core.machine.memory import available_bytes
 from openai_bls.core.manifest import FileRecord, KvCacheSettings, Manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines import load_memory
-from openai_bls.engines.llama_cpp.record import LlamaCppRecord
 from openai_bls.engines.load_memory import gpu_is_visible
 from openai_bls.engines.plugin import LoadMemory
-from openai_bls.engines.vllm.record import VllmRecord
+from openai_bls_llama_cpp.record import LlamaCppRecord
+from openai_bls_vllm.record import VllmRecord
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -8,10 +8,10 @@ import pytest
 
 from openai_bls.core.engine_types import Grammar, Logprobs, SamplingParams
 from openai_bls.engines.null.engine import next_due
-from tests.unit.engines.engine_support import VOCAB_SIZE, request
+from tests.engine_contract.support import VOCAB_SIZE, request
 
 if TYPE_CHECKING:
-    from tests.unit.engines.conftest import EngineFactory
+    from tests.engine_contract.fixtures import EngineFactory
 
 
 def test_echo(start: EngineFactory) -> None:

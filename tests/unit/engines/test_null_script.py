@@ -18,12 +18,12 @@ from openai_bls.core.engine_types import EngineInfo, Grammar
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.grammars import llguidance_backend
 from openai_bls.engines.null import script
-from tests.unit.engines.engine_support import VOCAB_SIZE, request
+from tests.engine_contract.support import VOCAB_SIZE, request
 
 if TYPE_CHECKING:
     from openai_bls.core.engine import Engine
-    from tests.unit.engines.conftest import EngineFactory
-    from tests.unit.engines.engine_support import Recorder
+    from tests.engine_contract.fixtures import EngineFactory
+    from tests.engine_contract.support import Recorder
 
 EOS = 257
 PATCH = Grammar(

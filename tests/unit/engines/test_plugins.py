@@ -15,7 +15,7 @@ from openai_bls.core.manifest import EngineLoadError, Manifest, write_manifest
 from openai_bls.engines import registry
 from openai_bls.engines.registry import create_engine
 from openai_bls.transport.engine_process.process import BOOTSTRAP
-from tests.unit.engines.engine_support import Recorder
+from tests.engine_contract.support import Recorder
 
 TOY = """
 from typing import Annotated

@@ -26,12 +26,12 @@ from openai_bls.core.manifest import (
     write_manifest,
 )
 from openai_bls.core.settings import EngineSettings
-from openai_bls.embedded.options import EngineOptions, with_settings
 from openai_bls.engines.null.loading import NullOptions
 from openai_bls.engines.null.record import NullSettings
 from openai_bls.engines.registry import create_engine, names, parse_options
-from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
-from tests.unit.engines.engine_support import Recorder, change
+from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
+from openai_bls_transformers.options import EngineOptions, with_settings
+from tests.engine_contract.support import Recorder, change
 
 
 def sentence(folder: Path, **overrides: str) -> str:

@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from openai_bls.core.manifest import Manifest, write_manifest
-from openai_bls.engines.vllm.record import VllmRecord
 from openai_bls.launcher import checks, workspace
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.tritonserver import command as server
 from openai_bls.launcher.tritonserver.command import Server
 from openai_bls.launcher.tritonserver.ports import Ports, is_free, lease_ports, local_host
-from tests.unit.builder.vllm.vllm_support import make_interpreter
+from openai_bls_vllm.record import VllmRecord
 from tests.unit.core_support import write_tokenizer
+from tests_vllm.recipe.vllm_support import make_interpreter
 
 WHEEL = Server("wheel", Path("/w/tritonserver"), "1")
 IMAGE = Server("image", Path("/i/tritonserver"), "1")

@@ -16,7 +16,6 @@ import pytest
 from openai_bls.commands import main as cli
 from openai_bls.commands.serve import serve_options
 from openai_bls.core.manifest import Manifest, write_manifest
-from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from openai_bls.launcher import checks, readiness, workspace
 from openai_bls.launcher.checks import with_tls
 from openai_bls.launcher.console import Console
@@ -32,6 +31,7 @@ from openai_bls.launcher.serving.plan import triton_flags
 from openai_bls.launcher.serving.serve import make_log
 from openai_bls.launcher.tritonserver.ports import Ports
 from openai_bls.triton_models.repository.render_configs import configure
+from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
 from tests.certificates import Authority
 
 PORTS = Ports(1, 2, 3, 4)

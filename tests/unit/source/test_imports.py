@@ -64,7 +64,7 @@ def test_preprocessing(tokenizer_dir: Path) -> None:
     )
     modules = loaded(code)
     assert "transformers" in modules
-    assert not modules & (_SERVER | {"torch", "accelerate", "openai_bls.embedded", "openai_bls.api.http"})
+    assert not modules & (_SERVER | {"torch", "accelerate", "openai_bls_transformers", "openai_bls.api.http"})
 
 
 @pytest.mark.parametrize("text", ["Two words, 你好 and 🤷🏼‍♀️.", "<|im_start|>user\n  x<|im_end|>"])

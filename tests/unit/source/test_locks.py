@@ -13,15 +13,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-from openai_bls.builder.vllm import environment
+from openai_bls_vllm.recipe import environment
 
 ROOT = Path(__file__).resolve().parents[3]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _SPEC = importlib.util.spec_from_file_location("build_lock", ROOT / "build" / "lock.py")
 assert _SPEC is not None
 assert _SPEC.loader is not None
@@ -54,9 +48,7 @@ def wanted(name: str, python: str) -> list[Requirement]:
     """What pyproject.toml asks for on a Python."""
     if name == "sbom":
         return [Requirement(lock.SBOM_TOOL)]
-    extras = PROJECT["optional-dependencies"]
-    texts = [*PROJECT["dependencies"], *(text for extra in lock.SETS[name] for text in extras[extra])]
-    asked = [Requirement(text) for text in texts]
+    asked = [Requirement(text) for text in lock.requirements(lock.SETS[name])]
     return [one for one in asked if one.marker is None or one.marker.evaluate({"python_version": python})]
 
 
@@ -71,6 +63,13 @@ def test_every_requirement_is_locked_in_its_bounds(name: str, python: str) -> No
         if not lock.WITH_TORCH.fullmatch(package):
             assert package in found, f"{requirement}: run `make lock`"
             assert requirement.specifier.contains(found[package]), f"{requirement}, {found[package]}: run `make lock`"
+
+
+def test_the_engines_are_locked_with_the_server() -> None:
+    """By what they need: they are of this repository, as the server is."""
+    names = {canonicalize_name(Requirement(text).name) for text in lock.requirements(("engine", "llama-cpp"))}
+    assert {"llguidance", "transformers", "xllamacpp", "starlette"} <= names
+    assert not [name for name in names if name.startswith("openai-bls")]
 
 
 def test_vllm_without_what_goes_with_a_build_of_torch() -> None:

@@ -22,8 +22,13 @@ MODULES = [
 ]
 
 
-def test_the_version_is_the_projects() -> None:
-    assert f'\nversion = "{openai_bls.__version__}"\n' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+def test_the_version_is_that_of_every_distribution() -> None:
+    """Each reads it from the package of the server when it is built."""
+    for path in (ROOT / "pyproject.toml", *ROOT.glob("engines/*/pyproject.toml")):
+        text = path.read_text(encoding="utf-8")
+        (place,) = re.findall(r"^\[tool\.hatch\.version\]\npath = \"(.*)\"$", text, re.MULTILINE)
+        assert (path.parent / place).resolve() == Path(openai_bls.__file__).resolve()
+        assert re.search(r"^dynamic = \[\"version\"\]$", text, re.MULTILINE)
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", openai_bls.__version__)
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from tests.unit.builder.builds import build_main, run
-from tests.unit.builder.tensorrt_llm.build_support import contents, leftovers, make_repository
+from tests.unit.builder.repositories import contents, leftovers, make_repository
 
 WEIGHTS = "model.safetensors"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9876543\n"

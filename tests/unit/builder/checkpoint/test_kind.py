@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
-from openai_bls.builder.embedded.engine_build import EmbeddedOptions
-from openai_bls.embedded.record import EmbeddedRecord
+from openai_bls_transformers.recipe.engine_build import EmbeddedOptions
+from openai_bls_transformers.record import EmbeddedRecord
 from tests.unit.builder.builds import answer, refusal, run
-from tests.unit.embedded.model.test_fp8 import by_row, write_fp8
+from tests_transformers.engine.model.test_fp8 import by_row, write_fp8
 
 BLOCK = 32
 

@@ -10,8 +10,8 @@ import pytest
 
 from openai_bls.builder.checkpoint.config import read_config
 from openai_bls.builder.checkpoint.quantized import CHECKPOINT_FORMS, StoredAs, plain_under, quantization_of, stored_as
-from openai_bls.builder.tensorrt_llm.plan.quantized import checkpoint_refusal, kv_cache_refusal
-from openai_bls.engines.tensorrt_llm.installed.interface import Flow, KvCacheDtype
+from openai_bls_tensorrt_llm.installed.interface import Flow, KvCacheDtype
+from openai_bls_tensorrt_llm.recipe.plan.quantized import checkpoint_refusal, kv_cache_refusal
 
 
 def modelopt(algorithm: str, **more: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from openai_bls.builder.options.lora import LoraOptions
 from tests.unit.builder.builds import refusal, run
-from tests.unit.builder.tensorrt_llm.build_support import make_adapter
+from tests.unit.builder.repositories import make_adapter
 
 BASES = {
     "tiny-qwen": "",

@@ -17,9 +17,9 @@ from openai_bls.builder.targets.selection import target_of
 from openai_bls.core.manifest import OLD, BuildError, Manifest, load_manifest
 from openai_bls.engines.registry import create_engine
 from openai_bls.triton_models.repository.engines import served_names
+from tests.engine_contract.support import Recorder, request
 from tests.unit.builder.builds import build_main, refusal, run
-from tests.unit.builder.tensorrt_llm.build_support import MODELS, contents
-from tests.unit.engines.engine_support import Recorder, request
+from tests.unit.builder.repositories import MODELS, contents
 
 # Of the names that a build cut short may leave, in the folder of `openai_bls`.
 IN_HAND = (".building-small", ".gone-small")

@@ -13,7 +13,7 @@ from openai_bls.core.engine_types import Grammar
 from openai_bls.engines.grammars.cache import Owned
 from openai_bls.engines.grammars.compilations import Compilations
 from openai_bls.engines.grammars.errors import GivenUpError, GrammarError
-from tests.unit.engines.engine_support import PATIENCE_S
+from tests.engine_contract.support import PATIENCE_S
 
 OWNED = Owned("alice", Grammar("regex", "a"))
 

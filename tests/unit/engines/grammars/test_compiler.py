@@ -16,8 +16,8 @@ from openai_bls.core.engine_types import Grammar
 from openai_bls.engines.grammars import llguidance_backend
 from openai_bls.engines.grammars.compiler import CompiledGrammar, GrammarCompiler
 from openai_bls.engines.grammars.errors import GrammarError
+from tests.engine_contract.support import PATIENCE_S, request
 from tests.unit import core_support
-from tests.unit.engines.engine_support import PATIENCE_S, request
 
 SMALL_GATE = "gate"
 LARGE_GATE = "gate" + " " * 10_000

@@ -13,7 +13,7 @@ import pytest
 from openai_bls.engines.grammars import trial_worker
 from openai_bls.engines.grammars.errors import GivenUpError, GrammarError
 from openai_bls.engines.grammars.trials import Trials
-from tests.unit.engines.engine_support import PATIENCE_S
+from tests.engine_contract.support import PATIENCE_S
 
 TOKENS = [bytes([byte]) for byte in range(255)] + [trial_worker.SPECIAL + b"<255>"]
 SMALL = 'start: %json {"type": "object", "properties": {"a": {"type": "string"}}}'

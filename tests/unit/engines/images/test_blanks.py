@@ -18,8 +18,8 @@ from openai_bls.engines.images.blanks import Blank, blank
 from openai_bls.engines.images.processor import ImageError, VisionProcessor
 from openai_bls.transport.ipc.prompts import SlowPromptError
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
-from tests.architectures.vision_checkpoint import write_processor
-from tests.architectures.vision_table import CASES
+from tests_transformers.architectures.vision_checkpoint import write_processor
+from tests_transformers.architectures.vision_table import CASES
 
 SIDES = st.one_of(st.integers(1, 40), st.integers(30, 130), st.integers(130, 900))
 SIZES = st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=3)

@@ -9,9 +9,9 @@ from transformers import AutoProcessor
 
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.images.processor import ImageError, VisionProcessor
-from tests.architectures.vision_checkpoint import write_processor
-from tests.architectures.vision_comparison import picture
-from tests.architectures.vision_table import CASES
+from tests_transformers.architectures.vision_checkpoint import write_processor
+from tests_transformers.architectures.vision_comparison import picture
+from tests_transformers.architectures.vision_table import CASES
 
 SIZES = [(40, 70), (100, 33)]
 

@@ -10,12 +10,12 @@ from typing import Any, Literal
 import pytest
 
 from openai_bls.core.manifest import EngineLoadError, Manifest, write_manifest
-from openai_bls.engines.tensorrt_llm.loading import check_gpus
-from openai_bls.engines.tensorrt_llm.ranks.llmapi_launch import PROXY_VARIABLE
-from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ranks.llmapi_launch import command
 from openai_bls.launcher.ranks.ranks import RankOptions
+from openai_bls_tensorrt_llm.legacy.ranks.llmapi_launch import PROXY_VARIABLE
+from openai_bls_tensorrt_llm.loading import check_gpus
+from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
 
 WORDS = ["serve", "--model-repository", "models", "--launcher", "srun", "--gpus-per-node=8", "--host", "0.0.0.0", "--"]
 INNER = ["trtllm-llmapi-launch", sys.executable, "-m", "openai_bls"]

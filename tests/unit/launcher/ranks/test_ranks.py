@@ -10,7 +10,6 @@ import pytest
 
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.engines.plugin import Ranks
-from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ranks import ranks
 from openai_bls.launcher.ranks.ranks import (
@@ -24,6 +23,7 @@ from openai_bls.launcher.ranks.ranks import (
 )
 from openai_bls.launcher.tritonserver.mpi_job import MpiJob, find_mpirun
 from openai_bls.launcher.tritonserver.process import full_command
+from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
 
 SERVER = ["tritonserver", "--model-repository=r", "--http-port=1", "--grpc-port=2", "--metrics-port=3"]
 TAIL = ["--disable-auto-complete-config"]

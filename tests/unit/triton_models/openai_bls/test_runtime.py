@@ -335,7 +335,7 @@ def test_a_server_whose_grpc_front_end_cannot_be_used(
 def test_without_tritonclient(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "openai_bls.transport.grpc.client", None)
+    monkeypatch.setitem(sys.modules, "openai_bls_tensorrt_llm.legacy.client", None)
     reply = make(engine_transport="grpc", engine_grpc_url="127.0.0.1:1").ask()
     assert refusal(reply).status == 503
     assert "pip install 'tritonclient[grpc]'" in caplog.text

@@ -10,8 +10,8 @@ import pytest
 from openai_bls.core.engine_types import PromptRequest
 from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
-from tests.architectures.vision_checkpoint import write_processor
-from tests.architectures.vision_table import CASES, IMAGE
+from tests_transformers.architectures.vision_checkpoint import write_processor
+from tests_transformers.architectures.vision_table import CASES, IMAGE
 
 STRINGS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 PARTS = (

@@ -8,7 +8,6 @@ import pytest
 from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.core.settings import SettingsError
-from openai_bls.triton_models.repository.cpp_backend import CppSettings, cpp_model
 from openai_bls.triton_models.repository.engines import (
     Backend,
     backends,
@@ -19,6 +18,7 @@ from openai_bls.triton_models.repository.engines import (
 )
 from openai_bls.triton_models.tensors.config_writer import render
 from openai_bls.triton_models.tensors.models import OPENAI_BLS, TENSORRT_LLM
+from openai_bls_tensorrt_llm.legacy.cpp_backend import CppSettings, cpp_model
 
 
 def engine(repository: Path, name: str, *, manifest: str = "engine.json", version: str = "1") -> None:

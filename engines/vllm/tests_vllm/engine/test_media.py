@@ -1,0 +1,185 @@
+"""Requests with images through the engine core's client, over a processor of vLLM that a test holds back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from openai_bls.core.engine_types import EngineInfo
+from openai_bls.core.media import Image, MediaPrompt
+from openai_bls.engines.capabilities import refusal
+from openai_bls_vllm.clients.core_client import CoreClient
+from openai_bls_vllm.interface import Generation, Listeners
+from openai_bls_vllm.module import Vllm
+from tests_vllm.engine.vllm_support import INFO, asked
+
+PIXELS = Image(2, 1, bytes(6), "a1")
+
+
+class Processor:
+    """`InputProcessor`: an image is three tokens of 9; what it is asked for waits for `go`."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.error: Exception | None = None
+        self.prompts: list[dict[str, Any]] = []
+        self.renderer = SimpleNamespace(shutdown=lambda: None)
+
+    def process_inputs(self, request_id: str, prompt: dict[str, Any], params: Any, supported_tasks: Any) -> Any:
+        assert self.go.wait(60)
+        self.prompts.append(prompt)
+        if self.error is not None:
+            raise self.error
+        ids = [token for one in prompt["prompt_token_ids"] for token in ([9] * 3 if one == 9 else [one])]
+        return SimpleNamespace(prompt_token_ids=ids, mm_features=[f"features of {request_id}"])
+
+
+class Core:
+    """vLLM's client of the engine core; keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, Any]] = []
+
+    async def add_request_async(self, request: Any) -> None:
+        self.sent.append(("add", request))
+
+    async def abort_requests_async(self, ids: list[str]) -> None:
+        self.sent.append(("abort", ids))
+
+    async def get_output_async(self) -> Any:
+        await asyncio.Event().wait()
+
+    def shutdown(self) -> None:
+        pass
+
+
+class Made:
+    """A client over both, and what it told."""
+
+    def __init__(self) -> None:
+        self.processor, self.core = Processor(), Core()
+        names: dict[str, Any] = {
+            "InputProcessor": lambda _: self.processor,
+            "EngineCoreRequest": SimpleNamespace,
+            "EngineCoreClient": SimpleNamespace(make_async_mp_client=lambda **_: self.core),
+            "Executor": SimpleNamespace(get_class=lambda _: None),
+            "RequestOutputKind": SimpleNamespace(DELTA=1),
+            "SamplingParams": lambda **_: SimpleNamespace(structured_outputs=None),
+        }
+        vllm = SimpleNamespace(name=lambda path: names.get(path.rpartition(".")[2], SimpleNamespace))
+        config = SimpleNamespace(structured_outputs_config=None)
+        self.client = CoreClient(cast("Vllm", vllm), config, images=True)
+        self.refused: list[tuple[str, str]] = []
+        self.outputs: list[Any] = []
+        self.client.start(
+            Listeners(
+                lambda outputs, _: self.outputs.extend(outputs),
+                lambda key, problem: self.refused.append((key, problem)),
+                lambda error: pytest.fail(str(error)),
+            )
+        )
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Let the event loop run until something is so."""
+        async with asyncio.timeout(60):
+            while not condition():
+                await asyncio.sleep(0)
+
+
+def generation(key: str, *, expanded: int = 3) -> Generation:
+    media = MediaPrompt((PIXELS,), "<image>?", (9, 5))
+    return Generation(key, [9] * expanded + [5], {}, media=media)
+
+
+def run(test: Callable[[Made], Awaitable[None]]) -> Made:
+    made: list[Made] = []
+
+    async def with_client() -> None:
+        made.append(Made())
+        await test(made[0])
+        made[0].client.shutdown()
+
+    asyncio.run(with_client())
+    return made[0]
+
+
+def test_text_passes_images_that_wait_and_images_keep_their_order() -> None:
+    async def test(made: Made) -> None:
+        made.client.add([generation("1"), generation("2"), Generation("3", [5], {})])
+        await made.until(lambda: len(made.core.sent) == 1)
+        made.processor.go.set()
+        await made.until(lambda: len(made.core.sent) == 3)
+
+    sent = [request for _, request in run(test).core.sent]
+    assert [(one.request_id, one.prompt_token_ids) for one in sent] == [
+        ("3", [5]), ("1", [9, 9, 9, 5]), ("2", [9, 9, 9, 5])
+    ]  # fmt: skip
+    assert [one.mm_features for one in sent] == [None, ["features of 1"], ["features of 2"]]
+
+
+def test_images_go_as_pixels_with_their_hash() -> None:
+    async def test(made: Made) -> None:
+        made.processor.go.set()
+        made.client.add([generation("1")])
+        await made.until(lambda: bool(made.core.sent))
+
+    (prompt,) = run(test).processor.prompts
+    (image,) = prompt["multi_modal_data"]["image"]
+    assert (image.size, image.tobytes()) == ((2, 1), PIXELS.pixels)
+    assert prompt["multi_modal_uuids"] == {"image": ["a1"]}
+    assert prompt["prompt_token_ids"] == [9, 5]
+
+
+def test_an_abort_meanwhile_reaches_vllm_after_the_request() -> None:
+    async def test(made: Made) -> None:
+        made.client.add([generation("1")])
+        made.client.abort(["1"])
+        made.processor.go.set()
+        await made.until(lambda: len(made.core.sent) == 2)
+
+    (add, request), (abort, ids) = run(test).core.sent
+    assert (add, request.request_id, abort, ids) == ("add", "1", "abort", ["1"])
+
+
+def test_another_expansion_than_was_counted_is_an_error_and_not_generated() -> None:
+    async def test(made: Made) -> None:
+        made.processor.go.set()
+        made.client.add([generation("1", expanded=4)])
+        await made.until(lambda: len(made.core.sent) == 2)
+
+    made = run(test)
+    assert [what for what, _ in made.core.sent] == ["add", "abort"]
+    assert [(one.request_id, one.finish_reason) for one in made.outputs] == [("1", "error")]
+
+
+@pytest.mark.parametrize(("error", "refused"), [(ValueError("too narrow"), True), (RuntimeError("broken"), False)])
+def test_what_the_processor_does_not_take_ends_that_request_alone(error: Exception, refused: bool) -> None:
+    async def test(made: Made) -> None:
+        made.processor.error = error
+        made.processor.go.set()
+        made.client.add([generation("1")])
+        await made.until(lambda: bool(made.refused or made.outputs))
+        made.processor.error = None
+        made.client.add([generation("2")])
+        await made.until(lambda: len(made.core.sent) == 1)
+
+    made = run(test)
+    assert made.refused == ([("1", "too narrow")] if refused else [])
+    assert [(one.request_id, one.finish_reason) for one in made.outputs] == ([] if refused else [("1", "error")])
+
+
+def test_more_images_than_the_model_takes_are_refused() -> None:
+    media = MediaPrompt((PIXELS, PIXELS), "", (9, 9))
+    request = asked(media=media)
+    assert "at most 1" in (refusal(request, one_image()) or "")
+    assert refusal(request, INFO) is not None
+
+
+def one_image() -> EngineInfo:
+    return msgspec.structs.replace(INFO, max_images=1, supported=(*INFO.supported, "media"))
