@@ -4,6 +4,7 @@
 #   PYTHON=python3.11   the Python to make .venv with
 #   MODEL=path          the checkpoint to build the engine from: a directory, a GGUF file, a hub id, or smollm2
 #   ENGINE=vllm         the engine to build: transformers, vllm (in .venv-vllm, which is made for it) or tensorrt_llm
+#   ENGINES="..."       the engines to install, folders of engines/ (default: all; in an NGC image the one that is there)
 #   BUILD_ARGS="..."    further options of `openai-bls build`, such as BUILD_ARGS="--engine tensorrt_llm --tp-size 2"
 #   TORCH_INDEX_URL=    PyTorch's index of builds for CPUs, which its installation page names: gigabytes less on disk for a
 #                       machine without a GPU than what pip's own index has (default: pip's own index alone)
@@ -44,6 +45,9 @@ export PYTHONDONTWRITEBYTECODE :=
 
 comma := ,
 
+# Folders of engines/, each a distribution. ENGINES names those that are installed.
+ALL_ENGINES := llama_cpp tensorrt_llm transformers vllm
+
 # Without npm the tests say at their end which agents they left out.
 with_npm := $(if $(shell command -v npm),$(AGENTS)/.installed-node)
 
@@ -52,16 +56,18 @@ ifneq ($(wildcard /opt/tritonserver/bin/tritonserver),)
 VENV_FLAGS := --system-site-packages
 # An image with TensorRT-LLM or vLLM brings its engine, whose own transformers must not be replaced.
 IN_IMAGE := $(shell $(PYTHON) -c "import importlib.util as u; print(*[name for name in ('tensorrt_llm', 'vllm') if u.find_spec(name)])")
-EXTRAS ?= $(if $(IN_IMAGE),progress$(comma)smoke$(comma)tracing,engine$(comma)progress$(comma)smoke$(comma)tracing)
+EXTRAS ?= progress,smoke,tracing
+ENGINES ?= $(or $(strip $(IN_IMAGE)),transformers)
 else
 VENV_FLAGS :=
 IN_IMAGE :=
-EXTRAS ?= engine,llama-cpp,progress,server,tracing
+EXTRAS ?= progress,server,tracing
+ENGINES ?= $(ALL_ENGINES)
 endif
 TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,docs,dev,bench
 
 .DEFAULT_GOAL := help
-.PHONY: help env serve check test agents architectures torture router lint ruff mypy imports format engine bench docs doctor lock sbom clean distclean FORCE
+.PHONY: help env serve check test agents architectures torture router lint ruff mypy imports format engine bench docs wheels doctor lock sbom clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -116,6 +122,9 @@ bench: $(VENV)/.installed-test engine ## compare the serving layer with others (
 docs: $(VENV)/.installed-test ## write the docs as a site to site/
 	$(BIN)/python -m mkdocs build --strict $(ARGS)
 
+wheels: $(VENV)/.made ## write the wheels of the server and of all engines to dist/
+	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist . $(ALL_ENGINES:%=./engines/%)
+
 doctor: $(VENV)/.installed ## check the machine and the environment
 	@$(BIN)/python -m openai_bls doctor $(ARGS)
 
@@ -132,7 +141,7 @@ clean: ## remove what was built; .venv stays
 	rm -rf $(filter-out %_bls,$(wildcard model_repository/tensorrt_llm_*)) model_repository/preprocessing_*
 	rm -rf $(foreach made,tokenizer_* .building-* .gone-*,model_repository/openai_bls/1/$(made))
 	rm -rf $(VENV)/.engine-* sbom.cdx.json torture.md torture-findings .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
-	find openai_bls tests build model_repository -name __pycache__ -prune -exec rm -rf {} +
+	find openai_bls engines tests build model_repository -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv and the other environments as well
 	rm -rf $(VENV) $(CLIENTS) $(VLLM) $(ROUTER) $(AGENTS)
@@ -154,22 +163,25 @@ $(ENGINE_STAMP): build/engine.py $(wildcard $(MODEL)/*) $(wildcard $(filter %.gg
 
 # The versions in requirements/, by their hashes; beside NVIDIA's own packages or with other extras whatever fits. torch,
 # which is in none of them (build/lock.py says why), comes with our own package, whose installation sees to it that all fits.
-LOCKED := $(if $(filter-out engine$(comma)llama-cpp$(comma)progress$(comma)server$(comma)tracing,$(EXTRAS)),,$(if $(strip $(EXTRAS)),yes))
+LOCKED := $(if $(filter progress$(comma)server$(comma)tracing,$(EXTRAS)),$(if $(filter-out $(ENGINES),$(ALL_ENGINES)),,yes))
+# In one call of pip, which then asks no index for what is here.
+ENGINE_PROJECTS := $(foreach engine,$(ENGINES),-e engines/$(engine))
+PROJECTS := pyproject.toml $(wildcard engines/*/pyproject.toml)
 # pip compiles nothing to bytecode: a small part of what is installed is imported, and Python compiles that by itself.
 PIP_INSTALL := $(BIN)/python -m pip install --no-compile
 # $(call step,what it does) COMMAND: its output is in a file, see build/step.py.
 step = @$(BIN)/python build/step.py "$(1)" --log $(VENV)/install.log $(if $(2),--of $(2)) --
 locked = $(if $(LOCKED),$(call step,installing the packages of requirements/$(1).txt,requirements/$(1).txt) $(PIP_INSTALL) --no-deps --require-hashes -r requirements/$(1).txt,@:)
 
-$(VENV)/.installed: pyproject.toml requirements/serve.txt | $(VENV)/.made
+$(VENV)/.installed: $(PROJECTS) requirements/serve.txt | $(VENV)/.made
 	$(call locked,serve)
-	$(call step,installing openai_bls and PyTorch) $(PIP_INSTALL) $(TORCH_INDEX) -e '.$(if $(strip $(EXTRAS)),[$(EXTRAS)])'
+	$(call step,installing openai_bls and PyTorch) $(PIP_INSTALL) $(TORCH_INDEX) -e '.$(if $(strip $(EXTRAS)),[$(EXTRAS)])' $(ENGINE_PROJECTS)
 	@$(BIN)/python -m openai_bls install-server > $(VENV)/install-server.log
 	@touch $@
 
-$(VENV)/.installed-test: pyproject.toml requirements/test.txt | $(VENV)/.made
+$(VENV)/.installed-test: $(PROJECTS) requirements/test.txt | $(VENV)/.made
 	$(call locked,test)
-	$(call step,installing openai_bls and PyTorch) $(PIP_INSTALL) $(TORCH_INDEX) -e '.[$(TEST_EXTRAS)]'
+	$(call step,installing openai_bls and PyTorch) $(PIP_INSTALL) $(TORCH_INDEX) -e '.[$(TEST_EXTRAS)]' $(ENGINE_PROJECTS)
 	@$(BIN)/python -m openai_bls install-server > $(VENV)/install-server.log
 	@touch $(VENV)/.installed $@
 

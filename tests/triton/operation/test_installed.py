@@ -79,25 +79,34 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this source tree."""
-    folder = tmp_path_factory.mktemp("wheel")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheels of this source tree: the server's and its engines'."""
+    folder = tmp_path_factory.mktemp("wheels")
     flags = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *flags, "--wheel-dir", folder, ROOT], check=True)
-    (made,) = folder.glob("*.whl")
+    projects = [ROOT, *(path.parent for path in ROOT.glob("engines/*/pyproject.toml"))]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *flags, "--wheel-dir", folder, *projects], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(wheels: Path) -> Path:
+    """The wheel of the server."""
+    (made,) = wheels.glob("openai_bls-*.whl")
     return made
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Installed:
-    """The wheel in an environment that has its dependencies."""
+def installed(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Installed:
+    """The wheels in an environment that has their dependencies."""
     folder = tmp_path_factory.mktemp("installed")
     for name in ("home", "elsewhere"):
         (folder / name).mkdir()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
     python = folder / "env" / "bin" / "python"
     flags = ["--no-deps", "--no-index", "--no-compile", "--quiet"]
-    subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", *flags, wheel], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", python, "install", *flags, *wheels.glob("*.whl")], check=True
+    )
     (site_packages,) = (folder / "env" / "lib").glob("python3*/site-packages")
     (site_packages / "_base.pth").write_text("".join(f"{path}\n" for path in PACKAGES))
     return Installed(folder)
