@@ -37,7 +37,7 @@ class EngineEnvironment:
     default_folder: Lazy[Callable[[Path], Path]]
     """Folder of the environment for a model repository, where a build looks for it."""
     install: Lazy[Callable[[InstallOptions, Callable[[str], None]], object]]
-    """Makes the environment, or what is left to do of it; raises `LaunchError`."""
+    """Makes the environment, or what is left to do of it; raises `EngineSetupError`."""
 
 
 def engine_environments() -> dict[str, EngineEnvironment]:

