@@ -2,7 +2,9 @@
 
 A change is what differs from the upstream branch, or from the last commit where there is none, with files that git does
 not know yet. The tests of `openai_bls/a/b.py` are `tests/unit/a/test_b.py`; without such a file, those of the
-folder, or of the nearest one above it that has tests.
+folder, or of the nearest one above it that has tests. Those of `engines/x/openai_bls_x/a/b.py` are
+`engines/x/tests_x/engine/a/test_b.py`, and those of its recipe and of what is kept in `legacy` lie in folders of these
+names.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parent.parent
 _UNIT = PurePosixPath("tests/unit")
+# Folders of an engine's package whose tests lie in a folder of that name; all others are in `engine`.
+_MIRRORED = ("legacy", "recipe")
 # Top-level names → tests that hold them.
 _OTHERS = {
     "benchmarks": "benchmarks",
@@ -44,15 +48,28 @@ def _tests(path: PurePosixPath, root: Path) -> Iterator[PurePosixPath]:
     if first == "openai_bls" and path.suffix == ".py":
         # What the pages say of modules, settings and commands.
         yield _UNIT / "docs"
-        folder = _UNIT.joinpath(*rest[:-1])
-        while not (root / folder).exists():
-            folder = folder.parent
-        own = folder / f"test_{path.name}"
-        yield own if (root / own).exists() else folder
+        yield _nearest(_UNIT, PurePosixPath(*rest), root)
+    elif first == "engines" and len(rest) > 2 and path.suffix == ".py":
+        engine, package, *inside = rest
+        tests = PurePosixPath("engines", engine, f"tests_{engine}")
+        if package == tests.name:
+            yield path if path.name.startswith("test_") else path.parent
+        elif package == f"openai_bls_{engine}":
+            mirrored = inside[0] in _MIRRORED
+            yield _nearest(tests if mirrored else tests / "engine", PurePosixPath(*inside), root)
     elif path.is_relative_to(_UNIT):
         yield path if path.name.startswith("test_") else path.parent
     elif first in _OTHERS:
         yield _UNIT / _OTHERS[first]
+
+
+def _nearest(tests: PurePosixPath, path: PurePosixPath, root: Path) -> PurePosixPath:
+    """Test of a module at `path` in its package, or the nearest folder in `tests` that has some."""
+    folder = tests / path.parent
+    while not (root / folder).exists():
+        folder = folder.parent
+    own = folder / f"test_{path.name}"
+    return own if (root / own).exists() else folder
 
 
 def _changed() -> list[str]:

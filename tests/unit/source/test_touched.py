@@ -14,6 +14,14 @@ from tests.touched import touched
         # No folder of that name.
         (["openai_bls/api/server/endpoints.py"], ["tests/unit/api", "tests/unit/docs"]),
         (["tests/unit/core/test_settings.py"], ["tests/unit/core/test_settings.py"]),
+        (
+            ["engines/vllm/openai_bls_vllm/lora.py", "engines/vllm/openai_bls_vllm/recipe/environment.py"],
+            ["engines/vllm/tests_vllm/engine/test_lora.py", "engines/vllm/tests_vllm/recipe/test_environment.py"],
+        ),
+        # No test of that name.
+        (["engines/vllm/openai_bls_vllm/startup/kv_cache.py"], ["engines/vllm/tests_vllm/engine/startup"]),
+        (["engines/vllm/tests_vllm/engine/test_lora.py"], ["engines/vllm/tests_vllm/engine/test_lora.py"]),
+        (["engines/vllm/tests_vllm/recipe/vllm_support.py"], ["engines/vllm/tests_vllm/recipe"]),
         # A folder holds its files.
         (["tests/unit/core/__init__.py", "tests/unit/core/test_settings.py"], ["tests/unit/core"]),
         (
