@@ -26,6 +26,7 @@ from openai_bls.triton_models.tensors.models import MODELS
 
 ROOT = Path(__file__).parents[3]
 PAGES = ("README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
+READMES = tuple(sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("engines/*/README.md")))
 # Scripts of build/, and the commands that they are.
 SCRIPTS = {"build/engine.py": "build", "build/verify.py": "verify", "build/smoke.py": "smoke"}
 # Those that take no option of ours.

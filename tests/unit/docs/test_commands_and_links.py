@@ -9,7 +9,18 @@ import pytest
 
 from openai_bls.core.manifest import BuildError
 from openai_bls.core.settings import SettingsError
-from tests.unit.docs.pages import PAGES, ROOT, commands, make_paths, program, serve_options, take, text, without_blocks
+from tests.unit.docs.pages import (
+    PAGES,
+    READMES,
+    ROOT,
+    commands,
+    make_paths,
+    program,
+    serve_options,
+    take,
+    text,
+    without_blocks,
+)
 
 COMMANDS = [(page, command) for page in PAGES for command in dict.fromkeys(commands(page))]
 
@@ -57,7 +68,7 @@ def test_the_pages_on_serving_name_every_option() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *READMES])
 def test_links(page: str) -> None:
     for link in set(re.findall(r"\]\(([^)]+)\)", text(page))):
         if not re.match(r"https?://", link):
