@@ -15,18 +15,19 @@ ARG TRITON_VARIANT=trtllm-python-py3
 ARG ENGINE_IMAGE=vllm/vllm-openai:v0.32.0
 ARG PYTHON_IMAGE=python:3.11.13-slim-bookworm
 
-# --- the library's wheel ---------------------------------------------------------------------------------------------
+# --- the wheels of the library and of the engines ----------------------------------------------------------------------
 FROM ${PYTHON_IMAGE} AS wheel
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY openai_bls openai_bls
-# In the wheel, too: what a model repository starts from, and the demo.
+COPY engines engines
+# In the library's wheel, too: what a model repository starts from, and the demo.
 COPY model_repository model_repository
 COPY demo/checkpoint demo/checkpoint
-# pip has hatchling, as pyproject.toml asks, build it in an environment of its own.
+# pip has hatchling, as each pyproject.toml asks, build them in environments of their own.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python3 -m pip wheel --no-deps --wheel-dir /wheels .
+    python3 -m pip wheel --no-deps --wheel-dir /wheels . engines/*
 
 # --- for machines without a GPU: the embedded engine and the demo checkpoint -------------------------------------------
 FROM ${PYTHON_IMAGE} AS cpu
@@ -36,15 +37,16 @@ ARG OPENAI_BLS_VERSION=0.1.0
 ARG TORCH_INDEX_URL=
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 WORKDIR /opt/openai_bls
-# First what the lock has, by its hashes; with the wheel then torch, of which builds differ (build/lock.py).
-# DL3013 wants a version: that of the wheel from the stage above.
+# First what the lock has, by its hashes; with the wheels then torch, of which builds differ (build/lock.py).
+# DL3013 wants a version: that of the wheels from the stage above.
 # hadolint ignore=DL3013
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
     --mount=type=bind,source=requirements/serve.txt,target=/tmp/serve.txt \
     python3 -m pip install --no-deps --require-hashes --requirement /tmp/serve.txt \
-    && for wheel in /wheels/*.whl; do \
-        python3 -m pip install ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} "${wheel}[engine,llama-cpp,progress,server,tracing]"; \
+    && for library in /wheels/openai_bls-*.whl; do \
+        python3 -m pip install ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} "${library}[progress,server,tracing]" \
+            /wheels/openai_bls_*.whl; \
     done \
     && python3 -m openai_bls install-server
 # The bill of materials of every Python package that is here; what writes it leaves with the layer. Its form is validated in
@@ -94,7 +96,8 @@ RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=bind,source=docker/install.py,target=/tmp/install.py \
     --mount=type=bind,source=requirements/image.txt,target=/tmp/image.txt \
     --mount=type=cache,target=/root/.cache/pip \
-    PIP_BREAK_SYSTEM_PACKAGES=1 python3 /tmp/install.py --lock /tmp/image.txt --extras "${EXTRAS}" /wheels/*.whl
+    PIP_BREAK_SYSTEM_PACKAGES=1 python3 /tmp/install.py --lock /tmp/image.txt --extras "${EXTRAS}" \
+        /wheels/openai_bls-*.whl /wheels/openai_bls_tensorrt_llm-*.whl /wheels/openai_bls_vllm-*.whl
 # The bill of materials of every Python package that is here; what writes it leaves with the layer. Its form is validated in
 # `make test`: that takes minutes for some hundred packages on a slow machine.
 RUN --mount=type=bind,source=requirements/sbom.txt,target=/tmp/sbom.txt \
@@ -163,7 +166,8 @@ RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
     python3 -m venv --without-pip venv \
     && python3 -m pip --python venv/bin/python3 install --no-deps --require-hashes --requirement /tmp/image.txt \
-    && python3 -m pip --python venv/bin/python3 install --no-index /wheels/*.whl
+    && python3 -m pip --python venv/bin/python3 install --no-index \
+        /wheels/openai_bls-*.whl /wheels/openai_bls_tensorrt_llm-*.whl /wheels/openai_bls_vllm-*.whl
 # The bills of materials of both; what writes them leaves with the layer. Their form is validated in `make test`.
 RUN --mount=type=bind,source=requirements/sbom.txt,target=/tmp/sbom.txt \
     --mount=type=cache,target=/root/.cache/pip \

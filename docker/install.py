@@ -1,11 +1,11 @@
 """Installer of wheels into an image's own Python that leaves the image's packages as they are.
 
-    python3 docker/install.py --lock requirements/image.txt wheels/openai_bls-0.1.0-py3-none-any.whl
+    python3 docker/install.py --lock requirements/image.txt wheels/openai_bls-0.1.0-py3-none-any.whl [WHEEL ...]
 
 Every package that is there before becomes a constraint for pip, so that pip fails where a dependency does not fit,
 instead of replacing numpy, torch or TensorRT-LLM. What is there afterwards is compared with what was there before.
 With --lock all that is added comes from that file, by its hashes: first what the image lacks of it, then the wheels,
-for which pip looks nowhere else. --extras are the wheels' own. The standard library and pip are all it takes.
+for which pip looks nowhere else. --extras are the first wheel's. The standard library and pip are all it takes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Install; returns the exit status."""
     parser = argparse.ArgumentParser(prog="install.py", description=__doc__.splitlines()[0])
     parser.add_argument("--lock", type=Path, metavar="FILE", help="versions and hashes of what may be added")
-    parser.add_argument("--extras", default="", metavar="NAME[,NAME]", help="extras of the wheels")
+    parser.add_argument("--extras", default="", metavar="NAME[,NAME]", help="extras of the first wheel")
     parser.add_argument("wheels", nargs="+", metavar="WHEEL")
     given = parser.parse_args(arguments)
     pip = [sys.executable, "-m", "pip", "install"]
@@ -70,7 +70,8 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "constraints.txt"
         extras = f"[{given.extras}]" if given.extras else ""
-        wheels = ["--constraint", str(kept), *(wheel + extras for wheel in given.wheels)]
+        library, *engines = given.wheels
+        wheels = ["--constraint", str(kept), library + extras, *engines]
         if given.lock is not None:
             added = Path(folder) / "added.txt"
             added.write_text(missing(given.lock.read_text(encoding="utf-8"), before), encoding="utf-8")

@@ -74,7 +74,7 @@ def replay(tmp_path_factory: pytest.TempPathFactory, index: Index) -> Replay:
     made = Replay(ROOT, {"TORCH_INDEX_URL": ""}, {**index.settings, "OMP_NUM_THREADS": "1"}, contexts, locks)
     stand_in(folder / "python", only="pip")
     image = made.run("wheel", empty_image(folder / "root", folder / "python"))
-    (wheel,) = image.at("/wheels").iterdir()
+    (wheel,) = image.at("/wheels").glob("openai_bls-*.whl")
     wheels.fill(index.folder, wheels.requirements(wheel, ("progress", "smoke", "tracing", "kv-events", "processors")))
     for name, path in locks.items():
         path.write_text(wheels.relocked((ROOT / name).read_text(encoding="utf-8"), index.folder), encoding="utf-8")

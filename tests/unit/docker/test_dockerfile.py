@@ -113,6 +113,8 @@ def test_what_a_checkout_holds_beside_it_stays_out(tmp_path: Path) -> None:
     wanted = {
         "demo/checkpoint/model.safetensors",
         "docker/start.py",
+        "engines/vllm/openai_bls_vllm/recipe/vllm-cpu.txt",
+        "engines/vllm/pyproject.toml",
         "model_repository/tensorrt_llm/1/model.py",
         "openai_bls/builder/build.py",
         "openai_bls/py.typed",
@@ -128,6 +130,8 @@ def test_what_a_checkout_holds_beside_it_stays_out(tmp_path: Path) -> None:
         "demo/golden.jsonl",
         "deploy/helm/values.yaml",
         "docs/api.md",
+        "engines/vllm/benchmarks/servers.py",
+        "engines/vllm/tests_vllm/engine/test_engine.py",
         "build/engine.py",
         "model_repository/ensemble/1/.gitkeep",
         "model_repository/ensemble/config.pbtxt",
