@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,41 @@ MAX_MODEL_LEN = 512
 GREEDY = SamplingParams(temperature=0)
 
 
-BEHIND = "behind_a_process:"
+NULL_TOKENS = ",".join(str(i) for i in range(10, 90))
+"""Distinct tokens, so that a stop in the middle is met once."""
 
 
 def create_behind(version_dir: Path, on_step: StepListener, overrides: Mapping[str, str]) -> ProcessEngine:
     """The engine in `version_dir` in a process of its own, with this interpreter."""
     words = arguments(version_dir, overrides, EngineSettings())
     return ProcessEngine(StartedProcess(sys.executable, words, 5), on_step, silence_s=60)
+
+
+class SharedProcess:
+    """An engine in a process of its own, which tests share until one closes it."""
+
+    def __init__(self, version_dir: Path, **overrides: str) -> None:
+        self._version_dir = version_dir
+        self._overrides = overrides
+        self._engine: ProcessEngine | None = None
+        self._listener: StepListener = lambda _: None
+
+    @contextlib.contextmanager
+    def started(self) -> Iterator[tuple[Engine, Recorder]]:
+        """The engine with a new recorder."""
+        recorder = self._listener = Recorder()
+        if self._engine is None or self._engine.closed:
+            self._engine = create_behind(self._version_dir, self._tell, self._overrides)
+        yield self._engine, recorder
+        assert recorder.breaches == []
+
+    def _tell(self, deltas: Sequence[TokenDelta]) -> None:
+        self._listener(deltas)
+
+    def close(self) -> None:
+        """Close the engine, if one runs."""
+        if self._engine is not None:
+            self._engine.close()
 
 
 class Recorder:

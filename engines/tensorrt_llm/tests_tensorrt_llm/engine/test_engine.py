@@ -1,5 +1,5 @@
 """What the engine makes of TensorRT-LLM's outputs, and of its failures; the contract's rules are tested for all engines
-together (tests/unit/engines/test_engine_conformance.py)."""
+together (test_conformance.py)."""
 
 from __future__ import annotations
 
