@@ -29,7 +29,7 @@ from tests.unit import core_support
 from tests.unit.output.structured.driving import DEMO, demo, json_schema
 from tests.unit.output.structured.schemas import Schema, schemas
 from tests.unit.output.tool_parsers.test_constraints import TOOLS
-from tests.vllm_python import vllm_python
+from tests_vllm.vllm_python import vllm_python
 
 ENDOFTEXT = 0
 MARKERS = marker_token_ids(DEMO, (demo().eos,))

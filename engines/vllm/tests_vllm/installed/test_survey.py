@@ -8,7 +8,7 @@ import pytest
 
 from openai_bls_vllm.survey import interpreter
 from tests.paths import DEMO
-from tests.vllm_python import vllm_python
+from tests_vllm.vllm_python import vllm_python
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -21,10 +21,10 @@ from openai_bls.launcher.tritonserver.ports import lease_ports
 from openai_bls.transport.engine_process.address import parse
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.source import RemoteProcess
-from tests.vllm_python import vllm_python
 from tests_vllm.installed.conftest import LIMIT_S, SILENCE_S, Served
 from tests_vllm.installed.processes import Family
 from tests_vllm.installed.test_golden import golden_requests
+from tests_vllm.vllm_python import vllm_python
 
 STREAMS = 6
 Start = Callable[[], list[subprocess.Popen[bytes]]]

@@ -14,11 +14,11 @@ from openai_bls.core.settings import EngineSettings
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.loading import arguments
 from openai_bls.transport.engine_process.source import StartedProcess
-from tests.vllm_python import vllm_python
 from tests_vllm.installed import cases
 from tests_vllm.installed.conftest import LIMIT_S, SILENCE_S, Served
 from tests_vllm.installed.test_exact import compare
 from tests_vllm.installed.test_golden import golden_requests
+from tests_vllm.vllm_python import vllm_python
 
 STREAMS = 32
 

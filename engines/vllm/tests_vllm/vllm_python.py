@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 import pytest
+
+from tests.paths import ROOT
 
 VARIABLE = "OPENAI_BLS_TEST_VLLM_PYTHON"
 _NEEDED = "OPENAI_BLS_TESTS_NEED_TOOLS"
@@ -14,7 +15,7 @@ _NEEDED = "OPENAI_BLS_TESTS_NEED_TOOLS"
 
 def vllm_python() -> str:
     """Path of the interpreter; the test is left out where there is none, and fails where all tools are to be there."""
-    path = os.environ.get(VARIABLE) or str(Path(__file__).resolve().parents[1] / ".venv-vllm" / "bin" / "python")
+    path = os.environ.get(VARIABLE) or str(ROOT / ".venv-vllm" / "bin" / "python")
     if not os.access(path, os.X_OK):
         reason = f"no vLLM at {path}: `openai-bls install-engine vllm`, or {VARIABLE}"
         # For Python 3.10 there is none.
