@@ -257,33 +257,58 @@ def check_further_repository(repository: Path) -> None:
 
 def check_engine(repository: Path) -> str | None:
     """Every engine has been built, here or where it runs, if the repository has models that run one."""
-    if not (repository / ENGINE_MODEL).is_dir():
+    about = check_default_engine(repository)
+    if about is None:
         return None
-    manifest = repository / ENGINE_MODEL / "1" / "engine.json"
+    others = [(folder, _check_further_engine(folder, name)) for folder, name in _further_engines(repository).items()]
+    return ", ".join([about, *(f"{folder}{named}" for folder, named in others)])
+
+
+def check_default_engine(repository: Path) -> str | None:
+    """The default engine has been built, here or where it runs, if the repository has models that run one."""
+    model = repository / ENGINE_MODEL
+    if not model.is_dir():
+        return None
+    manifest = model / "1" / "engine.json"
     if not manifest.is_file():
         place = engine_address(repository)
         if not place:
             raise LaunchError(f"there is no engine ({manifest} is missing): {BUILD_HINT}")
         _check_tokenizers(repository, place)
-    further = _further_engines(repository)
-    for folder, name in further.items():
-        if not any(folder.glob("*/engine.json")):
-            raise LaunchError(
-                f"there is no engine in {folder}: build it with `openai-bls build --name {name} --model"
-                f" <checkpoint>`, or take it away with `openai-bls build --remove {name}`"
-            )
-        if not (repository / f"preprocessing_{name}").is_dir():
-            raise LaunchError(
-                f"the engine in {folder} has no preprocessing_{name} beside it: build it with `openai-bls build"
-                f" --name {name} --model <checkpoint>`"
-            )
-    for folder in (repository / ENGINE_MODEL, *further):
-        _check_paths(folder, repository)
-    shown = {folder: _check_packages(folder) for folder in (repository / ENGINE_MODEL, *further)}
-    named = {folder: f" ({about})" if about else "" for folder, about in shown.items()}
-    first, *others = named
-    here = f" {manifest}" if manifest.is_file() else ""
-    return ", ".join([f"engine{here}{named[first]}", *(f"{folder}{named[folder]}" for folder in others)])
+    _check_paths(model, repository)
+    named = _named(_check_packages(model))
+    return f"engine{f' {manifest}' if manifest.is_file() else ''}{named}"
+
+
+def further_engine_problems(repository: Path) -> list[str]:
+    """Reasons why engines beside the default one would not load, one sentence each: it is served without them."""
+    problems = []
+    for folder, name in _further_engines(repository).items():
+        try:
+            _check_further_engine(folder, name)
+        except LaunchError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _check_further_engine(folder: Path, name: str) -> str:
+    """What an engine beside the default one is, as the end of its folder's name in a line."""
+    if not any(folder.glob("*/engine.json")):
+        raise LaunchError(
+            f"there is no engine in {folder}: build it with `openai-bls build --name {name} --model"
+            f" <checkpoint>`, or take it away with `openai-bls build --remove {name}`"
+        )
+    if not (folder.parent / f"{PREPROCESSING}_{name}").is_dir():
+        raise LaunchError(
+            f"the engine in {folder} has no preprocessing_{name} beside it: build it with `openai-bls build"
+            f" --name {name} --model <checkpoint>`"
+        )
+    _check_paths(folder, folder.parent)
+    return _named(_check_packages(folder))
+
+
+def _named(about: str) -> str:
+    return f" ({about})" if about else ""
 
 
 def engine_address(repository: Path) -> str:
@@ -296,6 +321,12 @@ def engine_models(names: Sequence[str]) -> list[str]:
     further = [name.removeprefix(ENGINE_MODEL) for name in names if name.startswith(f"{ENGINE_MODEL}_")]
     suffixes = ["", *(suffix for suffix in further if f"preprocessing{suffix}" in names)]
     return [f"{ENGINE_MODEL}{suffix}" for suffix in suffixes if f"{ENGINE_MODEL}{suffix}" in names]
+
+
+def models_of_further_engines(names: Sequence[str]) -> list[str]:
+    """Models without which the default engine is still served: those of the other engines."""
+    further = [name.removeprefix(ENGINE_MODEL) for name in engine_models(names) if name != ENGINE_MODEL]
+    return [f"{model}{suffix}" for suffix in further for model in (ENGINE_MODEL, PREPROCESSING)]
 
 
 def _check_tokenizers(repository: Path, place: str) -> None:

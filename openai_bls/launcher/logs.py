@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from openai_bls.engines import registry
 from openai_bls.engines.plugin import LoadStep
+from openai_bls.triton_models.server.load_failure import load_failure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,9 +24,6 @@ _ENGINE = re.compile(r"^engine: (.*)$")
 # Of `transport.engine_process.load_turns`.
 _TURN = re.compile(r"^\S+ waits for \S.* to load: ")
 _FATAL = re.compile(r"^(?:error: |tritonserver: |\S*tritonserver: )(.*)$")
-_STATUS_CODE = re.compile(
-    r"^(?:(?:Internal|Invalid argument|Unavailable|Not found|Unknown|TritonModelException)(?:: | - ))+"
-)
 
 # What every start prints on a machine without a GPU.
 _NOISE = (
@@ -46,6 +44,8 @@ _NOISE = (
 # Of models whose server stops, one after the other.
 _HANGING_UP = "the connection to the "
 
+DEPENDS = "depends on"
+"""Words of a failure whose cause is another model's."""
 _TOO_MANY_FILES = "Too many open files"
 LOCK_TIMED_OUT = "lock_exception"
 """Last word of a tritonserver in whose load a process got no CPU time for seconds: a lock of the Python backend timed
@@ -156,7 +156,7 @@ class LoadWatcher:
         if self.failed:
             # A model that failed takes down those that are made of it; the first failure is the
             # cause.
-            causes = {name: why for name, why in self.failed.items() if "depends on" not in why}
+            causes = {name: why for name, why in self.failed.items() if DEPENDS not in why}
             return "; ".join(f"model {name} failed to load: {why}" for name, why in (causes or self.failed).items())
         return self.fatal
 
@@ -215,7 +215,7 @@ class RankWatcher:
 
 def first_line(escaped: str) -> str:
     """The first line of a message that Triton logged on one line, less its status code."""
-    return _STATUS_CODE.sub("", escaped.replace("\\n", "\n").strip().partition("\n")[0]).strip()
+    return load_failure(escaped.replace("\\n", "\n"))
 
 
 def is_request(line: str) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from openai_bls.launcher import checks, progress
 from openai_bls.launcher.console import Console, fail
-from openai_bls.launcher.logs import LoadWatcher, LogFollower, RankWatcher, is_request, worth_showing
+from openai_bls.launcher.logs import DEPENDS, LoadWatcher, LogFollower, RankWatcher, is_request, worth_showing
 from openai_bls.launcher.readiness import expected_models, not_ready, served_models, serves_openai
 from openai_bls.launcher.recovery.abandoned_stubs import AbandonedStubs
 from openai_bls.launcher.recovery.stub_watch import StubWatch, stubs
@@ -16,6 +16,7 @@ from openai_bls.launcher.serving.exposure import settings_of
 from openai_bls.launcher.serving.options import ServeOptions
 from openai_bls.launcher.serving.plan import Start
 from openai_bls.launcher.tritonserver.command import flag_values
+from openai_bls.launcher.tritonserver.loading import EXIT_FLAG
 from openai_bls.launcher.tritonserver.process import ServerProcess
 from openai_bls.pipeline.metrics.restarts import RestartCounts
 from openai_bls.triton_models.repository.engines import has_keys
@@ -56,8 +57,9 @@ class Foreground:
         self._process = process
         self._stops = stops
         self._names = expected_models(options.repository, options.extra, options.further_repositories)
+        stays = flag_values(start.command, EXIT_FLAG)[-1:] == ["false"]
+        self._optional = frozenset(checks.models_of_further_engines(self._names) if stays else ())
         self._openai = serves_openai(self._names, options.ports)
-        self._engines = len(checks.engine_models(self._names))
         self._log = log
         self._watcher = LoadWatcher()
         self._ranks = RankWatcher(job.world_size if job is not None else 1)
@@ -65,6 +67,8 @@ class Foreground:
         self.ready = False
         self.failed = False
         """True if the server has ended with an error and without a request to stop."""
+        self._hopeless = False
+        """True if a model has failed to load that the others cannot be served without, in a server that stays."""
         self._gave_up = False
         """True if the server has given up the process of a loading model, whose end it would have waited for without
         limit."""
@@ -91,7 +95,7 @@ class Foreground:
                 self._ended(code)
                 return
             self._pass_stops_on()
-            if not self.ready and not self._stopping:
+            if not self.ready and not self._stopping and not self._hopeless:
                 self._look_for_readiness()
                 self._look_for_abandoned_stubs()
             time.sleep(POLL_SECONDS)
@@ -124,10 +128,12 @@ class Foreground:
 
     def _look_for_readiness(self) -> None:
         options = self._options
-        missing = not_ready(
-            options.triton_address, options.ports, self._names, openai=self._openai, openai_host=options.host
-        )
+        failed = self._failed_to_load()
+        names = [name for name in self._names if name not in failed]
+        missing = not_ready(options.triton_address, options.ports, names, openai=self._openai, openai_host=options.host)
         if not missing:
+            for name in failed & self._optional:
+                self._console.step(f"warning: {name} is not served: {self._watcher.failed[name]}")
             self.ready = True
             self._bar.close()
             if self._counts is not None and self._watches:
@@ -140,10 +146,21 @@ class Foreground:
                     self._counts.add,
                 )
             self._announce()
+        elif self._optional and not failed >= self._watcher.failed.keys() and "tritonserver" not in missing:
+            self._hopeless = True
+            self._process.drain()
         elif self._console.elapsed - self._last_news > self._remind_after:
             self._remind_after *= 2
             waiting, step = self._watcher.waiting or missing, self._watcher.engine_step
             self._news(f"still waiting for {', '.join(waiting)}{f' ({step})' if step else ''}")
+
+    def _failed_to_load(self) -> set[str]:
+        """Models that have failed to load and that the server goes on without: engines beside the default one, and what
+        is made of them."""
+        failed = self._watcher.failed
+        if not self._optional:
+            return set()
+        return {name for name, why in failed.items() if name in self._optional or DEPENDS in why}
 
     def _look_for_abandoned_stubs(self) -> None:
         if self._console.elapsed - self._looked < _LOOK_SECONDS:
@@ -156,9 +173,8 @@ class Foreground:
 
     def _announce(self) -> None:
         host, ports = self._options.host, self._options.ports
-        models = (
-            served_models(host, ports, self._engines, self._environment.get(KEY_VARIABLE, "")) if self._openai else []
-        )
+        engines = len(set(checks.engine_models(self._names)) - self._failed_to_load())
+        models = served_models(host, ports, engines, self._environment.get(KEY_VARIABLE, "")) if self._openai else []
         model = models[0] if models else checks.OPENAI_MODEL
         settings = settings_of(self._options.repository, self._environment)
         keys = settings is not None and has_keys(settings)
@@ -190,7 +206,7 @@ class Foreground:
             self._watch.close()
 
     def _ended(self, code: int) -> None:
-        self.failed = code != 0 and not self._stopping
+        self.failed = (code != 0 or self._hopeless) and not self._stopping
         if self._stopping:
             self._console.step(f"stopped (exit code {code})")
         elif code != 0 or not self.ready:

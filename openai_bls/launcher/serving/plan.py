@@ -17,7 +17,7 @@ from openai_bls.launcher.serving.exposure import without_keys
 from openai_bls.launcher.serving.forwarded_headers import forwarded_headers
 from openai_bls.launcher.serving.options import ServeOptions
 from openai_bls.launcher.tritonserver.command import Server, has_flag, prepare
-from openai_bls.launcher.tritonserver.loading import load_flags
+from openai_bls.launcher.tritonserver.loading import failure_flags, load_flags
 from openai_bls.launcher.tritonserver.mpi_job import MpiJob
 from openai_bls.launcher.tritonserver.process import full_command
 from openai_bls.launcher.tritonserver.restrictions import closed_shared_memory, model_control
@@ -102,6 +102,7 @@ def plan(options: ServeOptions) -> Start:
     models = expected_models(options.repository, options.extra, options.further_repositories)
     if job is None:
         command = [*command, *load_flags(_folders(options, models), options.extra)]
+        command += failure_flags(checks.models_of_further_engines(models), options.extra)
     return Start(server, command, environment, job, models, without_keys(options.repository, models))
 
 

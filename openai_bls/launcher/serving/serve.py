@@ -46,13 +46,13 @@ def serve(options: ServeOptions, console: Console) -> int:
         return 0
     start = plan(options)
     checks.check_runtime(start.server)
-    checks.check_engine(options.repository)
+    checks.check_default_engine(options.repository)
     checks.check_ports(options.ports, options.host, options.triton_address)
     options = replace(options, ports=checks.with_tls(options.ports, options.repository, start.environment))
     log_path = make_log(options)
     console.step(f"tritonserver ({start.server.version}) from {start.server.binary}; log in {log_path}")
     console.step(exposure.sentence(options, start.environment, start.models, start.keyless))
-    for said in unknown_variables(os.environ):
+    for said in [*checks.further_engine_problems(options.repository), *unknown_variables(os.environ)]:
         console.step(f"warning: {said}")
     if start.job is not None:
         console.step(start.job.summary())
@@ -79,6 +79,9 @@ def _run(options: ServeOptions, start: Start, console: Console, log_path: Path) 
                 finally:
                     # Reached with a live server only by an exception, such as a closed standard output.
                     code = process.stop()
+                if foreground.failed and code == 0:
+                    # It was told to end, since it would have stayed without a model that it cannot do without.
+                    code = 1
                 # A load that failed for want of CPU time has every chance at the next start.
                 served = served or foreground.served or foreground.starved
                 if counts is None or not served or not foreground.failed:

@@ -1,4 +1,5 @@
-"""Flags for how a tritonserver loads its models: how many at a time, and whether it asks each for its configuration."""
+"""Flags for how a tritonserver loads its models: how many at a time, whether it asks each for its configuration, and
+what becomes of it if one fails."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 _TRITON_THREADS = 4
 _THREADS_FLAG = "--model-load-thread-count"
 _AUTO_COMPLETE_FLAG = "--disable-auto-complete-config"
+EXIT_FLAG = "--exit-on-error"
+_READY_FLAG = "--strict-readiness"
 
 
 def load_flags(models: Sequence[Path], extra: Sequence[str]) -> list[str]:
@@ -33,6 +36,18 @@ def load_flags(models: Sequence[Path], extra: Sequence[str]) -> list[str]:
     if not has_flag(extra, _AUTO_COMPLETE_FLAG) and all(map(_is_complete, models)):
         flags.append(_AUTO_COMPLETE_FLAG)
     return flags
+
+
+def failure_flags(optional: Sequence[str], extra: Sequence[str]) -> list[str]:
+    """Flags with which the server stays if a model fails to load.
+
+    Args:
+        optional: models that may fail; without any the server ends, as Triton's does.
+        extra: flags of the user, which count.
+    """
+    if not optional or has_flag(extra, EXIT_FLAG):
+        return []
+    return [f"{EXIT_FLAG}=false"] + ([] if has_flag(extra, _READY_FLAG) else [f"{_READY_FLAG}=false"])
 
 
 def _is_complete(model: Path) -> bool:

@@ -72,6 +72,11 @@ class EngineConnection:
         self.prompts: PromptExchangeClient | BlsPromptClient | None = None
         self.model: ServedModel | None = None
 
+    @property
+    def complete(self) -> bool:
+        """True while the engine and its preprocessing are there."""
+        return self.model is not None and self.model.connected
+
     def connect(self, owner: int, model_calls: ModelCalls, on_engine: Callable[[EngineConnection], None]) -> None:
         """Begin to look for the engine; `on_engine` is called when it is there for the first time.
 

@@ -47,6 +47,7 @@ from openai_bls.triton_models.openai_bls.engine_connection import (
     UnreachableEngineError,
     connections,
 )
+from openai_bls.triton_models.openai_bls.engine_failures import EngineFailures
 from openai_bls.triton_models.openai_bls.generate_extension import assemble_lifted
 from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter, MetricsPort
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
@@ -241,7 +242,7 @@ class Runtime:
         watch = EventLoopWatch(self._observer, service.metrics.event_loop_stalled)
         self._tasks.append(self._loop.create_task(watch.run()))
         self._tasks.append(self._loop.create_task(service.removed_keys.watch()))
-        self._discover_tasks(service.models)
+        self._ask_the_server(service.models)
         if self._metrics_port is not None:
             self._exporter = MetricsExporter(service.metrics, self._metrics_port)
             self._exporter.start()
@@ -258,15 +259,16 @@ class Runtime:
                 ", ".join(service.models.names),
             )
 
-    def _discover_tasks(self, models: Models) -> None:
-        if not self._settings.task_models_interval_s:
-            return
+    def _ask_the_server(self, models: Models) -> None:
         index = model_index(self._owner)
         if index is None:
             logger.info("tritonserver has neither HTTP nor gRPC to be asked: models with an openai_task are not served")
             return
-        discovery = TaskDiscovery(index, models, self._settings.task_models_interval_s)
-        self._tasks.append(self._loop.create_task(discovery.run()))
+        if len(self._engines) > 1:
+            self._tasks.append(self._loop.create_task(EngineFailures(index, self._engines, self._failed).run()))
+        if self._settings.task_models_interval_s:
+            discovery = TaskDiscovery(index, models, self._settings.task_models_interval_s)
+            self._tasks.append(self._loop.create_task(discovery.run()))
 
     def _on_drain(self) -> None:
         service = self._service.result()

@@ -12,12 +12,15 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from openai_bls.transport.triton_http import TritonHttp
+from openai_bls.triton_models.server.load_failure import load_failure
 from openai_bls.triton_models.server.process import NoGrpcError, control_headers, grpc_address, http_address
 
 # Seconds that one answer may take; a server that is loading models over HTTP may be slow.
 _TIMEOUT_S = 5.0
 
 _GONE = (400, 404)
+# Reasons of a model that is not there on purpose.
+_NOT_FAILED = ("", "unloaded")
 
 Config = dict[str, Any]
 """A model's configuration as JSON, completed by the server."""
@@ -28,10 +31,18 @@ class ModelIndexError(Exception):
 
 
 class ModelIndex(Protocol):
-    """Names and configurations of the models that are ready."""
+    """Names and configurations of the models that are ready, and why others are not."""
 
     async def ready(self) -> list[str]:
         """Names of the models that are ready.
+
+        Raises:
+            ModelIndexError: the server does not tell.
+        """
+        ...
+
+    async def failures(self) -> dict[str, str]:
+        """Models that failed to load, and why: one line each.
 
         Raises:
             ModelIndexError: the server does not tell.
@@ -72,12 +83,22 @@ class _BlockingIndex(ABC):
         """Names of the models that are ready; raises ModelIndexError."""
         return await asyncio.to_thread(self._ready)
 
+    async def failures(self) -> dict[str, str]:
+        """Models that failed to load, and why; raises ModelIndexError."""
+        models = await asyncio.to_thread(self._index)
+        found = {model["name"]: model.get("reason", "") for model in models if model.get("state") == "UNAVAILABLE"}
+        return {name: load_failure(reason) for name, reason in found.items() if reason not in _NOT_FAILED}
+
     async def configs(self, names: Sequence[str]) -> dict[str, Config]:
         """Configurations by name; raises ModelIndexError."""
         return await asyncio.to_thread(self._configs, names) if names else {}
 
     @abstractmethod
-    def _ready(self) -> list[str]: ...
+    def _index(self) -> list[dict[str, str]]:
+        """Versions of all models: name, state and reason."""
+
+    def _ready(self) -> list[str]:
+        return list(dict.fromkeys(model["name"] for model in self._index() if model.get("state") == "READY"))
 
     @abstractmethod
     def _config(self, name: str) -> Config | None:
@@ -102,9 +123,9 @@ class HttpModelIndex(_BlockingIndex):
         self._port = port
         self._headers = {**(headers or {}), "Connection": "close"}
 
-    def _ready(self) -> list[str]:
-        models = self._ask("POST", "/v2/repository/index", b'{"ready": true}')
-        return list(dict.fromkeys(model["name"] for model in models))
+    def _index(self) -> list[dict[str, str]]:
+        models: list[dict[str, str]] = self._ask("POST", "/v2/repository/index", b"{}")
+        return models
 
     def _config(self, name: str) -> Config | None:
         config: Config | None = self._ask("GET", f"/v2/models/{quote(name, safe='')}/config")
@@ -144,10 +165,9 @@ class GrpcModelIndex(_BlockingIndex):
         self._address = address
         self._headers = headers or {}
 
-    def _ready(self) -> list[str]:
-        index = self._ask("get_model_repository_index")
-        models = index.get("models", [])
-        return list(dict.fromkeys(model["name"] for model in models if model.get("state") == "READY"))
+    def _index(self) -> list[dict[str, str]]:
+        models: list[dict[str, str]] = self._ask("get_model_repository_index").get("models", [])
+        return models
 
     def _config(self, name: str) -> Config | None:
         answer = self._ask("get_model_config", name)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from openai_bls.launcher.checks import models_of_further_engines
 from openai_bls.launcher.logs import LoadWatcher
-from openai_bls.launcher.tritonserver.loading import load_flags
+from openai_bls.launcher.tritonserver.loading import failure_flags, load_flags
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -22,6 +23,17 @@ def test_our_models_load_at_once_and_as_configured() -> None:
     assert load_flags(OURS[:4], []) == [COMPLETE]
     own = ["--model-load-thread-count=2", "--disable-auto-complete-config"]
     assert load_flags(OURS, own) == []
+
+
+def test_a_server_of_several_engines_stays_if_one_fails() -> None:
+    names = [path.name for path in OURS]
+    assert failure_flags(models_of_further_engines(names), []) == []
+    optional = models_of_further_engines([*names, "tensorrt_llm_a", "preprocessing_a", "tensorrt_llm_alone"])
+    assert optional == ["tensorrt_llm_a", "preprocessing_a"]
+    stays = ["--exit-on-error=false", "--strict-readiness=false"]
+    assert failure_flags(optional, []) == stays
+    assert failure_flags(optional, ["--strict-readiness=true"]) == stays[:1]
+    assert failure_flags(optional, ["--exit-on-error", "true"]) == []
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,18 @@ from tests.unit.core_support import free_port
 
 pytestmark = pytest.mark.anyio
 
+RAISED = "TritonModelException: the engine is made of cheese\n\nAt:\n  /models/broken/1/model.py(34): initialize\n"
 ANSWERS: dict[str, tuple[int, Any]] = {
     "/v2/repository/index": (
         200,
-        [{"name": "a b/c", "version": "1", "state": "READY"}, {"name": "a b/c", "version": "2", "state": "READY"}],
+        [
+            {"name": "a b/c", "version": "1", "state": "READY"},
+            {"name": "a b/c", "version": "2", "state": "READY"},
+            {"name": "loading", "version": "1", "state": "LOADING"},
+            {"name": "taken out", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"},
+            {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": f"Internal: {RAISED}"},
+            {"name": "not there"},
+        ],
     ),
     "/v2/models/a%20b%2Fc/config": (200, {"name": "a b/c"}),
     "/v2/models/gone/config": (400, {"error": "no available versions"}),
@@ -60,6 +68,7 @@ def index() -> Iterator[HttpModelIndex]:
 
 async def test_names_and_configurations(index: HttpModelIndex) -> None:
     assert await index.ready() == ["a b/c"]
+    assert await index.failures() == {"broken": "the engine is made of cheese"}
     assert await index.configs(["a b/c", "gone", "unknown"]) == {"a b/c": {"name": "a b/c"}}
 
 
