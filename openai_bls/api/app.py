@@ -61,7 +61,7 @@ def _server_routes(service: Service) -> list[Route]:
         return JsonResponse({"status": "ok"})
 
     async def version(request: Request) -> Response:
-        return JsonResponse({"version": __version__, "engine": service.models.default.info.version})
+        return JsonResponse({"version": __version__, "engine": next(iter(service.models)).info.version})
 
     async def metrics(request: Request) -> Response:
         return Response(await service.metrics.scrape(), media_type=CONTENT_TYPE)

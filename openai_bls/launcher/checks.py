@@ -5,6 +5,7 @@ Each returns one line on what it found, or raises `LaunchError` with one line th
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import resource
@@ -39,13 +40,15 @@ from openai_bls.triton_models.repository.engines import (
 from openai_bls.triton_models.tensors.models import MODELS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from openai_bls.launcher.tritonserver.command import Server
     from openai_bls.launcher.tritonserver.ports import Ports
 
 ENGINE_MODEL = "tensorrt_llm"
 OPENAI_MODEL = "openai_bls"
+# Of the models that serve the default engine alone, those beside it and its preprocessing.
+_OF_DEFAULT_ENGINE = (POSTPROCESSING, "tensorrt_llm_bls", "ensemble")
 TOKENIZER_MODELS = (PREPROCESSING, POSTPROCESSING, OPENAI_MODEL)
 """Models that have a copy of the default engine's tokenizer."""
 
@@ -257,15 +260,35 @@ def check_further_repository(repository: Path) -> None:
 
 def check_engine(repository: Path) -> str | None:
     """Every engine has been built, here or where it runs, if the repository has models that run one."""
-    about = check_default_engine(repository)
+    about = _check_default_engine(repository)
     if about is None:
         return None
     others = [(folder, _check_further_engine(folder, name)) for folder, name in _further_engines(repository).items()]
     return ", ".join([about, *(f"{folder}{named}" for folder, named in others)])
 
 
-def check_default_engine(repository: Path) -> str | None:
-    """The default engine has been built, here or where it runs, if the repository has models that run one."""
+def check_some_engine(repository: Path) -> list[str]:
+    """Reasons why engines would not load, one sentence each: the others are served without them.
+
+    Raises:
+        LaunchError: none would.
+    """
+    if not (repository / ENGINE_MODEL).is_dir():
+        return []
+    looks: list[Callable[[], object]] = [functools.partial(_check_default_engine, repository)]
+    looks += [functools.partial(_check_further_engine, *further) for further in _further_engines(repository).items()]
+    problems = []
+    for look in looks:
+        try:
+            look()
+        except LaunchError as error:
+            problems.append(error)
+    if len(problems) == len(looks):
+        raise problems[0]
+    return list(map(str, problems))
+
+
+def _check_default_engine(repository: Path) -> str | None:
     model = repository / ENGINE_MODEL
     if not model.is_dir():
         return None
@@ -278,17 +301,6 @@ def check_default_engine(repository: Path) -> str | None:
     _check_paths(model, repository)
     named = _named(_check_packages(model))
     return f"engine{f' {manifest}' if manifest.is_file() else ''}{named}"
-
-
-def further_engine_problems(repository: Path) -> list[str]:
-    """Reasons why engines beside the default one would not load, one sentence each: it is served without them."""
-    problems = []
-    for folder, name in _further_engines(repository).items():
-        try:
-            _check_further_engine(folder, name)
-        except LaunchError as error:
-            problems.append(str(error))
-    return problems
 
 
 def _check_further_engine(folder: Path, name: str) -> str:
@@ -323,10 +335,11 @@ def engine_models(names: Sequence[str]) -> list[str]:
     return [f"{ENGINE_MODEL}{suffix}" for suffix in suffixes if f"{ENGINE_MODEL}{suffix}" in names]
 
 
-def models_of_further_engines(names: Sequence[str]) -> list[str]:
-    """Models without which the default engine is still served: those of the other engines."""
-    further = [name.removeprefix(ENGINE_MODEL) for name in engine_models(names) if name != ENGINE_MODEL]
-    return [f"{model}{suffix}" for suffix in further for model in (ENGINE_MODEL, PREPROCESSING)]
+def models_by_engine(names: Sequence[str]) -> list[list[str]]:
+    """Models of a repository that serve one engine alone, for each engine; its own and its preprocessing come first."""
+    suffixes = [name.removeprefix(ENGINE_MODEL) for name in engine_models(names)]
+    groups = [[f"{ENGINE_MODEL}{suffix}", f"{PREPROCESSING}{suffix}"] for suffix in suffixes]
+    return [group if group[0] != ENGINE_MODEL else [*group, *_OF_DEFAULT_ENGINE] for group in groups]
 
 
 def _check_tokenizers(repository: Path, place: str) -> None:

@@ -19,6 +19,7 @@ _REQUEST = re.compile(r'^(\{"time":")?\d{4}-\d\d-\d\dT[\d:.]+Z[" ]')
 _LOADING = re.compile(r"^loading: ([^:]+):\S+$")
 _LOADED = re.compile(r"^successfully loaded '([^']+)'")
 _FAILED = re.compile(r"^failed to load '([^']+)' version \d+: (.*)$")
+_STEP_FAILED = re.compile(r"^Invalid argument: ensemble '([^']+)' (depends on .*)$")
 _POLL_FAILED = re.compile(r"^Poll failed for model directory '([^']+)': (.*)$")
 _ENGINE = re.compile(r"^engine: (.*)$")
 # Of `transport.engine_process.load_turns`.
@@ -116,7 +117,7 @@ class LoadWatcher:
         elif (match := _LOADED.match(text)) and match.group(1) not in self.loaded:
             self.loaded.append(match.group(1))
             return f"loaded {match.group(1)}"
-        elif match := _FAILED.match(text) or _POLL_FAILED.match(text):
+        elif match := _FAILED.match(text) or _POLL_FAILED.match(text) or _STEP_FAILED.match(text):
             if match.group(1) not in self.failed:
                 self.failed[match.group(1)] = first_line(match.group(2))
                 return f"{match.group(1)} failed to load"

@@ -58,7 +58,8 @@ class Foreground:
         self._stops = stops
         self._names = expected_models(options.repository, options.extra, options.further_repositories)
         stays = flag_values(start.command, EXIT_FLAG)[-1:] == ["false"]
-        self._optional = frozenset(checks.models_of_further_engines(self._names) if stays else ())
+        self._groups = checks.models_by_engine(self._names) if stays else []
+        """Models of each engine, any of which may fail in a server that stays."""
         self._openai = serves_openai(self._names, options.ports)
         self._log = log
         self._watcher = LoadWatcher()
@@ -132,7 +133,7 @@ class Foreground:
         names = [name for name in self._names if name not in failed]
         missing = not_ready(options.triton_address, options.ports, names, openai=self._openai, openai_host=options.host)
         if not missing:
-            for name in failed & self._optional:
+            for name in sorted(failed):
                 self._console.step(f"warning: {name} is not served: {self._watcher.failed[name]}")
             self.ready = True
             self._bar.close()
@@ -146,7 +147,7 @@ class Foreground:
                     self._counts.add,
                 )
             self._announce()
-        elif self._optional and not failed >= self._watcher.failed.keys() and "tritonserver" not in missing:
+        elif self._is_hopeless(failed) and "tritonserver" not in missing:
             self._hopeless = True
             self._process.drain()
         elif self._console.elapsed - self._last_news > self._remind_after:
@@ -155,12 +156,18 @@ class Foreground:
             self._news(f"still waiting for {', '.join(waiting)}{f' ({step})' if step else ''}")
 
     def _failed_to_load(self) -> set[str]:
-        """Models that have failed to load and that the server goes on without: engines beside the default one, and what
-        is made of them."""
-        failed = self._watcher.failed
-        if not self._optional:
+        """Models that have failed to load and that the server goes on without: those of an engine, and what is made of
+        them."""
+        if not self._groups:
             return set()
-        return {name for name, why in failed.items() if name in self._optional or DEPENDS in why}
+        of_engines = {name for group in self._groups for name in group}
+        return {name for name, why in self._watcher.failed.items() if name in of_engines or DEPENDS in why}
+
+    def _is_hopeless(self, failed: set[str]) -> bool:
+        """True if the server stays, and has failed in a model that all engines need, or in each engine."""
+        if not self._groups:
+            return False
+        return not failed >= self._watcher.failed.keys() or all(failed.intersection(group) for group in self._groups)
 
     def _look_for_abandoned_stubs(self) -> None:
         if self._console.elapsed - self._looked < _LOOK_SECONDS:

@@ -102,7 +102,7 @@ def plan(options: ServeOptions) -> Start:
     models = expected_models(options.repository, options.extra, options.further_repositories)
     if job is None:
         command = [*command, *load_flags(_folders(options, models), options.extra)]
-        command += failure_flags(checks.models_of_further_engines(models), options.extra)
+        command += failure_flags(checks.models_by_engine(models), options.extra)
     return Start(server, command, environment, job, models, without_keys(options.repository, models))
 
 

@@ -46,13 +46,13 @@ def serve(options: ServeOptions, console: Console) -> int:
         return 0
     start = plan(options)
     checks.check_runtime(start.server)
-    checks.check_default_engine(options.repository)
+    problems = checks.check_some_engine(options.repository)
     checks.check_ports(options.ports, options.host, options.triton_address)
     options = replace(options, ports=checks.with_tls(options.ports, options.repository, start.environment))
     log_path = make_log(options)
     console.step(f"tritonserver ({start.server.version}) from {start.server.binary}; log in {log_path}")
     console.step(exposure.sentence(options, start.environment, start.models, start.keyless))
-    for said in [*checks.further_engine_problems(options.repository), *unknown_variables(os.environ)]:
+    for said in [*problems, *unknown_variables(os.environ)]:
         console.step(f"warning: {said}")
     if start.job is not None:
         console.step(start.job.summary())

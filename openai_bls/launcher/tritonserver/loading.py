@@ -38,14 +38,14 @@ def load_flags(models: Sequence[Path], extra: Sequence[str]) -> list[str]:
     return flags
 
 
-def failure_flags(optional: Sequence[str], extra: Sequence[str]) -> list[str]:
-    """Flags with which the server stays if a model fails to load.
+def failure_flags(engines: Sequence[object], extra: Sequence[str]) -> list[str]:
+    """Flags with which a server of several engines stays if one fails to load.
 
     Args:
-        optional: models that may fail; without any the server ends, as Triton's does.
+        engines: the engines.
         extra: flags of the user, which count.
     """
-    if not optional or has_flag(extra, EXIT_FLAG):
+    if len(engines) < 2 or has_flag(extra, EXIT_FLAG):
         return []
     return [f"{EXIT_FLAG}=false"] + ([] if has_flag(extra, _READY_FLAG) else [f"{_READY_FLAG}=false"])
 

@@ -15,6 +15,7 @@ from openai_bls.core.errors import (
     ContextLengthError,
     InvalidRequestError,
     ModelNotFoundError,
+    OverloadedError,
     UnsupportedByModelError,
 )
 from openai_bls.output.detect import ModelFormats
@@ -170,13 +171,20 @@ class Target(NamedTuple):
 
 
 class Models:
-    """All served models. The first is the default.
+    """All served models. The first is the default, unless the default engine has failed.
 
     Names are matched in this order: each model's own and its aliases, then the adapters, then the task models.
     """
 
-    def __init__(self, models: Sequence[ServedModel], failed: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        failed: Mapping[str, str] | None = None,
+        *,
+        has_default: bool = True,
+    ) -> None:
         self._models = list(models)
+        self._has_default = has_default
         self.failed: Mapping[str, str] = {} if failed is None else failed
         """Why engines that the repository has are not served, by the Triton model."""
         self.tasks = TaskModels()
@@ -186,18 +194,19 @@ class Models:
         return iter(self._models)
 
     @property
-    def default(self) -> ServedModel:
-        """The model of requests without `model`."""
-        return self._models[0]
+    def default(self) -> ServedModel | None:
+        """The model of requests without `model`; None if the default engine has failed."""
+        return self._models[0] if self._has_default else None
 
     @property
     def longest_context(self) -> int:
         """Tokens of the longest context of the engines."""
         return max(model.info.max_model_len for model in self._models)
 
-    def add(self, model: ServedModel) -> None:
-        """Add a model."""
-        self._models.append(model)
+    def add(self, model: ServedModel, *, as_default: bool = False) -> None:
+        """Add a model, or the default one."""
+        self._models.insert(0 if as_default else len(self._models), model)
+        self._has_default = self._has_default or as_default
 
     @property
     def engine_names(self) -> list[str]:
@@ -215,7 +224,7 @@ class Models:
     def engine_target(self, name: str | None) -> Target | None:
         """The engine or adapter of that name; None as name is the default, None as result that there is none."""
         if name is None:
-            return Target(self.default, None)
+            return None if self.default is None else Target(self.default, None)
         for model in self._models:
             if name in model.names:
                 return Target(model, None)
@@ -239,10 +248,16 @@ class Models:
         Raises:
             ModelNotFoundError: no model of that name is served.
             InvalidRequestError: it is a task model, which is for another endpoint.
+            OverloadedError: the default engine has failed.
         """
         target = self.engine_target(name)
         if target is not None:
             return target
+        if name is None:
+            served = ", ".join(self.engine_names)
+            raise OverloadedError(
+                f"The default engine has failed to load; name another in `model`: {served}.", code="model_unavailable"
+            )
         task = self.task_model(name)
         if task is not None:
             raise unusable(task) if task.fault is not None else wrong_endpoint(task)

@@ -51,6 +51,7 @@ class EngineConnection:
 
     def __init__(self, backend: Backend, settings: OpenAiBlsSettings, *, is_default: bool) -> None:
         self.backend = backend
+        self.is_default = is_default
         try:
             self._detokenizers = factory.load(backend.tokenizer_dir)
             template = detect.chat_template(backend.tokenizer_dir)
@@ -153,17 +154,19 @@ class EngineConnection:
 def connections(
     backends: Sequence[Backend], settings: OpenAiBlsSettings
 ) -> tuple[list[EngineConnection], dict[str, str]]:
-    """Connections to the engines, the default one's first, and why further ones have none, by the Triton model.
+    """Connections to the engines, the default one's first, and why others have none, by the Triton model.
 
     Raises:
-        TokenizerError: the default engine's tokenizer cannot be read.
+        TokenizerError: the tokenizers of all engines cannot be read.
         ValueError: see `EngineConnection`.
     """
-    found, failed = [EngineConnection(backends[0], settings, is_default=True)], {}
-    for backend in backends[1:]:
+    found, failed = [], {}
+    for backend in backends:
         try:
-            found.append(EngineConnection(backend, settings, is_default=False))
+            found.append(EngineConnection(backend, settings, is_default=backend is backends[0]))
         except TokenizerError as error:
+            if not found and backend is backends[-1]:
+                raise
             logger.error("%s", error)
             failed[backend.engine] = "Its tokenizer cannot be read; the server's log says why."
     return found, failed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from openai_bls.triton_models.openai_bls.engine_connection import EngineConnection
 from openai_bls.triton_models.server.model_index import ModelIndex, ModelIndexError
@@ -22,12 +22,20 @@ class EngineFailures:
         index: index of the server's models.
         engines: connections to all engines.
         failed: reasons by the Triton model of the engine, which /health and /v1/models tell.
+        on_failures: called after each look.
     """
 
-    def __init__(self, index: ModelIndex, engines: Sequence[EngineConnection], failed: dict[str, str]) -> None:
+    def __init__(
+        self,
+        index: ModelIndex,
+        engines: Sequence[EngineConnection],
+        failed: dict[str, str],
+        on_failures: Callable[[], None],
+    ) -> None:
         self._index = index
         self._engines = engines
         self._failed = failed
+        self._on_failures = on_failures
 
     async def run(self) -> None:
         """Look, again and again, until all engines are there."""
@@ -51,4 +59,5 @@ class EngineFailures:
             elif engine.complete:
                 self._failed.pop(backend.engine, None)
             all_there = all_there and engine.complete and not reasons
+        self._on_failures()
         return all_there

@@ -32,7 +32,7 @@ from openai_bls.core.processes import private_folder
 from openai_bls.core.request import checked_timeout
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.lifecycle.context import RequestContext
-from openai_bls.pipeline.models.registry import Models, ServedModel
+from openai_bls.pipeline.models.registry import Models
 from openai_bls.pipeline.observation.event_loop import EventLoopWatch
 from openai_bls.pipeline.observation.observer import Observer
 from openai_bls.pipeline.service import Service
@@ -54,7 +54,7 @@ from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
 from openai_bls.triton_models.repository.engines import POSTPROCESSING, TENSORRT_LLM_BLS, Backend
 from openai_bls.triton_models.server.drain import DrainGuard
 from openai_bls.triton_models.server.grpc_streams import GrpcStreams
-from openai_bls.triton_models.server.model_index import front_end, model_index
+from openai_bls.triton_models.server.model_index import ModelIndex, front_end, model_index
 from openai_bls.triton_models.server.process import front_ends, http_address, listening_ports, shows_metrics
 from openai_bls.triton_models.tensors.models import JSON_INPUTS
 
@@ -109,6 +109,8 @@ class Runtime:
         self._metrics_port = metrics_port if settings.triton_metrics and shows_metrics(owner) else None
         self._exporter: MetricsExporter | None = None
         self._engines, self._failed = connections(backends, settings)
+        self._default = backends[0].engine
+        self._index: ModelIndex | None = None
         self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
         self._guarded = GUARDED if settings.guard_before or settings.guard_after else frozenset()
         self._loop = uvloop.new_event_loop()
@@ -123,7 +125,7 @@ class Runtime:
         self._owner = owner
         self._server_up = False
         self._hopeless: asyncio.Future[None] = self._loop.create_future()
-        """Resolved if the default engine will never be there."""
+        """Resolved if no engine will ever be there."""
         self._guard: DrainGuard | None = None
         self._pinged: dict[str, PingClient] = {}
         """Models that get no work from here, by name."""
@@ -183,6 +185,7 @@ class Runtime:
         """Wait for the server, then connect to the engines; `_on_engine` goes on from there."""
         # Only then is it known where it listens, which the guard needs.
         await self._server_started()
+        self._index = model_index(self._owner)
         self._guard = DrainGuard(http_address(self._owner), self._on_drain)
         self._guard.start()
         for name in (POSTPROCESSING, TENSORRT_LLM_BLS):
@@ -193,8 +196,11 @@ class Runtime:
             except UnreachableEngineError as error:
                 logger.error("%s", error)
                 self._failed[engine.backend.engine] = "It cannot be reached; the server's log says why."
-                if engine is self._engines[0]:
-                    self._hopeless.set_result(None)
+        if self._failed.keys() >= {engine.backend.engine for engine in self._engines}:
+            self._hopeless.set_result(None)
+        elif self._index is not None and len(self._engines) + len(self._failed) > 1:
+            failures = EngineFailures(self._index, self._engines, self._failed, self._on_failures)
+            self._tasks.append(self._loop.create_task(failures.run()))
 
     async def _server_started(self) -> None:
         """Until the server listens on all ports that it has been told to; one that cannot have a port ends."""
@@ -216,16 +222,27 @@ class Runtime:
         """An engine is there for the first time: serve it. With the default one /v1 opens."""
         assert engine.model is not None
         if self._service.done():
-            self._service.result().models.add(engine.model)
+            self._service.result().models.add(engine.model, as_default=engine.is_default)
             logger.info("/v1 serves %s too", ", ".join(engine.model.names))
-        elif engine is self._engines[0]:
-            self._open(engine.model)
+        elif engine.is_default or self._default_failed:
+            self._open()
 
-    def _open(self, default: ServedModel) -> None:
+    def _on_failures(self) -> None:
+        """Failures of engines are known: where the default one has failed, /v1 opens with the others."""
+        if not self._service.done() and self._default_failed and any(engine.model for engine in self._engines):
+            self._open()
+
+    @property
+    def _default_failed(self) -> bool:
+        return self._default in self._failed
+
+    def _open(self) -> None:
         assert self._guard is not None
-        further = [engine.model for engine in self._engines[1:] if engine.model is not None]
+        # The default engine's is the first.
+        models = [engine.model for engine in self._engines if engine.model is not None]
+        has_default = any(engine.is_default and engine.model is not None for engine in self._engines)
         service = Service(
-            Models([default, *further], self._failed),
+            Models(models, self._failed, has_default=has_default),
             self._settings,
             self._model_calls,
             on_busy=self._guard.set_in_progress,
@@ -242,7 +259,7 @@ class Runtime:
         watch = EventLoopWatch(self._observer, service.metrics.event_loop_stalled)
         self._tasks.append(self._loop.create_task(watch.run()))
         self._tasks.append(self._loop.create_task(service.removed_keys.watch()))
-        self._ask_the_server(service.models)
+        self._discover_tasks(service.models)
         if self._metrics_port is not None:
             self._exporter = MetricsExporter(service.metrics, self._metrics_port)
             self._exporter.start()
@@ -259,16 +276,14 @@ class Runtime:
                 ", ".join(service.models.names),
             )
 
-    def _ask_the_server(self, models: Models) -> None:
-        index = model_index(self._owner)
-        if index is None:
+    def _discover_tasks(self, models: Models) -> None:
+        if not self._settings.task_models_interval_s:
+            return
+        if self._index is None:
             logger.info("tritonserver has neither HTTP nor gRPC to be asked: models with an openai_task are not served")
             return
-        if len(self._engines) > 1:
-            self._tasks.append(self._loop.create_task(EngineFailures(index, self._engines, self._failed).run()))
-        if self._settings.task_models_interval_s:
-            discovery = TaskDiscovery(index, models, self._settings.task_models_interval_s)
-            self._tasks.append(self._loop.create_task(discovery.run()))
+        discovery = TaskDiscovery(self._index, models, self._settings.task_models_interval_s)
+        self._tasks.append(self._loop.create_task(discovery.run()))
 
     def _on_drain(self) -> None:
         service = self._service.result()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,35 +45,58 @@ def two_engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def launcher(two_engines: Path) -> Iterator[Launcher]:
+def start(two_engines: Path) -> Iterator[Callable[[], Launcher]]:
+    launchers: list[Launcher] = []
     with lease_ports() as leased:
-        found = Launcher(two_engines, leased)
-        try:
-            yield found
-        finally:
-            for pid in found.family():
+
+        def begin() -> Launcher:
+            launchers.append(Launcher(two_engines, leased))
+            return launchers[-1]
+
+        yield begin
+        for launcher in launchers:
+            for pid in launcher.family():
                 os.kill(pid, signal.SIGKILL)
-            found.process.wait()
-            assert found.process.stdout is not None
-            found.process.stdout.close()
+            launcher.process.wait()
+            assert launcher.process.stdout is not None
+            launcher.process.stdout.close()
 
 
-@pytest.fixture(params=["tensorrt_llm_second", "preprocessing_second", "tensorrt_llm"])
-def broken(two_engines: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, Path, str]]:
-    file = two_engines / request.param / "1" / "model.py"
-    whole = file.read_text(encoding="utf-8")
-    file.write_text(BROKEN, encoding="utf-8")
-    yield request.param, file, whole
-    file.write_text(whole, encoding="utf-8")
+CASES = {
+    "tensorrt_llm_second": ("first", "second"),
+    "preprocessing_second": ("first", "second"),
+    "tensorrt_llm": ("second", "first"),
+}
 
 
-def test_a_model_that_fails_to_load(broken: tuple[str, Path, str], launcher: Launcher) -> None:
-    """An engine beside the default one, its preprocessing, and the default one, without which nothing is served."""
-    name, file, whole = broken
-    if name == "tensorrt_llm":
-        launcher.read_until(f"model tensorrt_llm failed to load: {WHY}")
-        assert launcher.process.wait() != 0
-        return
+@pytest.fixture
+def spoil(two_engines: Path) -> Iterator[Callable[[str], Callable[[], None]]]:
+    """Spoils a model; what it gives mends it."""
+    wholes: dict[Path, str] = {}
+
+    def mend() -> None:
+        for file, whole in wholes.items():
+            file.write_text(whole, encoding="utf-8")
+
+    def begin(name: str) -> Callable[[], None]:
+        file = two_engines / name / "1" / "model.py"
+        wholes[file] = file.read_text(encoding="utf-8")
+        file.write_text(BROKEN, encoding="utf-8")
+        return mend
+
+    yield begin
+    mend()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_model_that_fails_to_load(
+    spoil: Callable[[str], Callable[[], None]], start: Callable[[], Launcher], name: str
+) -> None:
+    """An engine beside the default one, its preprocessing, and the default one."""
+    served, lost = CASES[name]
+    engine = "tensorrt_llm" if lost == "first" else "tensorrt_llm_second"
+    mend = spoil(name)
+    launcher = start()
     launcher.read_until(r"\] ready")
     assert f"warning: {name} is not served: {WHY}" in launcher.output
     v1 = f"http://127.0.0.1:{launcher.ports.openai}"
@@ -82,21 +105,36 @@ def test_a_model_that_fails_to_load(broken: tuple[str, Path, str], launcher: Lau
     def get(url: str) -> Any:
         return httpx.get(url, timeout=TIMEOUT).json()
 
-    def chat(model: str) -> httpx.Response:
-        body: dict[str, Any] = {"model": model, "messages": HELLO, "max_tokens": 3}
+    def chat(**model: str) -> httpx.Response:
+        body: dict[str, Any] = {"messages": HELLO, "max_tokens": 3, **model}
         return httpx.post(f"{v1}/v1/chat/completions", json=body, timeout=TIMEOUT)
 
     assert httpx.get(f"{triton}/v2/health/ready", timeout=TIMEOUT).status_code == 200
-    assert chat("first").status_code == 200
+    assert chat(model=served).status_code == 200
     until(lambda: "failed" in get(f"{v1}/health"))
     health = get(f"{v1}/health")
-    assert (health["status"], health["failed"]) == ("ok", {"tensorrt_llm_second": WHY})
-    assert get(f"{v1}/v1/models")["failed"] == {"tensorrt_llm_second": WHY}
-    assert chat("second").status_code in (404, 503)
+    assert (health["status"], health["failed"]) == ("ok", {engine: WHY})
+    assert get(f"{v1}/v1/models")["failed"] == {engine: WHY}
+    assert chat(model=lost).status_code in (404, 503)
+    # Nobody else answers for the default engine.
+    assert chat().status_code == (200 if served == "first" else 503)
 
-    file.write_text(whole, encoding="utf-8")
+    mend()
     ports = launcher.ports
     assert main(["reload", "--grpc-port", str(ports.grpc), "--http-port", str(ports.http), name]) == 0
-    until(lambda: chat("second").status_code == 200)
+    until(lambda: chat(model=lost).status_code == 200)
     until(lambda: "failed" not in get(f"{v1}/health"))
+    assert chat().json()["model"] == "first"
     assert {card["id"] for card in get(f"{v1}/v1/models")["data"]} >= {"first", "second"}
+
+
+@pytest.mark.parametrize("names", [("openai_bls",), ("tensorrt_llm", "tensorrt_llm_second")])
+def test_nothing_is_left_to_be_served(
+    spoil: Callable[[str], Callable[[], None]], start: Callable[[], Launcher], names: tuple[str, ...]
+) -> None:
+    """What all engines need has failed, or each of them."""
+    for name in names:
+        spoil(name)
+    launcher = start()
+    launcher.read_until(f"model {names[0]} failed to load: {WHY}")
+    assert launcher.process.wait() != 0

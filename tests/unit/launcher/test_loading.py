@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.launcher.checks import models_of_further_engines
+from openai_bls.launcher.checks import models_by_engine
 from openai_bls.launcher.logs import LoadWatcher
 from openai_bls.launcher.tritonserver.loading import failure_flags, load_flags
 
@@ -27,9 +27,11 @@ def test_our_models_load_at_once_and_as_configured() -> None:
 
 def test_a_server_of_several_engines_stays_if_one_fails() -> None:
     names = [path.name for path in OURS]
-    assert failure_flags(models_of_further_engines(names), []) == []
-    optional = models_of_further_engines([*names, "tensorrt_llm_a", "preprocessing_a", "tensorrt_llm_alone"])
-    assert optional == ["tensorrt_llm_a", "preprocessing_a"]
+    (default,) = models_by_engine(names)
+    assert sorted([*default, "openai_bls"]) == sorted(names)
+    assert failure_flags([default], []) == []
+    optional = models_by_engine([*names, "tensorrt_llm_a", "preprocessing_a", "tensorrt_llm_alone"])
+    assert optional == [default, ["tensorrt_llm_a", "preprocessing_a"]]
     stays = ["--exit-on-error=false", "--strict-readiness=false"]
     assert failure_flags(optional, []) == stays
     assert failure_flags(optional, ["--strict-readiness=true"]) == stays[:1]

@@ -158,7 +158,7 @@ def vocabulary() -> tuple[Tokenizer, Vocabulary]:
 
 def accepts(fields: dict[str, Any], text: str, formats: ModelFormats = FORMATS) -> bool:
     request: ValidRequest = parse_object("chat.completions", {"messages": [{"role": "user", "content": "x"}], **fields})
-    found = wanted(request, Bench(formats=formats).service.models.default, TAIL)
+    found = wanted(request, Bench(formats=formats).model, TAIL)
     assert found is not None
     tokenizer, tokens = vocabulary()
     constraint = tokens.make(made(found.format))

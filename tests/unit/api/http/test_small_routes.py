@@ -53,7 +53,7 @@ def test_tokenizer_info(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "X", "chat_template": "{{ 1 }}"}')
     bench = Bench(tokenizer_info=True)
     assert asked(bench, "/tokenizer_info", method="GET").status == 404
-    bench.service.models.default.tokenizer_dir = tmp_path
+    bench.model.tokenizer_dir = tmp_path
     found = asked(bench, "/tokenizer_info", method="GET").json()
     assert found == {"tokenizer_class": "X", "chat_template": "{{ 1 }}", "input_modalities": ["text"]}
     (tmp_path / "chat_template.jinja").write_text("{{ 2 }}")
@@ -64,7 +64,7 @@ def test_tokenizer_info(tmp_path: Path) -> None:
 
 def test_what_a_router_asks() -> None:
     bench = Bench(engine_info(input_modalities=("text", "image"), max_images=3))
-    info = bench.service.models.default.info
+    info = bench.model.info
     found = asked(bench, "/server_info", method="GET").json()
     assert found == {
         "served_model_name": "tiny",

@@ -61,6 +61,9 @@ class FakeIndex:
             raise ModelIndexError(self.error)
         return list(self.loaded)
 
+    async def failures(self) -> dict[str, str]:
+        return {}
+
     async def configs(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
         self.asked.append(list(names))
         return {name: self.loaded[name] for name in names if name not in self.gone}

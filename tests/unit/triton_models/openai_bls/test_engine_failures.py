@@ -58,7 +58,7 @@ async def test_reasons_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
         ],
         [[first], [], [second], [], []],
     )
-    await EngineFailures(cast("Any", index), cast("Any", [first, second]), index.failed).run()
+    await EngineFailures(cast("Any", index), cast("Any", [first, second]), index.failed, lambda: None).run()
     assert index.told == [{}, {}, {"engine2": "cheese"}, {"engine2": "no tokenizer"}]
     assert index.failed == {}
     assert index.answers == [{}]
