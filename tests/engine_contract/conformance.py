@@ -345,6 +345,22 @@ class EngineContract(RequestContract):
         engine.submit(request(5001, prompt=()))
         assert recorder.ends[5001].finish_reason is not None
 
+    def test_a_listener_that_submits_and_closes(self, started: Started) -> None:
+        """Both while it is told of a refusal, which the engine gives between two steps."""
+        engine, recorder = started
+
+        def submit_and_close(deltas: Sequence[TokenDelta]) -> None:
+            if any(delta.request_id == 1 for delta in deltas):
+                engine.submit(request(2, max_tokens=400))
+                engine.close()
+
+        engine.submit(request(0, max_tokens=450))
+        recorder.wait_tokens(0)
+        recorder.after = submit_and_close
+        engine.submit(request(1, prompt=()))
+        recorder.wait_end(0, 1, 2)
+        assert recorder.ends[1].invalid
+
     def test_close_from_many_threads_and_submit_meanwhile(self, started: Started) -> None:
         engine, recorder = started
         barrier = threading.Barrier(4)

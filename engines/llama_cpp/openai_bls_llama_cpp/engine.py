@@ -128,8 +128,10 @@ class LlamaCppEngine:
     def _run(self) -> None:
         while True:
             self._wake.clear()
+            # Asked first: what came in before it was closed is in the queue.
+            closed = self._commands.closed
             emit(self._on_step, self._take_commands())
-            if self._commands.closed:
+            if closed:
                 break
             if not self._running and not self._waiting:
                 self._wake.wait()

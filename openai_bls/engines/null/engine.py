@@ -135,8 +135,10 @@ class NullEngine:
         next_step = time.monotonic()
         while True:
             self._wake.clear()
+            # Asked first: what came in before it was closed is in the queue.
+            closed = self._commands.closed
             self._emit(self._take_commands())
-            if self._commands.closed:
+            if closed:
                 break
             now = time.monotonic()
             if not self._active:
