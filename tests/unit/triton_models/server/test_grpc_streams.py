@@ -10,7 +10,7 @@ import pytest
 
 from openai_bls.transport.model_calls import Arrays, ModelUnavailableError, NoStreamsError
 from openai_bls.triton_models.server.grpc_streams import GrpcStreams
-from tests_tensorrt_llm.legacy.test_model_stream import response, serving, text
+from tests.unit.transport.grpc.test_model_stream import response, serving, text
 
 
 async def answers(*_: Any) -> AsyncIterator[Any]:
