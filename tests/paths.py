@@ -7,4 +7,3 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / "demo" / "checkpoint"
 DOCS = ROOT / "docs"
-FAKES = ROOT / "tests" / "fakes"

@@ -1,6 +1,7 @@
 """A TensorRT-LLM engine behind the real server: built and run over the fake package, which computes with transformers.
 
-What the fake stands for, and what of the real TensorRT-LLM it cannot stand for, is told in tests/fakes/README.md.
+What the fake stands for, and what of the real TensorRT-LLM it cannot stand for, is told in the README.md of
+tests_tensorrt_llm/fakes.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ import openai
 import pytest
 
 from openai_bls.launcher.testing import RunningServer, ServerFailedError, copy_models, run_server
-from tests.paths import FAKES
 from tests.triton.conftest import CHATS, CHECKPOINT, ROOT
-from tests_tensorrt_llm.engine.fake_support import PACKAGE
+from tests_tensorrt_llm.engine.fake_support import FAKES, PACKAGE
 
 pytestmark = pytest.mark.triton
 

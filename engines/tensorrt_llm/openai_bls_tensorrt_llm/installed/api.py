@@ -1,8 +1,8 @@
 """Calls of the installed TensorRT-LLM, version 0.20 or later.
 
 Nothing of tensorrt_llm is imported before it is called. What differs from version to version is read from the fields of
-the installed classes (`module`), and from `versions` where they have none. `tests/contracts` holds what is called
-against each version.
+the installed classes (`module`), and from `versions` where they have none. `tests_tensorrt_llm/contracts` holds what is
+called against each version.
 """
 
 from __future__ import annotations

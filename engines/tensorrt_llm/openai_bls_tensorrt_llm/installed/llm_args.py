@@ -2,7 +2,7 @@
 
 `llm_args.json` has, by version, what of `TorchLlmArgs` and of the classes below it is passed on, with its types; a `!`
 is required, a `?` may be null. Read from the sources of TensorRT-LLM 1.0, 1.1.0, 1.2.1, 1.3.0rc and 1.4.0rc1 that
-tests/contracts names; none of it was run with the real package.
+tests_tensorrt_llm/contracts names; none of it was run with the real package.
 """
 
 from __future__ import annotations

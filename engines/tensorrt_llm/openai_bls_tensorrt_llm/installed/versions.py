@@ -1,6 +1,7 @@
 """Abilities of TensorRT-LLM by version, as far as its signatures do not tell.
 
-Sources: tests/contracts, the release notes of TensorRT-LLM, and its pull requests and issues where they are named.
+Sources: tests_tensorrt_llm/contracts, the release notes of TensorRT-LLM, and its pull requests and issues where they
+are named.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from openai_bls_tensorrt_llm.installed import api
-from tests.paths import FAKES
 
+FAKES = Path(__file__).resolve().parents[1] / "fakes"
 PACKAGE = FAKES / "trtllm_package"
 VERSIONS = ("0.20.0", "1.0.0", "1.1.0", "1.2.1")
 PATIENCE_S = 120

@@ -12,9 +12,9 @@ import pytest
 from openai_bls.triton_models.tensors import models
 from openai_bls.triton_models.tensors.declaration import Model, Tensor
 from openai_bls.triton_models.tensors.models import MODELS
-from tests.contracts import record
-from tests.contracts.tables import VERSIONS as TABLES
-from tests.contracts.tables import OfficialModel, OfficialTensor, official, signatures
+from tests_tensorrt_llm.contracts import record
+from tests_tensorrt_llm.contracts.tables import VERSIONS as TABLES
+from tests_tensorrt_llm.contracts.tables import OfficialModel, OfficialTensor, official, signatures
 from tests_tensorrt_llm.engine.fake_support import VERSIONS, environment, patched
 
 # Not in the official configs of 0.20 and later, and why we have them.

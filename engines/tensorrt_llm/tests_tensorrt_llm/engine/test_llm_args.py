@@ -11,7 +11,7 @@ from openai_bls.core.manifest import EngineLoadError
 from openai_bls_tensorrt_llm.installed.interface import Version
 from openai_bls_tensorrt_llm.installed.llm_args import objects, read, recorded
 from openai_bls_tensorrt_llm.installed.module import TensorRtLlm
-from tests.contracts.tables import signatures
+from tests_tensorrt_llm.contracts.tables import signatures
 from tests_tensorrt_llm.engine.fake_support import in_process
 
 VERSIONS = ("1.0", "1.1", "1.2", "1.3", "1.4")

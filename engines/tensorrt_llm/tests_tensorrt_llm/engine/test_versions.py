@@ -9,7 +9,7 @@ import pytest
 from openai_bls_tensorrt_llm.installed.interface import Version
 from openai_bls_tensorrt_llm.installed.versions import kv_cache_dtypes, plugin_refusal
 from openai_bls_tensorrt_llm.recipe.quantizations import QUANTIZATIONS
-from tests.contracts import tables
+from tests_tensorrt_llm.contracts import tables
 
 SAMPLES = [
     "auto",

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.paths import DEMO, FAKES
+from tests.paths import DEMO
+from tests_tensorrt_llm.engine.fake_support import FAKES
 
 FAKE = FAKES / "trtllm_package"
 H100 = "NVIDIA H100 80GB HBM3, 81559, 9.0"

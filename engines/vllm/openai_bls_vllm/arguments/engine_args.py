@@ -1,7 +1,7 @@
 """Arguments of vLLM's `AsyncEngineArgs` from a YAML file, as `vllm serve --config` has them: names, types, refusals.
 
 `engine_args.json` has the fields of each version from 0.24 on with their types, read from the released wheels by
-tests/contracts/vllm/record.py. At a load the installed class takes its place (`installed`). A type is a row of
+tests_vllm/contracts/record.py. At a load the installed class takes its place (`installed`). A type is a row of
 alternatives: `int|None`, `'auto'|'half'`, `list`, `dict` (also of vLLM's config classes), `*` for anything.
 """
 

@@ -1,4 +1,4 @@
-"""The names of vLLM that are used, in every recorded version; tests/contracts says where the tables come from."""
+"""The names of vLLM that are used, in every recorded version; tests_vllm/contracts says where the tables come from."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from openai_bls_vllm.arguments import engine_args
 from openai_bls_vllm.grammars import structured_outputs
-from tests.contracts.vllm import record
-from tests.contracts.vllm.tables import ENGINE_ARGS, USED, VERSIONS, members, table
+from tests_vllm.contracts import record
+from tests_vllm.contracts.tables import ENGINE_ARGS, USED, VERSIONS, members, table
 
 SOURCES = Path(engine_args.__file__).parents[1]
 

@@ -14,8 +14,8 @@ import yaml
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls_vllm.arguments import engine_args
 from openai_bls_vllm.arguments.engine_args_refused import refusal, refused_names
-from tests.contracts.vllm.tables import VERSIONS
 from tests.paths import DOCS
+from tests_vllm.contracts.tables import VERSIONS
 
 NEWEST = VERSIONS[-1]
 

@@ -8,7 +8,7 @@ import pytest
 
 from openai_bls.core.engine_types import Grammar, SamplingParams
 from openai_bls_vllm.requests.sampling import Runner, refusal, sampling_params
-from tests.contracts.vllm.tables import VERSIONS, members
+from tests_vllm.contracts.tables import VERSIONS, members
 from tests_vllm.engine.vllm_support import INFO, asked
 
 FIRST, SECOND = Runner(), Runner(second=True)

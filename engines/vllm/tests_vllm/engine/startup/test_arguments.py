@@ -13,7 +13,7 @@ from openai_bls.core.settings import EngineSettings
 from openai_bls_vllm.arguments import engine_args
 from openai_bls_vllm.record import VllmRecord
 from openai_bls_vllm.startup import arguments
-from tests.contracts.vllm.tables import VERSIONS
+from tests_vllm.contracts.tables import VERSIONS
 from tests_vllm.engine.vllm_support import manifest
 
 

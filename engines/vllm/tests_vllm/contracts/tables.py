@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from tests.contracts.vllm.record import recorded
+from tests_vllm.contracts.record import recorded
 
 VERSIONS = tuple(f"0.{minor}" for minor in range(24, 34))
 

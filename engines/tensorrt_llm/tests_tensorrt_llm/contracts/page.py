@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+ROOT = HERE.parents[3]
 TEMPLATES = Path("/app/all_models/inflight_batcher_llm")
 """Official model repository in the images."""
 TENSORS = HERE / "tensors.json"

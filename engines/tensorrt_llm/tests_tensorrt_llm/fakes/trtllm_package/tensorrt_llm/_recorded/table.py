@@ -1,7 +1,7 @@
 """The classes that hold values, made from the recorded signature table of the version that is played.
 
 So the fake takes what the table says and refuses the rest, and a mistake in the table is a mistake in both: what holds
-them to the truth is `tests/contracts/record.py --check` on a machine with the real package.
+them to the truth is `contracts/record.py --check` on a machine with the real package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tests tell the fake through the environment; tests/fakes/README.md lists it."""
+"""What tests tell the fake through the environment; tests_tensorrt_llm/fakes/README.md lists it."""
 
 from __future__ import annotations
 

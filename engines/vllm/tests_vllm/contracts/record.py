@@ -3,8 +3,8 @@
 ::
 
     pip download vllm==0.32.0 --no-deps --only-binary :all: --python-version 3.12 --platform manylinux_2_28_x86_64
-    python tests/contracts/vllm/record.py vllm-0.32.0-*.whl          # writes what 0.32 has to vllm.json
-    python tests/contracts/vllm/record.py --check vllm-0.32.0-*.whl  # exit code 1 if something else is recorded of it
+    python record.py vllm-0.32.0-*.whl          # writes what 0.32 has to vllm.json
+    python record.py --check vllm-0.32.0-*.whl  # exit code 1 if something else is recorded of it
 
 The sources in the wheel are parsed, never run. Fields and methods are written as they stand there, on one line each,
 with the versions that changed them; a type that is an alias of words or types is written out, since options are checked
@@ -46,7 +46,7 @@ CLASSES = (
 )
 """Classes that the engine or its tests use, by the path at which they are imported."""
 
-ENGINE_ARGS = HERE.parents[2] / "engines" / "vllm" / "openai_bls_vllm" / "arguments" / "engine_args.json"
+ENGINE_ARGS = HERE.parents[1] / "openai_bls_vllm" / "arguments" / "engine_args.json"
 """Table of the library, made from all that are recorded."""
 _ENGINE_ARGS_CLASSES = ("vllm.engine.arg_utils.EngineArgs", "vllm.AsyncEngineArgs")
 _KINDS = {

@@ -1,6 +1,6 @@
 """A fake TensorRT-LLM for tests: the calls that openai_bls makes of it, with the documented quirks.
 
-tests/fakes/README.md has how to use it.
+tests_tensorrt_llm/fakes/README.md has how to use it.
 
 A real package of this name must never be shadowed by accident: this one is only found where tests put its folder on
 PYTHONPATH.

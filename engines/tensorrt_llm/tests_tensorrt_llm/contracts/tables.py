@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tests.contracts import page
+from tests_tensorrt_llm.contracts import page
 
 HERE = Path(__file__).resolve().parent
 VERSIONS = ("0.20", "1.0", "1.1", "1.2")

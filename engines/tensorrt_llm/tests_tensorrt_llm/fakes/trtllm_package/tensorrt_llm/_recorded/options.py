@@ -1,6 +1,6 @@
 """The classes below `TorchLlmArgs` that options go into, made from what openai_bls has recorded of them.
 
-As with the tables of tests/contracts, a mistake there is a mistake in both.
+As with the tables of tests_tensorrt_llm/contracts, a mistake there is a mistake in both.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Optional
 
 from tensorrt_llm import _settings
 
-_RECORDED = Path(__file__).resolve().parents[5] / "engines/tensorrt_llm/openai_bls_tensorrt_llm/installed/llm_args.json"
+_RECORDED = Path(__file__).resolve().parents[5] / "openai_bls_tensorrt_llm/installed/llm_args.json"
 _PLAIN = {"bool": bool, "int": int, "float": float, "str": str, "file": str, "dir": str}
 
 

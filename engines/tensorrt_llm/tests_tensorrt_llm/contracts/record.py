@@ -2,9 +2,9 @@
 
 ::
 
-    python tests/contracts/record.py            # the table of the installed version, on standard output
-    python tests/contracts/record.py --check    # one page: pass, or what differs; exit code 1 if a call may break
-    python tests/contracts/record.py --check FILE --models DIR --no-run
+    python record.py            # the table of the installed version, on standard output
+    python record.py --check    # one page: pass, or what differs; exit code 1 if a call may break
+    python record.py --check FILE --models DIR --no-run
 
 Runs in any NGC image with TensorRT-LLM. The names that are looked for are those of the recorded tables: what openai_bls
 calls. `page` has the parts of the page; the two-token run needs openai_bls, the rest nothing but TensorRT-LLM.
@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-OPTIONS = ROOT / "engines" / "tensorrt_llm" / "openai_bls_tensorrt_llm" / "installed" / "llm_args.json"
+ENGINE = HERE.parents[1]
+OPTIONS = ENGINE / "openai_bls_tensorrt_llm" / "installed" / "llm_args.json"
 RECORDED = ("0.20", "1.0", "1.1", "1.2", "1.3", "1.4")
 # Of a class, in the order in which they are looked for.
 _LORA_MODULES = (
@@ -59,9 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write(to_json(found))
         return 0
     # As a script this is not in a package.
-    if str(ROOT) not in sys.path:
-        sys.path.insert(0, str(ROOT))
-    from tests.contracts import page
+    sys.path += [str(folder) for folder in (ENGINE, ENGINE.parents[1]) if str(folder) not in sys.path]
+    from tests_tensorrt_llm.contracts import page
 
     tables = json.loads(OPTIONS.read_text())
     options = tables.get(".".join(version.split(".")[:2]), {}).get("classes", {})
@@ -97,7 +96,7 @@ def record(base: dict[str, Any], version: str) -> dict[str, Any]:
     return {
         "version": ".".join(version.split(".")[:2]),
         "releases": [version],
-        "recorded_from": f"the installed tensorrt_llm {version}, by tests/contracts/record.py",
+        "recorded_from": f"the installed tensorrt_llm {version}, by tests_tensorrt_llm/contracts/record.py",
         "llm": llm,
         "functions": {name: _function(some, llm, name, entry) for name, entry in base["functions"].items()},
         "attributes": {name: _attributes(entry) for name, entry in base["attributes"].items()},
