@@ -4,7 +4,7 @@ A change is what differs from the upstream branch, or from the last commit where
 not know yet. The tests of `openai_bls/a/b.py` are `tests/unit/a/test_b.py`; without such a file, those of the
 folder, or of the nearest one above it that has tests. Those of `engines/x/openai_bls_x/a/b.py` are
 `engines/x/tests_x/engine/a/test_b.py`, and those of its recipe and of what is kept in `legacy` lie in folders of these
-names.
+names; those of its benchmarks in `benchmarks`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def _tests(path: PurePosixPath, root: Path) -> Iterator[PurePosixPath]:
     elif first == "engines" and len(rest) > 2 and path.suffix == ".py":
         engine, package, *inside = rest
         tests = PurePosixPath("engines", engine, f"tests_{engine}")
-        if package == tests.name:
+        if package == f"benchmarks_{engine}":
+            yield tests / "benchmarks"
+        elif package == tests.name:
             yield path if path.name.startswith("test_") else path.parent
         elif package == f"openai_bls_{engine}":
             mirrored = inside[0] in _MIRRORED

@@ -1,4 +1,4 @@
-"""Loads for `benchmarks.speculation` on a continuing checkpoint, whose every next token is known.
+"""Loads for speculative decoding on a continuing checkpoint, whose every next token is known.
 
 A prompt holds the text that the model is going to write, whole or with changed tokens at known distances, and ends with
 the token before it. This measures the machinery, not a model: how often a draft is right is the load's own choice.

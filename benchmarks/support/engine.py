@@ -1,4 +1,4 @@
-"""The embedded engine driven directly, in this process, with no server: for `benchmarks.gpu` and `benchmarks.builds`.
+"""The embedded engine driven directly, in this process, with no server.
 
 Closed loop through the same `Engine` interface that the model `tensorrt_llm` uses: at each level as many requests are
 in progress as the level says, and each that ends is followed by another. Prompts are random and all different; end

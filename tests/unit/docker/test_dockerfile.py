@@ -130,7 +130,7 @@ def test_what_a_checkout_holds_beside_it_stays_out(tmp_path: Path) -> None:
         "demo/golden.jsonl",
         "deploy/helm/values.yaml",
         "docs/api.md",
-        "engines/vllm/benchmarks/servers.py",
+        "engines/vllm/benchmarks_vllm/kv_offload.py",
         "engines/vllm/tests_vllm/engine/test_engine.py",
         "build/engine.py",
         "model_repository/ensemble/1/.gitkeep",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import re
 import shlex
 from argparse import SUPPRESS
@@ -114,7 +113,7 @@ def program(line: str) -> tuple[str, list[str]] | None:
         after = [part for part in words[number + 1 :] if part != "..."]
         if re.fullmatch(r"build/\w+\.py", word) and words[number - 1].rpartition("/")[2].startswith("python"):
             return word, after
-        if word == "-m" and after and re.match(r"openai_bls$|benchmarks\.load", after[0]):
+        if word == "-m" and after and after[0] == "openai_bls":
             return after[0], after[1:]
         if number == 0 and re.fullmatch(r"(.*bin/)?openai-bls", word) and after:
             return "openai_bls", after
@@ -177,9 +176,6 @@ def take(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = program(command)
     assert found is not None, f"no program of ours: {command}"
     name, arguments = found
-    if name.startswith("benchmarks."):
-        importlib.import_module(name)._parser().parse_args(arguments)
-        return
     words = [SCRIPTS[name], *arguments] if name in SCRIPTS else arguments
     monkeypatch.chdir(folder)
     monkeypatch.delenv("OPENAI_BLS_MODEL_REPOSITORY", raising=False)

@@ -22,6 +22,7 @@ from tests.touched import touched
         (["engines/vllm/openai_bls_vllm/startup/kv_cache.py"], ["engines/vllm/tests_vllm/engine/startup"]),
         (["engines/vllm/tests_vllm/engine/test_lora.py"], ["engines/vllm/tests_vllm/engine/test_lora.py"]),
         (["engines/vllm/tests_vllm/recipe/vllm_support.py"], ["engines/vllm/tests_vllm/recipe"]),
+        (["engines/vllm/benchmarks_vllm/kv_offload.py"], ["engines/vllm/tests_vllm/benchmarks"]),
         # A folder holds its files.
         (["tests/unit/core/__init__.py", "tests/unit/core/test_settings.py"], ["tests/unit/core"]),
         (

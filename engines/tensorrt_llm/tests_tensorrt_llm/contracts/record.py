@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write(to_json(found))
         return 0
     # As a script this is not in a package.
-    sys.path += [str(folder) for folder in (ENGINE, ENGINE.parents[1]) if str(folder) not in sys.path]
+    sys.path[:0] = [str(folder) for folder in (ENGINE, ENGINE.parents[1]) if str(folder) not in sys.path]
     from tests_tensorrt_llm.contracts import page
 
     tables = json.loads(OPTIONS.read_text())

@@ -1,8 +1,8 @@
 """The same vLLM behind its own `vllm serve` and behind this project, with the embedded engine next to both.
 
-`python -m benchmarks.vllm_serve --vllm-python PYTHON --out OUT`. One checkpoint, one machine, one client; all servers
-stay up and are asked in turns, load by load. Both vLLMs get the same engine arguments, and what their logs say of
-their settings is compared.
+`python -m benchmarks_vllm.vllm_serve --vllm-python PYTHON --out OUT`. One checkpoint, one machine, one client; all
+servers stay up and are asked in turns, load by load. Both vLLMs get the same engine arguments, and what their logs say
+of their settings is compared.
 
 ::
 

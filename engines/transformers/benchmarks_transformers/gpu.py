@@ -1,4 +1,4 @@
-"""Measure the embedded engine on GPUs, unattended: `python -m benchmarks.gpu --out OUT`.
+"""Measure the embedded engine on GPUs, unattended: `python -m benchmarks_transformers.gpu --out OUT`.
 
 Makes a checkpoint of a 7B model, drives the engine directly (`builds`): rates, long prompts, JSON, mixed load and the
 demo's golden answers; serves it with the real tritonserver, where there is one, and drives /v1 in the same way; and
@@ -26,11 +26,8 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import builds, speculation
-from benchmarks.builds import FP8, Build
 from benchmarks.clients.driver import Clients, measure, warm_up
 from benchmarks.clients.target import Plan, http_target, words_for
-from benchmarks.gpu_report import MAIN, Results, summary
 from benchmarks.support import ROOT
 from benchmarks.support.checkpoint_shapes import DEMO
 from benchmarks.support.children import attempt, in_child
@@ -39,6 +36,9 @@ from benchmarks.support.engine import Floor, floor, gpu_versions, parse_variant
 from benchmarks.support.machine import conditions
 from benchmarks.support.options import levels
 from benchmarks.support.random_checkpoint import checkpoint_in, room_for
+from benchmarks_transformers import builds, speculation
+from benchmarks_transformers.builds import FP8, Build
+from benchmarks_transformers.gpu_report import MAIN, Results, summary
 
 FURTHER = (
     "unfused:fused_ops=false",
@@ -149,7 +149,7 @@ class Session:
         del gpu
         kinds = (False, True) if self.options.everything else (False,)
         self.gpus, versions, self.results.floor = in_child(seconds, survey, self.work, self.options.like, kinds)
-        self.results.made = asdict(conditions("python -m benchmarks.gpu", versions))
+        self.results.made = asdict(conditions("python -m benchmarks_transformers.gpu", versions))
         return f"{len(self.gpus)} GPUs"
 
     def build(self, build: Build, plan: builds.Plan, seconds: float, gpu: str, *, golden: bool = True) -> str:
@@ -232,7 +232,7 @@ def survey(work: Path, like: str, kinds: Sequence[bool]) -> tuple[list[str], dic
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__.partition("\n")[0])
+    made = argparse.ArgumentParser(prog="python -m benchmarks_transformers.gpu", description=__doc__.partition("\n")[0])
     made.add_argument("--out", type=Path, required=True, help="folder for the results")
     made.add_argument("--work", type=Path, help="folder for checkpoints (default: in /dev/shm, if it has the room)")
     made.add_argument("--like", default="qwen2.5-7b", help="shape of the checkpoint (default %(default)s)")

@@ -1,7 +1,7 @@
-"""Conversations that outgrow the GPU's KV cache, behind /v1 over vLLM: `python -m benchmarks.kv_offload`.
+"""Conversations that outgrow the GPU's KV cache, behind /v1 over vLLM: `python -m benchmarks_vllm.kv_offload`.
 
-`python -m benchmarks.kv_offload --vllm-python PYTHON --out OUT` starts the server twice: with vLLM's prefix cache on
-the GPU alone, and with host memory behind it (`kv_offloading_size`). Each time the same conversations take turns, so
+`python -m benchmarks_vllm.kv_offload --vllm-python PYTHON --out OUT` starts the server twice: with vLLM's prefix cache
+on the GPU alone, and with host memory behind it (`kv_offloading_size`). Each time the same conversations take turns, so
 that between two turns of one all others have theirs. Measured: the share of prompt tokens found in a cache, the time
 to the first token, and the time for all. Results are written after each server.
 """
@@ -29,7 +29,7 @@ from benchmarks.support.options import positive
 from benchmarks.support.random_checkpoint import checkpoint_in, room_for
 from benchmarks.support.report import markdown_table
 from benchmarks.support.spread import percentile_ms
-from benchmarks.vllm_serve.servers import Setup, StartError, over_vllm
+from benchmarks_vllm.vllm_serve.servers import Setup, StartError, over_vllm
 
 _BLOCK_TOKENS = 16
 """Tokens of a page of vLLM's KV cache."""
@@ -157,7 +157,7 @@ def table(results: list[Answers]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks.kv_offload", description=__doc__.partition("\n")[0])
+    made = argparse.ArgumentParser(prog="python -m benchmarks_vllm.kv_offload", description=__doc__.partition("\n")[0])
     made.add_argument("--vllm-python", type=Path, required=True, help="interpreter of an environment with vLLM")
     made.add_argument("--out", type=Path, required=True, help="folder for results and logs")
     made.add_argument("--like", choices=("demo", *SHAPES), default="qwen2.5-7b", help="shape (default %(default)s)")

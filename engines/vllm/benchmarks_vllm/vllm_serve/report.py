@@ -1,4 +1,4 @@
-"""Tables of `benchmarks.vllm_serve`, held against the goals."""
+"""Tables of `benchmarks_vllm.vllm_serve`, held against the goals."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from benchmarks.clients.stats import Measurement
 from benchmarks.support.report import MISSING, goals_table, markdown_table
 from benchmarks.support.spread import Spread, known_spread
-from benchmarks.vllm_serve.death import Death
-from benchmarks.vllm_serve.engine_settings import differences
-from benchmarks.vllm_serve.servers import EMBEDDED, ONE_GPU, OVER_VLLM, VLLM_SERVE
-from benchmarks.vllm_serve.session import Results
+from benchmarks_vllm.vllm_serve.death import Death
+from benchmarks_vllm.vllm_serve.engine_settings import differences
+from benchmarks_vllm.vllm_serve.servers import EMBEDDED, ONE_GPU, OVER_VLLM, VLLM_SERVE
+from benchmarks_vllm.vllm_serve.session import Results
 
 Value = Callable[[Measurement], float | None]
 _NAMES = (VLLM_SERVE, OVER_VLLM, EMBEDDED, ONE_GPU)

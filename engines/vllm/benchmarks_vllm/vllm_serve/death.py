@@ -14,7 +14,7 @@ import psutil  # type: ignore[import-untyped]
 
 from benchmarks.clients.driver import Clients
 from benchmarks.clients.target import Plan
-from benchmarks.vllm_serve.servers import Serving
+from benchmarks_vllm.vllm_serve.servers import Serving
 
 _WORKER = "VLLM::Worker"
 """Begin of the name that vLLM gives a worker's process; its number comes last."""

@@ -1,4 +1,4 @@
-"""The embedded engine under an open loop of mixed requests: `python -m benchmarks.mixed_load ENGINE_DIR`.
+"""The embedded engine under an open loop of mixed requests: `python -m benchmarks_transformers.mixed_load ENGINE_DIR`.
 
 Requests come at random moments (Poisson arrivals) whatever the engine does, with prompts and outputs of log-normal
 lengths, as users' are. Nothing of a prompt is shared with another. At each rate: time to first token, time between
@@ -167,7 +167,9 @@ def table(found: Mapping[str, Sequence[Rate]]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit code: 1 if a request failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.mixed_load", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks_transformers.mixed_load", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("engine_dir", type=Path, help="such as model_repository/tensorrt_llm/1")
     parser.add_argument("--rates", type=levels, default="10,20,30,40,50,60", help="requests/s (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=20.0, help="for each rate (default %(default)s)")

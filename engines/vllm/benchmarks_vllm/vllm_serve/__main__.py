@@ -1,9 +1,9 @@
 """`vllm serve`, /v1 over the same vLLM and the embedded engine, in turns on one machine.
 
-`python -m benchmarks.vllm_serve --vllm-python PYTHON --out OUT`, on a GPU a 7B of random weights; `--quick` asks a few
-requests of the demo on a CPU. All servers share the device: each vLLM takes `--memory` of it. Results are written after
-every measurement. With `--tp-size` both vLLMs have several GPUs, and a further server has one. `--kill-worker` kills a
-worker behind /v1 at the end. `--record results.json` measures nothing: it puts such results into `results/` and
+`python -m benchmarks_vllm.vllm_serve --vllm-python PYTHON --out OUT`, on a GPU a 7B of random weights; `--quick` asks a
+few requests of the demo on a CPU. All servers share the device: each vLLM takes `--memory` of it. Results are written
+after every measurement. With `--tp-size` both vLLMs have several GPUs, and a further server has one. `--kill-worker`
+kills a worker behind /v1 at the end. `--record results.json` measures nothing: it puts such results into `results/` and
 RESULTS.md, of several runs those of the last for each load.
 """
 
@@ -26,13 +26,13 @@ from benchmarks.support.machine import conditions
 from benchmarks.support.options import levels, positive, recorded_command
 from benchmarks.support.random_checkpoint import checkpoint_in, room_for
 from benchmarks.support.report import compact, with_section
-from benchmarks.vllm_serve.loads import loads
-from benchmarks.vllm_serve.report import summary
-from benchmarks.vllm_serve.servers import EMBEDDED, ONE_GPU, SERVERS, TENSOR_PARALLEL, Setup
-from benchmarks.vllm_serve.session import Amounts, Results, Session, merged, read, write
+from benchmarks_vllm.vllm_serve.loads import loads
+from benchmarks_vllm.vllm_serve.report import summary
+from benchmarks_vllm.vllm_serve.servers import EMBEDDED, ONE_GPU, SERVERS, TENSOR_PARALLEL, Setup
+from benchmarks_vllm.vllm_serve.session import Amounts, Results, Session, merged, read, write
 
 _DOCUMENT = ROOT / "benchmarks" / "RESULTS.md"
-_RECORDED = ROOT / "benchmarks" / "results" / "vllm_serve.json"
+_RECORDED = Path(__file__).parents[1] / "results" / "vllm_serve.json"
 _FULL: dict[str, Any] = {
     "concurrency": (1, 16, 64, 256),
     "per_stream": 4,
@@ -76,7 +76,7 @@ _PROMPT_TOKENS = 66
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks.vllm_serve", description=__doc__.partition("\n")[0])
+    made = argparse.ArgumentParser(prog="python -m benchmarks_vllm.vllm_serve", description=__doc__.partition("\n")[0])
     made.add_argument("--vllm-python", type=Path, help="interpreter of an environment with vLLM")
     made.add_argument("--out", type=Path, help="folder for results and logs")
     made.add_argument("--work", type=Path, help="folder for checkpoint and repositories (default: a temporary one)")
@@ -203,7 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
         record(reduce(merged, map(read, options.record)))
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
-    program = ["benchmarks.vllm_serve", "--vllm-python", "PYTHON"]
+    program = ["benchmarks_vllm.vllm_serve", "--vllm-python", "PYTHON"]
     command = recorded_command(program, arguments, ["--out", "--work", "--vllm-python"])
     with tempfile.TemporaryDirectory(prefix="vllm_serve-") as scratch:
         work = options.work or (Path(scratch) if options.like == "demo" else room_for(options.like))

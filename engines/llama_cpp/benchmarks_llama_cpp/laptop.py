@@ -1,5 +1,6 @@
 """A GGUF file on a CPU, side by side: /v1 over llama.cpp, llama.cpp's own server, a plain loop over llama.cpp, and
-transformers' `generate`: `python -m benchmarks.laptop [FILE.gguf]`, by default SmolLM2 from the package index.
+transformers' `generate`: `python -m benchmarks_llama_cpp.laptop [FILE.gguf]`, by default SmolLM2 from the package
+index.
 
 All are loaded at the same time and asked in turn, round after round, each for the same number of greedy tokens after
 prompts of token ids that are new each time. /v1 and llama.cpp's server are streamed, by the same client. llama.cpp's
@@ -123,7 +124,7 @@ def server(repository: Path, threads: int) -> Iterator[Contender]:
 @contextlib.contextmanager
 def child(kind: str, path: Path, threads: int) -> Iterator[Contender]:
     """A process of its own, which `serve_child` is."""
-    command = [sys.executable, "-m", "benchmarks.laptop", "--child", kind, str(path), str(threads)]
+    command = [sys.executable, "-m", "benchmarks_llama_cpp.laptop", "--child", kind, str(path), str(threads)]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -269,7 +270,7 @@ def _table(results: dict[Cell, dict[str, list[Round]]], title: str, field: int) 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.laptop", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks_llama_cpp.laptop", description=__doc__)
     parser.add_argument("file", nargs="?", default="smollm2", help="GGUF file, or a named model (smollm2)")
     parser.add_argument("--threads", type=levels, default=(1, 2))
     parser.add_argument("--streams", type=levels, default=(1, 8))
@@ -280,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.child:
         serve_child(given.child[0], Path(given.child[1]), int(given.child[2]))
         return 0
-    before = conditions("python -m benchmarks.laptop " + " ".join(sys.argv[1:]))
+    before = conditions("python -m benchmarks_llama_cpp.laptop " + " ".join(sys.argv[1:]))
     results: dict[Cell, dict[str, list[Round]]] = {}
     with tempfile.TemporaryDirectory() as work:
         llama_cpp = built(given.file, Path(work) / "llama_cpp")

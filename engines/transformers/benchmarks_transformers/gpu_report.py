@@ -1,4 +1,4 @@
-"""Results of `benchmarks.gpu`, held against the goals, and its tables."""
+"""Results of `benchmarks_transformers.gpu`, held against the goals, and its tables."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks import build_report, mixed_load, speculation
-from benchmarks.build_report import Result
-from benchmarks.builds import FP8
 from benchmarks.clients.stats import Measurement
 from benchmarks.support.copying import Load
 from benchmarks.support.engine import Floor, Level
 from benchmarks.support.report import MISSING, goals_table, markdown_table
+from benchmarks_transformers import build_report, mixed_load, speculation
+from benchmarks_transformers.build_report import Result
+from benchmarks_transformers.builds import FP8
 
 MAIN = "auto"
 """Build with the engine's own choices."""

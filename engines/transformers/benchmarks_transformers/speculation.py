@@ -1,4 +1,4 @@
-"""Speculative decoding in the embedded engine: `python -m benchmarks.speculation --shape SHAPE`.
+"""Speculative decoding in the embedded engine: `python -m benchmarks_transformers.speculation --shape SHAPE`.
 
 Two engines of one checkpoint in this process, one of which drafts, answer the same requests in turns. The checkpoint is
 a continuing one (`random_checkpoint`), whose loads are sure to be copied as far as they say (`copying`): on a GPU a
@@ -76,7 +76,9 @@ def table(measured: Iterable[Load]) -> Iterator[str]:
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks.speculation", description=__doc__.partition("\n")[0])
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks_transformers.speculation", description=__doc__.partition("\n")[0]
+    )
     made.add_argument("--shape", choices=SHAPES, default="qwen2.5-7b", help="of the checkpoint (default %(default)s)")
     made.add_argument("--work", type=Path, help="folder where these are kept; default: a temporary one")
     made.add_argument("--tokens", type=positive, default=256, help="most of an answer (default %(default)s)")

@@ -17,10 +17,10 @@ from benchmarks.clients.driver import Clients, measure
 from benchmarks.clients.stats import Measurement, nothing_measured
 from benchmarks.clients.target import Plan, words_for
 from benchmarks.support.machine import Conditions
-from benchmarks.vllm_serve.death import Death, kill_worker
-from benchmarks.vllm_serve.engine_settings import engine_settings
-from benchmarks.vllm_serve.loads import Load
-from benchmarks.vllm_serve.servers import OVER_VLLM, SERVERS, Serving, Setup
+from benchmarks_vllm.vllm_serve.death import Death, kill_worker
+from benchmarks_vllm.vllm_serve.engine_settings import engine_settings
+from benchmarks_vllm.vllm_serve.loads import Load
+from benchmarks_vllm.vllm_serve.servers import OVER_VLLM, SERVERS, Serving, Setup
 
 _WARM_UP_TOKENS = 32
 _NOT_NONE = [field.name for field in fields(Measurement) if field.type == "float"]

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from benchmarks.speculation import main, table
 from benchmarks.support import copying
 from benchmarks.support.copying import Load
+from benchmarks_transformers.speculation import main, table
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
 from openai_bls_transformers.speculation.draft_budget import DraftBudget
 

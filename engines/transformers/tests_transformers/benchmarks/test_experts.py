@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import experts
-from benchmarks.build_report import Result
 from benchmarks.support.engine import Level, Variant
+from benchmarks_transformers import experts
+from benchmarks_transformers.build_report import Result
 from openai_bls_transformers.model import model_loader
 
 

@@ -1,6 +1,6 @@
 """A mixture of experts by the fused kernels and by transformers' own products: one layer, and the engine end to end.
 
-`python -m benchmarks.experts`
+`python -m benchmarks_transformers.experts`
 
 Weights are drawn on the GPU, layers alike as in `random_checkpoint`, so nothing is read from a disk. The engine is
 driven directly, in a process for each kind, with prompts of random ids and of the words that `benchmarks` sends to
@@ -25,8 +25,6 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import builds
-from benchmarks.build_report import Result, speed_table
 from benchmarks.clients.target import prompt_text
 from benchmarks.support import random_checkpoint
 from benchmarks.support.asking import Asker, greedy
@@ -35,6 +33,8 @@ from benchmarks.support.children import attempt, in_child
 from benchmarks.support.engine import Level, Variant, Work, measured, run_level
 from benchmarks.support.options import levels
 from benchmarks.support.report import markdown_table
+from benchmarks_transformers import builds
+from benchmarks_transformers.build_report import Result, speed_table
 
 _ROUNDS = 12
 """Calls of a layer in a CUDA graph, each with its own choice of experts."""
@@ -201,7 +201,9 @@ def _words(asker: Asker, level: int, tokens: int, limit_s: float) -> Level:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit code: 1 if a request failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.experts", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks_transformers.experts", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument(
         "--shape",
         choices=[name for name in SHAPES if SHAPES[name].family in _CLASSES],

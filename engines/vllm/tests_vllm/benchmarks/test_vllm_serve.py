@@ -18,11 +18,11 @@ from benchmarks.clients.stats import Measurement
 from benchmarks.clients.target import Arrivals, Plan, bodies, http_target
 from benchmarks.support.checkpoint_shapes import DEMO
 from benchmarks.support.machine import Conditions
-from benchmarks.vllm_serve.__main__ import engine_arguments, main, parse, record
-from benchmarks.vllm_serve.engine_settings import differences, engine_settings
-from benchmarks.vllm_serve.loads import json_schema, loads
-from benchmarks.vllm_serve.report import goals, summary, times
-from benchmarks.vllm_serve.servers import (
+from benchmarks_vllm.vllm_serve.__main__ import engine_arguments, main, parse, record
+from benchmarks_vllm.vllm_serve.engine_settings import differences, engine_settings
+from benchmarks_vllm.vllm_serve.loads import json_schema, loads
+from benchmarks_vllm.vllm_serve.report import goals, summary, times
+from benchmarks_vllm.vllm_serve.servers import (
     EMBEDDED,
     ONE_GPU,
     OVER_VLLM,
@@ -32,7 +32,7 @@ from benchmarks.vllm_serve.servers import (
     Setup,
     StartError,
 )
-from benchmarks.vllm_serve.session import Amounts, Cell, Results, Session, merged, read, write
+from benchmarks_vllm.vllm_serve.session import Amounts, Cell, Results, Session, merged, read, write
 from tests.unit.benchmarks.clients.bench_stub import stub_server
 
 _TARGET = http_target("chat", "http://127.0.0.1:1/v1", model="good")

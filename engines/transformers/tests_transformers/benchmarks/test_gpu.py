@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.build_report import Result
-from benchmarks.builds import FP8
-from benchmarks.gpu import Session, Stage, parser
-from benchmarks.gpu_report import MAIN, Results, goals, summary
-from benchmarks.mixed_load import Rate
 from benchmarks.support.copying import Load
 from benchmarks.support.engine import Floor, Level, Variant
+from benchmarks_transformers.build_report import Result
+from benchmarks_transformers.builds import FP8
+from benchmarks_transformers.gpu import Session, Stage, parser
+from benchmarks_transformers.gpu_report import MAIN, Results, goals, summary
+from benchmarks_transformers.mixed_load import Rate
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.kv_offload import Answers, Talk, converse, table
+from benchmarks_vllm.kv_offload import Answers, Talk, converse, table
 
 _TALK = Talk(conversations=3, turns=4, at_once=1, words=2, answer_tokens=1)
 

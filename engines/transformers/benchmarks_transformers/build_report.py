@@ -1,4 +1,4 @@
-"""What `benchmarks.builds` measures of a build, and its tables."""
+"""What `benchmarks_transformers.builds` measures of a build, and its tables."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks import mixed_load
 from benchmarks.support.engine import Level, Variant
 from benchmarks.support.report import MISSING, markdown_table
+from benchmarks_transformers import mixed_load
 
 JSON_STREAMS = 64
 _ERROR_CHARACTERS = 300

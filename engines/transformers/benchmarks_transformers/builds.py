@@ -1,6 +1,6 @@
 """The embedded engine by how a checkpoint is built: in its own data type or in FP8.
 
-`python -m benchmarks.builds --shape qwen2.5-7b --fp8`
+`python -m benchmarks_transformers.builds --shape qwen2.5-7b --fp8`
 
 Each build is loaded in a process of its own and driven directly, with no server: tokens/s at several concurrencies, the
 time to the first token of long prompts, JSON beside plain text, mixed load, and the demo's golden answers by the same
@@ -23,15 +23,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from benchmarks import mixed_load
-from benchmarks.build_report import (
-    JSON_STREAMS,
-    Result,
-    golden_table,
-    json_table,
-    load_table,
-    speed_table,
-)
 from benchmarks.golden import check_golden
 from benchmarks.support import lengths
 from benchmarks.support.asking import Asker, answered, greedy, random_ids
@@ -41,6 +32,15 @@ from benchmarks.support.copying import grammar_of
 from benchmarks.support.engine import Variant, Work, run_levels
 from benchmarks.support.options import levels
 from benchmarks.support.random_checkpoint import checkpoint_in, room_for
+from benchmarks_transformers import mixed_load
+from benchmarks_transformers.build_report import (
+    JSON_STREAMS,
+    Result,
+    golden_table,
+    json_table,
+    load_table,
+    speed_table,
+)
 from openai_bls.core.checkpoint import read_json
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError, Manifest, write_manifest
@@ -241,7 +241,9 @@ def _streams_rate(asker: Asker, grammar: Grammar | None, tokens: int, seed: int)
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit code: 1 if a request failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.builds", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks_transformers.builds", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("checkpoint", type=Path, nargs="?", default=DEMO, help="default: the demo's")
     parser.add_argument("--shape", choices=SHAPES, help="random weights of this shape instead, kept for the next run")
     parser.add_argument("--fp8", action="store_true", help="FP8 as well")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.mixed_load import arrivals
+from benchmarks_transformers.mixed_load import arrivals
 
 
 def test_requests_are_the_same_for_the_same_seed() -> None:

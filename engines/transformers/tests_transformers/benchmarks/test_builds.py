@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.build_report import Result, json_table, load_table, speed_table
-from benchmarks.builds import FP8, Build, Plan, measure, outcome
 from benchmarks.support import lengths
 from benchmarks.support.engine import Level, Variant
 from benchmarks.support.random_checkpoint import write
+from benchmarks_transformers.build_report import Result, json_table, load_table, speed_table
+from benchmarks_transformers.builds import FP8, Build, Plan, measure, outcome
 from openai_bls.core.manifest import load_manifest
 from openai_bls_transformers.record import EmbeddedRecord
 
