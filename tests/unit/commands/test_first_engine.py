@@ -12,7 +12,7 @@ from openai_bls.commands.building import first_engine
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.launcher import workspace
 from openai_bls.launcher.errors import LaunchError
-from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
+from tests.unit.engine_doubles import double
 
 MANIFEST = Manifest(
     engine="transformers",
@@ -81,13 +81,13 @@ def test_with_the_engine(repository: Path, built: list[str]) -> None:
     assert not built
 
 
+@pytest.mark.usefixtures("engine_doubles")
 def test_with_another_engine(repository: Path, built: list[str]) -> None:
     put(repository)
     assert ensure(repository, "another/first") == "building another/first in the place of first"
     assert built == ["another/first"]
-    record = TensorRtLlmRecord(version="1.2.1")
-    put(repository, msgspec.structs.replace(MANIFEST, engine="tensorrt_llm", record=record.fields()))
-    with pytest.raises(LaunchError, match=r"is first, which TensorRT-LLM built, and not x/y: .*build --model x/y`"):
+    put(repository, msgspec.structs.replace(MANIFEST, engine="double", record=double().record))
+    with pytest.raises(LaunchError, match=r"is first, which The Double built, and not x/y: .*build --model x/y`"):
         ensure(repository, "x/y")
     assert built == ["another/first"]
 

@@ -4,6 +4,7 @@ import contextlib
 import resource
 import shutil
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,9 +17,9 @@ from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.tritonserver import command as server
 from openai_bls.launcher.tritonserver.command import Server
 from openai_bls.launcher.tritonserver.ports import Ports, is_free, lease_ports, local_host
-from openai_bls_vllm.record import VllmRecord
+from tests.unit import engine_doubles
 from tests.unit.core_support import write_tokenizer
-from tests_vllm.recipe.vllm_support import make_interpreter
+from tests.unit.engine_doubles import double
 
 WHEEL = Server("wheel", Path("/w/tritonserver"), "1")
 IMAGE = Server("image", Path("/i/tritonserver"), "1")
@@ -277,39 +278,34 @@ def test_engine_models() -> None:
     assert checks.engine_models(["echo"]) == []
 
 
-def test_an_embedded_engine_without_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest = Manifest(engine="transformers", model_name="m", max_model_len=8, max_batch_size=1, created=0)
+@pytest.mark.usefixtures("engine_doubles")
+def test_an_engine_without_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     version_dir = tmp_path / "tensorrt_llm" / "1"
     version_dir.mkdir(parents=True)
-    write_manifest(version_dir, manifest)
+    write_manifest(version_dir, double())
     assert checks.check_engine(tmp_path)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "needs torch and transformers" in failure(lambda: checks.check_engine(tmp_path))
-    write_manifest(version_dir, msgspec.structs.replace(manifest, engine="null"))
+    monkeypatch.setattr(engine_doubles, "MISSING", ["wings"])
+    assert "cannot run: the double needs wings" in failure(lambda: checks.check_engine(tmp_path))
+    # Whatever runs in another interpreter needs nothing of this one.
+    write_manifest(version_dir, msgspec.structs.replace(double(), engine_python="/opt/python"))
+    assert (checks.check_engine(tmp_path) or "").endswith("(run by /opt/python)")
+    write_manifest(version_dir, Manifest("null", "m", 8, 1, 0))
     assert checks.check_engine(tmp_path)
 
 
+@pytest.mark.usefixtures("engine_doubles")
 def test_an_engine_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest = Manifest("vllm", "m", 8, 1, 0, engine_python="/nowhere/python", record=VllmRecord("0.32.0").fields())
     version_dir = tmp_path / "tensorrt_llm" / "1"
     version_dir.mkdir(parents=True)
-    write_manifest(version_dir, manifest)
+    write_manifest(version_dir, Manifest("started", "m", 8, 1, 0, engine_python="/nowhere/python"))
     config = tmp_path / "tensorrt_llm" / "config.pbtxt"
     config.write_text('backend: "python"\n')
     assert "cannot run: its interpreter /nowhere/python is not there" in failure(lambda: checks.check_engine(tmp_path))
     # The environment's comes first, as at the load.
-    python = make_interpreter(tmp_path / "vllm", "0.31.0")
     with monkeypatch.context() as patch:
-        patch.setenv("OPENAI_BLS_ENGINE_PYTHON", str(python))
-        said = checks.check_engine(tmp_path)
-        assert said is not None
-        assert said.endswith(f"(vLLM 0.31.0 (built with 0.32.0) of {python})")
+        patch.setenv("OPENAI_BLS_ENGINE_PYTHON", sys.executable)
+        assert (checks.check_engine(tmp_path) or "").endswith(f"(the double of {sys.executable})")
     config.write_text(
         'backend: "python"\nparameters { key: "engine_address" value { string_value: "unix:/run/engine" } }\n'
     )
     assert (checks.check_engine(tmp_path) or "").endswith("(at unix:/run/engine)")
-    # Whatever runs in another interpreter needs nothing of this one.
-    config.write_text('backend: "python"\n')
-    write_manifest(version_dir, Manifest("transformers", "m", 8, 1, 0, engine_python=str(python)))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert (checks.check_engine(tmp_path) or "").endswith(f"(run by {python})")

@@ -15,7 +15,7 @@ import pytest
 
 from openai_bls.commands import main as cli
 from openai_bls.commands.serve import serve_options
-from openai_bls.core.manifest import Manifest, write_manifest
+from openai_bls.core.manifest import write_manifest
 from openai_bls.launcher import checks, readiness, workspace
 from openai_bls.launcher.checks import with_tls
 from openai_bls.launcher.console import Console
@@ -31,8 +31,8 @@ from openai_bls.launcher.serving.plan import triton_flags
 from openai_bls.launcher.serving.serve import make_log
 from openai_bls.launcher.tritonserver.ports import Ports
 from openai_bls.triton_models.repository.render_configs import configure
-from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
 from tests.certificates import Authority
+from tests.unit.engine_doubles import double
 
 PORTS = Ports(1, 2, 3, 4)
 
@@ -181,13 +181,13 @@ def test_what_is_open_to_whom(tmp_path: Path, host: str, environ: dict[str, str]
     assert named.triton_address == "10.0.0.1"
 
 
+@pytest.mark.usefixtures("engine_doubles")
 def test_dry_run_tells_what_leaves_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     version = tmp_path / "tensorrt_llm" / "1"
     version.mkdir(parents=True)
-    record = TensorRtLlmRecord("1.2.1", tensor_parallel_size=4)
-    write_manifest(version, Manifest("tensorrt_llm", "m", 9, 1, 1, record=record.fields()))
+    write_manifest(version, double(4))
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     *changes, command = run_dry(capsys, "--model-repository", str(tmp_path))
     assert "unset OMPI_COMM_WORLD_SIZE" in changes

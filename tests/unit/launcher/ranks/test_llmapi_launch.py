@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from openai_bls.core.manifest import EngineLoadError, Manifest, write_manifest
+from openai_bls.core.manifest import write_manifest
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ranks.llmapi_launch import command
+from openai_bls.launcher.ranks.llmapi_launch import PROXY_VARIABLE, command
 from openai_bls.launcher.ranks.ranks import RankOptions
-from openai_bls_tensorrt_llm.legacy.ranks.llmapi_launch import PROXY_VARIABLE
-from openai_bls_tensorrt_llm.loading import check_gpus
-from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
+from tests.unit.engine_doubles import double
 
+pytestmark = pytest.mark.usefixtures("engine_doubles")
 WORDS = ["serve", "--model-repository", "models", "--launcher", "srun", "--gpus-per-node=8", "--host", "0.0.0.0", "--"]
 INNER = ["trtllm-llmapi-launch", sys.executable, "-m", "openai_bls"]
 
@@ -26,14 +25,12 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def engine(
-    repository: Path, name: str = "tensorrt_llm", backend: Literal["python", "cpp"] = "python", tp: int = 8, pp: int = 2
-) -> None:
-    folder = repository / name
+def engine(repository: Path, *, by_server: bool = False) -> None:
+    """An engine of 16 ranks."""
+    folder = repository / "tensorrt_llm"
     (folder / "1").mkdir(parents=True)
-    (folder / "config.pbtxt").write_text(f'name: "{name}"')
-    record = TensorRtLlmRecord("1.2.1", tp, pp, backend=backend)
-    write_manifest(folder / "1", Manifest("tensorrt_llm", "m", 9, 1, 1, record=record.fields()))
+    (folder / "config.pbtxt").write_text('name: "tensorrt_llm"')
+    write_manifest(folder / "1", double(16, by_server=by_server))
 
 
 @pytest.fixture
@@ -78,7 +75,7 @@ def test_words_that_the_launcher_would_split(word: str, repository: Path, enviro
 @pytest.mark.parametrize(
     ("made", "per_node", "ranks", "said"),
     [
-        ({"backend": "cpp"}, None, RankOptions(), "has no engine of the LLM API; the C"),
+        ({"by_server": True}, None, RankOptions(), "has no engine of the LLM API; the C"),
         ({}, 5, RankOptions(), "--gpus-per-node 5 does not divide the engine's 16 ranks"),
         ({}, None, RankOptions(world_size=4), "--world-size is 4, and the engine was built for 16"),
         ({}, None, RankOptions(hosts="a:8"), "--hosts, --hostfile, .* are for --launcher mpirun"),
@@ -103,17 +100,3 @@ def test_what_is_not_there_or_twice(repository: Path, tmp_path: Path) -> None:
         command("srun", None, RankOptions(), repository, [], ["serve"], {"PATH": str(tmp_path)})
     with pytest.raises(LaunchError, match="given inside a job of trtllm-llmapi-launch"):
         command("srun", None, RankOptions(), repository, [], ["serve"], {PROXY_VARIABLE: "1"})
-
-
-class _Gpus:
-    def gpus(self) -> list[str]:
-        return ["GPU"] * 8
-
-
-def test_ranks_on_other_machines_have_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    record = TensorRtLlmRecord(version="1.2.1", flow="pytorch", tensor_parallel_size=8, pipeline_parallel_size=2)
-    gpus: Any = _Gpus()
-    with pytest.raises(EngineLoadError, match="the engine needs 16 GPUs"):
-        check_gpus(record, gpus)
-    monkeypatch.setenv(PROXY_VARIABLE, "1")
-    check_gpus(record, gpus)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openai_bls.core.manifest import Manifest, write_manifest
+from openai_bls.core.manifest import write_manifest
 from openai_bls.engines.plugin import Ranks
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ranks import ranks
@@ -23,7 +23,7 @@ from openai_bls.launcher.ranks.ranks import (
 )
 from openai_bls.launcher.tritonserver.mpi_job import MpiJob, find_mpirun
 from openai_bls.launcher.tritonserver.process import full_command
-from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
+from tests.unit.engine_doubles import double
 
 SERVER = ["tritonserver", "--model-repository=r", "--http-port=1", "--grpc-port=2", "--metrics-port=3"]
 TAIL = ["--disable-auto-complete-config"]
@@ -111,7 +111,7 @@ PYTHON = Ranks(4, False)
 
 
 def heads(**records: Ranks | None) -> dict[str, EngineHead]:
-    return {name: EngineHead("tensorrt_llm" if record else "transformers", record) for name, record in records.items()}
+    return {name: EngineHead("double" if record else "null", record) for name, record in records.items()}
 
 
 @pytest.fixture
@@ -253,13 +253,13 @@ def test_an_engine_that_does_not_split_says_so(repository: Path) -> None:
     assert split.summary().endswith("starts 2 ranks; those after 0 load tensorrt_llm")
 
 
+@pytest.mark.usefixtures("engine_doubles")
 @pytest.mark.parametrize(("size", "gpus"), [(1, "0;1"), (2, "0,1;2,3")])
 def test_several_instances_of_a_cpp_engine(repository: Path, size: int, gpus: str) -> None:
     """One tritonserver runs those of one GPU each; larger ones need an orchestrator."""
     folder = repository / "tensorrt_llm"
     (folder / "1").mkdir(parents=True, exist_ok=True)
-    record = TensorRtLlmRecord("1.2.1", size, backend="cpp")
-    write_manifest(folder / "1", Manifest("tensorrt_llm", "m", 9, 1, 1, record=record.fields()))
+    write_manifest(folder / "1", double(size, by_server=True))
     (folder / "config.pbtxt").write_text(f'parameters {{ key: "gpu_device_ids" value {{ string_value: "{gpus}" }} }}')
     found = engine_heads(repository, ["tensorrt_llm"])
     assert found["tensorrt_llm"].instances == 2
@@ -341,15 +341,14 @@ def test_an_mpirun_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.Monke
             find_mpirun({"PATH": "/nowhere"})
 
 
+@pytest.mark.usefixtures("engine_doubles")
 def test_heads_of_engines(repository: Path) -> None:
     """The engine itself refuses a manifest that cannot be read."""
-    record = TensorRtLlmRecord("1.2.1", 2, 3, backend="cpp")
-    manifest = Manifest("tensorrt_llm", "m", 9, 1, 1, record=record.fields())
-    write_manifest(repository / "tensorrt_llm" / "1", manifest)
+    write_manifest(repository / "tensorrt_llm" / "1", double(6, by_server=True))
     (repository / "tensorrt_llm_small" / "1" / "engine.json").write_text("{")
     found = engine_heads(repository, sorted(path.name for path in repository.iterdir()))
     assert found == {
-        "tensorrt_llm": EngineHead("tensorrt_llm", Ranks(6, True)),
+        "tensorrt_llm": EngineHead("double", Ranks(6, True)),
         "tensorrt_llm_small": EngineHead(),
     }
     made, _ = plan_ranks(RankOptions(), repository, ["tensorrt_llm"], [], BARE)
