@@ -23,11 +23,11 @@ from openai_bls.core.media import Image
 from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 from tests.pictures import encoded
+from tests.processors import picture
 from tests.triton import triton_client
 from tests.triton.api.test_batches import asked, begun, ended, results
 from tests.triton.conftest import ROOT, guard_questions, place_guard
 from tests.triton.models.scenes import draw, scene
-from tests_transformers.architectures.vision_comparison import picture
 
 pytestmark = pytest.mark.triton
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,12 @@ from openai_bls.core.media import Image, MediaPrompt
 from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.engines.registry import create_engine
 from tests.engine_contract.support import Recorder, request
+from tests.processors import picture
 from tests_transformers.architectures import comparison
 from tests_transformers.architectures.comparison import NEW_TOKENS, Generated, Result, RunnerLog, difference
 
 TEXTS = ("What is # here?", "# and # differ", "At the end #")
 """Prompts; # is the place of an image."""
-
-
-def picture(width: int, height: int, seed: int) -> Image:
-    """Blocks of random colours, so that every patch says something."""
-    generator = random.Random(seed)
-    colours = [[generator.randbytes(3) for _ in range(0, width, 8)] for _ in range(0, height, 8)]
-    pixels = b"".join(colours[y // 8][x // 8] for y in range(height) for x in range(width))
-    return Image(width, height, pixels, f"{seed}-{width}-{height}")
 
 
 def requests(processor: VisionProcessor, *, text: bool = True) -> list[GenerationRequest]:

@@ -24,9 +24,10 @@ from openai_bls.transport.engine_process.source import StartedProcess
 from openai_bls.triton_models.preprocessing.prompt import load_tokenizer
 from openai_bls_vllm.recipe.self_test import ask_with_images
 from openai_bls_vllm.record import VllmRecord
+from tests.processors import picture
 from tests_transformers.architectures.comparison import NEW_TOKENS, Generated
 from tests_transformers.architectures.vision_checkpoint import make_vision_checkpoint
-from tests_transformers.architectures.vision_comparison import TEXTS, expected, media_prompt, picture
+from tests_transformers.architectures.vision_comparison import TEXTS, expected, media_prompt
 from tests_transformers.architectures.vision_table import CASES
 from tests_vllm.installed.conftest import SILENCE_S, Served
 from tests_vllm.vllm_python import vllm_python

@@ -18,17 +18,16 @@ from openai_bls.engines.images.blanks import Blank, blank
 from openai_bls.engines.images.processor import ImageError, VisionProcessor
 from openai_bls.transport.ipc.prompts import SlowPromptError
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
-from tests_transformers.architectures.vision_checkpoint import write_processor
-from tests_transformers.architectures.vision_table import CASES
+from tests.processors import PROCESSORS, write_processor
 
 SIDES = st.one_of(st.integers(1, 40), st.integers(30, 130), st.integers(130, 900))
 SIZES = st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=3)
 LARGE = (4090, 4090)
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=PROCESSORS)
 def processor(request: pytest.FixtureRequest, tmp_path: Path) -> VisionProcessor:
-    write_processor(tmp_path, CASES[request.param])
+    write_processor(tmp_path, PROCESSORS[request.param])
     return VisionProcessor(tmp_path)
 
 
@@ -67,7 +66,7 @@ def test_a_large_size_costs_no_pixels(processor: VisionProcessor, monkeypatch: p
 
 def test_a_thin_image_is_not_scaled_up_without_end(tmp_path: Path) -> None:
     # Its shorter side becomes 32 pixels, its longer one eight million.
-    write_processor(tmp_path, CASES["llava"])
+    write_processor(tmp_path, PROCESSORS["llava"])
     processor = VisionProcessor(tmp_path)
     with pytest.raises(ImageError):
         processor.expand(processor.image_token, [(1_000_000, 4)])
@@ -77,7 +76,7 @@ def test_a_thin_image_is_not_scaled_up_without_end(tmp_path: Path) -> None:
 def test_a_processor_that_makes_something_else_of_them_gets_pixels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_processor(tmp_path, CASES["qwen2_vl"])
+    write_processor(tmp_path, PROCESSORS["qwen2_vl"])
     made = blank
     monkeypatch.setattr(
         "openai_bls.engines.images.blanks.blank", lambda shape, *more: made([*shape[:-1], shape[-1] // 2 + 1], *more)
@@ -87,7 +86,7 @@ def test_a_processor_that_makes_something_else_of_them_gets_pixels(
 
 def test_no_prompt_with_images_waits_for_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Six requests of four images each, in preprocessing.
-    write_processor(tmp_path, CASES["gemma3"])
+    write_processor(tmp_path, PROCESSORS["gemma3"])
     encoder = PromptEncoder(tmp_path)
     content = [{"type": "text", "text": "a"}, *[{"type": "image"}] * 4]
     messages = [{"role": "user", "content": content}]

@@ -9,15 +9,13 @@ from transformers import AutoProcessor
 
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.images.processor import ImageError, VisionProcessor
-from tests_transformers.architectures.vision_checkpoint import write_processor
-from tests_transformers.architectures.vision_comparison import picture
-from tests_transformers.architectures.vision_table import CASES
+from tests.processors import PROCESSORS, picture, write_processor
 
 SIZES = [(40, 70), (100, 33)]
 
 
 def load(folder: Path, name: str) -> VisionProcessor:
-    write_processor(folder, CASES[name])
+    write_processor(folder, PROCESSORS[name])
     return VisionProcessor(folder)
 
 
@@ -65,7 +63,7 @@ def test_refuses_what_the_model_cannot_take(tmp_path: Path) -> None:
 
 
 def test_says_what_is_missing(tmp_path: Path) -> None:
-    write_processor(tmp_path, CASES["llava"])
+    write_processor(tmp_path, PROCESSORS["llava"])
     (tmp_path / "preprocessor_config.json").write_text('{"image_processor_type": "Llama4ImageProcessor"}')
     with pytest.raises(EngineLoadError, match=r"(?i)torchvision"):
         VisionProcessor(tmp_path)

@@ -10,8 +10,7 @@ import pytest
 from openai_bls.core.engine_types import PromptRequest
 from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
-from tests_transformers.architectures.vision_checkpoint import write_processor
-from tests_transformers.architectures.vision_table import CASES, IMAGE
+from tests.processors import IMAGE, PROCESSORS, write_processor
 
 STRINGS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 PARTS = (
@@ -28,7 +27,7 @@ def user(*parts: str) -> list[dict[str, Any]]:
 
 
 def encoder(folder: Path, name: str, template: str | None = None) -> PromptEncoder:
-    write_processor(folder, CASES[name], *([] if template is None else [template]))
+    write_processor(folder, PROCESSORS[name], *([] if template is None else [template]))
     return PromptEncoder(folder)
 
 
@@ -36,7 +35,7 @@ def encoder(folder: Path, name: str, template: str | None = None) -> PromptEncod
 def test_both_forms_of_a_prompt(name: str, tmp_path: Path) -> None:
     prompts = encoder(tmp_path, name)
     result = prompts.prepare(PromptRequest(messages=user("a ", "#", " b ", "#"), image_sizes=SIZES))
-    token, own = CASES[name].placeholder, VisionProcessor(tmp_path)
+    token, own = PROCESSORS[name].placeholder, VisionProcessor(tmp_path)
     assert result.media_text == f"<|im_start|>user\na {token} b {token}<|im_end|>\n<|im_start|>assistant\n"
     assert result.media_token_ids == prompts.encode(result.media_text, add_special_tokens=False)
     assert result.prompt_token_ids == [own.expand(result.media_text, SIZES)]

@@ -22,10 +22,11 @@ from tests.engine_contract import support
 from tests.engine_contract.fixtures import EngineFactory
 from tests.engine_contract.support import run_all
 from tests.kv_events import Consumer
+from tests.processors import picture
 from tests.unit.builder.repositories import make_repository
 from tests_transformers.architectures.comparison import NEW_TOKENS, answers, difference
 from tests_transformers.architectures.vision_checkpoint import make_vision_checkpoint
-from tests_transformers.architectures.vision_comparison import expected, media_prompt, picture, requests
+from tests_transformers.architectures.vision_comparison import expected, media_prompt, requests
 from tests_transformers.architectures.vision_table import CASES
 from tests_transformers.engine.gpu.test_paged_attention import StartPaged, kernels, start_with
 from tests_transformers.engine.overlapping import IN_EVERY_WAY, overlap, steps

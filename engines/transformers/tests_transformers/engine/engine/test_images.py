@@ -23,10 +23,11 @@ from openai_bls.engines.images.processor import VisionProcessor
 from openai_bls_transformers.record import EmbeddedRecord
 from tests.engine_contract.fixtures import EngineFactory
 from tests.engine_contract.support import change_record, request, run_all
+from tests.processors import picture
 from tests.unit.builder.repositories import make_repository
 from tests_transformers.architectures.comparison import answers, difference
 from tests_transformers.architectures.vision_checkpoint import make_vision_checkpoint
-from tests_transformers.architectures.vision_comparison import expected, media_prompt, picture, requests
+from tests_transformers.architectures.vision_comparison import expected, media_prompt, requests
 from tests_transformers.architectures.vision_table import CASES
 from tests_transformers.engine.overlapping import IN_EVERY_WAY, steps
 
