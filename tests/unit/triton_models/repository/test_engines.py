@@ -18,7 +18,10 @@ from openai_bls.triton_models.repository.engines import (
 )
 from openai_bls.triton_models.tensors.config_writer import render
 from openai_bls.triton_models.tensors.models import OPENAI_BLS, TENSORRT_LLM
-from openai_bls_tensorrt_llm.legacy.cpp_backend import CppSettings, cpp_model
+
+CPP_BACKEND = """backend: "tensorrtllm"
+parameters { key: "gpt_model_path" value { string_value: "/engine" } }
+"""
 
 
 def engine(repository: Path, name: str, *, manifest: str = "engine.json", version: str = "1") -> None:
@@ -63,7 +66,7 @@ def test_the_default_engine_comes_first_and_need_not_be_there(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("config", "transport"),
     [
-        (render(cpp_model(CppSettings(gpt_model_path="/engine"), 8)), "grpc"),
+        (CPP_BACKEND, "grpc"),
         (render(TENSORRT_LLM), "exchange"),
         ('# backend: "tensorrtllm"\nbackend: "python"', "exchange"),
         ("backend: 'tensorrt' 'llm' # of theirs", "grpc"),
@@ -159,7 +162,7 @@ def test_a_setting_that_the_models_around_an_engine_share(tmp_path: Path) -> Non
     with pytest.raises(SettingsError, match="exclude_input_in_output"):
         found(render(msgspec.structs.replace(kept, parameters={"exclude_input_in_output": "maybe"})), {})
     with pytest.raises(SettingsError, match=r"of the C\+\+ backend.*openai-bls render"):
-        found(render(cpp_model(CppSettings(gpt_model_path="/engine"), 8)), {})
+        found(CPP_BACKEND, {})
 
 
 def test_keys_of_the_models_beside_openai_bls(tmp_path: Path) -> None:

@@ -2,24 +2,18 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
-from openai_bls.core import config_pbtxt
 from openai_bls.core.manifest import Manifest, write_manifest
-from openai_bls.core.settings import EngineSettings, SettingsError
-from openai_bls.triton_models.repository.engine_configs import render_configs
+from openai_bls.core.settings import SettingsError
 from openai_bls.triton_models.repository.render_configs import configure
 from openai_bls.triton_models.tensors.config_writer import render
 from openai_bls.triton_models.tensors.declaration import Queue
 from openai_bls.triton_models.tensors.models import MODELS, ensemble
-from openai_bls_tensorrt_llm.legacy.cpp_backend import CppSettings, cpp_model, cpp_settings, engine_model
-from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
-from openai_bls_vllm.record import VllmRecord
-
-NO_GRAMMARS = {"xgrammar_tokenizer_info_path": ""}
+from tests.unit.engine_doubles import double
+from tests.unit.triton_models.repository.rendering import check_setting, config
 
 
 @pytest.fixture
@@ -30,10 +24,6 @@ def repository(tmp_path: Path) -> Path:
         folder.mkdir()
         (folder / "config.pbtxt").write_text(render(model))
     return tmp_path
-
-
-def config(repository: Path, model: str) -> Path:
-    return repository / model / "config.pbtxt"
 
 
 def test_an_empty_folder_gets_the_committed_files(tmp_path: Path) -> None:
@@ -115,20 +105,6 @@ def test_tensorrt_llm_bls_of_an_older_release_becomes_a_model(repository: Path) 
     assert model.read_text() == render(expected)
 
 
-def test_tensorrt_llm_bls_is_an_ensemble_around_the_cpp_backend(repository: Path) -> None:
-    """Its own choices end there, and a later render keeps it so."""
-    configure(repository, ["tensorrt_llm_bls.instances=2"])
-    settings = CppSettings(gpt_model_path="/srv/engine")
-    config(repository, "tensorrt_llm").write_text(render(cpp_model(settings, 32)))
-    model = config(repository, "tensorrt_llm_bls")
-    assert model in configure(repository)
-    assert 'platform: "ensemble"' in model.read_text()
-    assert "max_batch_size: 32" in model.read_text()
-    assert configure(repository) == []
-    with pytest.raises(SettingsError, match=r"^tensorrt_llm_bls: .* set tensorrt_llm\.decoupled_mode"):
-        configure(repository, ["tensorrt_llm_bls.decoupled_mode=true"])
-
-
 def test_what_was_written_by_hand_stays_in_any_layout(repository: Path) -> None:
     path = config(repository, "openai_bls")
     path.write_text(
@@ -162,91 +138,6 @@ def test_a_preprocessing_that_is_not_ours_is_left_alone(repository: Path) -> Non
         configure(repository, ["preprocessing.instances=2"])
 
 
-def built(backend: Any = "cpp") -> Manifest:
-    return Manifest("tensorrt_llm", "m", 64, 16, 0, record=TensorRtLlmRecord(version="1.2.1", backend=backend).fields())
-
-
-def test_a_cpp_engine_stays_one(repository: Path) -> None:
-    settings = cpp_settings(built(), EngineSettings(), Path("/srv/tensorrt_llm/1"))
-    for name, text in render_configs(engine_model(built(), settings, Queue(100))).items():
-        config(repository, name).write_text(text)
-    assert configure(repository) == []
-    assert configure(repository, ["tensorrt_llm.kv_cache_free_gpu_mem_fraction=0.5"]) == [
-        config(repository, "tensorrt_llm")
-    ]
-    text = config(repository, "tensorrt_llm").read_text()
-    assert 'key: "kv_cache_free_gpu_mem_fraction" value { string_value: "0.5" }' in text
-    assert 'backend: "tensorrtllm"' in text
-    assert configure(repository) == []
-    configure(repository, ["tensorrt_llm.gpu_device_ids=0;1;2"])
-    assert "instance_group [ { count: 3 kind" in config(repository, "tensorrt_llm").read_text()
-    with pytest.raises(SettingsError, match=r"one for each group of GPUs in gpu_device_ids \(3\)"):
-        configure(repository, ["tensorrt_llm.instances=2"])
-    # The ensembles follow a smaller engine.
-    configure(repository, ["tensorrt_llm.max_batch_size=4"])
-    assert "max_batch_size: 4\n" in config(repository, "ensemble").read_text()
-
-
-def on_cpp(repository: Path, settings: EngineSettings | None = None) -> dict[str, str]:
-    """Renders the repository as a build does; the paths in the engine's configuration."""
-    folder = repository / "tensorrt_llm" / "1"
-    own = cpp_settings(built(), settings or EngineSettings(), folder)
-    for name, text in render_configs(engine_model(built(), own, Queue(100))).items():
-        config(repository, name).write_text(text)
-    (folder / "engine").mkdir(parents=True)
-    (folder / "engine" / "xgrammar_tokenizer_info.json").touch()
-    return paths(repository)
-
-
-def paths(repository: Path) -> dict[str, str]:
-    given = config_pbtxt.parameters(config_pbtxt.read(config(repository, "tensorrt_llm")))
-    return {name: value for name, value in given.items() if name.endswith("_path") and name != "executor_worker_path"}
-
-
-def test_a_copied_repository_gets_its_own_paths(repository: Path, tmp_path: Path) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    old.mkdir()
-    for model in MODELS:
-        (repository / model).rename(old / model)
-    before = on_cpp(old, EngineSettings(guided_decoding_backend="xgrammar"))
-    shutil.copytree(old, new)
-    assert configure(new) == [config(new, "tensorrt_llm")]
-    engine = new / "tensorrt_llm" / "1" / "engine"
-    assert paths(new) == {
-        "gpt_model_path": str(engine),
-        "xgrammar_tokenizer_info_path": str(engine / "xgrammar_tokenizer_info.json"),
-    }
-    assert configure(new) == []
-    # A link to the same place is the same place.
-    (tmp_path / "link").symlink_to(old)
-    assert configure(tmp_path / "link") == []
-    assert paths(old) == before
-
-
-def test_the_path_of_an_engine_elsewhere_stays(repository: Path) -> None:
-    on_cpp(repository)
-    with pytest.raises(SettingsError, match="gpt_model_path is /srv/large, but this model has its own, "):
-        configure(repository, ["tensorrt_llm.gpt_model_path=/srv/large"])
-    assert paths(repository) == {"gpt_model_path": str(repository / "tensorrt_llm/1/engine"), **NO_GRAMMARS}
-    shutil.rmtree(repository / "tensorrt_llm" / "1" / "engine")
-    configure(repository, ["tensorrt_llm.gpt_model_path=/srv/large"])
-    assert configure(repository) == []
-    assert paths(repository) == {"gpt_model_path": "/srv/large", **NO_GRAMMARS}
-
-
-def test_limits_of_the_cpp_backend(repository: Path) -> None:
-    """Several instances are for it alone; an ensemble has no larger batches than its engine."""
-    on_cpp(repository)
-    configure(repository, ["tensorrt_llm.instances=2", "tensorrt_llm.gpu_device_ids=0;1"])
-    assert "count: 2" in config(repository, "tensorrt_llm").read_text()
-    with pytest.raises(SettingsError, match="decoupled_mode is false, but openai_bls has its tokens"):
-        configure(repository, ["tensorrt_llm.decoupled_mode=false"])
-    with pytest.raises(SettingsError, match="ensemble: max_batch_size is 100, that of tensorrt_llm is 16"):
-        configure(repository, ["ensemble.max_batch_size=100"])
-    configure(repository, ["ensemble.max_batch_size=8"])
-    assert "max_batch_size: 8\n" in config(repository, "ensemble").read_text()
-
-
 @pytest.mark.parametrize("name", ["config.pbtxt", "1"])
 def test_what_cannot_be_written_is_told_in_a_sentence_and_nothing_is(repository: Path, name: str) -> None:
     # Something else where a file or the folder of a version should be: not even root may write there.
@@ -269,7 +160,7 @@ def test_a_further_engine(repository: Path) -> None:
     for model in ("tensorrt_llm", "preprocessing"):
         shutil.copytree(repository / model, repository / f"{model}_small")
     (repository / "tensorrt_llm_small" / "1").mkdir()
-    write_manifest(repository / "tensorrt_llm_small" / "1", built("python"))
+    write_manifest(repository / "tensorrt_llm_small" / "1", Manifest("null", "m", 64, 16, 0))
     engine = config(repository, "tensorrt_llm_small")
     engine.write_text(f"# Rendered by `build/engine.py --name small`.\n{engine.read_text()}")
     configure(repository, ["tensorrt_llm_small.enable_chunked_context=true"])
@@ -318,37 +209,12 @@ def test_refused_changes(repository: Path, change: str, says: str) -> None:
     assert {path: path.read_text() for path in repository.glob("*/config.pbtxt")} == before
 
 
-@pytest.mark.parametrize(
-    ("engine", "change", "says"),
-    [
-        ("transformers", "kv_cache_free_gpu_mem_fraction=0.5", "is for TensorRT-LLM engines, and this one is embedded"),
-        ("transformers", "guided_decoding_backend=xgrammar", "is for TensorRT-LLM engines, and this one is embedded"),
-        ("transformers", "max_tokens_in_paged_kv_cache=99", "99 does not hold one sequence of 100 tokens"),
-        ("transformers", "max_tokens_in_paged_kv_cache=100", ""),
-        ("transformers", "enable_kv_cache_reuse=false", ""),
-        ("vllm", "kv_cache_free_gpu_mem_fraction=0.5", "is not for vLLM: leave it out; give gpu_memory_utilization"),
-        ("vllm", "enable_kv_cache_reuse=false", ""),
-        ("tensorrt_llm", "kv_cache_free_gpu_mem_fraction=0.5", ""),
-        ("tensorrt_llm", "guided_decoding_backend=llguidance", "llguidance is not for TensorRT engines"),
-    ],
-)
-def test_settings_of_the_engine_that_is_there(repository: Path, engine: str, change: str, says: str) -> None:
-    records = {"tensorrt_llm": TensorRtLlmRecord("1.2.1").fields(), "vllm": VllmRecord("0.32.0").fields()}
-    manifest = Manifest(engine, "m", max_model_len=100, max_batch_size=4, created=1, record=records.get(engine, {}))
+@pytest.mark.usefixtures("engine_doubles")
+def test_settings_of_the_engine_that_is_there(repository: Path) -> None:
     (repository / "tensorrt_llm" / "1").mkdir()
-    write_manifest(repository / "tensorrt_llm" / "1", manifest)
-    if not says:
-        assert configure(repository, [f"tensorrt_llm.{change}"]) == [config(repository, "tensorrt_llm")]
-        return
-    with pytest.raises(SettingsError, match=f"tensorrt_llm: .*{says}"):
-        configure(repository, [f"tensorrt_llm.{change}"])
-    # Written by hand, it is told of as well, until it is taken out.
-    name, _, value = change.partition("=")
-    path = config(repository, "tensorrt_llm")
-    path.write_text(f'{path.read_text()}parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\n')
-    with pytest.raises(SettingsError, match=says):
-        configure(repository)
-    assert configure(repository, [f"tensorrt_llm.{name}="]) == [path]
+    write_manifest(repository / "tensorrt_llm" / "1", double())
+    check_setting(repository, "enable_kv_cache_reuse=false")
+    check_setting(repository, "kv_cache_free_gpu_mem_fraction=0.5", "is not for the double")
 
 
 def test_an_alias_that_is_a_further_engine(repository: Path) -> None:
@@ -357,7 +223,7 @@ def test_an_alias_that_is_a_further_engine(repository: Path) -> None:
     (repository / "tensorrt_llm_small" / "config.pbtxt").touch()
     (repository / "preprocessing_small").mkdir()
     (repository / "preprocessing_small" / "config.pbtxt").touch()
-    write_manifest(folder, Manifest("transformers", "tiny", max_model_len=100, max_batch_size=4, created=1))
+    write_manifest(folder, Manifest("null", "tiny", max_model_len=100, max_batch_size=4, created=1))
     with pytest.raises(SettingsError, match="model_aliases has tiny, the name of the engine in tensorrt_llm_small"):
         configure(repository, ["openai_bls.model_aliases=gpt,tiny"])
 
