@@ -5,15 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 from openai_bls.core.engine import Engine
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.engines.registry import create_engine
-from openai_bls_transformers.record import EmbeddedRecord
 from tests.engine_contract.support import MAX_MODEL_LEN, Recorder, make_checkpoint
 
 EngineFactory = Callable[..., tuple[Engine, Recorder]]
@@ -29,19 +26,19 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def version_dir(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an engine that has passed its self-test; not to be changed."""
-    folder = tmp_path_factory.mktemp("engine") / "tensorrt_llm" / "1"
-    shutil.copytree(checkpoint, folder / "checkpoint")
+    """A folder with a null engine; not to be changed. An engine's own tests have theirs of this name."""
+    return write_engine(tmp_path_factory.mktemp("engine"), checkpoint, "null")
+
+
+def write_engine(folder: Path, checkpoint: Path, engine: str) -> Path:
+    """The version folder, below `folder`, of an engine of `checkpoint`, without its record."""
+    version_dir = folder / "tensorrt_llm" / "1"
+    shutil.copytree(checkpoint, version_dir / "checkpoint")
     manifest = Manifest(
-        engine="transformers", model_name="tiny-qwen", max_model_len=MAX_MODEL_LEN, max_batch_size=16, created=1
+        engine=engine, model_name="tiny-qwen", max_model_len=MAX_MODEL_LEN, max_batch_size=16, created=1
     )
-    write_manifest(folder, manifest)
-    engine: Any = create_engine(folder, Recorder(), {"num_threads": "1"})
-    engine.close()
-    write_manifest(
-        folder, msgspec.structs.replace(manifest, record=EmbeddedRecord(self_test=engine.self_test).fields())
-    )
-    return folder
+    write_manifest(version_dir, manifest)
+    return version_dir
 
 
 @pytest.fixture

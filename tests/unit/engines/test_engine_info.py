@@ -7,10 +7,27 @@ from typing import Any
 import msgspec
 import pytest
 
+from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams
+from openai_bls.core.manifest import LoraSettings, Manifest
 from openai_bls.engines.capabilities import ALL_FIELDS, refusal
 from openai_bls.engines.engine_info import engine_info
-from tests_tensorrt_llm.engine.scripted_api import FACTS, TUNED, manifest
+
+FACTS = CheckpointFacts(
+    architecture="Qwen2ForCausalLM",
+    model_type="qwen2",
+    vocab_size=100,
+    max_position_embeddings=64,
+    kv_bytes_per_token=0,
+    eos_token_ids=(90, 91),
+    pad_token_id=92,
+    sampling_defaults=SamplingParams(),
+)
+TUNED = LoraSettings({"tuned": "lora/tuned"}, max_loras=2, max_lora_rank=8)
+
+
+def manifest(lora: LoraSettings = LoraSettings()) -> Manifest:  # noqa: B008
+    return Manifest("toy", "scripted", max_model_len=64, max_batch_size=4, created=5, lora=lora)
 
 
 def described(**changes: Any) -> EngineInfo:
@@ -29,7 +46,7 @@ def described(**changes: Any) -> EngineInfo:
 def test_what_it_says() -> None:
     info = described(manifest=msgspec.structs.replace(manifest(lora=TUNED), max_images=3))
     assert info == EngineInfo(
-        engine="tensorrt_llm",
+        engine="toy",
         model_name="scripted",
         max_model_len=64,
         max_batch_size=4,
@@ -39,7 +56,7 @@ def test_what_it_says() -> None:
         supported=ALL_FIELDS,
         input_modalities=("text", "image"),
         max_images=3,
-        version="tensorrt_llm 1.2.1",
+        version="toy 1.2.1",
         created=5,
         max_logprobs=5,
         grammar_backend="xgrammar",

@@ -3,103 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 from openai_bls.core.machine.memory import available_bytes
-from openai_bls.core.manifest import FileRecord, KvCacheSettings, Manifest
+from openai_bls.core.manifest import load_manifest
 from openai_bls.core.settings import EngineSettings
-from openai_bls.engines import load_memory
-from openai_bls.engines.load_memory import gpu_is_visible
-from openai_bls.engines.plugin import LoadMemory
-from openai_bls_llama_cpp.record import LlamaCppRecord
-from openai_bls_vllm.record import VllmRecord
-
-MIB = 1 << 20
-GIB = 1 << 30
-
-
-def engine(folder: Path, stored: str = "bfloat16", **fields: Any) -> Path:
-    (folder / "checkpoint").mkdir(parents=True, exist_ok=True)
-    config = {"vocab_size": 8, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "dtype": stored}
-    (folder / "checkpoint" / "config.json").write_bytes(msgspec.json.encode(config))
-    files = {"model.safetensors": FileRecord(3 * GIB), "tokenizer.json": FileRecord(5 * MIB)}
-    common: dict[str, Any] = {"engine": "transformers", "model_name": "m", "max_model_len": 64, "max_batch_size": 4}
-    manifest = Manifest(**{**common, "created": 0, "files": files, **fields})
-    (folder / "engine.json").write_bytes(msgspec.json.encode(manifest))
-    return folder
-
-
-def estimate(folder: Path, overrides: dict[str, str], settings: EngineSettings | None = None) -> LoadMemory:
-    return load_memory.load_memory(folder, overrides, settings or EngineSettings())
-
-
-@pytest.fixture(autouse=True)
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_memory, "gpu_is_visible", lambda *_: False)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "fields", "weights"),
-    [
-        ("bfloat16", {}, 6 * GIB),
-        ("float32", {}, 3 * GIB),
-        ("bfloat16", {"dtype": "bfloat16"}, 3 * GIB),
-    ],
-)
-def test_the_embedded_engine_on_a_cpu(tmp_path: Path, dtype: str, fields: dict[str, Any], weights: int) -> None:
-    """Weights in the type that they are computed in, the cache, and the process."""
-    expected = LoadMemory(weights + 256 * MIB + 512 * MIB)
-    assert estimate(engine(tmp_path, dtype, **fields), {}) == expected
-
-
-def test_a_context_that_needs_more_than_the_usual_cache(tmp_path: Path) -> None:
-    found = estimate(engine(tmp_path, "float32", max_model_len=1 << 20), {})
-    # Keys and values of 64 numbers in 2 layers.
-    assert found.host_bytes == 3 * GIB + 512 * MIB + (1 << 20) * 2 * 64 * 2 * 4
-
-
-def test_llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file as it is and a cache of 16 bits, on a CPU in any case; nothing where the load will fail at once."""
-    monkeypatch.setattr(load_memory, "gpu_is_visible", lambda *_: True)
-    files = {"model.gguf": FileRecord(GIB)}
-    for asked, taken in ((200, 200), (1 << 20, 4 * 64)):
-        kv_cache = KvCacheSettings(max_tokens_in_kv_cache=asked)
-        record = LlamaCppRecord(version="1")
-        folder = engine(tmp_path, engine="llama_cpp", files=files, kv_cache=kv_cache, record=record.fields())
-        # Keys and values of 64 numbers in 2 layers.
-        assert estimate(folder, {}) == LoadMemory(GIB + taken * 2 * 64 * 2 * 2 + 256 * MIB)
-    for overrides, settings, taken in (
-        ({"max_batch_size": "2"}, None, 2 * 64),
-        ({"max_tokens_in_kv_cache": "100"}, None, 100),
-        ({}, EngineSettings(max_tokens_in_paged_kv_cache=150), 150),
-    ):
-        assert estimate(folder, overrides, settings) == LoadMemory(GIB + taken * 2 * 64 * 2 * 2 + 256 * MIB)
-    without = engine(tmp_path, engine="llama_cpp", files=files, record=LlamaCppRecord(version="1").fields())
-    assert estimate(without, {}) == LoadMemory(0)
-
-
-def test_engines_on_a_gpu_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_memory, "gpu_is_visible", lambda *_: True)
-    folder = engine(tmp_path)
-    assert estimate(folder, {}).on_gpu
-    assert not estimate(folder, {"device": "cpu"}).on_gpu
-    vllm = engine(tmp_path / "vllm", engine="vllm", record=VllmRecord("0.32.0").fields())
-    assert estimate(vllm, {}).on_gpu
-
-
-def test_vllm_on_a_cpu(tmp_path: Path) -> None:
-    folder = engine(tmp_path, engine="vllm", record=VllmRecord("0.32.0").fields(), dtype="bfloat16")
-    assert estimate(folder, {}) == LoadMemory(3 * GIB + GIB + 3 * GIB)
+from openai_bls.engines.load_memory import gpu_is_visible, of_checkpoint
+from openai_bls.engines.plugin import LoadMemory, LoadRequest
+from tests.engine_contract.memory import GIB, MIB, estimate, write_engine
 
 
 def test_what_takes_nothing(tmp_path: Path) -> None:
-    assert estimate(tmp_path / "none", {}) == LoadMemory(0)
-    folder = engine(tmp_path)
-    assert estimate(folder, {"engine": "null"}) == LoadMemory(0)
-    assert estimate(engine(folder, engine="null"), {}) == LoadMemory(0)
+    assert estimate(tmp_path / "none") == LoadMemory(0)
+    folder = write_engine(tmp_path, "null")
+    assert estimate(folder) == estimate(folder, {"engine": "null"}) == LoadMemory(0)
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype", "weights"),
+    [("bfloat16", "auto", 6 * GIB), ("float32", "auto", 3 * GIB), ("bfloat16", "bfloat16", 3 * GIB)],
+)
+def test_weights_of_a_checkpoint(tmp_path: Path, stored: str, dtype: str, weights: int) -> None:
+    """In the type that they are computed in, on a CPU; on a GPU they are mapped from their files."""
+    folder = write_engine(tmp_path, "null", stored, dtype=dtype)
+    request = LoadRequest(folder, load_manifest(folder), None, EngineSettings(), gpu=False)
+    # Keys and values of 64 numbers in 2 layers.
+    found = of_checkpoint(request, MIB, lambda facts: facts.kv_bytes_per_token)
+    assert found == LoadMemory(weights + MIB + 2 * 64 * 2 * 4)
+    assert of_checkpoint(request._replace(gpu=True), MIB) == LoadMemory(2049 * MIB, on_gpu=True)
 
 
 def test_visible_gpus(tmp_path: Path) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +19,11 @@ from openai_bls.core.manifest import (
     EngineLoadError,
     Manifest,
     load_manifest,
-    record,
     write_manifest,
 )
-from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.null.loading import NullOptions
 from openai_bls.engines.null.record import NullSettings
 from openai_bls.engines.registry import create_engine, names, parse_options
-from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
-from openai_bls_transformers.options import EngineOptions, with_settings
 from tests.engine_contract.support import Recorder, change
 
 
@@ -63,22 +56,6 @@ def test_unreadable_manifest(folder: Path, content: bytes) -> None:
     assert "not readable" in sentence(folder)
 
 
-def test_damaged_files(folder: Path) -> None:
-    (folder / "checkpoint" / "model.safetensors").write_bytes(b"nonsense")
-    assert "the checkpoint does not load" in sentence(folder)
-    (folder / ".aside-old-checkpoint").mkdir()
-    assert "cut short" in sentence(folder)
-
-
-def test_what_the_machine_lacks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "64 tokens, fewer than max_model_len 512" in sentence(folder, max_tokens_in_kv_cache="64")
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert "no usable GPU" in sentence(folder, device="cuda:0")
-    found: Callable[..., object] = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "torch" else found(name, *a))
-    assert "needs the package torch" in sentence(folder)
-
-
 def test_unknown_field_and_newer_format(folder: Path) -> None:
     fields = json.loads((folder / MANIFEST_NAME).read_text())
     (folder / MANIFEST_NAME).write_text(json.dumps(fields | {"later_invention": 1}))
@@ -107,55 +84,18 @@ def test_an_engine_with_a_draft_model_of_an_older_release(folder: Path) -> None:
     assert "draft model" in sentence(folder)
 
 
-def test_missing_and_changed_files(folder: Path) -> None:
-    checkpoint = folder / "checkpoint"
-    change(folder, files={p.name: record(p) for p in checkpoint.iterdir() if p.is_file()})
-    config = (checkpoint / "config.json").read_text()
-    (checkpoint / "config.json").write_text(config + " ")
-    assert "checkpoint/config.json has not the size" in sentence(folder)
-    (checkpoint / "config.json").write_text(config)
-    (checkpoint / "model.safetensors").unlink()
-    assert "model.safetensors cannot be read (No such file" in sentence(folder)
-
-
-def test_options_of_the_embedded_engine_mean_nothing_to_tensorrt_llm(folder: Path) -> None:
-    change(folder, engine="tensorrt_llm", record=TensorRtLlmRecord(version="1.2.1").fields())
-    message = sentence(folder, num_threads="2")
-    assert message.startswith("OPENAI_BLS_ENGINE_NUM_THREADS is of another engine")
-
-
-def test_settings_of_tensorrt_llm_are_refused_by_the_embedded_engine(folder: Path) -> None:
-    with pytest.raises(EngineLoadError, match=r"^enable_chunked_context in config\.pbtxt is for TensorRT-LLM engines"):
-        create_engine(folder, Recorder(), {}, EngineSettings(enable_chunked_context=False))
-
-
-def test_settings_that_both_know(folder: Path) -> None:
-    settings = EngineSettings(
-        max_tokens_in_paged_kv_cache=4096, enable_kv_cache_reuse=False, kv_events_endpoint="tcp://*:1"
-    )
-    options = with_settings(EngineOptions(), settings)
-    assert (options.max_tokens_in_kv_cache, options.prefix_sharing) == (4096, False)
-    assert options.kv_events_endpoint == "tcp://*:1"
-    # The environment counts more.
-    assert with_settings(EngineOptions(max_tokens_in_kv_cache=512), settings).max_tokens_in_kv_cache == 512
-    assert with_settings(EngineOptions(), EngineSettings()) == EngineOptions()
-
-
-def test_untested_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = importlib.metadata.version
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "5.99.0" if name == "transformers" else real(name))
-    assert "transformers 5.99.0 is outside the range" in sentence(folder)
-    create_engine(folder, Recorder(), {"allow_untested_versions": "true"}).close()
+@pytest.mark.usefixtures("engine_doubles")
+def test_an_option_of_another_engine(folder: Path) -> None:
+    change(folder, engine="started")
+    message = sentence(folder, null_echo="true")
+    assert message.startswith("OPENAI_BLS_ENGINE_NULL_ECHO is of another engine than started")
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("no_such_setting", "1"),
-        ("engine", "vllm"),
-        ("num_threads", "-1"),
-        ("num_threads", "many"),
-        ("device", "tpu"),
+        ("engine", "sglang"),
         ("null_step_delay_ms", "-1"),
         ("null_token_ids", "1,x"),
         ("null_token_ids", "100000"),
@@ -167,8 +107,8 @@ def test_bad_settings_are_refused(folder: Path, name: str, value: str) -> None:
 
 
 def test_options_from_strings() -> None:
-    wanted, options = parse_options({"engine": "null", "null_step_delay_ms": "5", "null_echo": "true", "device": "cpu"})
-    assert (wanted, options["transformers"]) == ("null", EngineOptions(device="cpu"))
+    wanted, options = parse_options({"engine": "null", "null_step_delay_ms": "5", "null_echo": "true"})
+    assert wanted == "null"
     null = options["null"]
     assert isinstance(null, NullOptions)
     assert null.over(NullSettings()) == NullSettings(step_delay_ms=5, echo=True)
@@ -190,14 +130,6 @@ def test_null_engine_of_a_manifest(folder: Path) -> None:
     engine.close()
     change(folder, record=NullSettings(token_ids=(700,)).fields())
     assert "outside the vocabulary" in sentence(folder)
-
-
-def test_max_model_len_is_the_lesser_of_two(folder: Path) -> None:
-    change(folder, max_model_len=100)
-    engine = create_engine(folder, Recorder(), {"max_batch_size": "3"})
-    assert engine.info.max_model_len == 100
-    assert engine.info.max_batch_size == 3
-    engine.close()
 
 
 @pytest.mark.parametrize(
