@@ -18,20 +18,16 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.builder.source.hub import default_name
 from openai_bls.builder.targets.folders import TOKENIZER_MODELS
 from openai_bls.builder.targets.selection import sole_build, target_of
 from openai_bls.core.engine_types import Grammar
-from openai_bls.core.manifest import EngineLoadError, LoraSettings, load_manifest
+from openai_bls.core.manifest import EngineLoadError, load_manifest
 from openai_bls.engines.grammars import llguidance_backend
 from openai_bls.engines.registry import create_engine
-from openai_bls_tensorrt_llm.recipe.model.shapes import shape_of
 from tests.engine_contract.support import Recorder
 from tests.unit.builder.builds import answer, build_main, refusal, run
 from tests.unit.builder.repositories import leftovers
-from tests.unit.builder.repositories import make_adapter as of_size_4
-from tests_transformers.engine.adapters import QUERIES, make_adapter
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -91,31 +87,6 @@ def test_a_build_takes_the_place_of_an_engine_for_several_gpus(source: Path, rep
     assert load_manifest(path.parent) == again
 
 
-def test_adapters(source: Path, repository: Path, tmp_path: Path) -> None:
-    lora = LoraOptions({"poet": make_adapter(source, tmp_path / "poet", **QUERIES)}, max_loras=3)
-    manifest, _ = run(source, repository, lora=lora)
-    assert manifest.lora == LoraSettings({"poet": "lora/poet"}, max_loras=3, max_lora_rank=2)
-    recorder = Recorder()
-    engine = create_engine(repository / "tensorrt_llm" / "1", recorder, {"num_threads": "1"})
-    assert (engine.info.lora_names, engine.info.max_loras) == (("poet",), 3)
-    engine.close()
-    assert "up to date" in run(source, repository, lora=lora)[1][0]
-    shutil.rmtree(repository / "tensorrt_llm" / "1" / "lora")
-    assert run(source, repository, lora=lora)[0].lora == manifest.lora
-    assert (repository / "tensorrt_llm" / "1" / "lora" / "poet" / "adapter_model.safetensors").is_file()
-    assert run(source, repository)[0].lora == LoraSettings()
-    assert not (repository / "tensorrt_llm" / "1" / "lora").exists()
-    # Of another model: told before the engine that is there is touched.
-    other = LoraOptions({"clerk": of_size_4(tmp_path / "clerk", 8)})
-    said = refusal(source, repository, lora=other, self_test=True)
-    assert said.startswith(
-        "the adapter clerk does not load: the adapter is of another model: model.layers.0.self_attn.q"
-    )
-    said = refusal(source, repository, lora=LoraOptions({"tiny-qwen": lora.adapters["poet"]}))
-    assert said.startswith("'tiny-qwen' is the engine's own name and an adapter's")
-    assert "the null engine has none" in refusal(source, repository, lora=lora, engine="null")
-
-
 def test_the_engine_has_the_tokenizer_for_grammars(source: Path, repository: Path) -> None:
     run(source, repository)
     factory = llguidance_backend.load(repository / "tensorrt_llm" / "1" / "tokenizer", 1000, [])
@@ -136,7 +107,6 @@ def test_training_on_does_not_reach_the_engine(source: Path, repository: Path) -
     "step",
     [
         "openai_bls.builder.build.place_tokenizer",
-        "openai_bls_transformers.recipe.building.place_weights",
         "openai_bls.builder.targets.default.write_manifest",
     ],
 )
@@ -386,4 +356,3 @@ def test_rope_scaling_extends_the_context(source: Path, repository: Path) -> Non
     engine.close()
     assert engine.info.max_model_len == 2048
     assert "--max-seq-len 2049" in refusal(source, repository, max_model_len=2049)
-    assert shape_of(config).max_position_embeddings == 2048

@@ -7,60 +7,25 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import pytest
 
 from openai_bls.commands import verify
-from openai_bls.commands.main import run as run_command
-from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, load_manifest, record, write_manifest
+from openai_bls.core.manifest import FileRecord, Manifest, record, write_manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.null.record import NullSettings
-from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
+from tests.unit.commands.verify_support import ANSWER, answer_length, answering_repository, change, run
 from tests.unit.core_support import VOCAB_SIZE, tiny_tokenizer
-from tests_tensorrt_llm.engine.fake_engines import write_fake_engine
-from tests_tensorrt_llm.engine.fake_support import in_process
 
 ROOT = Path(__file__).parents[3]
 DEMO = ROOT / "demo" / "checkpoint"
-ANSWER = "Hello, wörld."
 
 
 @pytest.fixture
 def repository(tmp_path: Path, tokenizer_dir: Path) -> Path:
-    """A repository with a null engine that says `ANSWER`."""
-    folder = tmp_path / "model_repository"
-    checkpoint = folder / "tensorrt_llm" / "1" / "checkpoint"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "config.json").write_text(f'{{"vocab_size": {VOCAB_SIZE}}}')
-    for model in ("preprocessing", "openai_bls"):
-        shutil.copytree(tokenizer_dir, folder / model / "1" / "tokenizer")
-    token_ids = tuple(tiny_tokenizer().encode(ANSWER).ids)
-    manifest = Manifest(
-        engine="null",
-        model_name="tiny",
-        max_model_len=256,
-        max_batch_size=4,
-        created=1,
-        files={"config.json": record(checkpoint / "config.json")},
-        record=NullSettings(token_ids=token_ids, vocab_size=VOCAB_SIZE).fields(),
-    )
-    write_manifest(folder / "tensorrt_llm" / "1", manifest)
-    return folder
-
-
-def change(repository: Path, **fields: Any) -> None:
-    version_dir = repository / "tensorrt_llm" / "1"
-    write_manifest(version_dir, msgspec.structs.replace(load_manifest(version_dir), **fields))
-
-
-def answer_length() -> int:
-    return len(tiny_tokenizer().encode(ANSWER).ids)
-
-
-def run(repository: Path, *arguments: str) -> int:
-    return run_command("verify", ["--model-repository", str(repository), *arguments])
+    return answering_repository(tmp_path / "model_repository", tokenizer_dir)
 
 
 def test_an_answer(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,73 +130,12 @@ def test_bad_arguments_of_the_program(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "--max-tokens" in capsys.readouterr().err
 
 
-CONFIG = r"""# parameters { key: "nothing" value { string_value: "of this" } }
-name: "tensorrt_llm"
-parameters { key: "kv_cache_free_gpu_mem_fraction" value { string_value: "0.5" } }
-parameters {
-  key: "max_attention_window_size"
-  value: { string_value: "1024,4096" }
-}
-"""
-
-
-def tensorrt_manifest(backend: str) -> Manifest:
-    fields = {"version": "1.2.1", "backend": backend}
-    return Manifest(
-        engine="tensorrt_llm",
-        model_name="tiny",
-        max_model_len=64,
-        max_batch_size=4,
-        created=1,
-        record=msgspec.convert(fields, TensorRtLlmRecord).fields(),
-    )
-
-
-@pytest.mark.parametrize("backend", ["python", "cpp"])
-def test_settings(tmp_path: Path, backend: str) -> None:
-    """Of the C++ backend those that the LLM API has too."""
+def test_settings(tmp_path: Path) -> None:
     config = tmp_path / "config.pbtxt"
-    assert verify.read_settings(config, tensorrt_manifest("python")) == EngineSettings()
-    own = 'parameters { key: "gpt_model_path" value { string_value: "/engine" } }\n' if backend == "cpp" else ""
-    config.write_text(CONFIG + own)
-    assert verify.read_settings(config, tensorrt_manifest(backend)) == EngineSettings(
-        kv_cache_free_gpu_mem_fraction=0.5, max_attention_window_size="1024,4096"
-    )
-
-
-@pytest.mark.parametrize("backend", ["python", "cpp"])
-def test_a_tensorrt_engine_without_tensorrt_llm(backend: str, repository: Path) -> None:
-    """Both kinds are loaded by the LLM API."""
-    record_ = tensorrt_manifest(backend).record
-    change(repository, engine="tensorrt_llm", record=record_, engine_files={"rank0.engine": FileRecord(0)})
-    engine = repository / "tensorrt_llm" / "1" / "engine"
-    engine.mkdir()
-    (engine / "rank0.engine").touch()
-    with pytest.raises(EngineLoadError, match=r"needs TensorRT-LLM 1\.2\.1"):
-        verify.load_engine(repository / "tensorrt_llm", load_manifest(engine.parent), lambda step: None)
-
-
-@pytest.mark.parametrize("backend", ["python", "cpp"])
-def test_a_tensorrt_engine(
-    backend: Literal["python", "cpp"], repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Over the fake: engines of both Triton backends are loaded by the LLM API."""
-    checkpoint = tmp_path / "tiny"
-    checkpoint.mkdir()
-    end = VOCAB_SIZE - 1
-    config = {"architectures": ["Qwen2ForCausalLM"], "vocab_size": VOCAB_SIZE, "eos_token_id": end}
-    (checkpoint / "config.json").write_bytes(msgspec.json.encode(config))
-    version_dir = repository / "tensorrt_llm" / "1"
-    shutil.rmtree(version_dir)
-    tokens = ",".join(map(str, tiny_tokenizer().encode(ANSWER).ids))
-    with in_process(tokens=tokens) as api:
-        write_fake_engine(version_dir, checkpoint, "tensorrt", api, max_model_len=256, max_batch_size=2)
-        built = TensorRtLlmRecord.of(load_manifest(version_dir))
-        change(repository, record=msgspec.structs.replace(built, backend=backend).fields())
-        assert run(repository) == 0
-    output = capsys.readouterr().out
-    assert "engine: tiny by tensorrt_llm 1.2.1, 256 tokens, 2 sequences" in output
-    assert f"answer:\n{ANSWER}\n{answer_length()} tokens, stop; " in output
+    manifest = Manifest("null", "tiny", 64, 4, 1)
+    assert verify.read_settings(config, manifest) == EngineSettings()
+    config.write_text('parameters { key: "kv_cache_free_gpu_mem_fraction" value { string_value: "0.5" } }')
+    assert verify.read_settings(config, manifest) == EngineSettings(kv_cache_free_gpu_mem_fraction=0.5)
 
 
 def test_the_demo_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

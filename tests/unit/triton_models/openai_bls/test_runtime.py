@@ -26,6 +26,7 @@ from openai_bls.transport.model_calls import Arrays, ModelUnavailableError
 from openai_bls.triton_models.openai_bls import runtime as runtime_module
 from openai_bls.triton_models.openai_bls.runtime import Runtime
 from openai_bls.triton_models.repository.engines import Backend, Transport
+from openai_bls.triton_models.repository.foreign_backend import foreign_backends
 from tests.unit.core_support import (
     WAIT_S,
     FakeEngine,
@@ -335,7 +336,8 @@ def test_a_server_whose_grpc_front_end_cannot_be_used(
 def test_without_tritonclient(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "openai_bls_tensorrt_llm.legacy.client", None)
+    (backend,) = foreign_backends().values()
+    monkeypatch.setitem(sys.modules, backend.client.path.partition(":")[0], None)
     reply = make(engine_transport="grpc", engine_grpc_url="127.0.0.1:1").ask()
     assert refusal(reply).status == 503
     assert "pip install 'tritonclient[grpc]'" in caplog.text
