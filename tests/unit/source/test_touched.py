@@ -19,7 +19,7 @@ from tests.touched import touched
             ["engines/vllm/tests_vllm/engine/test_lora.py", "engines/vllm/tests_vllm/recipe/test_environment.py"],
         ),
         # No test of that name.
-        (["engines/vllm/openai_bls_vllm/startup/kv_cache.py"], ["engines/vllm/tests_vllm/engine/startup"]),
+        (["engines/vllm/openai_bls_vllm/startup/load_steps.py"], ["engines/vllm/tests_vllm/engine/startup"]),
         (["engines/vllm/tests_vllm/engine/test_lora.py"], ["engines/vllm/tests_vllm/engine/test_lora.py"]),
         (["engines/vllm/tests_vllm/recipe/vllm_support.py"], ["engines/vllm/tests_vllm/recipe"]),
         (["engines/vllm/benchmarks_vllm/kv_offload.py"], ["engines/vllm/tests_vllm/benchmarks"]),
