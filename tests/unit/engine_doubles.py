@@ -6,14 +6,16 @@ A test that uses the fixture `engine_doubles` has them, as engines of a distribu
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 from openai_bls.builder import null
+from openai_bls.core.engine import Engine
 from openai_bls.core.manifest import EngineLoadError, EngineRecord, Manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.plugin import EnginePlugin, Lazy, Ranks
 
-NULL_LOADER: Lazy = Lazy("openai_bls.engines.null.loading:load")
+NULL_LOADER = Lazy[Callable[..., Engine]]("openai_bls.engines.null.loading:load")
 MISSING: list[str] = []
 """Packages that the double needs and does not find."""
 
