@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from openai_bls.core.engine_types import PromptRequest
+from openai_bls.core.engine_types import PromptRequest, SamplingParams
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.media import ImageSource
 
@@ -115,20 +115,13 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     """None: the rest of the context."""
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
-    bad_words: tuple[str, ...] = ()
     min_tokens: int = 0
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
-    seed: int | None = None
+    sampling: SamplingParams = SamplingParams()
+    sampling_given: tuple[str, ...] = ()
+    """Fields of `sampling` that the request sets; the others are the model's `sampling_defaults`."""
     priority: int = 0
     """Place among the waiting requests of the same API key: the lower, the earlier."""
     logprobs: int | None = None
@@ -147,8 +140,6 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     echo: bool = False
     best_of: int | None = None
     """Candidates for each prompt, of which the `n` likeliest are answered; None: `n`."""
-    prediction: str | None = None
-    """Text that the output is likely to be."""
     truncate_prompt_tokens: int | None = None
     """Number of the prompt's last tokens to keep; None keeps all."""
     timeout: float | None = None

@@ -88,7 +88,7 @@ def _sampling_params(
     values = {name: sampling[name] for name in SamplingParams.__struct_fields__ if name in sampling} | {
         "n": request.n,
         # As the client gave it: without one the engine draws one.
-        "seed": request.seed,
+        "seed": request.sampling.seed,
         "stop": list(request.stop),
         "stop_token_ids": list(request.stop_token_ids),
         "ignore_eos": request.ignore_eos,
@@ -99,7 +99,7 @@ def _sampling_params(
         "skip_special_tokens": request.skip_special_tokens,
         "include_stop_str_in_output": request.include_stop_str_in_output,
         "structured_outputs": structured,
-        "bad_words": list(request.bad_words),
+        "bad_words": [] if request.prompt is None else request.prompt.bad_words,
     }
     # msgspec leaves out what is the default itself; an equal number is another object.
     return SamplingParams(**{name: value for name, value in values.items() if value not in (_DEFAULTS[name], [], {})})

@@ -36,6 +36,7 @@ from openai_bls.api.chat.messages import (
 )
 from openai_bls.api.common.documented import PER_TOKEN, documented, limits
 from openai_bls.api.common.unsupported import Unsupported
+from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.request import Timeout
 
 # OpenAI's limit is 4; nothing here costs more with a few more.
@@ -325,8 +326,8 @@ class CompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):
 
 
 ENGINE_FIELDS = frozenset(STRUCTURED_FIELDS) | {
-    *("temperature", "top_p", "top_k", "min_p", "seed", "logit_bias", "bad_words", "min_tokens", "best_of"),
-    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs", "top_logprobs", "prediction"),
+    *SamplingParams.__struct_fields__,
+    *("bad_words", "min_tokens", "best_of", "logprobs", "top_logprobs", "prediction"),
 }
 """Honoured where the engine behind the model does it, else refused by `pipeline.preparation.prepare`."""
 

@@ -19,7 +19,7 @@ from openai_bls.api.common.faults import TOO_DEEP
 from openai_bls.api.common.fields import IgnoredFields, UnknownFields, converted_fields, decoded_body
 from openai_bls.api.common.large_bodies import check_count
 from openai_bls.api.common.unsupported import refuse_unsupported
-from openai_bls.core.engine_types import PromptRequest
+from openai_bls.core.engine_types import PromptRequest, SamplingParams
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.media import ImageSource
 from openai_bls.core.request import ValidRequest
@@ -110,28 +110,19 @@ def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest, 
     options = request.stream_options
     if options is not None and not request.stream:
         raise InvalidRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
-    if request.seed is not None and not -(2**63) <= request.seed < 2**64:
-        raise InvalidRequestError("'seed' must be an integer of 64 bits.", param="seed")
+    sampling = _sampling(request)
     structured = _given(request, schema.STRUCTURED_FIELDS)
     common: dict[str, Any] = {
         "model": request.model,
         "n": request.n or 1,
-        "stop": _strings(request.stop, "stop", schema.MAX_STOP_STRINGS),
+        "stop": tuple(_strings(request.stop, "stop", schema.MAX_STOP_STRINGS)),
         "stop_token_ids": tuple(request.stop_token_ids or ()),
-        "bad_words": _strings(request.bad_words, "bad_words", schema.MAX_BAD_WORDS),
         "min_tokens": request.min_tokens or 0,
         "ignore_eos": bool(request.ignore_eos),
         "include_stop_str_in_output": bool(request.include_stop_str_in_output),
         "skip_special_tokens": request.skip_special_tokens is not False,
-        "temperature": request.temperature,
-        **_nucleus(request),
-        "min_p": request.min_p,
-        "repetition_penalty": request.repetition_penalty,
-        "presence_penalty": request.presence_penalty,
-        "frequency_penalty": request.frequency_penalty,
-        "logit_bias": _logit_bias(request.logit_bias),
-        # OpenAI's seeds may be negative; the engines' are unsigned.
-        "seed": request.seed % 2**64 if request.seed is not None else None,
+        "sampling": SamplingParams(**sampling),
+        "sampling_given": tuple(sampling),
         "structured": requested(structured) if structured else None,
         "truncate_prompt_tokens": request.truncate_prompt_tokens,
         "timeout": request.timeout,
@@ -142,17 +133,30 @@ def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest, 
         "continuous_usage_stats": options is not None
         and bool(options.include_usage and options.continuous_usage_stats),
     }
+    bad_words = _strings(request.bad_words, "bad_words", schema.MAX_BAD_WORDS)
     if isinstance(request, schema.ChatCompletionRequest):
-        return _chat(request, common)
-    return _completion(request, common)
+        return _chat(request, common, bad_words)
+    return _completion(request, common, bad_words)
 
 
-def _nucleus(request: schema.Generation) -> dict[str, Any]:
-    if request.top_p == 0:
+def _sampling(request: schema.Generation) -> dict[str, Any]:
+    """Fields of `SamplingParams` that are set, in the engines' terms where these differ from OpenAI's."""
+    given = _given(request, SamplingParams.__struct_fields__)
+    if "seed" in given:
+        if not -(2**63) <= given["seed"] < 2**64:
+            raise InvalidRequestError("'seed' must be an integer of 64 bits.", param="seed")
+        # OpenAI's may be negative; the engines' are unsigned.
+        given["seed"] %= 2**64
+    if "logit_bias" in given:
+        given["logit_bias"] = _logit_bias(given["logit_bias"])
+    if "top_k" in given:
+        # Both 0 (transformers) and -1 (vLLM) mean off.
+        given["top_k"] = max(given["top_k"], 0)
+    if given.get("top_p") == 0:
         # The smallest nucleus: the likeliest token, which is OpenAI's least.
-        return {"top_p": None, "top_k": 1}
-    # Both 0 (transformers) and -1 (vLLM) mean off.
-    return {"top_p": request.top_p, "top_k": max(request.top_k, 0) if request.top_k is not None else None}
+        del given["top_p"]
+        given["top_k"] = 1
+    return given
 
 
 def _given(request: schema.Generation, names: Iterable[str]) -> dict[str, Any]:
@@ -161,7 +165,7 @@ def _given(request: schema.Generation, names: Iterable[str]) -> dict[str, Any]:
     return {name: value for name, value in values if value is not None and value is not UNSET}
 
 
-def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any]) -> ValidRequest:
+def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any], bad_words: list[str]) -> ValidRequest:
     max_tokens = _max_tokens(request)
     if request.top_logprobs is not None and not request.logprobs:
         raise InvalidRequestError("'top_logprobs' is only allowed when 'logprobs' is true.", param="top_logprobs")
@@ -198,11 +202,10 @@ def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any]) -> Vali
             reasoning_effort=hints.effort,
             prediction=prediction,
             add_special_tokens=bool(request.add_special_tokens),
-            bad_words=list(common["bad_words"]),
+            bad_words=bad_words,
         ),
         prompt_token_ids=[],
         max_tokens=max_tokens,
-        prediction=prediction,
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         tools=tools,
         parallel_tool_calls=request.parallel_tool_calls is not False,
@@ -228,7 +231,7 @@ def _max_tokens(request: schema.ChatCompletionRequest) -> int | None:
     return most
 
 
-def _completion(request: schema.CompletionRequest, common: dict[str, Any]) -> ValidRequest:
+def _completion(request: schema.CompletionRequest, common: dict[str, Any], bad_words: list[str]) -> ValidRequest:
     texts, token_ids = texts_or_token_ids(request.prompt, "prompt")
     if request.max_tokens == 0 and not request.echo:
         raise InvalidRequestError("'max_tokens' may be 0 only with 'echo'.", param="max_tokens")
@@ -243,12 +246,9 @@ def _completion(request: schema.CompletionRequest, common: dict[str, Any]) -> Va
     max_tokens = DEFAULT_COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
     _check_min_tokens(request, max_tokens)
     prompt = None
-    if texts or common["bad_words"]:
-        prompt = PromptRequest(
-            prompts=texts,
-            add_special_tokens=request.add_special_tokens is not False,
-            bad_words=list(common["bad_words"]),
-        )
+    if texts or bad_words:
+        add_special_tokens = request.add_special_tokens is not False
+        prompt = PromptRequest(prompts=texts, add_special_tokens=add_special_tokens, bad_words=bad_words)
     return ValidRequest(
         chat=False,
         prompt=prompt,
@@ -270,9 +270,7 @@ def _check_min_tokens(request: schema.Generation, max_tokens: int | None) -> Non
         )
 
 
-def _logit_bias(bias: dict[str, float] | None) -> dict[int, float] | None:
-    if bias is None:
-        return None
+def _logit_bias(bias: dict[str, float]) -> dict[int, float]:
     result: dict[int, float] = {}
     for key, value in bias.items():
         # Not int(): that takes signs, spaces, underscores and other scripts' digits.
@@ -282,8 +280,8 @@ def _logit_bias(bias: dict[str, float] | None) -> dict[int, float] | None:
     return result
 
 
-def _strings(given: str | list[str] | None, field: str, most: int) -> tuple[str, ...]:
-    strings = (given,) if isinstance(given, str) else tuple(given or ())
+def _strings(given: str | list[str] | None, field: str, most: int) -> list[str]:
+    strings = [given] if isinstance(given, str) else given or []
     if len(strings) > most:
         raise InvalidRequestError(f"'{field}' has {len(strings)} strings; at most {most} are supported.", param=field)
     for at, text in enumerate(strings):

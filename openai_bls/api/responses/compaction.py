@@ -15,6 +15,7 @@ from openai_bls.api.responses.output import Output
 from openai_bls.api.responses.parsing import Request
 from openai_bls.api.responses.responses import usage_body
 from openai_bls.api.responses.sealing import seal
+from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.errors import EngineError
 from openai_bls.core.request import ValidRequest
 from openai_bls.core.usage import Usage
@@ -30,7 +31,12 @@ MAX_SUMMARY_TOKENS = 2048
 
 def summary_request(wanted: Request) -> ValidRequest:
     """The chat completion that writes the summary, the likeliest one."""
-    return msgspec.structs.replace(wanted.chat, temperature=0.0, default_max_tokens=MAX_SUMMARY_TOKENS)
+    return msgspec.structs.replace(
+        wanted.chat,
+        sampling=SamplingParams(temperature=0.0),
+        sampling_given=("temperature",),
+        default_max_tokens=MAX_SUMMARY_TOKENS,
+    )
 
 
 class CompactedResponse(Output, AnswerFuture[Raw]):

@@ -22,8 +22,6 @@ from openai_bls.pipeline.preparation.images import LoadImages, check_images, med
 
 WriterT = TypeVar("WriterT", bound=Writer)
 
-# A seed is not taken as it is.
-_SAMPLING_FIELDS = tuple(name for name in SamplingParams.__struct_fields__ if name != "seed")
 _NEUTRAL_SAMPLING = SamplingParams()
 
 # Enough for a marker and the white space around it, whatever the tokenizer makes of them.
@@ -119,9 +117,10 @@ def check_supported(request: ValidRequest, model: ServedModel) -> None:
     info = model.info
     if request.min_tokens and not model.supports("min_tokens"):
         raise unsupported(model, "min_tokens")
-    if request.bad_words and not model.supports("bad_words"):
+    prompt = request.prompt
+    if prompt is not None and prompt.bad_words and not model.supports("bad_words"):
         raise unsupported(model, "bad_words")
-    if request.prediction is not None and not model.supports("prediction"):
+    if prompt is not None and prompt.prediction is not None and not model.supports("prediction"):
         raise InvalidRequestError(
             f"'prediction' needs speculative decoding, which is off in the engine of this model ({model.info.engine}): "
             "the embedded engine has it with OPENAI_BLS_ENGINE_SPECULATIVE_METHOD=ngram.",
@@ -147,7 +146,7 @@ def check_supported(request: ValidRequest, model: ServedModel) -> None:
         raise unsupported(model, "best_of")
     if request.structured is not None and not model.supports("grammar"):
         raise unsupported(model, request.structured.param)
-    for token_id in request.logit_bias or ():
+    for token_id in request.sampling.logit_bias:
         if token_id >= info.vocab_size:
             raise InvalidRequestError(
                 f"'logit_bias' holds the token id {token_id}; the vocabulary has {info.vocab_size}.", param="logit_bias"
@@ -326,10 +325,10 @@ def sampling(request: ValidRequest, model: ServedModel, index: int) -> SamplingP
     Raises:
         InvalidRequestError: one that the engine does not honour.
     """
-    given: dict[str, Any] = {name: value for name in _SAMPLING_FIELDS if (value := getattr(request, name)) is not None}
-    if request.seed is not None:
-        # Every choice has a seed of its own, or they would all be the same.
-        given["seed"] = (request.seed + index) % 2**64
+    given: dict[str, Any] = {name: getattr(request.sampling, name) for name in request.sampling_given}
+    if request.sampling.seed is not None:
+        # Every choice has its own seed, or they would all be the same.
+        given["seed"] = (request.sampling.seed + index) % 2**64
     for name, value in given.items():
         # A value that changes nothing is no reason to refuse.
         if not model.supports(name) and value != getattr(_NEUTRAL_SAMPLING, name):

@@ -9,6 +9,7 @@ import pytest
 
 from openai_bls.api.chat import schema
 from openai_bls.api.chat.validation import Body, parse_json, parse_object
+from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ValidRequest
 
@@ -27,6 +28,15 @@ def parse(endpoint: Body, body: dict[str, Any]) -> ValidRequest:
     by_text = parse_json(endpoint, json.dumps(body).encode())
     assert parse_object(endpoint, body) == by_text
     return by_text
+
+
+def asked_for(request: ValidRequest, field: str) -> Any:
+    """What a request sets, by the name of the body's field."""
+    if field in SamplingParams.__struct_fields__:
+        return getattr(request.sampling, field) if field in request.sampling_given else None
+    if field == "bad_words":
+        return None if request.prompt is None else request.prompt.bad_words
+    return getattr(request, field)
 
 
 def refused(endpoint: Body, body: Any) -> InvalidRequestError:

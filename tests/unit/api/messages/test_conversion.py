@@ -11,6 +11,7 @@ from openai_bls.api.messages.conversion import decode
 from openai_bls.api.messages.schema import UNSUPPORTED, MessagesRequest, PromptRequest
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ToolUse, ValidRequest
+from tests.unit.api.chat.chat_support import asked_for
 from tests.unit.api.messages.messages_support import WEATHER, body, converted, field_at_fault, prompt_of
 
 FUNCTION = {"name": "get_weather", "description": WEATHER["description"], "parameters": WEATHER["input_schema"]}
@@ -28,7 +29,7 @@ def valid(**fields: Any) -> ValidRequest:
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "value"),
+    ("given", "field", "wanted"),
     [
         ({}, "model", "tiny"),
         ({}, "max_tokens", 50),
@@ -46,8 +47,8 @@ def valid(**fields: Any) -> ValidRequest:
         ({"stream": False}, "stream", False),
     ],
 )
-def test_fields(given: dict[str, Any], field: str, value: Any) -> None:
-    assert getattr(valid(**given), field) == value
+def test_fields(given: dict[str, Any], field: str, wanted: Any) -> None:
+    assert asked_for(valid(**given), field) == wanted
 
 
 HARMLESS: dict[str, Any] = {

@@ -13,6 +13,7 @@ from openai_bls.api.responses.parsing import CreateRequest, parse_count, parse_c
 from openai_bls.api.responses.store import Inputs, References, ResponseStore, Stored
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ToolUse
+from tests.unit.api.chat.chat_support import asked_for
 from tests.unit.api.responses.responses_support import WEATHER
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -64,7 +65,7 @@ def test_every_field_is_in_one_place() -> None:
 
 def test_the_defaults() -> None:
     chat = parse().chat
-    assert (chat.max_tokens, chat.temperature, chat.logprobs, chat.tools, chat.structured) == (None,) * 5
+    assert (chat.max_tokens, chat.logprobs, chat.tools, chat.structured, chat.sampling_given) == (*(None,) * 4, ())
     assert chat.parallel_tool_calls
     assert chat.prompt is not None
     assert chat.prompt.messages == [{"role": "user", "content": "hi"}]
@@ -90,10 +91,10 @@ def test_what_is_passed_on() -> None:
     chat = parse(
         **given, stop="x", stop_token_ids=[1], bad_words=["b"], logit_bias={"5": 1}, chat_template_kwargs={"k": 1}
     ).chat
-    assert {name: getattr(chat, name) for name in given} == given
-    assert (chat.stop, chat.stop_token_ids, chat.bad_words, chat.logit_bias) == (("x",), (1,), ("b",), {5: 1.0})
+    assert {name: asked_for(chat, name) for name in given} == given
+    assert (chat.stop, chat.stop_token_ids, chat.sampling.logit_bias) == (("x",), (1,), {5: 1.0})
     assert chat.prompt is not None
-    assert chat.prompt.chat_template_kwargs == {"k": 1}
+    assert (chat.prompt.bad_words, chat.prompt.chat_template_kwargs) == (["b"], {"k": 1})
     assert parse(model="m", max_output_tokens=4, parallel_tool_calls=False).chat.max_tokens == 4
     assert parse(parallel_tool_calls=False).chat.parallel_tool_calls is False
     assert parse(model="m").chat.model == "m"
