@@ -14,7 +14,9 @@ tensorrt_llm → openai_bls    `TokenDelta`                            a frame p
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import sys
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -23,31 +25,49 @@ from openai_bls.core.media import MediaPrompt, Modality
 EngineFinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
+class Range(NamedTuple):
+    """Numbers that a parameter, or each value of a mapping, may be. The engines check it, no decoder."""
+
+    least: float
+    most: float = sys.float_info.max
+    above: bool = False
+    """`least` itself is outside."""
+
+    def first_outside(self, values: Iterable[float]) -> float | None:
+        """The first value that is outside, as NaN and the infinities are; None if none is."""
+        least, most, above = self
+        return next((value for value in values if not least <= value <= most or (above and value == least)), None)
+
+    def __str__(self) -> str:
+        most = "" if self.most == sys.float_info.max else f" up to {self.most}"
+        return f"a number {'above' if self.above else 'from'} {self.least}{most}"
+
+
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Sampling parameters. The defaults sample from the model's own distribution.
 
     Applied in this order: logit_bias, repetition, presence and frequency penalty, temperature, top_k, top_p, min_p.
     """
 
-    temperature: float = 1.0
+    temperature: Annotated[float, Range(0)] = 1.0
     """0 is greedy, whatever else is set."""
-    top_p: float = 1.0
-    """Nucleus mass in (0, 1]; 1 is off."""
-    top_k: int = 0
+    top_p: Annotated[float, Range(0, 1, above=True)] = 1.0
+    """Nucleus mass; 1 is off."""
+    top_k: Annotated[int, Range(0)] = 0
     """Highest-ranked tokens kept; 0 is off."""
-    min_p: float = 0.0
-    """Least probability, as a share of the likeliest token's, in [0, 1]; 0 is off."""
-    seed: int | None = None
-    """Unsigned 64-bit. The same seed, prompt and parameters give the same tokens, whatever else is in the batch."""
-    repetition_penalty: float = 1.0
-    """Above 0: scores of tokens in the prompt or the output are divided (positive ones) or multiplied
+    min_p: Annotated[float, Range(0, 1)] = 0.0
+    """Least probability, as a share of the likeliest token's; 0 is off."""
+    seed: Annotated[int | None, Range(0, 2**64 - 1)] = None
+    """The same seed, prompt and parameters give the same tokens, whatever else is in the batch."""
+    repetition_penalty: Annotated[float, Range(0, above=True)] = 1.0
+    """Scores of tokens in the prompt or the output are divided (positive ones) or multiplied
     (negative ones) by it; 1 is off."""
-    presence_penalty: float = 0.0
-    """-2 to 2: subtracted from the scores of tokens in the output; 0 is off."""
-    frequency_penalty: float = 0.0
-    """-2 to 2: subtracted from the score once per occurrence of the token in the output; 0 is off."""
-    logit_bias: dict[int, float] = {}
-    """Token id → bias added to its score, -100 (never) to 100 (nothing else). A grammar takes precedence: where every
+    presence_penalty: Annotated[float, Range(-2, 2)] = 0.0
+    """Subtracted from the scores of tokens in the output; 0 is off."""
+    frequency_penalty: Annotated[float, Range(-2, 2)] = 0.0
+    """Subtracted from the score once per occurrence of the token in the output; 0 is off."""
+    logit_bias: Annotated[dict[int, float], Range(-100, 100)] = {}
+    """Token id → bias added to its score: -100 is never, 100 nothing else. A grammar takes precedence: where every
     token that it allows has -100, one of them is sampled."""
 
 

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
+from typing import get_type_hints
 
-from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, Range, SamplingParams
 
-_REQUEST_FIELDS = (
-    "stop_token_ids",
-    "stop_words",
-    "bad_words",
-    "min_tokens",
-    "logprobs",
-    "prompt_logprobs",
-    "grammar",
-    "lora_name",
-    "prediction",
-    "pooling",
-    "media",
-)
+# What every request has, or what is none of the engine's business.
+_REQUIRED = {"request_id", "prompt_token_ids", "max_tokens", "sampling", "owner"}
+_REQUEST_FIELDS = tuple(name for name in GenerationRequest.__struct_fields__ if name not in _REQUIRED)
 ALL_FIELDS = (*SamplingParams.__struct_fields__, *_REQUEST_FIELDS)
-"""Every optional field an engine may honour."""
+"""Every optional field an engine may honour. Each engine lists those that it does, so that a new one is refused."""
 
 MAX_LOGPROBS = 20
 """Most likeliest tokens per position that an engine returns."""
@@ -30,6 +20,12 @@ ENGINE_FAILED = "The engine failed; the request cannot be completed."
 """Message of a failed request to the client; the cause is in the log."""
 
 _DEFAULT_SAMPLING = SamplingParams()
+RANGES: dict[str, Range] = {
+    name: mark
+    for name, kind in get_type_hints(SamplingParams, include_extras=True).items()
+    for mark in getattr(kind, "__metadata__", ())
+}
+"""Sampling parameter → its numbers."""
 _DEFAULT_REQUEST = GenerationRequest(request_id=0, prompt_token_ids=[0], max_tokens=1)
 
 
@@ -38,8 +34,7 @@ def refusal(request: GenerationRequest, info: EngineInfo) -> str | None:
     return (
         _lengths(request, info)
         or _support(request, info)
-        or _sampling(request.sampling)
-        or _score_changes(request.sampling, info.vocab_size)
+        or _sampling(request.sampling, info)
         or _words(request, info.vocab_size)
         or _outputs(request, info)
         or _images(request, info)
@@ -69,34 +64,17 @@ def _ids(field: str, ids: Iterable[int], vocab_size: int) -> str | None:
     return f"{field} holds {bad}, which is not in the vocabulary of {vocab_size} tokens"
 
 
-def _sampling(params: SamplingParams) -> str | None:
-    # Written so that NaN fails every comparison.
-    if not (params.temperature >= 0 and math.isfinite(params.temperature)):
-        return f"temperature is {params.temperature}: a number from 0 is needed"
-    if not 0 < params.top_p <= 1:
-        return f"top_p is {params.top_p}: a number above 0 and up to 1 is needed"
-    if params.top_k < 0:
-        return f"top_k is {params.top_k}: 0 (off) or more is needed"
-    if not 0 <= params.min_p <= 1:
-        return f"min_p is {params.min_p}: a number from 0 to 1 is needed"
-    if params.seed is not None and not 0 <= params.seed < 1 << 64:
-        return f"seed is {params.seed}: an unsigned 64-bit number is needed"
-    return None
-
-
-def _score_changes(params: SamplingParams, vocab_size: int) -> str | None:
-    if not (params.repetition_penalty > 0 and math.isfinite(params.repetition_penalty)):
-        return f"repetition_penalty is {params.repetition_penalty}: a number above 0 is needed"
-    for field in ("presence_penalty", "frequency_penalty"):
+def _sampling(params: SamplingParams, info: EngineInfo) -> str | None:
+    for field in SamplingParams.__struct_fields__:
         value = getattr(params, field)
-        if not -2 <= value <= 2:
-            return f"{field} is {value}: a number from -2 to 2 is needed"
-    if params.logit_bias:
-        for token_id, bias in params.logit_bias.items():
-            if not -100 <= bias <= 100:
-                return f"logit_bias of token {token_id} is {bias}: a number from -100 to 100 is needed"
-        return _ids("logit_bias", params.logit_bias, vocab_size)
-    return None
+        if value == getattr(_DEFAULT_SAMPLING, field):
+            continue
+        if field not in info.supported:
+            return f"{field} is not supported by the engine {info.engine}"
+        values = value.values() if isinstance(value, dict) else (value,)
+        if field in RANGES and (bad := RANGES[field].first_outside(values)) is not None:
+            return f"{field} is {bad}: {RANGES[field]} is needed"
+    return _ids("logit_bias", params.logit_bias, info.vocab_size) if params.logit_bias else None
 
 
 def _words(request: GenerationRequest, vocab_size: int) -> str | None:
@@ -153,8 +131,5 @@ def _support(request: GenerationRequest, info: EngineInfo) -> str | None:
     supported = info.supported
     for field in _REQUEST_FIELDS:
         if field not in supported and getattr(request, field) != getattr(_DEFAULT_REQUEST, field):
-            return f"{field} is not supported by the engine {info.engine}"
-    for field in SamplingParams.__struct_fields__:
-        if field not in supported and getattr(request.sampling, field) != getattr(_DEFAULT_SAMPLING, field):
             return f"{field} is not supported by the engine {info.engine}"
     return None

@@ -15,6 +15,7 @@ import pytest
 
 from openai_bls.core.engine import Engine
 from openai_bls.core.engine_types import EngineInfo, Grammar, SamplingParams, TokenDelta
+from openai_bls.engines.capabilities import RANGES
 from tests.engine_contract.support import MAX_MODEL_LEN, Recorder, request
 
 Started = tuple[Engine, Recorder]
@@ -31,20 +32,15 @@ def greedy_tokens(started: Started, count: int = 12) -> list[int]:
 def invalid_fields(info: EngineInfo) -> Iterator[tuple[str, dict[str, Any]]]:
     """Names of fields, each with fields of a request that are refused for it."""
     vocab_size, longest = info.vocab_size, info.max_model_len
-    sampling: dict[str, tuple[Any, ...]] = {
-        "temperature": (-1, float("nan"), float("inf")),
-        "top_p": (0, 1.1),
-        "top_k": (-1,),
-        "min_p": (2,),
-        "seed": (-1, 1 << 64),
-        "repetition_penalty": (0, float("inf")),
-        "presence_penalty": (2.5,),
-        "frequency_penalty": (float("nan"),),
-        "logit_bias": ({vocab_size: 1.0}, {-1: 1.0}, {1: 101.0}),
-    }
-    for name, values in sampling.items():
-        for value in values:
+    for name, allowed in RANGES.items():
+        numbers = [allowed.least - 1, *(allowed.least,) * allowed.above]
+        if not isinstance(getattr(SamplingParams(), name), int | None):
+            numbers += [allowed.most * 2, float("nan")]
+        for number in numbers:
+            value = {1: number} if name == "logit_bias" else number
             yield name, {"sampling": SamplingParams(**{name: value})}
+    for changes in ({"seed": 1 << 64}, {"logit_bias": {-1: 1.0}}, {"logit_bias": {vocab_size: 1.0}}):
+        yield next(iter(changes)), {"sampling": SamplingParams(**changes)}
     fields: dict[str, tuple[dict[str, Any], ...]] = {
         "prompt_token_ids": ({"prompt": ()}, {"prompt": (1, vocab_size)}, {"prompt": (1, -1)}),
         "max_tokens": ({"max_tokens": -1}, {"prompt": [1] * 10, "max_tokens": longest - 9}),

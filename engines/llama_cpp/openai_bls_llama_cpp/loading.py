@@ -12,7 +12,7 @@ from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.manifest import BUILD_HINT, EngineLoadError, Manifest, checkpoint_dir, short
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines import answers
-from openai_bls.engines.capabilities import ALL_FIELDS, MAX_LOGPROBS
+from openai_bls.engines.capabilities import MAX_LOGPROBS
 from openai_bls.engines.engine_info import engine_info
 from openai_bls.engines.grammars import llguidance_backend
 from openai_bls_llama_cpp import library, memory
@@ -23,9 +23,12 @@ from openai_bls_llama_cpp.record import LlamaCppRecord
 
 logger = logging.getLogger(__name__)
 
-_REFUSED = {"prompt_logprobs", "pooling", "prediction", "lora_name", "media"}
-FIELDS = tuple(field for field in ALL_FIELDS if field not in _REFUSED)
-"""Fields of requests that this engine honours; `grammar` where llguidance is installed."""
+FIELDS = (
+    *("temperature", "top_p", "top_k", "min_p", "seed"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"),
+    *("stop_token_ids", "stop_words", "bad_words", "min_tokens", "logprobs"),
+)
+"""Fields of requests that this engine honours; `engine_info` adds `grammar` where llguidance is installed."""
 
 
 def load(

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from openai_bls.core.engine import EngineStats, StepListener
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
 from openai_bls.engines.adapters import require_room
-from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, refusal
+from openai_bls.engines.capabilities import ENGINE_FAILED, refusal
 from openai_bls.engines.command_queue import CommandQueue, emit, submit
 from openai_bls.engines.grammars.errors import GrammarError
 from openai_bls.engines.null.record import NullSettings
@@ -25,19 +25,10 @@ from openai_bls.engines.null.sequence import Output, Sequence, output_of
 logger = logging.getLogger(__name__)
 
 # Sampling changes nothing here, hence it is honoured. Fields that would have to change the sequence are not.
-_NOT_SUPPORTED = {
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "bad_words",
-    "grammar",
-    "pooling",
-    "lora_name",
-    "prediction",
-    "media",
-}
-SUPPORTED = tuple(field for field in ALL_FIELDS if field not in _NOT_SUPPORTED)
+SUPPORTED = (
+    *("temperature", "top_p", "top_k", "min_p", "seed"),
+    *("stop_token_ids", "stop_words", "min_tokens", "logprobs", "prompt_logprobs"),
+)
 """Fields that requests may use without adapters; with some, also `lora_name`, which shifts the tokens by one."""
 
 

@@ -11,8 +11,14 @@ from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.manifest import Manifest
 from openai_bls.engines import engine_info as common
-from openai_bls.engines.capabilities import ALL_FIELDS, MAX_LOGPROBS
+from openai_bls.engines.capabilities import MAX_LOGPROBS
 from openai_bls_transformers.options import EngineOptions
+
+_FIELDS = (
+    *("temperature", "top_p", "top_k", "min_p", "seed"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"),
+    *("stop_token_ids", "stop_words", "bad_words", "min_tokens", "logprobs", "prompt_logprobs", "pooling"),
+)
 
 
 def engine_info(
@@ -37,7 +43,7 @@ def engine_info(
         here,
         facts,
         version=transformers.__version__,
-        supported=(field for field in ALL_FIELDS if drafts or field != "prediction"),
+        supported=(*_FIELDS, "prediction") if drafts else _FIELDS,
         max_logprobs=min(MAX_LOGPROBS, facts.vocab_size),
         grammar_backend=grammar_backend,
     )

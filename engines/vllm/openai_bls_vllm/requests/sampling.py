@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest
-from openai_bls.engines.capabilities import ALL_FIELDS
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 2.0
 """vLLM raises smaller temperatures above 0 to the first and refuses larger ones than the second."""
@@ -19,8 +18,11 @@ MAX_BAD_WORD_TOKENS = 1024
 _NO_SEED = (1 << 64) - 1
 """Seed that is -1 in 64 bits, which vLLM takes for none."""
 
-_REFUSED = {"prediction", "pooling"}
-FIELDS = tuple(field for field in ALL_FIELDS if field not in _REFUSED)
+FIELDS = (
+    *("temperature", "top_p", "top_k", "min_p", "seed"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"),
+    *("stop_token_ids", "stop_words", "bad_words", "min_tokens", "logprobs", "prompt_logprobs"),
+)
 """Fields of requests that this engine honours; some as the model has them, which `engine_info` decides."""
 
 SPECULATIVE_REFUSED = frozenset({"min_p", "logit_bias", "bad_words", "min_tokens", "seed"})
