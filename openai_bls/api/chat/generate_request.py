@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from openai_bls.core import engine_types
+
 
 class StructuredOutputsParams(msgspec.Struct, frozen=True):
     """Format that the output must match."""
@@ -14,18 +16,10 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True):
     """JSON text of a structural tag, of which every other format is a special case."""
 
 
-class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Sampling parameters, those at vLLM's defaults left out."""
+class SamplingParams(engine_types.SamplingParams, frozen=True, omit_defaults=True):
+    """Sampling parameters, those at vLLM's defaults left out; the engines' have vLLM's names and defaults."""
 
     n: int = 1
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
     stop: list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool = False
@@ -36,7 +30,6 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     structured_outputs: StructuredOutputsParams | None = None
-    logit_bias: dict[int, float] | None = None
     bad_words: list[str] | None = None
 
 

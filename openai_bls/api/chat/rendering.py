@@ -84,8 +84,8 @@ async def _prepared(request: ValidRequest, target: Target, key: str) -> list[Gen
 def _sampling_params(
     request: ValidRequest, sequence: GenerationRequest, structured: StructuredOutputsParams | None
 ) -> SamplingParams:
-    sampling = msgspec.structs.asdict(sequence.sampling)
-    values = {name: sampling[name] for name in SamplingParams.__struct_fields__ if name in sampling} | {
+    values = {
+        **msgspec.structs.asdict(sequence.sampling),
         "n": request.n,
         # As the client gave it: without one the engine draws one.
         "seed": request.sampling.seed,
