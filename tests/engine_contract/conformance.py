@@ -37,7 +37,7 @@ def invalid_fields(info: EngineInfo) -> Iterator[tuple[str, dict[str, Any]]]:
         if not isinstance(getattr(SamplingParams(), name), int | None):
             numbers += [allowed.most * 2, float("nan")]
         for number in numbers:
-            value = {1: number} if name == "logit_bias" else number
+            value: Any = {1: number} if name == "logit_bias" else number
             yield name, {"sampling": SamplingParams(**{name: value})}
     for changes in ({"seed": 1 << 64}, {"logit_bias": {-1: 1.0}}, {"logit_bias": {vocab_size: 1.0}}):
         yield next(iter(changes)), {"sampling": SamplingParams(**changes)}

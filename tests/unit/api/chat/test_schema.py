@@ -13,6 +13,7 @@ from openai_bls.api.chat import schema
 from openai_bls.api.chat.schema import MAX_BAD_WORDS, MAX_STOP_LENGTH, MAX_STOP_STRINGS
 from openai_bls.api.chat.validation import Body, parse_object
 from openai_bls.api.common.fields import without_effect
+from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.errors import InvalidRequestError
 from tests.unit.api.chat.chat_support import ENDPOINTS, MINIMAL, SCHEMAS, asked_for, parse, refused
 
@@ -26,6 +27,7 @@ NOT_OBJECT = ["{}", 1, True, []]
 HUGE = [2**31, 2**63, 2**64, 10**30]
 
 BAD_SHARED: dict[str, list[Any]] = {
+    **dict.fromkeys(SamplingParams.__struct_fields__, NOT_NUMBER),
     "model": NOT_STRING,
     "user": NOT_STRING,
     "service_tier": NOT_STRING,

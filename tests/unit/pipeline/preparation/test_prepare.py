@@ -76,21 +76,6 @@ def test_what_the_engine_does_not_honour_is_refused_by_name(request_: ValidReque
     assert (info.value.param, info.value.code) == (param, "unsupported_parameter")
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *(("repetition_penalty", 1.5), ("presence_penalty", 1), ("frequency_penalty", 1), ("logit_bias", {"7": 1})),
-        *(("temperature", 0.5), ("top_p", 0.5), ("top_k", 1), ("min_p", 0.5), ("seed", 1)),
-    ],
-)
-def test_sampling_that_the_engine_does_not_honour(field: str, value: Any) -> None:
-    request = chat(**{field: value})
-    prepare.sampling(request, model(), 0)
-    with pytest.raises(InvalidRequestError) as info:
-        prepare.sampling(request, without(field), 0)
-    assert (info.value.param, info.value.code) == (field, "unsupported_parameter")
-
-
 def test_neutral_sampling_is_no_reason_to_refuse() -> None:
     request = chat(repetition_penalty=1, presence_penalty=0, frequency_penalty=0, logit_bias={}, min_p=0, top_k=-1)
     assert prepare.sampling(request, model(info=engine_info(supported=())), 0) == SamplingParams()
