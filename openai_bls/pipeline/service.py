@@ -162,45 +162,45 @@ class Service:
         return "ok" if connected else "preprocessing not loaded"
 
     async def complete(
-        self, context: RequestContext, request: ValidRequest, make_writer: Callable[[Target], AnswerWriter[T]]
+        self, context: RequestContext, request: ValidRequest, target: Target, make_writer: Callable[[], AnswerWriter[T]]
     ) -> T:
         """The whole answer to a request. Cancelling this coroutine cancels the generation.
 
         Raises:
             ApiError: it cannot be honoured, or the engine failed.
         """
-        generation, writer = await self.start(context, request, make_writer)
+        generation, writer = await self.start(context, request, target, make_writer)
         try:
             return await writer.answer
         finally:
             generation.cancel()
 
     async def start(
-        self, context: RequestContext, request: ValidRequest, make_writer: Callable[[Target], WriterT]
+        self, context: RequestContext, request: ValidRequest, target: Target, make_writer: Callable[[], WriterT]
     ) -> tuple[Generation, WriterT]:
         """A started generation, and its writer, whose whole answer the caller waits for, or cancels.
 
         Raises:
             ApiError: it cannot be honoured.
         """
-        generation, writer = await self._prepare(context, request, make_writer)
+        generation, writer = await self._prepare(context, request, target, make_writer)
         generation.start()
         return generation, writer
 
     async def begin(
-        self, context: RequestContext, request: ValidRequest, make_writer: Callable[[Target], StreamWriter]
+        self, context: RequestContext, request: ValidRequest, target: Target, make_writer: Callable[[], StreamWriter]
     ) -> Generation:
         """Begin a streamed answer; returns once the engine has the request.
 
         Raises:
             ApiError: it cannot be honoured; the writer has not been called.
         """
-        generation, _ = await self.prepare(context, request, make_writer)
+        generation, _ = await self.prepare(context, request, target, make_writer)
         generation.start()
         return generation
 
     async def prepare(
-        self, context: RequestContext, request: ValidRequest, make_writer: Callable[[Target], StreamWriterT]
+        self, context: RequestContext, request: ValidRequest, target: Target, make_writer: Callable[[], StreamWriterT]
     ) -> tuple[Generation, StreamWriterT]:
         """A generation that is still to be started, and its writer; see `pipeline.preparation.prepare`.
 
@@ -209,24 +209,21 @@ class Service:
         """
         guarded = context.guarded
         if guarded is None or not guarded.wants_answers:
-            return await self._prepare(context, request, make_writer)
+            return await self._prepare(context, request, target, make_writer)
         made: list[StreamWriterT] = []
 
-        def make_recorded(target: Target) -> Writer:
-            made.append(make_writer(target))
+        def make_recorded() -> Writer:
+            made.append(make_writer())
             writer, make_answer = made[0].recorded()
             guarded.streams(make_answer)
             return writer
 
-        generation, _ = await self._prepare(context, request, make_recorded)
+        generation, _ = await self._prepare(context, request, target, make_recorded)
         return generation, made[0]
 
     async def _prepare(
-        self, context: RequestContext, request: ValidRequest, make_writer: Callable[[Target], WriterT]
+        self, context: RequestContext, request: ValidRequest, target: Target, make_writer: Callable[[], WriterT]
     ) -> tuple[Generation, WriterT]:
-        context.asks(request)
-        await self.models.look_for(request.model)
-        target = self.find(context, request.model)
         if not target.model.formats.takes_thinking_hints:
             context.ignored += request.thinking_params
         self.check_admission()
@@ -274,6 +271,26 @@ class Service:
         """
         lease = self.budgets.enter(context.key)
         return Life(context, lease, self.count, self.on_end, began_at, self.removed_keys.lives)
+
+    async def look_for(self, context: RequestContext, request: ValidRequest) -> Target:
+        """The model or adapter that a request names, of which its context is told; see `Models.look_for`.
+
+        Raises:
+            ApiError: there is none.
+        """
+        return self.target(context, request, await self.models.look_for(request.model))
+
+    def target(self, context: RequestContext, request: ValidRequest, found: Target | TaskModel | None) -> Target:
+        """What was found under the name that a request has as its model or adapter, of which its context is told.
+
+        Raises:
+            ApiError: it is none.
+        """
+        context.asks(request)
+        context.model = request.model or ""
+        target = self.models.target(request.model, found)
+        context.model = target.name
+        return target
 
     def find(self, context: RequestContext, name: str | None) -> Target:
         """The model or adapter that a request names, noted in its context; see `Models.find`.

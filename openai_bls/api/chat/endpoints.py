@@ -25,7 +25,11 @@ from openai_bls.api.http.handlers import Api
 from openai_bls.core.errors import InvalidRequestError, ModelAnswerError
 from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.models.registry import Target
 from openai_bls.pipeline.service import Service
+
+_Checked = ChatModelRequest | tuple[ValidRequest, Target]
+"""A request to a chat model, or one to an engine with what its `model` names."""
 
 
 async def generate(api: Api, request: Request, context: RequestContext, name: Body, body: bytes) -> Response:
@@ -48,8 +52,8 @@ async def generate(api: Api, request: Request, context: RequestContext, name: Bo
             return parse_json(name, body, max_items, unknown)
         return lifted_body(body).parse(lambda text, put_back: put_back(parse_json(name, text, max_items, unknown)))
 
-    checked = await _checked(service, name, parse, lambda: json_object(body), large=large)
-    if not checked.stream:
+    checked = await _checked(service, context, name, parse, lambda: json_object(body), large=large)
+    if not _streams(checked):
         return await api.answered(request, context, _answer(service, context, checked))
     stream = api.event_stream()
     generation = await _stream(service, context, checked, stream)
@@ -69,8 +73,9 @@ def _endpoint(name: Body, path: str, prompt: dict[str, Any], operation: Operatio
             def parse() -> ValidRequest:
                 return given.parse(lambda body, put_back: put_back(parse_object(name, body, max_items, unknown)))
 
-            checked = await _checked(service, name, parse, given.whole, large=is_large(body) or given.large)
-            if checked.stream:
+            large = is_large(body) or given.large
+            checked = await _checked(service, context, name, parse, given.whole, large=large)
+            if _streams(checked):
                 return await _stream(service, context, checked, sink)
             return encode(await _answer(service, context, checked))
 
@@ -83,29 +88,36 @@ def _endpoint(name: Body, path: str, prompt: dict[str, Any], operation: Operatio
     return Endpoint(name=name, paths=(path,), handler=handle, operation=operation, triton=triton, smoke=smoke)
 
 
-async def _answer(
-    service: Service, context: RequestContext, request: ValidRequest | ChatModelRequest
-) -> Answer[Any] | msgspec.Raw:
+def _streams(request: _Checked) -> bool:
+    return request.stream if isinstance(request, ChatModelRequest) else request[0].stream
+
+
+async def _answer(service: Service, context: RequestContext, request: _Checked) -> Answer[Any] | msgspec.Raw:
     if isinstance(request, ChatModelRequest):
         return await model_serving.answer(service, context, request)
-    return await serving.answer(service, context, request)
+    return await serving.answer(service, context, *request)
 
 
-async def _stream(
-    service: Service, context: RequestContext, request: ValidRequest | ChatModelRequest, sink: ChunkSink
-) -> Cancellable:
+async def _stream(service: Service, context: RequestContext, request: _Checked, sink: ChunkSink) -> Cancellable:
     if isinstance(request, ChatModelRequest):
         return model_serving.StreamedAnswer(service, context, request, sink)
-    return await serving.stream(service, context, request, sink)
+    return await serving.stream(service, context, *request, sink)
 
 
 async def _checked(
-    service: Service, name: Body, parse: Callable[[], ValidRequest], body: Callable[[], dict[str, Any]], *, large: bool
-) -> ValidRequest | ChatModelRequest:
+    service: Service,
+    context: RequestContext,
+    name: Body,
+    parse: Callable[[], ValidRequest],
+    body: Callable[[], dict[str, Any]],
+    *,
+    large: bool,
+) -> _Checked:
     """A request to an engine, or to a chat model, which may have any fields.
 
     Args:
         service: service that takes the request.
+        context: context of the request.
         name: name of the endpoint.
         parse: makes the request to an engine.
         body: gives the body of the request.
@@ -119,17 +131,15 @@ async def _checked(
     except InvalidRequestError:
         if name != model_serving.ENDPOINT:
             raise
-        model = await model_serving.find(service, (await parsed(body, large=large)).get("model"))
-        if model is None:
+        named = (await parsed(body, large=large)).get("model")
+        found = await service.models.look_for(named) if isinstance(named, str) else None
+        if not model_serving.is_chat(found):
             raise
     else:
-        # Engines come first.
-        if name != model_serving.ENDPOINT or service.models.engine_target(request.model) is not None:
-            return request
-        model = await model_serving.find(service, request.model)
-        if model is None:
-            return request
-    return ChatModelRequest(model, await parsed(body, large=large))
+        found = await service.models.look_for(request.model)
+        if name != model_serving.ENDPOINT or not model_serving.is_chat(found):
+            return request, service.target(context, request, found)
+    return ChatModelRequest(found, await parsed(body, large=large))
 
 
 def _check(answer: Any) -> str:

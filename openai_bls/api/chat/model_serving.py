@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 import msgspec
 
@@ -23,6 +23,7 @@ from openai_bls.api.common.event_sink import ChunkSink
 from openai_bls.api.common.one_shot import Tally, admitted
 from openai_bls.core.errors import ApiError, InvalidRequestError, OverloadedError
 from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.models.registry import Target
 from openai_bls.pipeline.service import Service
 from openai_bls.pipeline.task_models.registry import TaskModel, unusable
 
@@ -74,19 +75,17 @@ class ChatModelRequest:
         """JSON text for the model."""
 
 
-async def find(service: Service, name: object) -> TaskModel | None:
-    """The chat model of that name; None if it is no task model, or of another task.
+def is_chat(found: Target | TaskModel | None) -> TypeGuard[TaskModel]:
+    """True for a chat model.
 
     Raises:
-        OverloadedError: it has a fault.
+        OverloadedError: it is a task model with a fault.
     """
-    if not isinstance(name, str):
-        return None
-    await service.models.look_for(name)
-    model = service.models.task_model(name)
-    if model is not None and model.fault is not None:
-        raise unusable(model)
-    return model if model is not None and model.task == "chat" else None
+    if not isinstance(found, TaskModel):
+        return False
+    if found.fault is not None:
+        raise unusable(found)
+    return found.task == "chat"
 
 
 async def answer(service: Service, context: RequestContext, request: ChatModelRequest) -> msgspec.Raw:

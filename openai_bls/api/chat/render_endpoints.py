@@ -16,11 +16,13 @@ from openai_bls.pipeline.service import Service
 
 
 async def _render_chat(service: Service, context: RequestContext, body: dict[str, Any]) -> GenerateRequest:
-    return await rendered_one(service, context, await _request(service, "chat.completions", body))
+    request = await _request(service, "chat.completions", body)
+    return await rendered_one(service, context, request, await service.look_for(context, request))
 
 
 async def _render_completion(service: Service, context: RequestContext, body: dict[str, Any]) -> list[GenerateRequest]:
-    return await rendered(service, context, await _request(service, "completions", body))
+    request = await _request(service, "completions", body)
+    return await rendered(service, context, request, await service.look_for(context, request))
 
 
 async def _request(service: Service, name: Body, body: dict[str, Any]) -> ValidRequest:

@@ -26,15 +26,14 @@ from openai_bls.pipeline.service import Service, within
 _DEFAULTS = msgspec.structs.asdict(SamplingParams())
 
 
-async def rendered(service: Service, context: RequestContext, request: ValidRequest) -> list[GenerateRequest]:
+async def rendered(
+    service: Service, context: RequestContext, request: ValidRequest, target: Target
+) -> list[GenerateRequest]:
     """What the engine would get, for each prompt of `request`.
 
     Raises:
         ApiError: the generation would be refused, or preprocessing cannot be reached.
     """
-    context.asks(request)
-    await service.models.look_for(request.model)
-    target = service.find(context, request.model)
     check(request, target.model, service.settings)
     if request.images:
         raise InvalidRequestError(
@@ -47,9 +46,11 @@ async def rendered(service: Service, context: RequestContext, request: ValidRequ
         return await within(deadline, _prepared(request, target, context.key))
 
 
-async def rendered_one(service: Service, context: RequestContext, request: ValidRequest) -> GenerateRequest:
+async def rendered_one(
+    service: Service, context: RequestContext, request: ValidRequest, target: Target
+) -> GenerateRequest:
     """The same of a request that has one prompt."""
-    (only,) = await rendered(service, context, request)
+    (only,) = await rendered(service, context, request, target)
     return only
 
 

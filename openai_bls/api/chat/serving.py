@@ -17,29 +17,31 @@ from openai_bls.pipeline.models.registry import Target
 from openai_bls.pipeline.service import Service
 
 
-async def answer(service: Service, context: RequestContext, request: ValidRequest) -> Answer[Any]:
+async def answer(service: Service, context: RequestContext, request: ValidRequest, target: Target) -> Answer[Any]:
     """The whole answer. Cancelling this coroutine cancels the generation.
 
     Raises:
         ApiError: the request cannot be honoured, or the engine failed.
     """
 
-    def make_writer(target: Target) -> AnswerWriter:
+    def make_writer() -> AnswerWriter:
         return AnswerWriter(
             _envelope(request, target), candidates=request.candidates, n=request.n, renderer=_renderer(request, target)
         )
 
-    return await service.complete(context, request, make_writer)
+    return await service.complete(context, request, target, make_writer)
 
 
-async def stream(service: Service, context: RequestContext, request: ValidRequest, sink: ChunkSink) -> Generation:
+async def stream(
+    service: Service, context: RequestContext, request: ValidRequest, target: Target, sink: ChunkSink
+) -> Generation:
     """Begin a streamed answer into `sink`; returns once the engine has the request.
 
     Raises:
         ApiError: the request cannot be honoured; nothing has been written to the sink.
     """
 
-    def make_writer(target: Target) -> StreamWriter:
+    def make_writer() -> StreamWriter:
         envelope = _envelope(request, target)
         return StreamWriter(
             ChunkEncoder(envelope, usage_null=request.include_usage, sse=sink.sse),
@@ -49,7 +51,7 @@ async def stream(service: Service, context: RequestContext, request: ValidReques
             renderer=_renderer(request, target),
         )
 
-    generation, writer = await service.prepare(context, request, make_writer)
+    generation, writer = await service.prepare(context, request, target, make_writer)
     if request.continuous_usage_stats:
         writer.usage = lambda: generation.usage
     generation.start(writer.open if sink.opens_at_once else None)

@@ -19,7 +19,7 @@ from openai_bls.core.request_record import Outcome, Progress
 from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.pipeline.admission.key_budgets import Lease
 from openai_bls.pipeline.lifecycle.context import RequestContext
-from openai_bls.pipeline.models.registry import ServedModel
+from openai_bls.pipeline.models.registry import ServedModel, Target
 from openai_bls.pipeline.preparation.images import with_sizes
 from openai_bls.pipeline.preparation.prepare import check
 from openai_bls.pipeline.service import Service, within
@@ -89,19 +89,20 @@ def admitted(service: Service, context: RequestContext, model: str) -> Iterator[
             ended("done")
 
 
-async def prompt_token_ids(service: Service, context: RequestContext, request: ValidRequest) -> list[int]:
+async def prompt_token_ids(
+    service: Service, context: RequestContext, request: ValidRequest, target: Target
+) -> list[int]:
     """Token ids of the prompt of `request`, as in its generation, without a limit on the length.
 
     Args:
         service: service that takes the request.
         context: context of the request.
         request: request with one prompt as text.
+        target: model that it names.
 
     Raises:
         ApiError: the request is bad, or preprocessing cannot be reached.
     """
-    context.asks(request)
-    target = service.find(context, request.model)
     check(request, target.model, service.settings)
     with admitted(service, context, target.name):
         assert request.prompt is not None
@@ -111,18 +112,18 @@ async def prompt_token_ids(service: Service, context: RequestContext, request: V
     return tokens
 
 
-async def count_prompt_tokens(service: Service, context: RequestContext, request: ValidRequest) -> int:
+async def count_prompt_tokens(service: Service, context: RequestContext, request: ValidRequest, target: Target) -> int:
     """Number of tokens of the prompt of `request`, which is a part of a request that is still to be admitted.
 
     Args:
         service: service that takes the request.
         context: context of the request.
         request: request with one prompt as text.
+        target: model that it names.
 
     Raises:
         ApiError: the request is bad, the server takes no more, or preprocessing cannot be reached.
     """
-    target = service.find(context, request.model)
     check(request, target.model, service.settings)
     service.check_admission()
     assert request.prompt is not None

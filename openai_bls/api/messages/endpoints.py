@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -31,6 +30,7 @@ from openai_bls.api.messages.writers import MAX_SILENCE_S, PING, StreamedMessage
 from openai_bls.core.errors import ApiError, ContextLengthError, OverloadedError
 from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.models.registry import Target
 
 RequestT = TypeVar("RequestT", bound=PromptRequest)
 
@@ -43,55 +43,63 @@ def _answer_error(error: ApiError, context: RequestContext) -> Response:
 
 async def _parsed(
     api: Api, request: Request, context: RequestContext, kind: type[RequestT]
-) -> tuple[RequestT, Converted]:
-    """The request's body, and the chat completion that it becomes."""
+) -> tuple[RequestT, Converted, Target]:
+    """The request's body, the chat completion that it becomes, and what its `model` names."""
 
-    def parse(body: bytes, put_back: PutBack) -> tuple[RequestT, Converted]:
+    def parse(body: bytes, put_back: PutBack) -> tuple[RequestT, Converted, Target]:
         ignored = IgnoredFields(api.service.settings.unknown_fields)
         given = decode(body, kind, ignored)
-        converted = _converted(api, context, given, ignored)
-        return given, converted._replace(valid=put_back(converted.valid))
+        target = api.service.find(context, given.model)
+        converted = _converted(target, given, ignored)
+        return given, converted._replace(valid=put_back(converted.valid)), target
 
-    def parse_whole(body: bytes) -> tuple[RequestT, Converted]:
+    def parse_whole(body: bytes) -> tuple[RequestT, Converted, Target]:
         text = lifted_body(body)
-        given, converted = text.parse(parse)
-        if converted.edits and text.large:
-            # What has been lifted has no place to go back to once it is cleared.
-            return parse(body, lambda valid: valid)
-        return given, converted
+        found = text.parse(parse)
+        # What has been lifted has no place to go back to once it is cleared.
+        return parse(body, lambda valid: valid) if found[1].edits and text.large else found
 
     return await api.parsed(request, context, parse_whole)
 
 
-def _converted(api: Api, context: RequestContext, given: PromptRequest, ignored: IgnoredFields) -> Converted:
-    model = api.service.find(context, given.model).model
+def _converted(target: Target, given: PromptRequest, ignored: IgnoredFields) -> Converted:
+    model = target.model
     return convert(given, ignored, thinks=model.formats.reasoning is not None, max_items=model.info.max_model_len)
 
 
-async def _edited(api: Api, context: RequestContext, given: PromptRequest, converted: Converted) -> Edited:
-    """The request after the edits of its `context_management`."""
-    if not converted.edits:
-        return Edited(converted.valid, [], None)
+async def _edited(
+    api: Api, context: RequestContext, given: PromptRequest, converted: Converted, target: Target
+) -> Edited:
+    """The request after the edits of its `context_management`, of which its context is told."""
 
     async def convert_messages(messages: list[Message]) -> ValidRequest:
         changed = msgspec.structs.replace(given, messages=messages)
         ignored = IgnoredFields(api.service.settings.unknown_fields)
-        result = await parsed(lambda: _converted(api, context, changed, ignored), large=len(messages) > 1)
+        result = await parsed(lambda: _converted(target, changed, ignored), large=len(messages) > 1)
         # What was in the blocks that are cleared counts as well.
         return msgspec.structs.replace(result.valid, ignored=converted.valid.ignored)
 
-    return await edited(
-        converted.edits,
-        given.messages,
-        converted.valid,
-        convert_messages,
-        partial(count_prompt_tokens, api.service, context),
-    )
+    result = Edited(converted.valid, [], None)
+    if converted.edits:
+        result = await edited(
+            converted.edits,
+            given.messages,
+            converted.valid,
+            convert_messages,
+            lambda valid: count_prompt_tokens(api.service, context, valid, target),
+        )
+    context.asks(result.valid)
+    return result
 
 
 @asynccontextmanager
 async def _errors_told(
-    api: Api, context: RequestContext, body: MessagesRequest, valid: ValidRequest, tools: Sequence[int]
+    api: Api,
+    context: RequestContext,
+    body: MessagesRequest,
+    valid: ValidRequest,
+    target: Target,
+    tools: Sequence[int],
 ) -> AsyncIterator[None]:
     """Errors raised inside, with the body's places of tools; those of length in Anthropic's words, with the numbers.
 
@@ -103,13 +111,13 @@ async def _errors_told(
     except ContextLengthError as error:
         tokens = error.prompt_tokens
         if tokens is None:
-            tokens = await count_prompt_tokens(api.service, context, valid)
+            tokens = await count_prompt_tokens(api.service, context, valid, target)
         raise too_long(tokens, error.max_model_len, body.max_tokens) from None
 
 
 async def _create(api: Api, request: Request, context: RequestContext) -> Response:
-    body, converted = await _parsed(api, request, context, MessagesRequest)
-    valid, applied, _ = await unless_disconnected(request, _edited(api, context, body, converted))
+    body, converted, target = await _parsed(api, request, context, MessagesRequest)
+    valid, applied, _ = await unless_disconnected(request, _edited(api, context, body, converted, target))
     options: dict[str, Any] = {
         "max_tokens": body.max_tokens,
         "omit_thinking": converted.omit_thinking,
@@ -118,25 +126,25 @@ async def _create(api: Api, request: Request, context: RequestContext) -> Respon
     if not valid.stream:
 
         async def completed() -> dict[str, Any]:
-            async with _errors_told(api, context, body, valid, converted.tools):
-                return await api.service.complete(context, valid, lambda _: WholeMessage(body.model, **options))
+            async with _errors_told(api, context, body, valid, target, converted.tools):
+                return await api.service.complete(context, valid, target, lambda: WholeMessage(body.model, **options))
 
         return await api.answered(request, context, completed())
     stream = api.event_stream(MAX_SILENCE_S, ending=b"", keep_alive=PING)
-    async with _errors_told(api, context, body, valid, converted.tools):
+    async with _errors_told(api, context, body, valid, target, converted.tools):
         generation, writer = await api.service.prepare(
-            context, valid, lambda _: StreamedMessage(stream, body.model, **options)
+            context, valid, target, lambda: StreamedMessage(stream, body.model, **options)
         )
     generation.start(lambda: writer.open(generation.usage))
     return await api.streamed(request, context, stream, generation, _answer_error)
 
 
 async def _count_tokens(api: Api, request: Request, context: RequestContext) -> Response:
-    body, converted = await _parsed(api, request, context, PromptRequest)
+    body, converted, target = await _parsed(api, request, context, PromptRequest)
 
     async def counted() -> dict[str, Any]:
-        valid, _, original = await _edited(api, context, body, converted)
-        tokens = len(await prompt_token_ids(api.service, context, valid))
+        valid, _, original = await _edited(api, context, body, converted, target)
+        tokens = len(await prompt_token_ids(api.service, context, valid, target))
         counts: dict[str, Any] = {"input_tokens": tokens}
         if body.context_management is not None:
             counts["context_management"] = {"original_input_tokens": tokens if original is None else original}
@@ -146,12 +154,12 @@ async def _count_tokens(api: Api, request: Request, context: RequestContext) -> 
 
 
 async def _render(api: Api, request: Request, context: RequestContext) -> Response:
-    body, converted = await _parsed(api, request, context, MessagesRequest)
+    body, converted, target = await _parsed(api, request, context, MessagesRequest)
 
     async def rendered() -> GenerateRequest:
-        valid, _, _ = await _edited(api, context, body, converted)
-        async with _errors_told(api, context, body, valid, converted.tools):
-            return await rendered_one(api.service, context, valid)
+        valid, _, _ = await _edited(api, context, body, converted, target)
+        async with _errors_told(api, context, body, valid, target, converted.tools):
+            return await rendered_one(api.service, context, valid, target)
 
     return await api.answered(request, context, rendered())
 

@@ -84,12 +84,13 @@ class ResponsesHandlers:
         wanted = await self._parsed(request, context, parsing.parse_create)
         self._check_room(wanted)
         try:
+            target = await self._service.look_for(context, wanted.chat)
             if wanted.body.background:
-                return await self._begin(request, context, wanted)
+                return await self._begin(request, context, wanted, target)
             if wanted.body.stream:
-                return await self._stream(request, context, wanted)
+                return await self._stream(request, context, wanted, target)
             completing = self._service.complete(
-                context, wanted.chat, lambda target: WholeResponse(*self._parts(wanted, target))
+                context, wanted.chat, target, lambda: WholeResponse(*self._parts(wanted, target))
             )
             response = await self._api.answered(request, context, completing)
         except ApiError as error:
@@ -99,22 +100,27 @@ class ResponsesHandlers:
         told = self._keep(wanted, made)
         return response if told is made else JsonResponse(Raw(told))
 
-    async def _stream(self, request: Request, context: RequestContext, wanted: parsing.CreateRequest) -> Response:
+    async def _stream(
+        self, request: Request, context: RequestContext, wanted: parsing.CreateRequest, target: Target
+    ) -> Response:
         stream = self._api.event_stream(ending=b"")
         generation = await self._service.begin(
             context,
             wanted.chat,
-            lambda target: StreamedResponse(
+            target,
+            lambda: StreamedResponse(
                 stream, wanted.translated, lambda encoded: self._keep(wanted, encoded), *self._parts(wanted, target)
             ),
         )
         return await self._api.streamed(request, context, stream, generation)
 
-    async def _begin(self, request: Request, context: RequestContext, wanted: parsing.CreateRequest) -> Response:
+    async def _begin(
+        self, request: Request, context: RequestContext, wanted: parsing.CreateRequest, target: Target
+    ) -> Response:
         """Begin a background response; refused like any other until the engine has its request."""
         if not wanted.body.stream:
             starting = self._service.start(
-                context, wanted.chat, lambda target: WholeResponse(*self._parts(wanted, target))
+                context, wanted.chat, target, lambda: WholeResponse(*self._parts(wanted, target))
             )
             generation, writer = await unless_disconnected(request, starting)
             job = Job(wanted, writer, generation, None, context.guarded)
@@ -123,14 +129,14 @@ class ResponsesHandlers:
         recording = Recording()
         streams: list[BackgroundStream] = []
 
-        def make_stream(target: Target) -> BackgroundStream:
+        def make_stream() -> BackgroundStream:
             parts = self._parts(wanted, target)
             keep = functools.partial(self._jobs.ended, parts[0].id)
             streams.append(BackgroundStream(recording, wanted.translated, keep, *parts))
             return streams[0]
 
         async def begin() -> None:
-            generation = await self._service.begin(context, wanted.chat, make_stream)
+            generation = await self._service.begin(context, wanted.chat, target, make_stream)
             # Before the first token.
             self._jobs.follow(Job(wanted, streams[0], generation, recording, None))
             streams[0].open()
@@ -208,14 +214,17 @@ class ResponsesHandlers:
             raise wanted.translated(error) from None
 
     async def _counted(self, context: RequestContext, wanted: parsing.Request) -> dict[str, Any]:
-        tokens = await prompt_token_ids(self._service, context, wanted.chat)
+        target = await self._service.look_for(context, wanted.chat)
+        tokens = await prompt_token_ids(self._service, context, wanted.chat, target)
         return {"object": "response.input_tokens", "input_tokens": len(tokens)}
 
     async def render(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/responses/render; what is about keeping and running the response changes nothing."""
         wanted = await self._parsed(request, context, parsing.parse_create)
         try:
-            return await self._api.answered(request, context, rendered_one(self._service, context, wanted.chat))
+            target = await self._service.look_for(context, wanted.chat)
+            rendering = rendered_one(self._service, context, wanted.chat, target)
+            return await self._api.answered(request, context, rendering)
         except ApiError as error:
             raise wanted.translated(error) from None
 
@@ -223,7 +232,9 @@ class ResponsesHandlers:
         """POST /v1/responses/compact."""
         wanted = await self._parsed(request, context, functools.partial(parsing.parse_compact, question=QUESTION))
         try:
-            writing = self._service.complete(context, summary_request(wanted), lambda _: CompactedResponse(wanted))
+            chat = summary_request(wanted)
+            target = await self._service.look_for(context, chat)
+            writing = self._service.complete(context, chat, target, lambda: CompactedResponse(wanted))
             return await self._api.answered(request, context, writing)
         except ApiError as error:
             raise wanted.translated(error) from None

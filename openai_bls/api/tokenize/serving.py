@@ -22,8 +22,9 @@ async def tokenize(service: Service, context: RequestContext, body: dict[str, An
     """
     max_items = service.models.longest_context
     request, wants_strings = await parsed(lambda: parse_tokenize(body, max_items), large=is_large(body))
-    tokens = await prompt_token_ids(service, context, request)
-    model = service.models.find(request.model).model
+    target = await service.look_for(context, request)
+    tokens = await prompt_token_ids(service, context, request, target)
+    model = target.model
     strings = None
     if wants_strings:
         # A long text takes a while, and other requests' tokens must not wait for it.

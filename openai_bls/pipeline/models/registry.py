@@ -233,34 +233,45 @@ class Models:
                 return Target(model, name)
         return None
 
-    async def look_for(self, name: str | None) -> None:
-        """Ask the server for its models if none of that name is known."""
-        if name is not None and self.engine_target(name) is None and self.tasks.get(name) is None:
+    def get(self, name: str | None) -> Target | TaskModel | None:
+        """What serves that name; None as name is the default, None as result that nothing does."""
+        target = self.engine_target(name)
+        return self.tasks.get(name) if target is None and name is not None else target
+
+    async def look_for(self, name: str | None) -> Target | TaskModel | None:
+        """The same; the server is asked for its models if none of that name is known."""
+        found = self.get(name)
+        if found is None and name is not None:
             await self.tasks.look(name)
+            found = self.get(name)
+        return found
 
     def task_model(self, name: str | None) -> TaskModel | None:
         """The task model that a request's `model` names, if any."""
-        return None if name is None or self.engine_target(name) is not None else self.tasks.get(name)
+        found = self.get(name)
+        return found if isinstance(found, TaskModel) else None
 
     def find(self, name: str | None) -> Target:
-        """The model or adapter of that name; None is the default.
+        """The model or adapter of that name; None is the default. Raises as `target` does."""
+        return self.target(name, self.get(name))
+
+    def target(self, name: str | None, found: Target | TaskModel | None) -> Target:
+        """What was found under a name as the model or adapter of a generation.
 
         Raises:
             ModelNotFoundError: no model of that name is served.
             InvalidRequestError: it is a task model, which is for another endpoint.
-            OverloadedError: the default engine has failed.
+            OverloadedError: it is a task model with a fault, or the default engine, which has failed.
         """
-        target = self.engine_target(name)
-        if target is not None:
-            return target
+        if isinstance(found, Target):
+            return found
+        if found is not None:
+            raise unusable(found) if found.fault is not None else wrong_endpoint(found)
         if name is None:
             served = ", ".join(self.engine_names)
             raise OverloadedError(
                 f"The default engine has failed to load; name another in `model`: {served}.", code="model_unavailable"
             )
-        task = self.task_model(name)
-        if task is not None:
-            raise unusable(task) if task.fault is not None else wrong_endpoint(task)
         raise ModelNotFoundError(
             f"The model {name!r} does not exist; served here: {', '.join(self.names)}.", param="model"
         )
@@ -272,20 +283,20 @@ class Models:
             ModelNotFoundError: no model of that name is served.
             OverloadedError: it is a task model with a fault.
         """
-        task = self.task_model(name)
-        if task is not None and task.fault is None:
+        found = self.get(name)
+        if isinstance(found, TaskModel) and found.fault is None:
             return {
                 "id": name,
                 "object": "model",
-                "created": task.created,
+                "created": found.created,
                 "owned_by": "openai_bls",
                 "root": name,
                 "parent": None,
                 "max_model_len": None,
-                "task": task.task,
+                "task": found.task,
                 "input_modalities": None,
             }
-        model, lora_name = self.find(name)
+        model, lora_name = self.target(name, found)
         info = model.info
         return {
             "id": name,

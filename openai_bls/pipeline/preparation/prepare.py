@@ -47,7 +47,7 @@ async def prepare(
     request: ValidRequest,
     target: Target,
     settings: OpenAiBlsSettings,
-    make_writer: Callable[[Target], WriterT],
+    make_writer: Callable[[], WriterT],
     load_images: LoadImages,
     key: str,
 ) -> tuple[WriterT, list[Sequence], Prompts]:
@@ -65,7 +65,7 @@ async def prepare(
         ApiError: the request cannot be honoured; nothing has been written.
     """
     check(request, target.model, settings)
-    writer = make_writer(target)
+    writer = make_writer()
     await target.model.engine.ready()
     images = await load_images(request.images) if request.images else ()
     prompts = await tokenize(request, target.model, images, key=key)

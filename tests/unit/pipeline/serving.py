@@ -11,10 +11,11 @@ import pytest
 
 from openai_bls.api.chat import serving
 from openai_bls.api.common.encoding import encode
-from openai_bls.core.errors import (
-    ApiError,
-)
+from openai_bls.core.errors import ApiError
 from openai_bls.core.request import ValidRequest
+from openai_bls.pipeline.generation.generation import Generation
+from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.service import Service
 from tests.unit.core_support import (
     EOS,
     Bench,
@@ -26,10 +27,18 @@ CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 
 
+async def answered(service: Service, context: RequestContext, request: ValidRequest) -> Any:
+    return await serving.answer(service, context, request, await service.look_for(context, request))
+
+
+async def streamed(service: Service, context: RequestContext, request: ValidRequest, sink: FakeSink) -> Generation:
+    return await serving.stream(service, context, request, await service.look_for(context, request), sink)
+
+
 async def begin(bench: Bench, request: ValidRequest) -> asyncio.Task[Any]:
     """A whole answer whose sequences have reached the engine."""
     before = len(bench.engine.requests)
-    task = asyncio.ensure_future(serving.answer(bench.service, request_context(), request))
+    task = asyncio.ensure_future(answered(bench.service, request_context(), request))
     while len(bench.engine.requests) == before and not task.done():
         await asyncio.sleep(0)
     return task
@@ -47,19 +56,19 @@ async def whole(bench: Bench, request: ValidRequest, *pieces: Any, reason: str =
 
 async def stream(bench: Bench, request: ValidRequest, *, open_at_once: bool = False) -> FakeSink:
     sink = FakeSink(opens_at_once=open_at_once)
-    await serving.stream(bench.service, request_context(), request, sink)
+    await streamed(bench.service, request_context(), request, sink)
     return sink
 
 
 async def refused(bench: Bench, request: ValidRequest) -> ApiError:
     """The same error streamed and not; nothing stays behind."""
     with pytest.raises(ApiError) as caught:
-        await serving.answer(bench.service, request_context(), request)
+        await answered(bench.service, request_context(), request)
     sink = FakeSink(opens_at_once=True)
-    with pytest.raises(ApiError) as streamed:
-        await serving.stream(bench.service, request_context(), request, sink)
+    with pytest.raises(ApiError) as while_streaming:
+        await streamed(bench.service, request_context(), request, sink)
     assert sink.raw == []
-    assert caught.value.body() == streamed.value.body()
+    assert caught.value.body() == while_streaming.value.body()
     assert bench.service.in_progress == 0
     assert bench.engine.requests == []
     return caught.value

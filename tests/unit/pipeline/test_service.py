@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from openai_bls.api.chat import serving
 from openai_bls.core.engine_types import PromptResult, SamplingParams
 from openai_bls.core.errors import (
     ApiError,
@@ -39,7 +38,7 @@ from tests.unit.core_support import (
     token_ids,
     usage_body,
 )
-from tests.unit.pipeline.serving import begin, body_of, both_ways, refused, stream, whole
+from tests.unit.pipeline.serving import answered, begin, body_of, both_ways, refused, stream, streamed, whole
 
 
 async def test_a_whole_answer() -> None:
@@ -173,9 +172,7 @@ async def test_a_prompt_that_just_fits() -> None:
     assert bench.engine.requests[1].max_tokens == 1
     sink = FakeSink()
     with pytest.raises(InvalidRequestError) as info:
-        await serving.stream(
-            bench.service, request_context(), chat(messages=[{"role": "user", "content": "x" * 50}]), sink
-        )
+        await streamed(bench.service, request_context(), chat(messages=[{"role": "user", "content": "x" * 50}]), sink)
     assert info.value.param == "messages"
     assert isinstance(info.value, ContextLengthError)
     assert (info.value.prompt_tokens, info.value.max_model_len) == (50, 50)
@@ -231,7 +228,7 @@ async def test_a_budget_pays_for_what_was_used(tmp_path: Path) -> None:
     for result, left in ((RuntimeError("bug"), "100"), (None, "96")):
         bench.prompts.result = result
         context = request_context(key="alice")
-        answer = asyncio.ensure_future(serving.answer(bench.service, context, chat(max_tokens=50)))
+        answer = asyncio.ensure_future(answered(bench.service, context, chat(max_tokens=50)))
         while not (answer.done() or bench.engine.requests):
             await asyncio.sleep(0)
         if result is None:
@@ -248,10 +245,10 @@ async def test_admission() -> None:
     await stream(bench, chat())
     # A request counts from its beginning, also while it is prepared.
     bench.prompts.hold = asyncio.get_running_loop().create_future()
-    waiting = asyncio.ensure_future(serving.answer(bench.service, request_context(), chat()))
+    waiting = asyncio.ensure_future(answered(bench.service, request_context(), chat()))
     await asyncio.sleep(0)
     with pytest.raises(RateLimitError) as info:
-        await serving.answer(bench.service, request_context(), chat())
+        await answered(bench.service, request_context(), chat())
     assert info.value.reason == "in_progress"
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
@@ -266,7 +263,7 @@ async def test_draining_takes_no_more_and_ends_what_runs() -> None:
     sink = await stream(bench, chat())
     bench.service.draining = True
     with pytest.raises(OverloadedError):
-        await serving.answer(bench.service, request_context(), chat())
+        await answered(bench.service, request_context(), chat())
     bench.engine.deliver(0, "a", "length")
     assert sink.ends == 1
     assert bench.service.in_progress == 0
@@ -291,7 +288,7 @@ async def test_a_sink_that_raises_at_the_beginning_leaves_no_count_behind() -> N
 
     bench = Bench()
     with pytest.raises(RuntimeError):
-        await serving.stream(bench.service, request_context(), chat(stream=True), Broken(opens_at_once=True))
+        await streamed(bench.service, request_context(), chat(stream=True), Broken(opens_at_once=True))
     assert bench.service.in_progress == 0
     assert bench.engine.listeners == {}
 
@@ -360,7 +357,7 @@ async def test_queue_time_begins_before_the_engine_has_a_request() -> None:
     # One place in the batch, and one sequence ahead.
     bench = Bench(engine_info(max_batch_size=1))
     first, second = await begin(bench, chat()), await begin(bench, chat())
-    third, fourth = (asyncio.ensure_future(serving.answer(bench.service, request_context(), chat())) for _ in range(2))
+    third, fourth = (asyncio.ensure_future(answered(bench.service, request_context(), chat())) for _ in range(2))
     admission = bench.service.admission(next(iter(bench.service.models)))
     while admission.waiting < 2:
         await asyncio.sleep(0)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.api.chat import serving
 from openai_bls.core.errors import AuthenticationError
 from openai_bls.core.keys import watched_files
 from tests.unit.core_support import Bench, FakeSink, chat, request_context, until
+from tests.unit.pipeline.serving import answered, streamed
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ async def test_what_runs_and_what_waits_ends(keys: Path) -> None:
     bench = Bench(api_keys_file=str(keys))
     sinks = {key: FakeSink(opens_at_once=True) for key in ("alice", "bob", "")}
     for key, sink in sinks.items():
-        await serving.stream(bench.service, request_context(key=key), chat(stream=True), sink)
-    whole = asyncio.ensure_future(serving.answer(bench.service, request_context(key="alice"), chat(n=2)))
+        await streamed(bench.service, request_context(key=key), chat(stream=True), sink)
+    whole = asyncio.ensure_future(answered(bench.service, request_context(key="alice"), chat(n=2)))
     await until(lambda: len(bench.engine.requests) == 5)
     look = bench.service.removed_keys.look
     keys.write_text("bob: b\n")
@@ -48,7 +48,7 @@ async def test_what_runs_and_what_waits_ends(keys: Path) -> None:
 
 async def test_a_key_that_was_away_for_one_look(keys: Path) -> None:
     bench = Bench(api_keys_file=str(keys))
-    await serving.stream(bench.service, request_context(key="alice"), chat(stream=True), FakeSink())
+    await streamed(bench.service, request_context(key="alice"), chat(stream=True), FakeSink())
     for text in ("bob: b\n", "alice: a\nbob: b\n", "bob: b\n"):
         keys.write_text(text)
         bench.service.removed_keys.look()

@@ -11,11 +11,11 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from openai_bls.api.chat import serving
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, load
 from openai_bls.pipeline.service import Service
 from tests.unit.core_support import Bench, chat, engine_info, request_context
+from tests.unit.pipeline.serving import answered
 
 STATS = EngineStats(3, 2, 0.25, 9, 40, kv_blocks=400, kv_block_size=32)
 LOADED = engine_info(max_loras=4, lora_names=("clerk", "poet"))
@@ -96,7 +96,7 @@ async def test_adapters_that_wait_and_that_run() -> None:
 
     def asked() -> Iterator[asyncio.Task[Any]]:
         for model in ("poet", "tiny", "poet", "clerk", "clerk"):
-            yield asyncio.create_task(serving.answer(service, request_context(), chat(model=model)))
+            yield asyncio.create_task(answered(service, request_context(), chat(model=model)))
 
     tasks = list(asked())
     await settled(bench, 3, 2)
@@ -119,7 +119,7 @@ async def test_an_adapter_whose_request_leaves_the_queue() -> None:
     bench = Bench(engine_info(max_loras=4, lora_names=("poet",), max_batch_size=1), gateway_metrics="vllm")
     bench.engine.stats = STATS
     tasks = [
-        asyncio.create_task(serving.answer(bench.service, request_context(), chat(model=model)))
+        asyncio.create_task(answered(bench.service, request_context(), chat(model=model)))
         for model in ("tiny", "tiny", "poet")
     ]
     await settled(bench, 1, 2)

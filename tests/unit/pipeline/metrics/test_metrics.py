@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from openai_bls.api.chat import serving
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import AuthenticationError, EngineError, InvalidRequestError
 from openai_bls.core.request_record import Outcome
@@ -17,6 +16,7 @@ from openai_bls.core.usage import Usage
 from openai_bls.pipeline.metrics.metrics import Metrics
 from tests.unit.core_support import Bench, chat, request_context
 from tests.unit.pipeline.metrics.metrics_support import CHAT, line, lines, new, of, record, series
+from tests.unit.pipeline.serving import answered
 
 OUTCOMES: tuple[Outcome, ...] = ("done", "cancelled")
 
@@ -103,7 +103,7 @@ async def test_keys_of_a_file_are_counted_by_their_names(tmp_path: Path) -> None
     bench = Bench(api_keys_file=str(tmp_path / "keys"))
     metrics = bench.service.metrics
     bench.service.on_end = metrics.ended
-    answer = asyncio.create_task(serving.answer(bench.service, request_context(key="alice"), chat()))
+    answer = asyncio.create_task(answered(bench.service, request_context(key="alice"), chat()))
     while not bench.engine.requests:
         await asyncio.sleep(0)
     assert lines(await metrics.scrape())["openai_bls_requests_in_progress"] == 1
