@@ -17,6 +17,9 @@ from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.errors import ApiError, InvalidRequestError
 from openai_bls.core.usage import FinishReason, Usage
 
+# Of OpenAI's `response` object.
+_SAMPLING = ("frequency_penalty", "presence_penalty", "temperature", "top_p")
+
 
 class Draft:
     """Builder of one request's `response` object in each of its states.
@@ -37,6 +40,7 @@ class Draft:
         self.id = new_id("resp_")
         self._created_at = int(time.time())
         reasoning, conversation = body.reasoning or schema.Reasoning(), schema.conversation_id(body)
+        sampling = {name: _given(getattr(body, name), getattr(defaults, name)) for name in _SAMPLING}
         echo: dict[str, Any] = {
             "background": body.background is True,
             "conversation": None if conversation is None else {"id": conversation},
@@ -45,9 +49,8 @@ class Draft:
             "max_tool_calls": body.max_tool_calls,
             "metadata": body.metadata or {},
             "model": model,
-            "frequency_penalty": _given(body.frequency_penalty, defaults.frequency_penalty),
+            **sampling,
             "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "presence_penalty": _given(body.presence_penalty, defaults.presence_penalty),
             "previous_response_id": body.previous_response_id,
             "prompt_cache_key": body.prompt_cache_key,
             "prompt_cache_retention": body.prompt_cache_retention,
@@ -55,12 +58,10 @@ class Draft:
             "safety_identifier": body.safety_identifier,
             "service_tier": "default",
             "store": body.store is not False,
-            "temperature": _given(body.temperature, defaults.temperature),
             "text": _text(body.text or schema.Text()),
             "tool_choice": body.tool_choice or "auto",
             "tools": tools,
             "top_logprobs": body.top_logprobs or 0,
-            "top_p": _given(body.top_p, defaults.top_p),
             "truncation": _given(body.truncation, "disabled"),
             "user": body.user,
         }

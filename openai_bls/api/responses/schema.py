@@ -6,7 +6,7 @@ completions has too are checked there; only what differs is typed here. Source: 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Meta
@@ -18,6 +18,7 @@ from openai_bls.api.common.documented import documented
 from openai_bls.api.common.unsupported import Unsupported
 from openai_bls.api.responses.items import InputItem
 from openai_bls.api.responses.tools.schema import HostedTool, Tool, ToolChoice
+from openai_bls.core.engine_types import SamplingParams
 
 Includable = Literal[
     "message.output_text.logprobs",
@@ -148,21 +149,24 @@ class CompactRequest(WithoutEffectInCompaction, kw_only=True, forbid_unknown_fie
     image: Any = UNSET
 
 
-class ChatFields(CountRequest, kw_only=True):
-    """Fields of the generation that are chat completions' too, and are checked there."""
+if TYPE_CHECKING:
+    _WithSampling = CountRequest
+else:
+    _WithSampling = msgspec.defstruct(
+        "_WithSampling",
+        [(name, Any, UNSET) for name in SamplingParams.__struct_fields__],
+        bases=(CountRequest,),
+        module=__name__,
+        kw_only=True,
+    )
 
-    temperature: Any = UNSET
-    top_p: Any = UNSET
-    # OpenAI's chat completions have these, vLLM's responses too
+
+class ChatFields(_WithSampling, kw_only=True):
+    """Fields of the generation that are chat completions' too, every sampling parameter among them; checked there."""
+
+    # OpenAI's chat completions have it, vLLM's responses too
     stop: Any = UNSET
-    seed: Any = UNSET
-    presence_penalty: Any = UNSET
-    frequency_penalty: Any = UNSET
-    logit_bias: Any = UNSET
     # vLLM's additions
-    top_k: Any = UNSET
-    min_p: Any = UNSET
-    repetition_penalty: Any = UNSET
     min_tokens: Any = UNSET
     bad_words: Any = UNSET
     stop_token_ids: Any = UNSET
