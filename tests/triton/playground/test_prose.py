@@ -216,3 +216,50 @@ def test_code_that_takes_too_long_stays_plain(modules: Playground) -> None:
     page = modules.page
     page.wait_for_selector(".hljs-keyword")
     assert page.locator(".code-block >> nth=0").locator("[class^=hljs]").count() == 0
+
+
+@pytest.mark.parametrize("piece", ["|a|\n|-|\n\n", "- a\n", "*a* ", "$a$ ", "> a\n\n", "|a|b|\n|-|-|\n\n" + "|\n" * 9])
+def test_the_elements_of_an_answer_are_bounded(modules: Playground, piece: str) -> None:
+    """While it grows, and when it ends."""
+    counts = modules.run(
+        """async (text) => {
+            const { Prose } = await import("/static/playground/prose/prose.js");
+            const prose = new Prose();
+            const counts = [];
+            const count = () => counts.push(prose.node.querySelectorAll("*").length);
+            for (let part = 1; part <= 8; part++) {
+                prose.grow(text.slice(0, (text.length * part) / 8));
+                count();
+            }
+            prose.finish(text);
+            count();
+            return counts;
+        }""",
+        piece * (48_000 // len(piece)),
+    )
+    assert max(counts) <= 5_001
+
+
+def test_a_formula_or_code_of_too_many_parts_stays_as_it_is(modules: Playground) -> None:
+    found = modules.run(
+        """async ([formulas, codes]) => {
+            const { drawMath } = await import("/static/playground/prose/math.js");
+            const { colourCode } = await import("/static/playground/prose/code_colours.js");
+            const box = document.createElement("div");
+            for (const text of formulas) box.append(Object.assign(document.createElement("pre"), { textContent: text }));
+            await Promise.all([...box.children].map(drawMath));
+            const drawn = [...box.children].map(({ className }) => className);
+            const coloured = [];
+            for (const text of codes) {
+                const code = Object.assign(document.createElement("code"), { textContent: text, className: "language-python" });
+                await colourCode(code);
+                coloured.push(code.childElementCount > 0);
+            }
+            return [drawn, coloured];
+        }""",
+        [
+            [f"\\begin{{matrix}}{'&' * count}\\end{{matrix}}" for count in (100, 4_900)],
+            ["1+" * count for count in (100, 12_000)],
+        ],
+    )
+    assert found == [["formula display", ""], [True, False]]

@@ -4,6 +4,8 @@ import "../../vendor/dompurify/purify.min.js";
 
 /** Longer blocks stay plain: their elements would hold the page up. */
 const LONGEST = 60_000;
+/** Coloured pieces of a block; one with more stays plain. */
+const MOST_PIECES = 10_000;
 /** Milliseconds that the worker has for a block. */
 const MOST = 1000;
 const ALLOWED = { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true };
@@ -60,5 +62,5 @@ export async function colourCode(code) {
   const work = turn.then(() => coloured(text, language));
   turn = work.catch(() => null);
   const value = await turn;
-  if (value) code.replaceChildren(DOMPurify.sanitize(value, ALLOWED));
+  if (value && value.split("<span").length <= MOST_PIECES) code.replaceChildren(DOMPurify.sanitize(value, ALLOWED));
 }

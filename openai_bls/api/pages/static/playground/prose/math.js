@@ -17,6 +17,9 @@ const OPTIONS = {
 /** The longest formula that is drawn. */
 const LONGEST = 5000;
 
+/** Elements of the largest formula that is drawn: an array has some twenty for each of its characters. */
+const MOST_ELEMENTS = 5000;
+
 /** What defines macros, each of which may stand for more than all that is written: a formula of 5,000 characters with
  * one takes minutes. It stays as it was written. */
 const DEFINITION = /\\(?:[gex]?def|let|futurelet|newcommand|renewcommand|providecommand)(?![A-Za-z@])/;
@@ -73,10 +76,13 @@ function loaded() {
 
 /** A formula as elements. KaTeX's own `render` sets style attributes, which the page's policy forbids: here they are
  * set as properties.
- * @throws katex.ParseError */
+ * @throws katex.ParseError
+ * @throws RangeError it has too many */
 function elementsOf(katex, text, display) {
   const tree = katex.__renderToDomTree(text, { ...OPTIONS, displayMode: display });
+  let count = 0;
   const walk = (node) => {
+    if (++count > MOST_ELEMENTS) throw new RangeError("Formulas of so many parts are not drawn.");
     if (node.attributes?.style) {
       node.attributes["data-style"] = node.attributes.style;
       delete node.attributes.style;

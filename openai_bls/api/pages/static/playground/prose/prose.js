@@ -1,10 +1,14 @@
 // Prose of one answer: markdown that grows while it streams in. Blocks that can no longer change are made once.
 
 import { element } from "../ui/dom.js";
-import { blocksOf, fragmentOf, plainBlocks } from "./markdown.js";
+import { blocksOf, elementsOf, MOST_ELEMENTS, plainBlocks, within } from "./blocks.js";
+import { fragmentOf } from "./markdown.js";
 
 /** From so many blocks on, those out of sight are not laid out. */
 const MANY = 40;
+
+/** Elements of the last block, which is made again with each piece; a longer one is shown as it is written until its end. */
+const MOST_OF_THE_LAST = 1000;
 
 export class Prose {
   node = element("div", { className: "prose" });
@@ -12,11 +16,12 @@ export class Prose {
   #groups = [];
   /** Nodes of the last block, which may change. */
   #tail = [];
-  /** Length of the settled text. */
+  /** Length of the settled text, and its elements. */
   #length = 0;
+  #elements = 0;
   #text = "";
   #links = {};
-  /** Whether the text took too long: until its end the rest of it is shown as it is written. */
+  /** Whether the text took too long, or made too many elements: until its end the rest of it is shown as it is written. */
   #isPlain = false;
 
   /** Shows `text`, of which more may follow. */
@@ -25,13 +30,14 @@ export class Prose {
     if (!whole.startsWith(this.#text)) this.#reset();
     this.#text = whole;
     const rest = whole.slice(this.#length);
-    const blocks = this.#isPlain ? plainBlocks(rest) : blocksOf(rest, { mayGrow: true, links: this.#links });
+    const options = { mayGrow: true, links: this.#links, elements: MOST_ELEMENTS - this.#elements };
+    const blocks = this.#isPlain ? plainBlocks(rest) : blocksOf(rest, options);
     this.#isPlain = blocks[0]?.type === "plain";
     const last = blocks.findLastIndex(({ type }) => type !== "space");
     this.#dropTail();
     Object.assign(this.#links, blocks.links);
     this.#settle(blocks.slice(0, Math.max(last, 0)));
-    this.#tail = this.#append(blocks.slice(Math.max(last, 0)), { plain: true });
+    this.#tail = this.#append(within(blocks.slice(Math.max(last, 0)), MOST_OF_THE_LAST), { plain: true });
   }
 
   /** Shows the whole of `text`: as if it had come at once. */
@@ -55,6 +61,7 @@ export class Prose {
     });
     if (wrong >= 0) for (const { nodes } of this.#groups.splice(wrong)) for (const node of nodes) node.remove();
     this.#length = this.#groups.reduce((sum, { length }) => sum + length, 0);
+    this.#elements = this.#groups.reduce((sum, { elements }) => sum + elements, 0);
     return kept;
   }
 
@@ -68,8 +75,10 @@ export class Prose {
   #settle(blocks) {
     if (!blocks.length) return;
     const length = blocks.reduce((sum, { raw }) => sum + raw.length, 0);
-    this.#groups.push({ keys: blocks.map(key), length, nodes: this.#append(blocks) });
+    const elements = blocks.reduce((sum, block) => sum + elementsOf(block), 0);
+    this.#groups.push({ keys: blocks.map(key), length, elements, nodes: this.#append(blocks) });
     this.#length += length;
+    this.#elements += elements;
   }
 
   #append(blocks, options) {
@@ -87,7 +96,7 @@ export class Prose {
 }
 
 /** What tells a block from another; whether the items of a list are paragraphs depends on those that follow. */
-const key = ({ raw, loose }) => (loose ? `loose ${raw}` : raw);
+const key = ({ type, raw, loose }) => (type === "plain" || loose ? `${type} ${raw}` : raw);
 
 /** Lines end as marked has them. */
 const withoutReturns = (text) => text.replace(/\r\n?/g, "\n");
