@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from openai_bls.core.errors import (
@@ -291,6 +292,10 @@ class Service:
         target = self.models.target(request.model, found)
         context.model = target.name
         return target
+
+    def while_key_lasts(self, key: str) -> AbstractContextManager[None]:
+        """See `RemovedKeys.while_key_lasts`."""
+        return self.removed_keys.while_key_lasts(key)
 
     def find(self, context: RequestContext, name: str | None) -> Target:
         """The model or adapter that a request names, noted in its context; see `Models.find`.

@@ -59,6 +59,7 @@ def admitted(service: Service, context: RequestContext, model: str) -> Iterator[
     Raises:
         OverloadedError: the server takes no more.
         RateLimitError: it is one too many.
+        AuthenticationError: its key was taken out meanwhile.
         EngineError: the block failed unexpectedly; the log says how.
     """
     context.model = model
@@ -72,7 +73,8 @@ def admitted(service: Service, context: RequestContext, model: str) -> Iterator[
             life.ended(outcome, Progress(tally.finish_reasons, usage, tally.first_token_at))
 
         try:
-            yield tally
+            with service.while_key_lasts(context.key):
+                yield tally
         except asyncio.CancelledError:
             ended("cancelled")
             raise

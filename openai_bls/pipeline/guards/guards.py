@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -70,6 +71,10 @@ class GuardedService(Protocol):
         """Change the number of requests in progress."""
         ...
 
+    def while_key_lasts(self, key: str) -> AbstractContextManager[None]:
+        """A block that raises AuthenticationError once the key is taken out."""
+        ...
+
 
 class Guards:
     """Calls of the guards of one `openai_bls` instance. Belongs to the event loop's thread.
@@ -112,7 +117,7 @@ class Guards:
         request = GuardedRequest(self, endpoint, body, request_id, key)
         if self._models["before"]:
             self._service.check_admission()
-            changed = await self.ask("before", request.question("before"))
+            changed = await self.ask_for(key, "before", request.question("before"))
             if changed is not None:
                 request.body = changed
         return request
@@ -150,8 +155,19 @@ class Guards:
             raise refusal
         return changed
 
+    async def ask_for(self, key: str, hook: Hook, question: dict[str, Any]) -> bytes | None:
+        """`ask` for a request that waits for it, and ends with its key.
+
+        Raises:
+            AuthenticationError: the key was taken out.
+            RefusedByGuardError: see `ask`.
+            OverloadedError: see `ask`.
+        """
+        with self._service.while_key_lasts(key):
+            return await self.ask(hook, question)
+
     def report(self, question: Callable[[], dict[str, Any]]) -> None:
-        """Show the guard an answer that it cannot change any more; nobody waits for it."""
+        """Show the guard an answer that it cannot change any more; nobody waits for it, and no key's end ends it."""
         if self._closed:
             return
 
@@ -256,7 +272,7 @@ class GuardedRequest:
             answer = await work
             if isinstance(answer, bytes) and self._guards.has_after:
                 self._shown = True
-                changed = await self._guards.ask("after", self._answered(msgspec.Raw(answer)))
+                changed = await self._guards.ask_for(self._key, "after", self._answered(msgspec.Raw(answer)))
                 return answer if changed is None else changed
             return answer
         finally:

@@ -4,13 +4,63 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
 
-from openai_bls.core.errors import AuthenticationError
+from openai_bls.core.errors import ApiError, AuthenticationError
 from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.keys.watched_files import CHECK_INTERVAL_S
-from openai_bls.pipeline.lifecycle.life import Life
+from openai_bls.pipeline.lifecycle.life import Work
 
 logger = logging.getLogger(__name__)
+
+
+class Running(Protocol):
+    """Request in progress, or a part of one."""
+
+    @property
+    def key(self) -> str:
+        """Name of its API key."""
+        ...
+
+    @property
+    def work(self) -> Work | None:
+        """Work that can be ended; None if there is none yet."""
+        ...
+
+
+class _TaskWork:
+    """Work that a task does, until it leaves a block.
+
+    Args:
+        key: name of the API key.
+        task: task that does it.
+    """
+
+    def __init__(self, key: str, task: asyncio.Task[Any]) -> None:
+        self.key = key
+        self.error: ApiError | None = None
+        self._task = task
+
+    @property
+    def work(self) -> Work:
+        """Work that can be ended: this one."""
+        return self
+
+    def fail(self, error: ApiError) -> None:
+        """Cancel the task's work; the block raises `error`."""
+        if self.error is None:
+            self.error = error
+            self._task.cancel()
+
+    def is_cancelled(self) -> bool:
+        """True if the task was cancelled by another, too; a cancellation that is ours alone is taken back."""
+        if self.error is None:
+            return True
+        # Before 3.11 a task does not tell how often it was cancelled.
+        return sys.version_info >= (3, 11) and self._task.uncancel() > 0
 
 
 class RemovedKeys:
@@ -22,8 +72,31 @@ class RemovedKeys:
 
     def __init__(self, api_keys: ApiKeys) -> None:
         self._api_keys = api_keys
-        self.lives: set[Life] = set()
-        """Requests in progress."""
+        self.lives: set[Running] = set()
+        """Requests in progress, and tasks that work for one."""
+
+    @contextmanager
+    def while_key_lasts(self, key: str) -> Iterator[None]:
+        """A block in which the current task works for a key: it is cancelled, and raises, once the key is taken out.
+
+        Args:
+            key: name of the API key.
+
+        Raises:
+            AuthenticationError: the key was taken out.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        work = _TaskWork(key, task)
+        self.lives.add(work)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if work.is_cancelled() or work.error is None:
+                raise
+            raise work.error from None
+        finally:
+            self.lives.discard(work)
 
     async def watch(self) -> None:
         """Look for keys that were taken out, until cancelled."""

@@ -246,12 +246,13 @@ def test_a_formula_or_code_of_too_many_parts_stays_as_it_is(modules: Playground)
             const { drawMath } = await import("/static/playground/prose/math.js");
             const { colourCode } = await import("/static/playground/prose/code_colours.js");
             const box = document.createElement("div");
-            for (const text of formulas) box.append(Object.assign(document.createElement("pre"), { textContent: text }));
+            const element = (name, fields) => Object.assign(document.createElement(name), fields);
+            for (const text of formulas) box.append(element("pre", { textContent: text }));
             await Promise.all([...box.children].map(drawMath));
             const drawn = [...box.children].map(({ className }) => className);
             const coloured = [];
             for (const text of codes) {
-                const code = Object.assign(document.createElement("code"), { textContent: text, className: "language-python" });
+                const code = element("code", { textContent: text, className: "language-python" });
                 await colourCode(code);
                 coloured.push(code.childElementCount > 0);
             }

@@ -89,7 +89,7 @@ def test_many_elements_of_any_kind(read: Any) -> None:
 
 
 def test_a_long_answer_as_models_write_them(read: Any) -> None:
-    block = "## Part\n\nSome *prose* and `code`.\n\n- one\n- two\n\n```python\nx = 1\n```\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n\n"
+    block = "## Part\n\nSome *prose* and `code`.\n\n- one\n- two\n\n```python\nx = 1\n```\n\n|a|b|\n|-|-|\n|1|2|\n\n"
     most, (result,) = read([{"parts": [(block, 200)]}])
     assert not result["plain"]
     assert most / 2 < result["counted"] == result["made"]

@@ -18,7 +18,9 @@ import pytest
 from openai_bls.api.http.listener import PortInUseError
 from openai_bls.core.engine_types import EngineInfo, PromptRequest, PromptResult, TokenDelta
 from openai_bls.core.errors import ApiError
+from openai_bls.core.keys import watched_files
 from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.pipeline.lifecycle import removed_keys
 from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.transport.ipc.sockets import address
@@ -401,6 +403,30 @@ def test_a_key_that_is_not_required_on_tritons_endpoints(
     reply = world.ask(**parameters)
     world.deliver(0, "a", "stop")
     assert succeeded(reply)
+
+
+def test_what_runs_for_a_removed_key_ends(
+    make: Callable[..., World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams and whole answers on Triton's endpoints; not those of others."""
+    monkeypatch.setattr(watched_files, "CHECK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(removed_keys, "CHECK_INTERVAL_S", 0.01)
+    keys = tmp_path / "keys"
+    keys.write_text("alice: a\nbob: b\n")
+    world = make(api_keys_file=str(keys))
+    stream, whole = (world.ask(api_key="a", stream=streamed) for streamed in (True, False))
+    world.engine.wait_for(lambda: len(world.engine.live) == 2)
+    other = world.ask(api_key="b")
+    world.engine.wait_for(lambda: len(world.engine.live) == 3)
+    keys.write_text("bob: b\n")
+    for reply in (stream, whole):
+        reply.wait_end()
+        assert reply.finals == 1
+    assert stream.bodies[-1]["error"]["code"] == "invalid_api_key"
+    assert whole.error is not None
+    assert whole.error.code == "invalid_api_key"
+    world.deliver(2, "ok", "stop")
+    assert succeeded(other)
 
 
 @pytest.mark.parametrize("setting", ["api_keys_file", "ssl_certfile"])

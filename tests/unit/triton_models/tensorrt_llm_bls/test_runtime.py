@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from openai_bls.core.engine_types import PromptRequest, PromptResult, TokenDelta
+from openai_bls.core.keys import watched_files
 from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.pipeline.lifecycle import removed_keys
 from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.transport.ipc.sockets import address
@@ -47,27 +49,28 @@ class Bench:
         backend = Backend(f"engine-{name}", f"prompts-{name}", write_tokenizer(folder))
         if foreign is not None:
             backend = msgspec.structs.replace(backend, preprocessing_dir=foreign, prompt_transport="bls")
+        settings = OpenAiBlsSettings(**limits)
         self.runtime = Runtime(
             backend,
             owner,
             call_model,
             exclude_input_default=True,
             decoupled=decoupled,
-            limits=OpenAiBlsSettings(),
-            api_keys=ApiKeys(),
+            limits=settings,
+            api_keys=ApiKeys.of(settings),
         )
         self.runtime.start()
 
-    def ask(self, count: int = 1, **values: Any) -> TensorReply:
+    def ask(self, count: int = 1, key: str = "", **values: Any) -> TensorReply:
         """A request of `count` sequences that the engine has got."""
         before = len(self.engine.submitted)
-        reply = self.send(**values)
+        reply = self.send(key=key, **values)
         self.engine.wait_for(lambda: len(self.engine.submitted) == before + count)
         return reply
 
-    def send(self, parameters: dict[str, Any] | None = None, **values: Any) -> TensorReply:
+    def send(self, parameters: dict[str, Any] | None = None, key: str = "", **values: Any) -> TensorReply:
         reply = TensorReply()
-        self.runtime.accept(tensors(**{"text_input": "Hi ", "max_tokens": 50, **values}), reply, parameters)
+        self.runtime.accept(tensors(**{"text_input": "Hi ", "max_tokens": 50, **values}), reply, parameters, key)
         return reply
 
     def step(self, at: int, text: str, reason: Any = None, **more: Any) -> None:
@@ -210,6 +213,29 @@ def test_a_shutdown_ends_what_runs(tmp_path: Path) -> None:
     assert running.finals == 1
     assert running.error is not None
     assert running.error.status == 503
+
+
+def test_what_runs_for_a_removed_key_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_files, "CHECK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(removed_keys, "CHECK_INTERVAL_S", 0.01)
+    keys = tmp_path / "keys"
+    keys.write_text("alice: a\nbob: b\n")
+    bench = Bench(tmp_path / "tokenizer", api_keys_file=str(keys))
+    stream, whole = (bench.ask(key="alice", stream=streamed) for streamed in (True, False))
+    others = [bench.ask(key=key, stream=True) for key in ("bob", "")]
+    bench.step(0, "a")
+    stream.wait_for(lambda: stream.sent)
+    keys.write_text("bob: b\n")
+    for reply in (stream, whole):
+        reply.wait_end()
+        assert reply.error is not None
+        assert reply.error.code == "invalid_api_key"
+    bench.engine.wait_for(lambda: len(bench.engine.cancelled) == 2)
+    for at, reply in enumerate(others, 2):
+        bench.step(at, "ok", "stop")
+        reply.wait_end()
+        assert reply.texts() == ["ok"]
+    bench.close()
 
 
 def test_a_foreign_preprocessing_is_called_by_bls(tmp_path: Path) -> None:
