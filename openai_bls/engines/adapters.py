@@ -23,6 +23,11 @@ DEFAULT_MAX_RANK = 16
 """Largest rank where neither a number nor an adapter is given at the build."""
 
 _TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+# A path in a base model has some 60 characters; patterns that a file names are searched for in it.
+_LONGEST_NAME = 256
+# What makes a pattern try several ways: with more than one the ways multiply.
+_WAYS = re.compile(r"\\.|\(\?:|[(*+?{]", re.DOTALL)
+_MOST_WAYS = 1
 # What changes more than the products of two matrices; by the names of adapter_config.json.
 _UNSUPPORTED = (
     "alora_invocation_tokens", "arrow_config", "fan_in_fan_out", "kasa_config", "layer_replication", "lora_bias",
@@ -82,8 +87,20 @@ class Adapter(msgspec.Struct, frozen=True):
         values = self.config.get(patterns) or {}
         if not isinstance(values, dict):
             raise TypeError(f"{patterns} is no mapping")
-        key = next((key for key in values if re.fullmatch(rf"(.*\.)?({key})", path)), None)
+        key = next((key for key in values if re.fullmatch(_of_paths(key), path)), None)
         return self.config.get(field, default) if key is None else values[key]
+
+
+def _of_paths(key: str) -> str:
+    """Expression of the paths that a key of PEFT's patterns stands for.
+
+    Raises:
+        TypeError: it may take longer than it should.
+    """
+    ways = [found for found in _WAYS.findall(key) if not found.startswith("\\")]
+    if len(ways) > _MOST_WAYS or len(key) > _LONGEST_NAME:
+        raise TypeError(f"the pattern {key[:60]} has too many parts")
+    return rf"(.*\.)?({key})"
 
 
 def _last_part(name: str) -> str:
@@ -212,9 +229,10 @@ def _modules(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Module]:
     found: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, shape in shapes.items():
         match = _TENSOR.fullmatch(name)
-        if match is None or len(shape) != 2:
+        if match is None or len(shape) != 2 or len(name) > _LONGEST_NAME:
             raise LoraError(
-                f"the tensor {name} is not one of a linear layer's LoRA matrices, and no others are supported"
+                f"the tensor {name[:_LONGEST_NAME]} is not one of a linear layer's LoRA matrices, and no others are "
+                "supported"
             )
         found.setdefault(match[1], {})[match[2]] = shape
     if not found:

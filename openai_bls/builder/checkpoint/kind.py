@@ -17,9 +17,12 @@ from openai_bls.engines.adapters import CONFIG_FILE as ADAPTER_CONFIG
 
 # By the name of the architecture, the most telling first.
 _KINDS = (
-    (r"ForSequenceClassification|ForTokenClassification|Reward|ForScor|Classif", "a classifier or reward model"),
-    (r"ForMaskedLM|ForQuestionAnswering|ForMultipleChoice|ForPreTraining|NextSentence", "an encoder"),
-    (r"CTC$|Speech|Audio|Whisper|Asr", "a speech model"),
+    (
+        re.compile(r"ForSequenceClassification|ForTokenClassification|Reward|ForScor|Classif"),
+        "a classifier or reward model",
+    ),
+    (re.compile(r"ForMaskedLM|ForQuestionAnswering|ForMultipleChoice|ForPreTraining|NextSentence"), "an encoder"),
+    (re.compile(r"CTC$|Speech|Audio|Whisper|Asr"), "a speech model"),
 )
 
 
@@ -56,7 +59,7 @@ def causal_lm(source: Path, facts: CheckpointFacts, *, trust_remote_code: bool) 
         return f"a vision-language model ({architecture}): its text part is served, images are refused"
     if causal and (not architecture or architecture in causal or "CausalLM" in architecture):
         return None
-    if kind := next((words for pattern, words in _KINDS if re.search(pattern, architecture)), None):
+    if kind := next((words for pattern, words in _KINDS if pattern.search(architecture)), None):
         pass
     elif model_type in with_images:
         kind = "a vision-language model, whose text part transformers has no causal class for"

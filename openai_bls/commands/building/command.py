@@ -125,7 +125,7 @@ def as_typed(text: str, parser: argparse.ArgumentParser, arguments: Sequence[str
     for action in parser._actions:
         for name in typed.intersection(action.option_strings):
             others = "|".join(re.escape(other) for other in action.option_strings)
-            text = re.sub(rf"(?<![\w-])(?:{others})(?![\w-])", name, text)
+            text = name.join(re.split(rf"(?<![\w-])(?:{others})(?![\w-])", text))
     return text
 
 

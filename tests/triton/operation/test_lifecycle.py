@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -331,6 +331,33 @@ def check_keys_on_tritons_endpoints(server: RunningServer) -> None:
     assert refused(triton_client.grpc_chat, server.grpc_url, request, {})
 
 
+@contextmanager
+def streams_that_end_with_their_key(server: RunningServer) -> Iterator[None]:
+    """Alice's streams on Triton's endpoints, which have begun; at the end of the block her key is none, and they end."""
+    body = json.dumps({"messages": HELLO, "max_tokens": 2_000, "stream": True, "ignore_eos": True})
+    text = [
+        triton_client.infer_input("text_input", [["Hello"]], "BYTES"),
+        triton_client.infer_input("max_tokens", np.array([[2_000]], dtype=np.int32), "INT32"),
+        triton_client.infer_input("end_id", np.array([[-1]], dtype=np.int32), "INT32"),
+        triton_client.infer_input("stream", np.array([[True]]), "BOOL"),
+    ]
+    requests = {"openai_bls": [triton_client.infer_input("request", [body], "BYTES")], "tensorrt_llm_bls": text}
+    with ExitStack() as stack:
+        running = []
+        for model, tensors in requests.items():
+            stream = stack.enter_context(triton_client.GrpcStream(server.grpc_url))
+            stream.send(model, tensors, {"api_key": "a1"})
+            responses = stream.responses()
+            next(responses)
+            running.append(responses)
+        yield
+        of_chat, of_text = running
+        (*_, last) = of_chat
+        assert json.loads(last.as_numpy("response").reshape(-1)[0])["error"]["code"] == "invalid_api_key"
+        with pytest.raises(triton_client.TritonError):
+            list(of_text)
+
+
 def test_api_keys_and_concurrency_limit(repository: Path, tmp_path: Path) -> None:
     """One request more than allowed is a 429 that OpenAI clients know to retry."""
     keys = tmp_path / "keys"
@@ -358,8 +385,9 @@ def test_api_keys_and_concurrency_limit(repository: Path, tmp_path: Path) -> Non
         assert client.chat.completions.create(**options).usage
         check_keys_on_tritons_endpoints(server)
         # As a configuration map or a careful editor changes it.
-        (tmp_path / "new").write_text("bob: b1\n")
-        (tmp_path / "new").rename(keys)
+        with streams_that_end_with_their_key(server):
+            (tmp_path / "new").write_text("bob: b1\n")
+            (tmp_path / "new").rename(keys)
         bob = client.with_options(api_key="b1")
         until(lambda: answers(bob))
         assert not answers(client.with_options(api_key="a1"))

@@ -23,20 +23,54 @@ TAIL_LINES = 400
 
 
 # Words of Python, PyTorch, TensorRT, TensorRT-LLM, transformers and datasets, the most telling first.
-_WORDS: tuple[tuple[_Kind, str], ...] = (
-    ("disk", r"No space left on device|Disk quota exceeded|StorageFull|Errno (28|122)\b"),
-    ("GPU memory", r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"),
-    ("GPU memory", r"Cuda Runtime \(out of memory\)|CUDA runtime error .*out of memory|Error Code \d+: OutOfMemory"),
-    ("host memory", r"\bMemoryError\b|std::bad_alloc|DefaultCPUAllocator|Cannot allocate memory|Errno 12\b"),
-    ("version", r"(serialization|engine plan|version) .*(mismatch|incompatible)|is incompatible with this version"),
-    ("version", r"undefined symbol|cannot open shared object file|driver version is insufficient"),
-    ("network", r"Couldn't (reach|find) .*(Hub|dataset)|DatasetNotFoundError|OfflineModeIsEnabled|LocalEntryNotFound"),
-    ("network", r"Max retries exceeded|Temporary failure in name resolution|Name or service not known|ConnectionError"),
-    ("network", r"Network is unreachable|ConnectTimeout|ReadTimeout|Unsupported dataset name|GatedRepoError"),
-    ("architecture", r"not supported in TRT-LLM|[Uu]nsupported (HF )?(model )?architecture|Unknown architecture for"),
-    ("architecture", r"does not recognize this architecture|Unrecognized model in|Unrecognized configuration class"),
-    ("architecture", r"does not support AutoConfig|[Uu]nsupported model type"),
-    ("package", r"ModuleNotFoundError|No module named|requires the following packages|is not installed|ImportError"),
+_WORDS: tuple[tuple[_Kind, re.Pattern[str]], ...] = (
+    ("disk", re.compile(r"No space left on device|Disk quota exceeded|StorageFull|Errno (28|122)\b")),
+    (
+        "GPU memory",
+        re.compile(r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"),
+    ),
+    (
+        "GPU memory",
+        re.compile(r"Cuda Runtime \(out of memory\)|CUDA runtime error .*out of memory|Error Code \d+: OutOfMemory"),
+    ),
+    (
+        "host memory",
+        re.compile(r"\bMemoryError\b|std::bad_alloc|DefaultCPUAllocator|Cannot allocate memory|Errno 12\b"),
+    ),
+    (
+        "version",
+        re.compile(r"(serialization|engine plan|version) .*(mismatch|incompatible)|is incompatible with this version"),
+    ),
+    ("version", re.compile(r"undefined symbol|cannot open shared object file|driver version is insufficient")),
+    (
+        "network",
+        re.compile(
+            r"Couldn't (reach|find) .*(Hub|dataset)|DatasetNotFoundError|OfflineModeIsEnabled|LocalEntryNotFound"
+        ),
+    ),
+    (
+        "network",
+        re.compile(
+            r"Max retries exceeded|Temporary failure in name resolution|Name or service not known|ConnectionError"
+        ),
+    ),
+    (
+        "network",
+        re.compile(r"Network is unreachable|ConnectTimeout|ReadTimeout|Unsupported dataset name|GatedRepoError"),
+    ),
+    (
+        "architecture",
+        re.compile(r"not supported in TRT-LLM|[Uu]nsupported (HF )?(model )?architecture|Unknown architecture for"),
+    ),
+    (
+        "architecture",
+        re.compile(r"does not recognize this architecture|Unrecognized model in|Unrecognized configuration class"),
+    ),
+    ("architecture", re.compile(r"does not support AutoConfig|[Uu]nsupported model type")),
+    (
+        "package",
+        re.compile(r"ModuleNotFoundError|No module named|requires the following packages|is not installed|ImportError"),
+    ),
 )
 # Where TensorRT says that it passed over a way for want of memory, and went on.
 _HARMLESS = re.compile(r"Skipping tactic|Tactic .*insufficient memory|\[W\]")
@@ -84,7 +118,7 @@ def require_disk(folder: Path, needed: int) -> None:
 
 
 def _kind_of(text: str) -> _Kind | None:
-    return next((kind for kind, words in _WORDS if re.search(words, text)), None)
+    return next((kind for kind, words in _WORDS if words.search(text)), None)
 
 
 def _sentence(kind: _Kind, text: str, spec: BuildSpec) -> str:
