@@ -1,4 +1,4 @@
-"""Hook of mkdocs: README.md as the first page, and pages for what the docs link to outside docs/.
+"""Hook of mkdocs: README.md as the first page, the engines' own pages, and pages for what the docs link to elsewhere.
 
 On GitHub a link such as ../examples/README.md leads to the file in the repository. The site has no repository to link
 to, so it gets a page for each such file: Markdown as it is, other text as a code block, a folder as its README or as a
@@ -24,6 +24,7 @@ _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 _CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 _NEEDS = re.compile(r"^<!-- needs: (.*?) -->\n", re.MULTILINE)
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".mjs": "javascript", ".sh": "bash"}
+_ENGINE_PAGE = re.compile(r"engines/(?P<name>\w+)/(docs/)?(?P<page>[\w-]+\.md)")
 _IMAGES = (".png", ".svg", ".jpg")
 _origins: dict[str, str] = {}
 """The file in the repository behind each page."""
@@ -32,7 +33,8 @@ _origins: dict[str, str] = {}
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the first page and every file that is linked to, and what those link to."""
     _origins.clear()
-    todo = ["README.md", *(f"docs/{file.src_uri}" for file in files.documentation_pages())]
+    engines = (path.relative_to(ROOT).as_posix() for path in ROOT.glob("engines/*/docs/*.md"))
+    todo = ["README.md", *engines, *(f"docs/{file.src_uri}" for file in files.documentation_pages())]
     while todo:
         origin = todo.pop()
         uri = site_uri(origin)
@@ -72,6 +74,8 @@ def site_uri(origin: str) -> str:
         return "index.md"
     if origin.startswith("docs/"):
         return origin.removeprefix("docs/")
+    if engine := _ENGINE_PAGE.fullmatch(origin):
+        return f"engines/{engine['name']}/{engine['page']}"
     path = ROOT / origin
     if path.is_dir():
         return f"repository/{origin}/{'README' if is_markdown(path) else 'index'}.md"

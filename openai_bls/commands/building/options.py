@@ -132,8 +132,8 @@ def _add_quantization(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--quant",
         metavar="HOW",
-        help="of the weights, by the engine's own names (docs/reference/quantization.md): fp8 with transformers, one"
-        " of `quantization` with vLLM. A checkpoint that is quantized already is taken as it is, without this",
+        help="of the weights, by the names on the engine's page: fp8 with transformers, one of `quantization` with"
+        " vLLM. A checkpoint that is quantized already is taken as it is, without this",
     )
 
 

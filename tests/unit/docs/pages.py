@@ -1,4 +1,4 @@
-"""The pages of docs/ and the README, as tests read them: command lines, tables, pieces of code, links."""
+"""The pages of docs/ and of the engines, as tests read them: command lines, tables, pieces of code, links."""
 
 from __future__ import annotations
 
@@ -24,8 +24,14 @@ from openai_bls.triton_models.tensors.config_writer import render
 from openai_bls.triton_models.tensors.models import MODELS
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
-READMES = tuple(sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("engines/*/README.md")))
+
+
+def _found(*patterns: str) -> tuple[str, ...]:
+    return tuple(sorted(path.relative_to(ROOT).as_posix() for pattern in patterns for path in ROOT.glob(pattern)))
+
+
+PAGES = ("README.md", *_found("docs/**/*.md", "engines/*/docs/**/*.md"))
+READMES = _found("engines/*/README.md")
 # Scripts of build/, and the commands that they are.
 SCRIPTS = {"build/engine.py": "build", "build/verify.py": "verify", "build/smoke.py": "smoke"}
 # Those that take no option of ours.

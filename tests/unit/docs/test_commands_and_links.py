@@ -33,9 +33,9 @@ def test_a_command_is_understood(page: str, command: str, tmp_path: Path, monkey
 
 def test_commands_of_every_program_were_found() -> None:
     found = {(page, (program(command) or ("",))[0]) for page, command in COMMANDS}
-    assert {("docs/guides/vllm.md", "openai_bls"), ("docs/guides/migrate.md", "build/engine.py")} <= found
+    assert {("engines/vllm/docs/vllm.md", "openai_bls"), ("docs/guides/migrate.md", "build/engine.py")} <= found
     assert {("docs/serving.md", "build/smoke.py"), ("docs/operations/docker.md", "openai_bls")} <= found
-    assert {("docs/serving.md", "openai_bls"), ("docs/models.md", "build/engine.py")} <= found
+    assert {("docs/serving.md", "openai_bls"), ("engines/tensorrt_llm/docs/models.md", "build/engine.py")} <= found
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def _add_build(group: argparse._ArgumentGroup) -> None:
         type=Path,
         metavar="FILE",
         help="YAML with further arguments of LLM, as trtllm-serve has it: speculative_config, cuda_graph_config,"
-        " moe_config ... (--flow pytorch; docs/models.md)",
+        " moe_config ... (--flow pytorch; engines/tensorrt_llm/docs/models.md)",
     )
     group.add_argument(
         "--workers", type=int, metavar="N", help="ranks that are built side by side: all of them, or leave it out"

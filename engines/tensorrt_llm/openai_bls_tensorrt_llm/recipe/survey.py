@@ -52,7 +52,7 @@ class Installed(NamedTuple):
 def ask_installed(arguments: dict[str, Any]) -> Installed:
     """TensorRT-LLM to plan for, and what it says to further arguments of `LLM`."""
     if importlib.util.find_spec("tensorrt_llm") is None:
-        return Installed(NEWEST, None, f"is not installed: planned for {NEWEST} and the models of docs/models.md")
+        return Installed(NEWEST, None, f"is not installed: planned for {NEWEST} and the table of models")
     try:
         found = survey(arguments)
         return Installed(Version.parse(found.version), found.architectures, found.version, found.arguments_refusal)
@@ -61,9 +61,7 @@ def ask_installed(arguments: dict[str, Any]) -> Installed:
             version = Version.parse(importlib.metadata.version("tensorrt_llm"))
         except (importlib.metadata.PackageNotFoundError, ValueError):
             version = NEWEST
-        return Installed(
-            version, None, f"could not be asked: planned for {version} and the models of docs/models.md ({error})"
-        )
+        return Installed(version, None, f"could not be asked: planned for {version} and the table of models ({error})")
 
 
 def survey(arguments: dict[str, Any]) -> Survey:

@@ -233,7 +233,7 @@ def test_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--model", str(folder), "--model-repository", str(repository), "--dry-run", "--gpu", "L40S"]
     assert build_main([*arguments, "--max-seq-len", "1024"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("TensorRT-LLM is not installed: planned for 1.2.1 and the models of docs/models.md\n")
+    assert said.startswith("TensorRT-LLM is not installed: planned for 1.2.1 and the table of models\n")
     assert "there is no GPU here" not in said
     assert "4.33 million parameters" in said
     assert "L40S" in said
@@ -296,7 +296,7 @@ def test_dry_run_asks_the_installed_version(
     assert build_main(arguments) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith("TensorRT-LLM 1.2.1 ")
-    assert "GptOssForCausalLM is not in docs/models.md: the installed TensorRT-LLM has it" in said
+    assert "GptOssForCausalLM is not in the table of models: the installed TensorRT-LLM has it" in said
     assert build_main([*arguments[:-1], "tensorrt"]) == 1
     assert "has no GptOssForCausalLM in --flow tensorrt: use --flow pytorch" in " ".join(
         capsys.readouterr().out.split()
@@ -304,9 +304,7 @@ def test_dry_run_asks_the_installed_version(
     machine.set(FAKE_TENSORRT_LLM_FAIL="import:library")
     assert build_main(arguments) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith(
-        "TensorRT-LLM could not be asked: planned for 1.2.1 and the models of docs/models.md (TensorR"
-    )
+    assert said.startswith("TensorRT-LLM could not be asked: planned for 1.2.1 and the table of models (TensorR")
     assert "libnvinfer.so.10" in said
 
 

@@ -1,4 +1,4 @@
-"""The table of model families, row by row, and docs/models.md and docs/reference/quantization.md, which show it."""
+"""The table of model families, row by row, and models.md and quantization.md of docs/, which show it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ from openai_bls_tensorrt_llm.recipe.model.shapes import ModelShape, shape_of
 from openai_bls_tensorrt_llm.recipe.plan.calibration import Calibration
 from openai_bls_tensorrt_llm.recipe.plan.checks import check
 from openai_bls_tensorrt_llm.recipe.quantizations import BUILT, QUANTIZATIONS
-from tests.paths import DOCS
+from tests.paths import ROOT
 from tests_tensorrt_llm.recipe import published_models
 from tests_tensorrt_llm.recipe.published_models import NAMES
 
-DOC = "\n## \n".join((DOCS / page).read_text(encoding="utf-8") for page in ("models.md", "reference/quantization.md"))
+DOCS = ROOT / "engines" / "tensorrt_llm" / "docs"
+DOC = "\n## \n".join((DOCS / page).read_text(encoding="utf-8") for page in ("models.md", "quantization.md"))
 
 # Which file in published/ stands for which models of the table.
 FILES = {
@@ -207,7 +208,7 @@ def test_quantizations_that_are_not_listed() -> None:
     assert "(it lists none)" in str(quant_note(gemma3, "fp8"))
 
 
-# --- docs/models.md, docs/reference/quantization.md
+# --- docs/models.md, docs/quantization.md
 
 
 def section(title: str) -> str:

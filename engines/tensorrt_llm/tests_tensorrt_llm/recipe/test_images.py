@@ -24,7 +24,7 @@ from tests_tensorrt_llm.recipe.test_building import refusal, run, version_dir, w
 
 __all__ = ["worker"]
 
-DOCS = ROOT / "docs"
+DOCS = ROOT / "engines" / "tensorrt_llm" / "docs"
 NEWEST = Version(1, 4)
 VISION = ROOT / "demo" / "vision-checkpoint"
 

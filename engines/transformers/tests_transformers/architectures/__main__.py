@@ -1,5 +1,5 @@
 """Command that compares all architectures, or those named, with transformers' `generate`; `--write` puts the outcomes
-into docs/reference/embedded-models.md."""
+into engines/transformers/docs/models.md."""
 
 from __future__ import annotations
 

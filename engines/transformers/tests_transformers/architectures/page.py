@@ -1,4 +1,4 @@
-"""Tables of docs/reference/embedded-models.md, which say how the embedded engine serves each architecture."""
+"""Tables of engines/transformers/docs/models.md, which say how the embedded engine serves each architecture."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection
 from tests.unit.docs.pages import ROOT
 from tests_transformers.architectures.comparison import Result
 
-PAGE = ROOT / "docs" / "reference" / "embedded-models.md"
+PAGE = ROOT / "engines" / "transformers" / "docs" / "models.md"
 TEXT = "| exact | why not fast | models |\n|---|---|---|\n"
 """Header of the table of language models."""
 IMAGES = "| with images | why not fast | models |\n|---|---|---|\n"

@@ -1,5 +1,5 @@
 """Every architecture of the table, from a checkpoint to tokens: exact by the runner that
-docs/reference/embedded-models.md names, or refused at the build with the sentence there."""
+engines/transformers/docs/models.md names, or refused at the build with the sentence there."""
 
 from __future__ import annotations
 

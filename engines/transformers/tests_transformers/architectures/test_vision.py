@@ -1,5 +1,5 @@
 """Every vision-language architecture of the table, from a checkpoint to tokens: prompts with images get the tokens and
-log-probabilities of transformers' `generate`, together and alone, by the runner that docs/reference/embedded-models.md
+log-probabilities of transformers' `generate`, together and alone, by the runner that docs/models.md of the engine
 names."""
 
 from __future__ import annotations

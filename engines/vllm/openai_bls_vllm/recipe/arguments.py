@@ -8,7 +8,7 @@ from pathlib import Path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    group = parser.add_argument_group("vLLM (docs/guides/vllm.md)")
+    group = parser.add_argument_group("vLLM (engines/vllm/docs/vllm.md)")
     group.add_argument(
         "--extra-engine-args",
         type=Path,

@@ -1,4 +1,4 @@
-"""Model families of TensorRT-LLM: the table behind docs/models.md (families.json), and refusals.
+"""Model families of TensorRT-LLM: the table behind engines/tensorrt_llm/docs/models.md (families.json), and refusals.
 
 The architectures of the installed TensorRT-LLM decide what it takes. The table has the notes, the commands and the
 releases, and decides alone where TensorRT-LLM is not installed. Read from the public source of TensorRT-LLM:
@@ -112,8 +112,10 @@ def note(
     if family is not None:
         return quant_note(family, quant) if quant and flow == "tensorrt" else None
     if installed and installed.get(flow):
-        return f"{name} is not in docs/models.md: the installed TensorRT-LLM has it, and no more is known of it here"
-    return f"{name} is not in docs/models.md, and TensorRT-LLM was not asked whether it has it: the build asks it"
+        return (
+            f"{name} is not in the table of models: the installed TensorRT-LLM has it, and no more is known of it here"
+        )
+    return f"{name} is not in the table of models, and TensorRT-LLM was not asked whether it has it: the build asks it"
 
 
 def quant_note(family: Family, quant: Quant) -> str | None:

@@ -13,7 +13,7 @@ from openai_bls_tensorrt_llm.recipe.model.states import has_states
 from openai_bls_tensorrt_llm.recipe.options import TensorRtLlmOptions
 from openai_bls_tensorrt_llm.recipe.plan.features import NO_CHUNKED_PREFILL, NO_REUSE, with_features
 from openai_bls_tensorrt_llm.recipe.plan.planning import described, plan
-from tests.paths import DOCS
+from tests.paths import ROOT
 from tests_tensorrt_llm.recipe import published_models
 from tests_tensorrt_llm.recipe.plan.test_planning import asked
 
@@ -73,6 +73,7 @@ def test_models_with_states() -> None:
 
 
 def test_the_page_has_every_row() -> None:
-    text = (DOCS / "models.md").read_text(encoding="utf-8").partition("## Reuse and chunks")[2].partition("\n## ")[0]
+    page = (ROOT / "engines" / "tensorrt_llm" / "docs" / "models.md").read_text(encoding="utf-8")
+    text = page.partition("## Reuse and chunks")[2].partition("\n## ")[0]
     for name in (*NO_REUSE, *NO_CHUNKED_PREFILL):
         assert f"`{name}`" in text

@@ -14,7 +14,7 @@ import yaml
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls_vllm.arguments import engine_args
 from openai_bls_vllm.arguments.engine_args_refused import refusal, refused_names
-from tests.paths import DOCS
+from tests.paths import ROOT
 from tests_vllm.contracts.tables import VERSIONS
 
 NEWEST = VERSIONS[-1]
@@ -48,7 +48,7 @@ def test_what_may_be_given(version: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_files_on_the_page_may_be_given(version: str) -> None:
     """Offloading to the host's memory, LMCache and KV events among them."""
-    page = (DOCS / "guides" / "vllm.md").read_text(encoding="utf-8")
+    page = (ROOT / "engines" / "vllm" / "docs" / "vllm.md").read_text(encoding="utf-8")
     files = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
     assert {"kv-offloading-size", "kv-transfer-config", "kv-events-config"} <= {name for one in files for name in one}
     for values in files:
