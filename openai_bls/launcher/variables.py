@@ -8,26 +8,25 @@ from difflib import get_close_matches
 
 import msgspec
 
-from openai_bls.core.processes.folder import VARIABLE as PROCESS_FOLDER_VARIABLE
-from openai_bls.core.processes.process_tree import MARK_VARIABLE, OUTER_LIBRARY_PATH_VARIABLE
+from openai_bls.core.processes.machine import ENGINE_FOLDER, ENGINE_MARK, SERVER_MARK
+from openai_bls.core.processes.process_tree import OUTER_LIBRARY_PATH_VARIABLE
 from openai_bls.core.settings import ENV_PREFIX, EngineSettings, OpenAiBlsSettings, PreprocessingSettings
 from openai_bls.engines import registry
 from openai_bls.launcher.checks import PORT_SETTINGS
 from openai_bls.launcher.tritonserver.command import THREAD_POOL_VARIABLE
 from openai_bls.launcher.workspace import REPOSITORY_VARIABLE
 from openai_bls.pipeline.metrics.restarts import VARIABLE as RESTARTS_VARIABLE
-from openai_bls.transport.engine_process.process import MARK_VARIABLE as ENGINE_MARK_VARIABLE
 from openai_bls.triton_models.repository.foreign_backend import foreign_backends
 
 TRITON_HOST_VARIABLE = "OPENAI_BLS_TRITON_HOST"
 
 _SETTINGS = (OpenAiBlsSettings, PreprocessingSettings, EngineSettings)
 _OWN = {
-    MARK_VARIABLE,
+    SERVER_MARK,
     OUTER_LIBRARY_PATH_VARIABLE,
-    PROCESS_FOLDER_VARIABLE,
+    ENGINE_FOLDER,
     RESTARTS_VARIABLE,
-    ENGINE_MARK_VARIABLE,
+    ENGINE_MARK,
     registry.VARIABLE,
     "OPENAI_BLS_BENCH_KEY",
 }

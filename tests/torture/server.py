@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from openai_bls.core.processes.machine import STUB_PROGRAM
 from openai_bls.launcher.readiness import ask, expected_models, not_ready
 from openai_bls.launcher.recovery.stub_watch import stubs
 from openai_bls.launcher.tritonserver.ports import Ports
@@ -227,7 +228,7 @@ def _parent(pid: int) -> int:
 
 def _name(entry: Path) -> str:
     words = (entry / "cmdline").read_bytes().split(b"\0")
-    if words[0].endswith(b"triton_python_backend_stub"):
+    if words[0].endswith(STUB_PROGRAM.encode()):
         return Path(os.fsdecode(words[1])).parent.parent.name
     scripts = [word for word in words if word.endswith(b".py")]
     if scripts:

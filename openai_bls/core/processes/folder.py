@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.processes.machine import ENGINE_FOLDER
 from openai_bls.core.processes.process_tree import marked_processes
 
-VARIABLE = "OPENAI_BLS_PROCESS_FOLDER"
 _NOTES = "shared_memory"  # guardian.py knows the name
 _SHARED_MEMORY = Path("/dev/shm")
 # A path of a Unix socket has at most 107 characters; those of vLLM have 37 behind the folder's.
@@ -33,7 +33,7 @@ def make(environ: Mapping[str, str]) -> tuple[str, dict[str, str]]:
         folder = tempfile.mkdtemp(prefix="openai_bls-", dir=parent if len(parent) <= _LONGEST_PARENT else "/tmp")
     except OSError as error:
         raise EngineLoadError(f"no temporary folder for the engine's process: {error.strerror}") from None
-    found = {**environ, "TMPDIR": folder, VARIABLE: folder}
+    found = {**environ, "TMPDIR": folder, ENGINE_FOLDER: folder}
     # PyTorch's compiled kernels stay where they were: they are for the next process, too.
     kernels = Path(parent) / f"torchinductor_{getpass.getuser()}"
     found.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kernels if _is_own(kernels) else Path(folder) / kernels.name))
@@ -54,12 +54,12 @@ def note_shared_memory() -> None:
 
     Python's resource tracker removes some of it, unless it is killed along with them, and vLLM's own is left.
     """
-    folder = os.environ.get(VARIABLE)
+    folder = os.environ.get(ENGINE_FOLDER)
     if not folder:
         return
     notes = Path(folder) / _NOTES
     notes.mkdir(exist_ok=True)
-    for pid in marked_processes(folder, VARIABLE):
+    for pid in marked_processes(folder, ENGINE_FOLDER):
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines():
                 path = Path(line[line.find("/") :]) if "/" in line else Path()

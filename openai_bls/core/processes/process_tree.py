@@ -10,11 +10,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from openai_bls.core.processes.machine import SERVER_MARK
+
 GUARDIAN = Path(__file__).with_name("guardian.py")
 """Script of the guardian process, for tritonserver, an engine's process and the builder's worker."""
-
-MARK_VARIABLE = "OPENAI_BLS_LAUNCH_MARK"
-"""Environment variable that every process of one server carries, by which leftovers are recognised."""
 
 OUTER_LIBRARY_PATH_VARIABLE = "OPENAI_BLS_OUTER_LD_LIBRARY_PATH"
 """LD_LIBRARY_PATH as it was before the launcher added the libraries of the wheel's tritonserver."""
@@ -66,7 +65,7 @@ def interpreter() -> str:
     return shutil.which(version, path=folders) or shutil.which("python3", path=folders) or "python3"
 
 
-def marked_processes(mark: str, variable: str = MARK_VARIABLE) -> list[int]:
+def marked_processes(mark: str, variable: str = SERVER_MARK) -> list[int]:
     """Process ids of the live processes whose environment has `mark` in `variable`, zombies not counted."""
     wanted = f"{variable}={mark}".encode()
     found = []

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
 from openai_bls.core.errors import EngineError
+from openai_bls.core.processes.machine import Process
 from openai_bls.core.processes.script_process import LostProcessError, ScriptProcess
 
 logger = logging.getLogger(__name__)
@@ -33,8 +34,8 @@ class WorkerLostError(LostProcessError):
 class Work(NamedTuple):
     """What the workers of a pool do, and what a job of it may take."""
 
-    name: str
-    """Plural noun for the log."""
+    process: Process
+    """Kind of the workers."""
     module: Path
     """Module with `load` and `answer`, see `worker.py`."""
     folders: Sequence[str]
@@ -121,7 +122,7 @@ class WorkerPool:
             is_whole = True
             return result
         except WorkerLostError as lost:
-            logger.warning("a process for %s has ended in the midst of a job (%s)", self._work.name, lost.reason)
+            logger.warning("the %s has ended in the midst of a job (%s)", self._work.process.name, lost.reason)
             raise
         except whole:
             is_whole = True

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 
+from openai_bls.core.processes.machine import GRAMMAR_TRIAL
 from openai_bls.core.processes.script_process import LostProcessError, ScriptProcess
 from openai_bls.engines.grammars import trial_worker
 from openai_bls.engines.grammars.errors import BEYOND_LIMITS, GivenUpError, GrammarError, message
@@ -120,7 +121,7 @@ class Trials:
             kind, content = process.run(lark)
             whole = True
         except LostProcessError:
-            raise RuntimeError("the process that compiles grammars has ended") from None
+            raise RuntimeError(f"the {GRAMMAR_TRIAL.name} has ended in the midst of a job") from None
         finally:
             timer.cancel()
             self._put_back(name, process, whole=whole)

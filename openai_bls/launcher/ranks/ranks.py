@@ -12,6 +12,7 @@ import msgspec
 
 from openai_bls.core import config_pbtxt
 from openai_bls.core.manifest import MANIFEST_NAME, EngineLoadError, Manifest, load_manifest
+from openai_bls.core.processes.machine import SERVER_MARK
 from openai_bls.core.processes.process_tree import names_a_rank
 from openai_bls.engines import registry
 from openai_bls.engines.plugin import Ranks
@@ -32,7 +33,7 @@ _STAYING = (
     "OPENAI_BLS_API_KEYS_FILE",
     "OPENAI_BLS_HTTP_HOST",
     "OPENAI_BLS_HTTP_PORT",
-    "OPENAI_BLS_LAUNCH_MARK",
+    SERVER_MARK,
 )
 
 # Set in every process of an mpirun.

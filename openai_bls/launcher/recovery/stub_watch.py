@@ -17,6 +17,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from openai_bls.core.processes.machine import STUB_COMM
 from openai_bls.launcher.checks import OPENAI_MODEL
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.readiness import ask
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _INTERVAL_SECONDS = 1.0
-# As the kernel cuts it.
-_STUB_NAME = "triton_python_backend_stub"[:15]
 _RELOAD = "openai_bls.launcher.recovery.reload"
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -53,7 +52,7 @@ def _stub(server: int, pid: int) -> Stub | None:
     # The name in parentheses may hold spaces and parentheses.
     name, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
     state, parent, *fields = rest.split()
-    if int(parent) != server or state in "ZX" or not name.endswith(f"({_STUB_NAME}"):
+    if int(parent) != server or state in "ZX" or not name.endswith(f"({STUB_COMM}"):
         return None
     return Stub(pid, int(fields[17]) / _TICKS_PER_SECOND, stopped=state == "T")
 

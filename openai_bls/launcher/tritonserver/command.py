@@ -19,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from openai_bls.core.processes.machine import STUB_PROGRAM
 from openai_bls.core.processes.process_tree import OUTER_LIBRARY_PATH_VARIABLE
 from openai_bls.launcher.errors import LaunchError
 
@@ -36,7 +37,6 @@ SHIM_MARK = "installed by: python -m openai_bls install-server"
 DEFAULT_THREAD_POOL_SIZE = 256
 THREAD_POOL_VARIABLE = "OPENAI_BLS_THREAD_POOL_SIZE"
 
-_STUB = "triton_python_backend_stub"
 
 WHEEL_PYTHONS = ("3.10", "3.11", "3.12")
 """Versions of Python for the wheel's server, and for this library. The wheel has a stub for 3.13 too, but for that
@@ -115,7 +115,7 @@ def no_wheel_reason(version: str) -> str:
 
 def stub_versions(root: Path) -> list[str]:
     """The Python versions that a wheel has stubs for, oldest first."""
-    found = [path.parent.name for path in root.glob(f"python_backend_stubs/*/{_STUB}")]
+    found = [path.parent.name for path in root.glob(f"python_backend_stubs/*/{STUB_PROGRAM}")]
     return sorted(found, key=lambda name: [int(part) for part in name.split(".")])
 
 
@@ -142,7 +142,7 @@ def assemble_backends(root: Path, target: Path | None = None) -> Path:
     Links, so that an upgrade of the wheel is followed. Each link is made under a name of its own
     and renamed into place, so that any number of processes may do this at once.
     """
-    stub = root / "python_backend_stubs" / python_version() / _STUB
+    stub = root / "python_backend_stubs" / python_version() / STUB_PROGRAM
     if not stub.is_file():
         versions = stub_versions(root)
         raise LaunchError(

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openai_bls.core.processes.process_tree import MARK_VARIABLE, guarded, marked_processes
+from openai_bls.core.processes.machine import SERVER_MARK
+from openai_bls.core.processes.process_tree import guarded, marked_processes
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.tritonserver.command import flag_values, has_backend_setting
 
@@ -79,7 +80,7 @@ class ServerProcess:
         with theirs, log_path.open("ab") as log:
             self._guardian = subprocess.Popen(
                 guarded(whole, theirs.fileno(), grace, prefix=prefix, ranks=ranks, follow=follow),
-                env={**environment, MARK_VARIABLE: self.mark},
+                env={**environment, SERVER_MARK: self.mark},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 from openai_bls.core.errors import EngineError, OverloadedError
 from openai_bls.core.keys.turns import FairExecutor
 from openai_bls.core.media import Image
+from openai_bls.core.processes.machine import IMAGE_DECODER
 from openai_bls.core.processes.worker_pool import Work, Worker, WorkerLostError, WorkerPool
 from openai_bls.pipeline.media import decode_worker
 from openai_bls.pipeline.media.errors import ImageCode, ImageError
@@ -86,7 +87,7 @@ class Decoder:
         found = importlib.util.find_spec("PIL")
         folders = [] if found is None or found.origin is None else [str(Path(found.origin).parent.parent)]
         memory_bytes = BASE_BYTES + BYTES_PER_PIXEL * max_pixels + 4 * max_bytes
-        work = Work("images", Path(decode_worker.__file__), folders, CPU_S, time_limit_s, memory_bytes)
+        work = Work(IMAGE_DECODER, Path(decode_worker.__file__), folders, CPU_S, time_limit_s, memory_bytes)
         self._has_pillow = bool(folders)
         self._pool = WorkerPool(work, at_rest=processes)
         self._turns = FairExecutor(processes, "image")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.processes import folder as process_folder
+from openai_bls.core.processes.machine import ENGINE_MARK
 from openai_bls.core.processes.process_tree import (
     OUTER_LIBRARY_PATH_VARIABLE,
     descendants,
@@ -41,8 +42,6 @@ _GRACE_S = 20.0
 _FOLLOW_S = 1.0
 _POLL_S = 0.05
 
-# Every process of one engine carries it.
-MARK_VARIABLE = "OPENAI_BLS_PROCESS_MARK"
 # Right for this interpreter alone.
 _OF_PYTHON = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
 # The process's own settings come on its command line.
@@ -76,7 +75,7 @@ class EngineProcess:
                     guarded(
                         command, theirs.fileno(), _GRACE_S, folder=self._folder, follow=_FOLLOW_S, own_session=False
                     ),
-                    env=found | {MARK_VARIABLE: self._mark},
+                    env=found | {ENGINE_MARK: self._mark},
                     stdin=subprocess.DEVNULL,
                     stdout=writer,
                     stderr=writer,
@@ -150,7 +149,7 @@ class EngineProcess:
     def _clean_up_after_the_guardian(self) -> None:
         """It was killed, and the engine's process with it; what that had started may live."""
         deadline = time.monotonic() + _GRACE_S
-        while (left := marked_processes(self._mark, MARK_VARIABLE)) and time.monotonic() < deadline:
+        while (left := marked_processes(self._mark, ENGINE_MARK)) and time.monotonic() < deadline:
             for pid in left:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)

@@ -12,6 +12,7 @@ import msgspec
 
 from openai_bls.core.engine_types import PromptRequest
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.processes.machine import TEMPLATE_RENDERER
 from openai_bls.core.processes.worker_pool import Work, Worker, WorkerLostError, WorkerPool
 from openai_bls.triton_models.preprocessing import rendering, template_worker
 from openai_bls.triton_models.preprocessing.template_worker import LENGTH, Answer
@@ -40,7 +41,7 @@ class RequestTemplates:
         self._max_bytes = max_bytes
         folders = [str(Path(folder).resolve()) for folder in sys.path if folder]
         work = Work(
-            "chat templates of requests",
+            TEMPLATE_RENDERER,
             Path(template_worker.__file__),
             folders,
             rendering.CPU_S,

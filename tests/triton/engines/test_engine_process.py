@@ -20,7 +20,8 @@ from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.commands.main import main
-from openai_bls.core.processes.process_tree import MARK_VARIABLE, marked_processes
+from openai_bls.core.processes.machine import SERVER_MARK
+from openai_bls.core.processes.process_tree import marked_processes
 from openai_bls.launcher.testing import RunningServer, ServerFailedError, run_server
 from openai_bls.launcher.tritonserver.ports import lease_ports
 from tests.triton import triton_client
@@ -214,7 +215,7 @@ def test_embedded_engine(lora_repository: Path, tmp_path: Path) -> None:
 @contextmanager
 def engine_by_hand(mark: str, words: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
     """`openai-bls engine`, as somebody runs it beside Triton."""
-    environment = os.environ | {MARK_VARIABLE: mark}
+    environment = os.environ | {SERVER_MARK: mark}
     command = [sys.executable, "-m", "openai_bls", "engine", *words]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
         try:

@@ -16,7 +16,7 @@ from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from openai_bls.commands.main import main
-from openai_bls.core.processes.process_tree import MARK_VARIABLE
+from openai_bls.core.processes.machine import SERVER_MARK
 from openai_bls.launcher.checks import check_repository
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.readiness import get
@@ -194,7 +194,7 @@ class Launcher(Spoken):
         for pid in self.family():
             for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 name, _, value = entry.decode().partition("=")
-                if name == MARK_VARIABLE:
+                if name == SERVER_MARK:
                     return value
         raise AssertionError("no server process")
 

@@ -19,6 +19,7 @@ import openai
 import pytest
 
 from openai_bls.commands.main import main
+from openai_bls.core.processes.machine import STUB_PROGRAM
 from openai_bls.launcher.recovery.stub_watch import stubs
 from openai_bls.launcher.serving.forwarded_headers import forwarded_headers
 from openai_bls.launcher.testing import RunningServer, run_server
@@ -103,7 +104,7 @@ def stub(server: RunningServer, model: str) -> int:
             parent = int((entry.parent / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        is_stub = words[0].endswith(b"triton_python_backend_stub")
+        is_stub = words[0].endswith(STUB_PROGRAM.encode())
         if is_stub and parent == server.process.pid and words[1].endswith(f"/{model}/1/model.py".encode()):
             return int(entry.parent.name)
     raise AssertionError(f"no stub of {model}")

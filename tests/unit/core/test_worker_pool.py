@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from openai_bls.core.errors import EngineError
+from openai_bls.core.processes.machine import IMAGE_DECODER
 from openai_bls.core.processes.worker_pool import Work, Worker, WorkerLostError, WorkerPool
 
 MODULE = """
@@ -33,7 +34,7 @@ def answer(source, target):
 def pool_of(folder: Path, *, cpu_s: float = 20.0, time_limit_s: float = 60.0) -> WorkerPool:
     module = folder / "job.py"
     module.write_text(MODULE, encoding="utf-8")
-    return WorkerPool(Work("tests", module, [], cpu_s, time_limit_s, 64 << 20), at_rest=1)
+    return WorkerPool(Work(IMAGE_DECODER, module, [], cpu_s, time_limit_s, 64 << 20), at_rest=1)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from openai_bls.commands.table import COMMANDS
+from openai_bls.core.processes.machine import STUB_PROGRAM
 from openai_bls.launcher.tritonserver.ports import lease_ports
 from tests.unit.docker.conftest import NVIDIA, ROOT, Index
 from tests.unit.docker.replay import Image, Replay, is_root
@@ -254,9 +255,7 @@ class Container:
                     words = (entry / "cmdline").read_text().split("\0")
                 except OSError:
                     continue
-                if words[0].endswith("triton_python_backend_stub") and any(
-                    word.startswith(f"{folder}/") for word in words
-                ):
+                if words[0].endswith(STUB_PROGRAM) and any(word.startswith(f"{folder}/") for word in words):
                     return int(entry.name)
         raise LookupError(model)
 

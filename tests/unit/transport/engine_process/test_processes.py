@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.core.processes.process_tree import MARK_VARIABLE, marked_processes
+from openai_bls.core.processes.machine import SERVER_MARK
+from openai_bls.core.processes.process_tree import marked_processes
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.registry import VARIABLE as PLUGINS_VARIABLE
 from openai_bls.engines.registry import passed_on
@@ -83,7 +84,7 @@ class World:
     def __init__(self) -> None:
         self.mark = secrets.token_hex(8)
         self.region = Path(f"/dev/shm/openai_bls-{self.mark}")
-        self.environ = dict(os.environ) | {MARK_VARIABLE: self.mark, "WITH_CHILD": str(self.region)}
+        self.environ = dict(os.environ) | {SERVER_MARK: self.mark, "WITH_CHILD": str(self.region)}
         self.taken = Taken()
         self.engines: list[ProcessEngine] = []
         self.leavings: list[Path] = []
