@@ -12,6 +12,7 @@ from openai_bls.core.settings import SettingsError
 from tests.unit.docs.pages import (
     PAGES,
     READMES,
+    RESULTS,
     ROOT,
     commands,
     make_paths,
@@ -68,7 +69,7 @@ def test_the_pages_on_serving_name_every_option() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("page", [*PAGES, *READMES])
+@pytest.mark.parametrize("page", [*PAGES, *READMES, *RESULTS])
 def test_links(page: str) -> None:
     for link in set(re.findall(r"\]\(([^)]+)\)", text(page))):
         if not re.match(r"https?://", link):
