@@ -91,8 +91,8 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     triton_metrics: bool = True
     """Show the metrics of /v1 on Triton's metrics port too."""
     gateway_metrics: Literal["nvidia", "vllm", "both", "none"] = "nvidia"
-    """Names under which the metrics tell gateways of the engines' load, next to our own: those of TensorRT-LLM's
-    backend for Triton (`nv_trt_llm_*`), vLLM's (`vllm:*`), which tell of adapters too, both or none."""
+    """Names under which gateways read the engines' load: those of TensorRT-LLM's backend for Triton (`nv_trt_llm_*`),
+    vLLM's (`vllm:*`), which tell of adapters too, both or none."""
     lora_root: str = ""
     """Directory below which /v1/load_lora_adapter finds adapters; empty turns it and /v1/unload_lora_adapter off."""
     batches_dir: str = ""
@@ -102,9 +102,8 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     max_file_bytes: Positive = 200 * 1024 * 1024
     """The largest file of /v1/files, in bytes; all together may have 50 times as many."""
     image_url_hosts: HostNames = ""
-    """Hosts that images may be fetched from over http and https, separated by commas: `example.com`, `*.example.com`,
-    `*` (every one), each at its usual port or with `:port`. Their addresses must be public ones. Empty is none: images
-    come in requests, as `data:` URIs."""
+    """Hosts that images may be fetched from, separated by commas: `example.com`, `*.example.com`, `*` (every one), with
+    `:port` or at the usual one. Their addresses must be public. Empty is none."""
     image_url_private_hosts: HostNames = ""
     """Further such hosts, whose addresses may also be private ones, such as a store of your own. Link-local addresses
     are never asked. Empty is none."""
@@ -115,9 +114,8 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     max_image_pixels: Annotated[int, msgspec.Meta(ge=1, le=256 * 1024 * 1024)] = 16 * 1024 * 1024
     """The most pixels of an image. To decode one takes up to 32 bytes for each, in a process of its own."""
     max_image_memory_bytes: Positive = 512 * 1024 * 1024
-    """Bytes of the images of all requests in each instance: of fetched files, and of pixels (3 each) until a request
-    has ended; further requests with images are answered 503. Of several API keys none takes more than it leaves
-    free."""
+    """Bytes of all images in each instance: fetched files, and pixels (3 each) until a request has ended; above it 503.
+    Of several API keys none takes more than it leaves free."""
     tokenizer_info: bool = False
     """Serve /tokenizer_info: the chat template and the tokenizer's configuration."""
     engine_transport: Literal["auto", "exchange", "grpc"] = "auto"
@@ -171,7 +169,7 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """File with further keys, each with a name (`core.api_keys`); read again when it changes. Empty is none."""
     triton_requires_key: bool = True
     """Ask for a key on Triton's endpoints too, where there are keys, and keep their ports on loopback unless
-    `--triton-host` says otherwise; false is the exception for servers whose Triton clients have no keys."""
+    `--triton-host` says otherwise; false is for servers whose Triton clients have no keys."""
 
     @property
     def aliases(self) -> tuple[str, ...]:
@@ -287,9 +285,8 @@ class EngineSettings(OfficialSettings, frozen=True, forbid_unknown_fields=True):
     kv_events_topic: str = ""
     """Topic of the published events; llm-d's endpoint picker expects `kv@POD@MODEL`."""
     engine_python: str = ""
-    """Python interpreter of the engine's own process: an absolute path, or a command on PATH. Empty goes by
-    `engine_python` in engine.json, and without one there runs the engine in the model's process, llama.cpp in one of
-    the same interpreter."""
+    """Python interpreter of the engine's own process: an absolute path, or a command on PATH. Empty takes the one of
+    engine.json; without one there the engine runs in the model's process."""
     engine_address: str = ""
     """Address of an engine's process that somebody else starts, by `openai-bls engine`: `unix:/path`. Empty is
     none."""

@@ -36,10 +36,8 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_num_tokens: NotNegative = 0
     """Tokens of one forward pass, prompts and new tokens together; 0 lets the engine choose."""
     max_step_ms: NotNegative = 8
-    """Milliseconds that a step may take on a GPU with paged attention while sequences decode: it takes prompts
-    in by pieces that fit. Three times as many for a short prompt or where several wait, twice for one of up to
-    0.2 s, six times where several would wait for longer than that. 0 is no limit but `max_num_tokens`, and takes
-    prompts in as they come."""
+    """Milliseconds that a step may take on a GPU with paged attention while sequences decode; up to six times as many
+    for prompts that would wait too long. 0 is no limit but `max_num_tokens`."""
     max_tokens_in_kv_cache: NotNegative = 0
     """Tokens of all sequences together in the KV cache; 0 takes the manifest's."""
     kv_cache_dtype: Literal["auto", "fp8"] = "auto"
@@ -54,21 +52,18 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_events_topic: str = ""
     """Topic of KV events; empty takes that of the settings."""
     runner: Literal["auto", "continuous_batching", "dynamic_cache"] = "auto"
-    """Runner that generates. `continuous_batching` is transformers', over one paged cache; `dynamic_cache` runs steps
-    of the model's own forward pass with a cache for each sequence, slower and for any model. `auto` goes by the
-    model."""
+    """Runner that generates: `continuous_batching` over one paged cache, or `dynamic_cache` with a cache for each
+    sequence, slower and for any model. `auto` goes by the model."""
     attention: Attention = "auto"
-    """Implementation of attention. `paged` reads the KV cache in place, by kernels of our own; `varlen` gathers it for
-    PyTorch's flash attention; the others are transformers'. `auto` is sdpa on a CPU, and on a GPU the first of
-    paged, flash attention where installed, varlen and sdpa that can be used; models that need it have eager instead of
-    varlen and sdpa."""
+    """Implementation of attention: `paged` reads the KV cache in place, `varlen` gathers it for PyTorch's flash
+    attention, the others are transformers'. `auto` is the fastest that can be used."""
     cuda_graphs: bool | None = None
     """Replay captured CUDA graphs. None: on a GPU, with an attention that allows it (paged and flash attention)."""
     async_batching: bool | None = None
     """Prepare a step while the one before it runs. None: on a GPU, unless each step needs an attention mask."""
     speculative_method: Literal["none", "ngram"] = "none"
-    """Speculative decoding: a step samples several tokens of a sequence, for which the next ones are drafted. `ngram`
-    drafts from its own text, where the last tokens stood before, and from the `prediction` of its request."""
+    """Speculative decoding by drafts. `ngram` drafts from the sequence's own text, where the last tokens stood before,
+    and from the `prediction` of its request."""
     num_speculative_tokens: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
     """Most tokens of a draft."""
     prompt_lookup_min: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2

@@ -151,9 +151,8 @@ class Generation(StructuredOutput, kw_only=True):
     top_p: TopP | None = None
     """Sampling parameter; without it the checkpoint's generation_config.json counts. 0 takes the likeliest token."""
     seed: Annotated[int, limits(minimum=-(2**63), maximum=2**64 - 1)] | None = None
-    """Seed of the sampling: an equal request with it gives the same text, whatever else is in the batch. Each of `n`
-    choices has its own. On a GPU in half precision scores differ in their last bits with the size of the batch, which
-    can turn a near tie."""
+    """Seed of the sampling: an equal request with it gives the same text, whatever else is in the batch; each of `n`
+    choices has its own. In half precision on a GPU a near tie may turn."""
     # Checked in `validation`: msgspec's bounds end at 2^63.
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
@@ -244,9 +243,8 @@ class ChatCompletionRequest(WithoutEffectInChat, kw_only=True, forbid_unknown_fi
     """Body of /v1/chat/completions."""
 
     messages: Annotated[list[Message], Meta(min_length=1), PER_TOKEN]
-    """Roles system, developer (which templates see as system), user, assistant, tool; content a string or parts:
-    `text`, and `image_url` of users and tools (see "Images"); `name`; `tool_calls`, `tool_call_id`;
-    `refusal`; `reasoning_content` or `reasoning`, for templates that show it. Audio and files are refused."""
+    """Roles system, developer, user, assistant, tool; content a string or parts `text` and `image_url` (see "Images");
+    `name`; `tool_calls`; `tool_call_id`; `refusal`; `reasoning`."""
     max_tokens: PositiveInt | None = None
     """Most new tokens; the answer ends at the end of the context if that comes first, or without it."""
     max_completion_tokens: PositiveInt | None = None
@@ -293,8 +291,8 @@ class ChatCompletionRequest(WithoutEffectInChat, kw_only=True, forbid_unknown_fi
     include_reasoning: bool | None = None
     """False leaves thoughts out of the answer."""
     prediction: Prediction | None = None
-    """`{"type": "content", "content": ...}`, a string or text parts: what the answer is likely to be, a file before an
-    edit, say. The answer is the same and comes sooner where it is right. May be used with any other field."""
+    """`{"type": "content", "content": ...}`, a string or text parts: what the answer is likely to be, such as a file
+    before an edit. The answer is the same and comes sooner."""
     # unsupported: see UNSUPPORTED
     modalities: Any = UNSET
     audio: Any = UNSET

@@ -298,9 +298,8 @@ class PromptRequest(WithoutEffect, kw_only=True, forbid_unknown_fields=True):
     model: Name
     """A served name."""
     messages: Annotated[list[Message], Meta(min_length=1, max_length=100_000), PER_TOKEN]
-    """Blocks text, image (of users and in tool_result), document with text, search_result, tool_use, tool_result (also
-    `is_error`), thinking; a last assistant turn is continued. Redacted thinking and the blocks of server tools are left
-    out; PDFs are refused."""
+    """Blocks text, image, document with text, search_result, tool_use, tool_result, thinking; a last assistant turn is
+    continued. Blocks of server tools are left out; PDFs are refused."""
     system: Annotated[str | list[dict[str, Any]] | None, documented(str | list[TextBlock] | None, per_token=True)] = (
         None
     )
@@ -311,9 +310,8 @@ class PromptRequest(WithoutEffect, kw_only=True, forbid_unknown_fields=True):
     tool_choice: ToolChoice | None = None
     """Auto, any, tool, none; `disable_parallel_tool_use`."""
     thinking: Thinking | None = None
-    """Reasoning of a model that has it: enabled and adaptive turn it on through the chat template, disabled off,
-    `display: "omitted"` leaves the text out. The budget is told to the template; it cuts nothing. A model that
-    does not think takes it without effect."""
+    """Reasoning of a model that has it: enabled and adaptive turn it on, disabled off, `display: "omitted"` leaves the
+    text out. The template is told the budget; it cuts nothing."""
     output_config: OutputConfig | None = None
     """`format` json_schema, and `effort`, a hint as `reasoning_effort` of chat completions is."""
     output_format: JsonFormat | None = None

@@ -91,21 +91,17 @@ class CountRequest(PromptExtras, kw_only=True, forbid_unknown_fields=True):
     """A served name; absent is the default model; unknown is a 404 `model_not_found`."""
     # Read by `items`.
     input: Annotated[str | list[dict[str, Any]] | None, documented(str | list[InputItem] | None, per_token=True)] = None
-    """A string, or items: messages (`input_text`, `output_text`, `refusal` parts, and `input_image` of users);
-    `function_call`, `custom_tool_call` and their outputs (text and images); `tool_search_call`, `tool_search_output`,
-    `additional_tools`; `local_shell_call` and its output; `reasoning` (also with `encrypted_content` alone, if it is of
-    this server); `compaction`; `item_reference` (each id once, together at most `max_request_bytes`). Steps of tools
-    that OpenAI's service runs are listed, but left out of the prompt. Files and audio are refused. See "Tools of
-    agents"."""
+    """A string, or items: messages, calls of tools and their outputs, `reasoning`, `compaction`, `item_reference`.
+    Files and audio are refused. See "Tools of agents"."""
     instructions: str | None = None
     """Instructions to the model; the instructions of an earlier response are not carried over."""
     previous_response_id: str | None = None
-    """A response to continue: the last 1,000 responses, 64 MiB, are kept in the memory of each `openai_bls` instance,
-    each for its API key. An id that is not there, or of another key, is a 400 `previous_response_not_found`."""
+    """A response to continue; kept in the memory of each `openai_bls` instance, each for its API key. An id that is not
+    there is a 400 `previous_response_not_found`."""
     # Read by `tools.reading`, which can say better what is wrong.
     tools: Annotated[list[dict[str, Any]] | None, documented(list[Tool | HostedTool] | None, per_token=True)] = None
-    """Functions, custom tools, namespaces and the client's tool search. Tools that OpenAI's service runs are left out,
-    and named in the header `openai-bls-ignored`. A missing `strict` is false. See "Tools of agents"."""
+    """Functions, custom tools, namespaces and the client's tool search; those that OpenAI's service runs are left out.
+    A missing `strict` is false. See "Tools of agents"."""
     # Read by `tools.choice`.
     tool_choice: Annotated[
         Literal["none", "auto", "required"] | dict[str, Any] | None, documented(ToolChoice | None)
@@ -118,9 +114,8 @@ class CountRequest(PromptExtras, kw_only=True, forbid_unknown_fields=True):
     reasoning: Reasoning | None = None
     """`effort`. `summary` changes nothing: thoughts come as they are, in `reasoning_text` parts."""
     conversation: str | ConversationId | None = None
-    """A conversation that the response is made in, its id or `{"id": ...}`: its items come before `input`, and `input`
-    and the output are added to it at the end. Kept as responses are (see "Conversations"); unknown is a 404. Not with
-    `previous_response_id`."""
+    """A conversation, its id or `{"id": ...}`: its items come before `input`, and input and output are added (see
+    "Conversations"). Unknown is a 404. Not with `previous_response_id`."""
     # unsupported: see UNSUPPORTED
     truncation: Any = UNSET
     personality: Any = UNSET
@@ -201,8 +196,8 @@ class CreateRequest(WithoutEffect, kw_only=True, forbid_unknown_fields=True):
     """Most new tokens, or fewer at the end of the context; the response is then `incomplete`, its reason
     `max_output_tokens`."""
     include: Annotated[list[str] | None, documented(list[Includable] | None)] = None
-    """`message.output_text.logprobs`, where the engine does it, and `reasoning.encrypted_content`: see "Encrypted
-    content and compaction". Values for what there never is here change nothing; others are refused."""
+    """`message.output_text.logprobs` (engine), `reasoning.encrypted_content` (see "Encrypted content and compaction"),
+    and values that change nothing here."""
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     """0 to 20 of the likeliest tokens, with `include`."""
     metadata: Metadata | None = None

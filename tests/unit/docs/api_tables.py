@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from openai_bls.api.responses.schema import CreateRequest
 from openai_bls.api.tasks.embeddings.schema import EmbeddingsBody
 from openai_bls.api.tasks.moderations.schema import ModerationsBody
 from openai_bls.api.tasks.rerank.schema import RerankBody, ScoreBody
-from tests.unit.docs.pages import ROOT, code, text
+from tests.unit.docs.pages import MAX_CELL_CHARS, ROOT, code, text
 
 _REFERENCE = ("api-tools", "api-responses", "api-endpoints", "metrics")
 PAGES = ["docs/api.md", *(f"docs/reference/{name}.md" for name in _REFERENCE)]
@@ -61,8 +62,14 @@ def rewritten(page: str) -> str:
         rows: dict[str, list[str]] = {}
         for name in names:
             rows.setdefault(_cell(name, cls, page), []).append(f"`{name}`")
-        lines += [f"| {', '.join(fields)} | {cell} |" for cell, fields in rows.items()]
+        lines += [f"| {line} | {cell} |" for cell, fields in rows.items() for line in _lines(fields)]
     return "\n".join(lines)
+
+
+def _lines(fields: list[str]) -> list[str]:
+    """Names of fields, with commas between, in as many cells as are readable."""
+    wrapped = textwrap.wrap(", ".join(fields), MAX_CELL_CHARS, break_long_words=False)
+    return [line.rstrip(",") for line in wrapped]
 
 
 def _cell(name: str, cls: Any, page: str) -> str:

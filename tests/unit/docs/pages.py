@@ -33,6 +33,9 @@ def _found(*patterns: str) -> tuple[str, ...]:
 PAGES = ("README.md", *_found("docs/**/*.md", "engines/*/docs/**/*.md"))
 READMES = _found("engines/*/README.md")
 RESULTS = _found("benchmarks/RESULTS.md", "engines/*/benchmarks/RESULTS.md")
+MAX_CELL_CHARS = 200
+"""The longest cell of a table."""
+
 # Scripts of build/, and the commands that they are.
 SCRIPTS = {"build/engine.py": "build", "build/verify.py": "verify", "build/smoke.py": "smoke"}
 # Those that take no option of ours.

@@ -38,7 +38,7 @@ class Table(NamedTuple):
     """Beginning of the environment variable's name."""
 
 
-_CALLED = {"transformers": "embedded", "null": "null"}
+_CALLED = {"transformers": "embedded"}
 """Names of engines in the titles, where they are others than in their plug-ins."""
 TABLES = {
     "openai_bls": Table(OpenAiBlsSettings, True, ENV_PREFIX),
@@ -47,9 +47,9 @@ TABLES = {
 } | {
     f"The {_CALLED.get(engine.name, engine.title)} engine": Table(engine.options(), False, f"{ENV_PREFIX}ENGINE_")
     for engine in plugins()
-    if engine.options is not None
+    if engine.options is not None and engine.name != "null"
 }
-"""By the titles of their sections."""
+"""By the titles of their sections; the null engine's options are for tests alone."""
 
 _NAMES = {bool: "true or false", int: "integer", float: "number", str: "text"}
 

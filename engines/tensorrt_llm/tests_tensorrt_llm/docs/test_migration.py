@@ -63,8 +63,8 @@ def test_tensors_of_the_text_models() -> None:
     listed = [
         set(code(found))
         for found in re.findall(
-            r"Inputs that .*? do not have: (.*?);\n`ensemble` has no (.*?) either\..*?On no model: (.*?)\.",
-            text,
+            r"Inputs that .*? do not have: (.*?);\s`ensemble` has no (.*?) either\..*?On no model: (.*?)\.",
+            " ".join(text.split()),
             re.DOTALL,
         )[0]
     ]

@@ -10,7 +10,7 @@ import pytest
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from openai_bls.builder.checkpoint.quantized import CHECKPOINT_FORMS
-from openai_bls_tensorrt_llm.installed.interface import Flow, KvCacheDtype
+from openai_bls_tensorrt_llm.installed.interface import Flow
 from openai_bls_tensorrt_llm.recipe.gpus import find_gpu
 from openai_bls_tensorrt_llm.recipe.memory import Estimate, PlannedEngine, estimate
 from openai_bls_tensorrt_llm.recipe.model.families import (
@@ -25,7 +25,6 @@ from openai_bls_tensorrt_llm.recipe.model.families import (
     written,
 )
 from openai_bls_tensorrt_llm.recipe.model.shapes import ModelShape, shape_of
-from openai_bls_tensorrt_llm.recipe.plan.calibration import Calibration
 from openai_bls_tensorrt_llm.recipe.plan.checks import check
 from openai_bls_tensorrt_llm.recipe.quantizations import BUILT, QUANTIZATIONS
 from tests.paths import ROOT
@@ -255,13 +254,7 @@ def test_the_documented_commands() -> None:
 
 def test_the_documented_quantizations() -> None:
     text = section("Quantizations of engines")
-    by_family, by_name = text.split("| `--quant` | weights |")
-    assert table(by_family) == [
-        [code(family.architectures), code(tuple(family.quants)) or "none"]
-        for family in FAMILIES
-        if family.tensorrt_class
-    ]
-    rows = table("| `--quant` | weights |" + by_name)
+    rows = table(text)
     assert [row[0] for row in rows] == [f"`{name}`" for name in BUILT]
     for row, name in zip(rows, BUILT, strict=True):
         how = QUANTIZATIONS[name]
@@ -273,21 +266,6 @@ def test_the_documented_quantizations() -> None:
         assert ("calibrates" in row[4]) == how.calibrates
     listed = [line for line in text.splitlines() if line.startswith("- ")]
     assert listed == [f"- `{name}`: {how.refusal}." for name, how in QUANTIZATIONS.items() if how.refusal]
-
-
-def test_the_documented_kv_caches() -> None:
-    def failing(family: Family, cache: KvCacheDtype) -> str:
-        weights = [quant for quant in (None, *BUILT) if Calibration(family, quant, "auto").works]
-        found = [quant for quant in weights if not Calibration(family, quant, cache).works]
-        return ", ".join(f"`{quant}`" if quant else "(no `--quant`)" for quant in found)
-
-    words = {None: "", 0: "`--calib-size`"}
-    rows: dict[tuple[str, str, str], list[str]] = {}
-    for family in FAMILIES:
-        if family.tensorrt_class:
-            texts = words.get(family.int8_cache_texts, str(family.int8_cache_texts))
-            rows.setdefault((failing(family, "fp8"), failing(family, "int8"), texts), []).append(family.name)
-    assert table(section("KV caches of engines")) == [[", ".join(names), *cells] for cells, names in rows.items()]
 
 
 def test_the_documented_windows() -> None:

@@ -50,6 +50,12 @@ class Result:
     reason: str = ""
 
 
+def refused(error: BuildError) -> Result:
+    """What the page says of a build that is refused: which runner failed, and how."""
+    sentence = str(error).partition(": after a prompt")[0].removeprefix("this model cannot be served here: ")
+    return Result("refused", sentence.replace(", slower than continuous_batching", ""))
+
+
 def prompts() -> list[list[int]]:
     """One of each of `LENGTHS`."""
     generator = torch.Generator().manual_seed(1)
@@ -115,7 +121,7 @@ def compare(checkpoint: Path, repository: Path) -> Result:
     try:
         build(BuildOptions(str(checkpoint), repository, "transformers"), lambda line: None)
     except BuildError as error:
-        return Result("refused", str(error).partition(": after a prompt")[0])
+        return refused(error)
     recorder, log = Recorder(), RunnerLog()
     try:
         with log:

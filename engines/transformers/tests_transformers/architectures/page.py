@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tests.unit.docs.pages import ROOT
+from tests.unit.docs.pages import MAX_CELL_CHARS, ROOT
 from tests_transformers.architectures.comparison import Result
 
 PAGE = ROOT / "engines" / "transformers" / "docs" / "models.md"
@@ -22,10 +22,22 @@ def write(results: dict[str, Result], cases: Collection[str], header: str = TEXT
     for name in sorted(cases, key=str.lower):
         rows.setdefault(merged[name], []).append(name)
     order = sorted(rows, key=lambda result: (OUTCOMES.index(result.outcome), -len(rows[result]), result.reason))
-    table = "".join(f"| {one.outcome} | {one.reason} | {', '.join(rows[one])} |\n" for one in order)
+    table = "".join(f"| {one.outcome} | {one.reason} | {names} |\n" for one in order for names in _cells(rows[one]))
     before, _, after = PAGE.read_text(encoding="utf-8").partition(header)
     _, end, rest = after.partition("\n\n")
     PAGE.write_text(before + header + table.rstrip("\n") + end + rest, encoding="utf-8")
+
+
+def _cells(names: list[str]) -> list[str]:
+    """Names with commas between, in as many cells as are readable."""
+    cells = [""]
+    for name in names:
+        longer = f"{cells[-1]}, {name}" if cells[-1] else name
+        if len(longer) <= MAX_CELL_CHARS:
+            cells[-1] = longer
+        else:
+            cells.append(name)
+    return cells
 
 
 def read(header: str = TEXT) -> dict[str, Result]:

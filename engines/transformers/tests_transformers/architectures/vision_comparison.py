@@ -19,7 +19,7 @@ from openai_bls.engines.registry import create_engine
 from tests.engine_contract.support import Recorder, request
 from tests.processors import picture
 from tests_transformers.architectures import comparison
-from tests_transformers.architectures.comparison import NEW_TOKENS, Generated, Result, RunnerLog, difference
+from tests_transformers.architectures.comparison import NEW_TOKENS, Generated, Result, RunnerLog, difference, refused
 
 TEXTS = ("What is # here?", "# and # differ", "At the end #")
 """Prompts; # is the place of an image."""
@@ -68,7 +68,7 @@ def compare(checkpoint: Path, repository: Path, *, text: bool = True) -> Result:
     try:
         manifest = build(BuildOptions(str(checkpoint), repository, "transformers"), lines.append)
     except BuildError as error:
-        return Result("refused", str(error).partition(": after a prompt")[0])
+        return refused(error)
     if not manifest.max_images:
         return Result("text", next(line for line in lines if line.startswith("images are refused")))
     version_dir = repository / "tensorrt_llm" / "1"
