@@ -114,8 +114,8 @@ class CountRequest(PromptExtras, kw_only=True, forbid_unknown_fields=True):
     reasoning: Reasoning | None = None
     """`effort`. `summary` changes nothing: thoughts come as they are, in `reasoning_text` parts."""
     conversation: str | ConversationId | None = None
-    """A conversation, its id or `{"id": ...}`: its items come before `input`, and input and output are added (see
-    "Conversations"). Unknown is a 404. Not with `previous_response_id`."""
+    """A conversation, its id or `{"id": ...}`: its items come before `input`, and input and output are added. Unknown
+    is a 404. Not with `previous_response_id`."""
     # unsupported: see UNSUPPORTED
     truncation: Any = UNSET
     personality: Any = UNSET
