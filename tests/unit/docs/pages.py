@@ -32,7 +32,7 @@ def _found(*patterns: str) -> tuple[str, ...]:
 
 PAGES = ("README.md", *_found("docs/**/*.md", "engines/*/docs/**/*.md"))
 READMES = _found("engines/*/README.md")
-RESULTS = _found("benchmarks/RESULTS.md", "engines/*/benchmarks/RESULTS.md")
+RESULTS = _found("benchmarks/RESULTS.md", "engines/*/benchmarks_*/RESULTS.md")
 MAX_CELL_CHARS = 200
 """The longest cell of a table."""
 

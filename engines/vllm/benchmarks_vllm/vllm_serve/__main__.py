@@ -31,7 +31,7 @@ from benchmarks_vllm.vllm_serve.report import summary
 from benchmarks_vllm.vllm_serve.servers import EMBEDDED, ONE_GPU, SERVERS, TENSOR_PARALLEL, Setup
 from benchmarks_vllm.vllm_serve.session import Amounts, Results, Session, merged, read, write
 
-_DOCUMENT = ROOT / "engines" / "vllm" / "benchmarks" / "RESULTS.md"
+_DOCUMENT = ROOT / "engines" / "vllm" / "benchmarks_vllm" / "RESULTS.md"
 _RECORDED = Path(__file__).parents[1] / "results" / "vllm_serve.json"
 _FULL: dict[str, Any] = {
     "concurrency": (1, 16, 64, 256),
