@@ -46,7 +46,6 @@ from openai_bls.api.responses.recording import Recording
 from openai_bls.api.responses.responses import Draft
 from openai_bls.api.responses.schema import ENCRYPTED
 from openai_bls.api.responses.store import References, ResponseStore, Stored, response_store
-from openai_bls.api.responses.tools.echo import echo
 from openai_bls.api.responses.tools.items import CustomToolCall
 from openai_bls.api.responses.tools.schema import UNSUPPORTED_IN_TOOLS, CustomTool, FunctionTool
 from openai_bls.api.responses.tools.toolbox import Toolbox
@@ -156,7 +155,7 @@ class ResponsesHandlers:
         """Arguments that all writers take."""
         model = target.model
         name = wanted.chat.model or model.info.model_name
-        draft = Draft(wanted.body, echo(wanted.given_tools), name, model.info.sampling_defaults)
+        draft = Draft(wanted.body, wanted.shown_tools, name, model.info.sampling_defaults)
         renderer = LogprobRenderer(model.detokenizers, chat=True) if wanted.chat.logprobs is not None else None
         return draft, renderer, ENCRYPTED in (wanted.body.include or ()), wanted.tools
 

@@ -20,6 +20,7 @@ from openai_bls.api.responses.errors import Origin, translate
 from openai_bls.api.responses.items import Item, item_parts, read_input
 from openai_bls.api.responses.store import Inputs, References, Snapshot, Stored
 from openai_bls.api.responses.tools.choice import chat_choice
+from openai_bls.api.responses.tools.echo import echo
 from openai_bls.api.responses.tools.items import item_tools
 from openai_bls.api.responses.tools.reading import Placed, count_tools, read_tools
 from openai_bls.api.responses.tools.toolbox import Toolbox
@@ -43,8 +44,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Origins of the chat's messages, in order."""
     tools: Toolbox
     """All tools, those of items included."""
-    given_tools: list[Placed]
-    """Tools of `tools` that the client runs."""
+    shown_tools: list[dict[str, Any]]
+    """Tools of `tools` that the client runs, as the response shows them: made here, since there may be thousands."""
     inputs: list[Item]
     """Input items of this request."""
     kept: Inputs
@@ -178,7 +179,7 @@ def _request(
         chat=with_image_params(valid, conversation.images),
         origins=conversation.origins,
         tools=toolbox,
-        given_tools=given_tools,
+        shown_tools=echo(given_tools),
         inputs=inputs,
         kept=Inputs(inputs, previous),
         previous=previous,

@@ -32,6 +32,20 @@ class Work(Protocol):
         ...
 
 
+class Running(Protocol):
+    """Request in progress, or a part of one."""
+
+    @property
+    def key(self) -> str:
+        """Name of its API key."""
+        ...
+
+    @property
+    def work(self) -> Work | None:
+        """Work that can be ended; None if there is none yet."""
+        ...
+
+
 class Life:
     """One request in progress, from its admission to its end. Belongs to the event loop's thread.
 
@@ -68,7 +82,7 @@ class Life:
         count: Callable[[int], None] = _uncounted,
         on_end: Callable[[RequestRecord], None] = _unrecorded,
         began_at: float | None = None,
-        lives: set[Life] | None = None,
+        lives: set[Running] | None = None,
     ) -> None:
         self._context = context
         self._lives = lives

@@ -7,28 +7,14 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from openai_bls.core.errors import ApiError, AuthenticationError
 from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.keys.watched_files import CHECK_INTERVAL_S
-from openai_bls.pipeline.lifecycle.life import Work
+from openai_bls.pipeline.lifecycle.life import Running, Work
 
 logger = logging.getLogger(__name__)
-
-
-class Running(Protocol):
-    """Request in progress, or a part of one."""
-
-    @property
-    def key(self) -> str:
-        """Name of its API key."""
-        ...
-
-    @property
-    def work(self) -> Work | None:
-        """Work that can be ended; None if there is none yet."""
-        ...
 
 
 class _TaskWork:

@@ -334,7 +334,7 @@ def check_keys_on_tritons_endpoints(server: RunningServer) -> None:
 
 @contextmanager
 def streams_that_end_with_their_key(server: RunningServer) -> Iterator[None]:
-    """Alice's streams on Triton's endpoints, which have begun; at the end of the block her key is none, and they end."""
+    """Alice's streams on Triton's endpoints; once the block has ended, her key is none, and they end."""
     body = json.dumps({"messages": HELLO, "max_tokens": 2_000, "stream": True, "ignore_eos": True})
     text = [
         triton_client.infer_input("text_input", [["Hello"]], "BYTES"),

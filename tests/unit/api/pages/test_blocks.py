@@ -121,9 +121,8 @@ def test_the_last_block_while_it_grows(read: Any) -> None:
     )
 )
 def test_generated_texts(read: Any, texts: list[tuple[str, dict[str, Any]]]) -> None:
-    asked = [{"parts": [("start ", 1), (piece, 300)], "options": options} for piece, options in texts]
-    most, results = read(asked)
-    for one, result in zip(asked, results, strict=True):
+    most, results = read([{"parts": [("start ", 1), (piece, 300)], "options": options} for piece, options in texts])
+    for (piece, options), result in zip(texts, results, strict=True):
         # And one that holds the rest.
-        assert result["made"] == result["counted"] <= one["options"].get("elements", most) + 1, one
-        assert result["complete"], one
+        assert result["made"] == result["counted"] <= options.get("elements", most) + 1, (piece, options)
+        assert result["complete"], (piece, options)

@@ -61,10 +61,10 @@ class Bench:
         )
         self.runtime.start()
 
-    def ask(self, count: int = 1, key: str = "", **values: Any) -> TensorReply:
+    def ask(self, count: int = 1, **values: Any) -> TensorReply:
         """A request of `count` sequences that the engine has got."""
         before = len(self.engine.submitted)
-        reply = self.send(key=key, **values)
+        reply = self.send(**values)
         self.engine.wait_for(lambda: len(self.engine.submitted) == before + count)
         return reply
 
@@ -221,8 +221,10 @@ def test_what_runs_for_a_removed_key_ends(tmp_path: Path, monkeypatch: pytest.Mo
     keys = tmp_path / "keys"
     keys.write_text("alice: a\nbob: b\n")
     bench = Bench(tmp_path / "tokenizer", api_keys_file=str(keys))
-    stream, whole = (bench.ask(key="alice", stream=streamed) for streamed in (True, False))
-    others = [bench.ask(key=key, stream=True) for key in ("bob", "")]
+    stream, whole, *others = (
+        bench.ask(key=key, stream=streamed)
+        for key, streamed in (("alice", True), ("alice", False), ("bob", True), ("", True))
+    )
     bench.step(0, "a")
     stream.wait_for(lambda: stream.sent)
     keys.write_text("bob: b\n")

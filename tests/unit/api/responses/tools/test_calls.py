@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from openai_bls.api.responses import parsing
 from openai_bls.api.responses.events import EventWriter
 from openai_bls.api.responses.tools.calls import call_item
+from openai_bls.api.responses.tools.echo import echo
 from openai_bls.api.responses.tools.toolbox import Called
-from tests.unit.api.responses.responses_support import WEATHER, Place, anonymous, call_text
+from tests.unit.api.responses.responses_support import THINKS_AND_CALLS, WEATHER, Place, anonymous, call_text
 from tests.unit.api.responses.tools.test_toolbox import function, namespace
+from tests.unit.core_support import Bench, engine_info
 
 TOOLS = [
     WEATHER,
@@ -104,3 +108,21 @@ def test_what_a_response_says_of_its_tools() -> None:
     assert [tool["name"] for tool in shown[1]["tools"]] == ["f", "c"]
     assert shown[2]["format"] == {"type": "text"}
     assert response["tool_choice"] == choice
+
+
+@pytest.mark.parametrize(("count", "on_loop"), [(3, True), (400, False)])
+def test_many_tools_are_shown_without_a_stop_of_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, count: int, on_loop: bool
+) -> None:
+    """What a response shows of them is made where the body is parsed: in a thread, if it is large."""
+    places: list[bool] = []
+
+    def shown(tools: Any) -> Any:
+        places.append(threading.current_thread() is threading.main_thread())
+        return echo(tools)
+
+    monkeypatch.setattr(parsing, "echo", shown)
+    bench = Bench(engine_info(max_model_len=100_000), formats=THINKS_AND_CALLS)
+    response = Place(bench).whole({"tools": [function(f"f{number}") for number in range(count)]}, ["ok"])
+    assert [tool["name"] for tool in response["tools"]] == [f"f{number}" for number in range(count)]
+    assert places == [on_loop]
