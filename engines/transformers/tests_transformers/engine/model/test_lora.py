@@ -188,6 +188,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, str], str]] = {
     "another rank": ({"r": 4}, ("", ""), r"r in adapter_config.json is 4, .* have the rank 2"),
     "another rank by a pattern": ({"rank_pattern": {"v_proj": 1}}, ("", ""), r"v_proj have the rank 2"),
     "no rank": ({"r": "2"}, ("", ""), "r in adapter_config.json is '2'"),
+    "a pattern that may take long": ({"rank_pattern": {"(q|q)+x": 2}}, ("", ""), "rank_pattern in adapter_config.json"),
     "no pattern": ({"rank_pattern": [2]}, ("", ""), "rank_pattern in adapter_config.json"),
     "an embedding": ({}, ("lora_A.weight", "lora_embedding_A"), "is not one of a linear layer's LoRA matrices"),
 }
