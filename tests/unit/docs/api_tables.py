@@ -53,7 +53,7 @@ def rewritten(page: str) -> str:
     for line in text(page).split("\n"):
         if line.startswith("#"):
             section = line.lstrip("# ")
-        row = re.fullmatch(r"\| (`.*?) \| .* \|", line)
+        row = re.fullmatch(r"\| (`.*?) \|.*\|", line)
         if row is None or section not in sections:
             lines.append(line)
             continue
