@@ -109,7 +109,7 @@ GRAMMAR_TRIAL = Process(
     "grammar trial",
     "`trial_worker.py`, and a child for each grammar",
     "engine, or stub of `tensorrt_llm`",
-    "the end of its input; the kernel ends a child after 2 s of CPU time",
+    "the end of its input; the kernel ends a child after 2 s of CPU time, the starter all of it after 120 s",
     "pipes of its input and output",
     ("engines/grammars/trials.py", "engines/grammars/trial_worker.py"),
 )
@@ -125,7 +125,7 @@ BUILD_WORKER = Process(
     "build worker",
     "a recipe's conversion or self-test, `pip download`",
     "build",
-    "build; it ends by itself when the build has gone",
+    "build; a recipe's also ends when the build has gone",
     "a pipe, or a log file",
     ("builder/source/named_models.py",),
 )
