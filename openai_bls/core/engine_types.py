@@ -183,6 +183,11 @@ class UpdateResult(msgspec.Struct, frozen=True, array_like=True):
     """True if the same request may succeed later."""
 
 
+GrammarDialect = Literal["llguidance", "guidance", "guided_decoding"]
+"""Formats that an engine's grammars may have: all that llguidance enforces; of these what vLLM's backend `guidance`
+does; or what TensorRT-LLM's guided decoding does, by its own allow-list."""
+
+
 class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Identity, limits and capabilities of an engine; all but `lora_names` are constant while it is loaded."""
 
@@ -210,6 +215,7 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Maximum of likeliest tokens per position."""
     grammar_backend: Literal["", "llguidance", "xgrammar"] = ""
     """Library that enforces grammars; empty is none. `grammar` is in `supported` if there is one."""
+    grammar_dialect: GrammarDialect = "llguidance"
     grammar_kinds: tuple[str, ...] = ()
     """Supported values of `Grammar.kind`; empty is all of the library's."""
     marker_token_ids: dict[str, int] = {}

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from openai_bls.core.checkpoint import CheckpointFacts
-from openai_bls.core.engine_types import EngineInfo, SamplingParams
+from openai_bls.core.engine_types import EngineInfo, GrammarDialect, SamplingParams
 from openai_bls.core.manifest import Manifest
 from openai_bls.engines.capabilities import ALL_FIELDS
 
@@ -25,6 +25,7 @@ def engine_info(
     max_logprobs: int,
     grammar_backend: Literal["", "llguidance", "xgrammar"] = "",
     grammar_kinds: tuple[str, ...] = (),
+    grammar_dialect: GrammarDialect = "llguidance",
     marker_token_ids: dict[str, int] | None = None,
 ) -> EngineInfo:
     """Identity, limits and capabilities of the engine of `manifest`.
@@ -38,6 +39,7 @@ def engine_info(
         max_logprobs: largest number of likeliest tokens per position.
         grammar_backend: library that holds outputs to a grammar; empty is none.
         grammar_kinds: values of `Grammar.kind` that it takes; empty is all.
+        grammar_dialect: formats that it takes.
         marker_token_ids: see `EngineInfo`.
     """
     names = set(supported) - {"grammar", "lora_name", "media"}
@@ -63,6 +65,7 @@ def engine_info(
         max_logprobs=max_logprobs,
         grammar_backend=grammar_backend,
         grammar_kinds=grammar_kinds if grammar_backend else (),
+        grammar_dialect=grammar_dialect,
         marker_token_ids=marker_token_ids or {},
         lora_names=tuple(manifest.lora.adapters),
         max_loras=manifest.lora.max_loras,

@@ -97,6 +97,7 @@ def load(
         max_logprobs=max_logprobs(api, options, facts.vocab_size),
         grammar_backend=options.guided_decoding_backend,
         grammar_kinds=api.grammar_kinds(options),
+        grammar_dialect="guided_decoding",
     )
     kv_events = config_of(settings.kv_events_endpoint, settings.kv_events_replay_endpoint, settings.kv_events_topic)
     if kv_events is not None:

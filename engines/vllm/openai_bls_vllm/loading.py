@@ -186,6 +186,7 @@ def _open(start: _Start, manifest: Manifest, gathering: Gathering | None) -> Ope
         max_logprobs=min(MAX_LOGPROBS, start.facts.vocab_size) if "logprobs" in names else 0,
         grammar_backend="" if grammars is None else "llguidance",
         grammar_kinds=KINDS,
+        grammar_dialect="guidance",
         marker_token_ids=None if grammars is None else grammars.marker_token_ids,
     )
     # vLLM writes both here once it has measured what memory there is.

@@ -20,7 +20,7 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from openai_bls.core.engine_types import EngineInfo, Grammar
+from openai_bls.core.engine_types import EngineInfo, Grammar, GrammarDialect
 from openai_bls.output.structured import bounds, gbnf, gbnf_lark, lark, lark_rules, patterns, schema_nodes
 from openai_bls.output.structured.errors import FormatError, dumped, shown
 from openai_bls.output.structured.formats import Format
@@ -55,8 +55,7 @@ _MAX_EXCLUDED = 400
 class Target(NamedTuple):
     """The grammar library of an engine in a process or package of its own."""
 
-    engine: str
-    """`EngineInfo.engine`."""
+    dialect: GrammarDialect
     backend: str
     kinds: tuple[str, ...]
     version: tuple[int, ...]
@@ -69,7 +68,7 @@ class Target(NamedTuple):
         numbers = re.search(r"\d+(?:\.\d+)*", info.version)
         version = tuple(map(int, numbers[0].split("."))) if numbers else ()
         markers = tuple(info.marker_token_ids.items())
-        return cls(info.engine, info.grammar_backend, info.grammar_kinds, version, markers)
+        return cls(info.grammar_dialect, info.grammar_backend, info.grammar_kinds, version, markers)
 
 
 def grammar(wanted: Format, target: Target) -> Grammar:

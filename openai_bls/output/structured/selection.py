@@ -32,7 +32,7 @@ def grammar(format: Format, info: EngineInfo, *, param: str) -> Grammar:  # noqa
     Raises:
         InvalidRequestError: it is malformed, nothing would match it, or the engine's library does not honour all of it.
     """
-    target = Target.of(info) if info.engine in ("tensorrt_llm", "vllm") else None
+    target = None if info.grammar_dialect == "llguidance" else Target.of(info)
     try:
         if not info.grammar_backend:
             raise FormatError("this server's engine has no grammars")
@@ -46,12 +46,14 @@ def grammar(format: Format, info: EngineInfo, *, param: str) -> Grammar:  # noqa
 
 def has_structural_tags(info: EngineInfo) -> bool:
     """True if an engine's grammars may have free text around the constrained part."""
-    return bool(info.grammar_backend) and (info.engine != "tensorrt_llm" or "structural_tag" in info.grammar_kinds)
+    return bool(info.grammar_backend) and (
+        info.grammar_dialect != "guided_decoding" or "structural_tag" in info.grammar_kinds
+    )
 
 
 def has_style(info: EngineInfo, style: str) -> bool:
     """True if an engine's grammars may have JSON in a style of `formats`."""
-    return style == "json" or info.engine != "tensorrt_llm" or style in guided_decoding.STYLES
+    return style == "json" or info.grammar_dialect != "guided_decoding" or style in guided_decoding.STYLES
 
 
 @lru_cache(maxsize=64)
@@ -97,11 +99,11 @@ def _grammar(wanted: Any, target: Target | None) -> Grammar:
         source = wanted["grammar"]
         if isinstance(source, str) and source and gbnf.is_lark(source):
             bounds.check_lark(source)
-            if target is not None and target.engine == "tensorrt_llm":
+            if target is not None and target.dialect == "guided_decoding":
                 return guided_decoding.lark_source(source, target)
             return _validated(Grammar("lark", source))
     found = checked(wanted)
-    if target is not None and target.engine == "tensorrt_llm":
+    if target is not None and target.dialect == "guided_decoding":
         return guided_decoding.grammar(found, target)
     if target is not None:
         guidance.check(found)

@@ -20,8 +20,6 @@ OTHER_MEANING = {
     "commands/main.py",
     "pipeline/metrics/metrics.py",
     "core/settings.py",
-    # Grammars of the libraries that engines have, by the engine's kind: until EngineInfo tells of the library.
-    "output/structured/selection.py",
 }
 
 

@@ -84,6 +84,7 @@ def describe(model_dir: Path) -> Description:
         max_logprobs=0,
         grammar_backend="xgrammar" if guided and parameters.get("guided_decoding_backend") == "xgrammar" else "",
         grammar_kinds=tuple(encoding.GUIDE_TYPES),
+        grammar_dialect="guided_decoding",
     )
     return Description(manifest, info, inputs, parameters.get("enable_chunked_context", "").lower() == "true")
 

@@ -203,6 +203,7 @@ def test_guided_decoding_needs_a_tokenizer(folder: Path) -> None:
     engine.close()
     assert engine.info.grammar_backend == "llguidance"
     assert engine.info.grammar_kinds == ("json_schema", "regex")
+    assert engine.info.grammar_dialect == "guided_decoding"
     assert "grammar" in engine.info.supported
 
 

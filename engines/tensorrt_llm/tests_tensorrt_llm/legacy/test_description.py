@@ -49,6 +49,7 @@ def test_an_engine(tmp_path: Path) -> None:
     }  # fmt: skip
     assert info.max_logprobs == 0
     assert (info.grammar_backend, info.grammar_kinds) == ("xgrammar", ("json_schema", "regex", "ebnf"))
+    assert info.grammar_dialect == "guided_decoding"
     # What every request would be refused for.
     assert info.sampling_defaults == SamplingParams(temperature=0.5)
     assert "stop" in found.inputs

@@ -17,6 +17,7 @@ from openai_bls_vllm.record import VllmRecord
 
 INFO = EngineInfo(
     engine="vllm",
+    grammar_dialect="guidance",
     model_name="m",
     max_model_len=64,
     max_batch_size=4,

@@ -31,6 +31,8 @@ def golden_requests(info: EngineInfo) -> tuple[list[GenerationRequest], list[str
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("at_once", [1, None], ids=["alone", "together"])
 def test_golden_answers(vllm: Served, at_once: int | None) -> None:
+    # Decides on what /v1 lets an engine's grammars have.
+    assert vllm.engine.info.grammar_dialect == "guidance"
     requests, wanted, tokenizer = golden_requests(vllm.engine.info)
     answers = vllm.ask(requests, at_once)
     assert [answer.error for answer in answers] == [None] * len(wanted)

@@ -35,6 +35,7 @@ ENDOFTEXT = 0
 MARKERS = marker_token_ids(DEMO, (demo().eos,))
 INFO = core_support.engine_info(
     engine="vllm",
+    grammar_dialect="guidance",
     grammar_backend="llguidance",
     grammar_kinds=("json_schema", "regex", "lark"),
     marker_token_ids=MARKERS,

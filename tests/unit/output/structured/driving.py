@@ -26,7 +26,11 @@ EMBEDDED = core_support.engine_info(grammar_backend="llguidance")
 
 def trtllm(version: str, backend: str, *kinds: str) -> EngineInfo:
     return core_support.engine_info(
-        engine="tensorrt_llm", version=f"tensorrt_llm {version}", grammar_backend=backend, grammar_kinds=kinds
+        engine="tensorrt_llm",
+        grammar_dialect="guided_decoding",
+        version=f"tensorrt_llm {version}",
+        grammar_backend=backend,
+        grammar_kinds=kinds,
     )
 
 

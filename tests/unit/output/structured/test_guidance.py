@@ -12,7 +12,11 @@ from tests.unit.core_support import engine_info
 from tests.unit.output.structured.driving import json_schema, made
 
 VLLM = engine_info(
-    engine="vllm", version="vllm 0.32.0", grammar_backend="llguidance", grammar_kinds=("json_schema", "regex", "lark")
+    engine="vllm",
+    grammar_dialect="guidance",
+    version="vllm 0.32.0",
+    grammar_backend="llguidance",
+    grammar_kinds=("json_schema", "regex", "lark"),
 )
 OPEN = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": True}
 CLOSED = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -72,7 +76,7 @@ def test_names_that_are_tags_have_no_escapes_but_those_within_have() -> None:
 
 
 def test_an_engine_without_a_backend_has_none() -> None:
-    info = engine_info(engine="vllm", grammar_backend="")
+    info = engine_info(engine="vllm", grammar_dialect="guidance", grammar_backend="")
     for wanted in (json_schema(CLOSED), {"type": "grammar", "grammar": "start: /a/"}):
         with pytest.raises(InvalidRequestError, match="no grammars"):
             grammar(wanted, info, param="x")
@@ -81,4 +85,4 @@ def test_an_engine_without_a_backend_has_none() -> None:
 def test_structural_tags_and_styles() -> None:
     assert has_structural_tags(VLLM)
     assert has_style(VLLM, "glm_xml")
-    assert not has_structural_tags(engine_info(engine="vllm", grammar_backend=""))
+    assert not has_structural_tags(engine_info(engine="vllm", grammar_dialect="guidance", grammar_backend=""))

@@ -52,6 +52,7 @@ def info() -> EngineInfo:
     found = vocabulary()
     return core_support.engine_info(
         engine="vllm",
+        grammar_dialect="guidance",
         grammar_backend="llguidance",
         grammar_kinds=("json_schema", "regex", "lark"),
         marker_token_ids={marker: found.bytes_of.index(marker.encode()) for marker in MARKERS},

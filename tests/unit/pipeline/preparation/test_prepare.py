@@ -103,7 +103,11 @@ def test_tools_need_a_form_that_is_known() -> None:
 
 
 OLD_TRTLLM = engine_info(
-    engine="tensorrt_llm", version="tensorrt_llm 0.20.0", grammar_backend="xgrammar", grammar_kinds=("json_schema",)
+    engine="tensorrt_llm",
+    grammar_dialect="guided_decoding",
+    version="tensorrt_llm 0.20.0",
+    grammar_backend="xgrammar",
+    grammar_kinds=("json_schema",),
 )
 
 
@@ -145,6 +149,7 @@ def test_calls_are_not_checked_without_structural_tags() -> None:
 def test_forced_calls_in_a_style_that_the_engine_lacks_are_a_json_array() -> None:
     info = engine_info(
         engine="tensorrt_llm",
+        grammar_dialect="guided_decoding",
         version="tensorrt_llm 1.2.1",
         grammar_backend="xgrammar",
         grammar_kinds=("json_schema", "regex", "ebnf", "structural_tag"),
@@ -346,7 +351,11 @@ def test_without_grammars_custom_tools_are_free_text(choice: Any) -> None:
 def test_xgrammar_holds_a_grammar_in_json_arguments() -> None:
     kinds = ("json_schema", "regex", "ebnf", "structural_tag")
     info = engine_info(
-        engine="tensorrt_llm", version="tensorrt_llm 1.2.1", grammar_backend="xgrammar", grammar_kinds=kinds
+        engine="tensorrt_llm",
+        grammar_dialect="guided_decoding",
+        version="tensorrt_llm 1.2.1",
+        grammar_backend="xgrammar",
+        grammar_kinds=kinds,
     )
     made = held(chat(tools=[TOOL, custom("lark", 'start: "(" start ")" | "a\\"b"')]), model(info=info))
     assert made is not None

@@ -252,7 +252,13 @@ def test_guides(kind: str, guide: str | None, expected: dict[str, Any]) -> None:
 def test_guides_that_the_engines_libraries_cannot_enforce() -> None:
     lark = 'start: "a" | "b"'
     kinds = ("json_schema", "regex", "ebnf")
-    one = engine_info(engine="tensorrt_llm", supported=ABLE.supported, grammar_backend="xgrammar", grammar_kinds=kinds)
+    one = engine_info(
+        engine="tensorrt_llm",
+        grammar_dialect="guided_decoding",
+        supported=ABLE.supported,
+        grammar_backend="xgrammar",
+        grammar_kinds=kinds,
+    )
     assert guided("ebnf_grammar", lark) == Grammar("lark", lark)
     with pytest.raises(InvalidRequestError, match="llguidance") as info:
         guided("ebnf_grammar", lark, one)
