@@ -73,7 +73,7 @@ def test_chat_on_v1(server: RunningServer, reference: Reference) -> None:
 
     async def everyone() -> None:
         async with openai.AsyncOpenAI(
-            base_url=server.openai_url, api_key="none", max_retries=0, timeout=PATIENCE_S
+            base_url=server.openai_url, api_key="none", max_retries=0, timeout=4 * PATIENCE_S
         ) as client:
             await asyncio.gather(*(one(client, golden, way) for golden, way in plan))
 

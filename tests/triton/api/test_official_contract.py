@@ -317,7 +317,8 @@ def test_the_prompt_and_the_shape_of_text(server: RunningServer, name: str) -> N
 @pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls", "tensorrt_llm"])
 def test_unary_calls_of_a_decoupled_model(server: RunningServer, name: str) -> None:
     """Triton's own errors, before any model sees the call; the guide for what they mean has their text."""
-    guide = (ROOT / "docs" / "guides" / "migrate-tensorrtllm-backend.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "migrate-tensorrtllm-backend.md").read_text(encoding="utf-8")
+    guide = page.replace("\n", " ")
     shape = {"shape": [1, 1], "datatype": "INT32", "data": [5]}
     fields = [{"name": "text_input", **shape, "datatype": "BYTES", "data": ["a"]}, {"name": "max_tokens", **shape}]
     inputs = text_inputs()
