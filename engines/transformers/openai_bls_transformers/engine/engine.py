@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ import torch
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.engine import EngineStats, StepListener
 from openai_bls.core.engine_types import EngineFinishReason, EngineInfo, GenerationRequest, TokenDelta
-from openai_bls.core.manifest import Manifest, checkpoint_dir
+from openai_bls.core.manifest import Manifest, checkpoint_dir, first_line
 from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED, refusal
 from openai_bls.engines.command_queue import CommandQueue, await_reset, emit, submit
@@ -78,6 +78,8 @@ class TransformersEngine:
         self._kv_events: KvEventPublisher | None = None
         self._generated = 0
         self._failed = False
+        self._failure = ENGINE_FAILED
+        """What is told of a failed engine."""
         self._stopping = False
         self._commands: CommandQueue[_Command] = CommandQueue(self._wake)
         self._batcher: Runner | None = None
@@ -147,6 +149,7 @@ class TransformersEngine:
             if self._discarded:
                 batcher.stop()
             self._tried.set()
+            self._answers.set()
             if self._discarded:
                 self._thread.join()
                 self._batcher, self._failed = None, False
@@ -227,20 +230,25 @@ class TransformersEngine:
     def _run(self) -> None:
         assert self._batcher is not None
         batcher = self._batcher
-        error = batcher.run()
+        try:
+            error = batcher.run()
+        except BaseException as raised:
+            # One that comes out of the library's loop: another signature, or an exit. Without an end to its requests
+            # a load would wait for them forever.
+            error = raised
         if error is not None:
             logger.error("the engine died: %s: %s", type(error).__name__, error)
         self._failed = True
-        # Whatever the batcher had not failed by itself, then all that still comes, until `close`.
-        emit(self._on_step, self._end_all("error", ENGINE_FAILED))
-        self._tried.wait()
+        # Whatever the batcher had not failed by itself, then all that still comes, until `close`. A trial's requests
+        # are nobody else's, and are told why.
+        if error is not None and not self._tried.is_set():
+            self._failure = f"the engine died: {type(error).__name__}: {first_line(error)}"
+        emit(self._on_step, self._end_all("error", self._failure))
+        self._answer_until(self._tried.is_set)
+        self._failure = ENGINE_FAILED
         if self._discarded:
             return
-        while not self._commands.closed:
-            self._answers.clear()
-            self._before_step()
-            if not self._commands.closed:
-                self._answers.wait()
+        self._answer_until(lambda: self._commands.closed)
         self._before_step()
         self._prefill_queue.close()
         self._batcher = self._speculation = None
@@ -250,6 +258,14 @@ class TransformersEngine:
             gc.unfreeze()
             gc.collect()
             torch.cuda.empty_cache()
+
+    def _answer_until(self, is_over: Callable[[], bool]) -> None:
+        """Answer what comes in without a runner; `_wake` is called when `is_over` may have changed."""
+        while not is_over():
+            self._answers.clear()
+            self._before_step()
+            if not is_over():
+                self._answers.wait()
 
     def _before_step(self) -> None:
         """Apply what came in since the last step."""
@@ -313,7 +329,7 @@ class TransformersEngine:
             logger.warning("request id %d is already live: ignored", request.request_id)
             return
         if self._failed or self._batcher is None:
-            deltas.append(TokenDelta(request.request_id, [], "error", error=ENGINE_FAILED))
+            deltas.append(TokenDelta(request.request_id, [], "error", error=self._failure))
             return
         try:
             state = self._live.add(request)

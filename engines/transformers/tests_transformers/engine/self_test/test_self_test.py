@@ -185,6 +185,35 @@ def test_wrong_runners(folder: Path, monkeypatch: Patch, spoil: Callable[[Patch]
     assert why in sentence(folder, runner="continuous_batching")
 
 
+@pytest.mark.parametrize("fault", [TypeError("no argument 'x'"), SystemExit("the library gives up"), KeyError("y")])
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_a_loop_that_ends_by_an_exception(folder: Path, monkeypatch: Patch, fault: BaseException, steps: int) -> None:
+    """Out of transformers' own loop, before its first step or later: the next runner is taken, or the load ends."""
+    change_record(folder, self_test=None)
+    right = continuous_batching.ContinuousBatcher.run
+
+    def end(self: Any) -> BaseException | None:
+        before_step, left = self._manager.before_step, [steps]
+
+        def counted() -> None:
+            if not left[0]:
+                raise fault
+            left[0] -= 1
+            before_step()
+
+        self._manager.before_step = counted
+        if not steps:
+            raise fault
+        return right(self)
+
+    monkeypatch.setattr(continuous_batching.ContinuousBatcher, "run", end)
+    why = f"the engine died: {type(fault).__name__}: "
+    engine = loaded(folder)
+    assert engine.self_test.runner == "dynamic_cache"
+    assert why in engine.rejected[0]
+    assert why in sentence(folder, runner="continuous_batching")
+
+
 def weights(change: Callable[[torch.Tensor], torch.Tensor], name: str = "") -> Callable[[Path], None]:
     def spoil(path: Path) -> None:
         tensors = {key: change(value) if name in key else value for key, value in load_file(path).items()}
