@@ -37,8 +37,8 @@ _OPERATIONS = {
     "text_input": "text_completion",
     "embeddings": "embeddings",
 }
-# Fields of a request that are attributes gen_ai.request.<name>.
-_SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed")
+# Sampling parameters that are attributes gen_ai.request.<name>.
+_SAMPLING = frozenset(("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed"))
 # Characters of an attribute: ids, paths and names of models are the clients', and as long as these make them.
 _MAX_CHARACTERS = 256
 # Seconds that closing waits for the last spans to be taken.
@@ -210,8 +210,10 @@ def _last_attributes(observed: RequestContext) -> dict[str, Any]:
             "gen_ai.usage.reasoning.output_tokens": usage.completion_tokens_details.reasoning_tokens,
         }
     if request is not None:
-        attributes |= {f"gen_ai.request.{name}": getattr(request, name) for name in _SAMPLING}
+        given = _SAMPLING.intersection(request.sampling_given)
+        attributes |= {f"gen_ai.request.{name}": getattr(request.sampling, name) for name in given}
         attributes |= {
+            "gen_ai.request.max_tokens": request.max_tokens,
             "gen_ai.request.stream": request.stream,
             "gen_ai.request.choice.count": request.n if request.n != 1 else None,
             "gen_ai.output.type": "text" if request.structured is None else "json",

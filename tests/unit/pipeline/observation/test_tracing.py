@@ -13,7 +13,8 @@ import pytest
 
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.observation.observer import Observer
-from openai_bls.pipeline.observation.tracing import Tracer, TracingError, _first_attributes
+from openai_bls.pipeline.observation.tracing import Tracer, TracingError, _first_attributes, _last_attributes
+from tests.unit.core_support import chat
 from tests.unit.pipeline.observation.test_request_log import answered, observed
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -71,6 +72,19 @@ def test_attributes_are_short_whatever_clients_send() -> None:
     made.model = made.path = "m" * 100_000
     found = _first_attributes(made)
     assert {len(found[name]) for name in ("openai_bls.request_id", "gen_ai.request.model", "url.path")} == {256}
+
+
+def test_sampling_parameters_are_those_that_were_given() -> None:
+    asked = chat(temperature=0, top_p=0.5, seed=3, max_tokens=7, min_p=0.1)
+    found = _last_attributes(observed(request=asked))
+    prefix = "gen_ai.request."
+    assert {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)} == {
+        "max_tokens": 7,
+        "temperature": 0,
+        "top_p": 0.5,
+        "seed": 3,
+        "stream": False,
+    }
 
 
 def test_a_collector_that_hangs_holds_up_nothing(
