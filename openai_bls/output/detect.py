@@ -25,7 +25,7 @@ from openai_bls.output.tool_parsers.families import (
     pythonic,
     qwen3_coder,
 )
-from openai_bls.output.tool_parsers.formats import Sign, ToolFormat
+from openai_bls.output.tool_parsers.formats import Sign, ToolFormat, written
 
 __all__ = ["ModelFormats", "Reasoning", "ToolFormat", "chat_template", "detect"]
 
@@ -153,7 +153,8 @@ def _choose(
     if value == "auto" and is_harmony(template):
         return HARMONY
     if value == "auto":
-        return next((name for name, any_of in signs.items() if any(sign.fits(template) for sign in any_of)), None)
+        plain = written(template)
+        return next((name for name, any_of in signs.items() if any(sign.fits(plain) for sign in any_of)), None)
     if value != "none" and value not in known:
         raise ValueError(f"{setting} is {value!r}; known are auto, none, {', '.join(sorted(known))}")
     return None if value == "none" else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -20,17 +21,52 @@ NAME = "{name}"
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
+# Characters of a namespace that stands before a marker without a space, as in `]<]minimax[>[<tool_call>`.
+_NAMESPACE = frozenset("[]|｜~&#@%^*")
+_CONSTANT = re.compile(r"\bset\s+(\w+)\s*=\s*('[^'\n]*'|\"[^\"\n]*\")\s*-?%\}")
+_JOINED = re.compile(r"\b(\w+)\s*[+~]\s*(['\"])|(['\"])\s*[+~]\s*(\w+)\b")
+_ADJACENT = re.compile(r"(['\"])\s*[+~]\s*\1")
+_PRINTED = re.compile(r"\{\{-?\s*(\w+)\s*-?\}\}")
+
+
+def written(template: str) -> str:
+    """A chat template with its constant variables in place where they are printed, or joined to a string."""
+    for _ in range(2):
+        # Twice: a constant may be made of another.
+        constants = {name: value[1:-1] for name, value in _CONSTANT.findall(template)}
+        template = _ADJACENT.sub("", _JOINED.sub(partial(_joined, constants), template))
+    return _PRINTED.sub(lambda found: constants.get(found[1], found[0]), template)
+
+
+def _joined(constants: Mapping[str, str], found: re.Match[str]) -> str:
+    before, opening, closing, after = found.groups()
+    if before in constants and opening not in constants[before]:
+        return opening + constants[before]
+    if after in constants and closing not in constants[after]:
+        return constants[after] + closing
+    return found[0]
+
+
 class Sign(NamedTuple):
     """Strings in a chat template that identify a format."""
 
     has: tuple[str, ...]
-    """All of these occur,"""
+    """All of these occur, each somewhere as more than a part of a longer marker,"""
     lacks: tuple[str, ...] = ()
     """and none of these, which exclude similar formats."""
 
     def fits(self, template: str) -> bool:
-        """True if `template` has this sign."""
-        return all(mark in template for mark in self.has) and not any(mark in template for mark in self.lacks)
+        """True if `template`, as `written` has it, has this sign."""
+        return all(_stands_in(mark, template) for mark in self.has) and not any(mark in template for mark in self.lacks)
+
+
+def _stands_in(mark: str, template: str) -> bool:
+    at = template.find(mark)
+    # What closes may follow a list.
+    opens = mark[0] in "<[" and not mark.startswith("</")
+    while at > 0 and opens and template[at - 1] in _NAMESPACE:
+        at = template.find(mark, at + 1)
+    return at >= 0
 
 
 class ToolFormat(NamedTuple):

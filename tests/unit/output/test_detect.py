@@ -8,6 +8,7 @@ import pytest
 
 from openai_bls.output.detect import REASONINGS, TOOL_FORMATS, ModelFormats, chat_template, detect
 from openai_bls.output.reasoning_parser import ReasoningParser
+from openai_bls.output.tool_parsers.formats import Sign
 from openai_bls.output.tool_parsers.parser import ToolCallParser
 from tests.unit.output.parsing import run
 
@@ -64,6 +65,18 @@ TEMPLATES: dict[str, str] = {
         '{%- set dsml_token = "｜DSML｜" -%}{%- if not tools -%}{%- endif -%}<{{ dsml_token }}function_calls>\n'
         '<{{ dsml_token }}invoke name="$FUNCTION_NAME">{%- set thinking_end_token = "</think>" -%}'
     ),
+    "DeepSeek-V4": (
+        "{%- set dsml_token = '｜DSML｜' -%}{%- set header = 'use a \"<' + dsml_token + 'tool_calls>\" block' -%}"
+        "{%- if tools -%}{{- '<' + dsml_token + 'tool_calls>\\n' -}}{{- '<' + dsml_token + 'invoke name=\"' + name -}}"
+        "{{- '\">' }}{%- endif -%}{{ '</think>' }}"
+    ),
+    "MiniMax-M3": (
+        "{%- set ns_token               = ']<]minimax[>['                  -%}"
+        "{%- set toolcall_begin_token   = ns_token ~ '<tool_call>'         -%}"
+        "{%- set toolcall_end_token     = ns_token ~ '</tool_call>'        -%}"
+        "{%- if tools -%}{{- toolcall_begin_token ~ toolcall_end_token ~ ' block' }}"
+        "{{- ns_token + '<invoke name=\"' + tool_call.name + '\">' }}{%- set _args = tool_call.arguments %}{%- endif -%}"
+    ),
     "Kimi-K2": (
         "{%- macro render_toolcalls(message) -%}<|tool_calls_section_begin|>{%- for tool_call in m.tool_calls -%}"
         "<|tool_call_begin|>{{ tool_call['id'] }}<|tool_call_argument_begin|>{%- endfor -%}{%- endmacro -%}"
@@ -114,6 +127,8 @@ TOLD: dict[str, tuple[str | None, str | None, bool]] = {
     "Seed-OSS": ("seed_oss", "seed_oss", True),
     "GLM-4.6": ("glm", "think", True),
     "DeepSeek-V3.2": ("deepseek_v32", "think", True),
+    "DeepSeek-V4": ("deepseek_v4", "think", True),
+    "MiniMax-M3": (None, None, True),
     "Kimi-K2": ("kimi_k2", None, True),
     "Hunyuan-A13B": ("hunyuan_a13b", "think", True),
     "Granite-3.3": ("granite", None, True),
@@ -134,6 +149,27 @@ def test_the_template_tells(model: str) -> None:
         TOOL_FORMATS[tool_format] if tool_format else None, REASONINGS[reasoning] if reasoning else None, takes_tools
     )
     assert detect(TEMPLATES[model]) == expected
+
+
+SIGNS = [(name, sign) for name, form in TOOL_FORMATS.items() for sign in form.signs]
+# What stands before a marker and makes it a part of another, as text and as a variable.
+NAMESPACES = ("", "]<]x[>[", "<x|", "~", "#")
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+@pytest.mark.parametrize("by_variable", [False, True])
+@pytest.mark.parametrize(("name", "sign"), SIGNS)
+def test_a_marker_is_no_part_of_a_longer_one(name: str, sign: Sign, by_variable: bool, namespace: str) -> None:
+    written = []
+    for mark in sign.has:
+        quote = '"' if "'" in mark else "'"
+        leads = mark[0] in "<[" and not mark.startswith("</")
+        one = f"{quote}{namespace if leads and not by_variable else ''}{mark}{quote}"
+        written.append(f"{{{{- ns + {one} }}}}" if leads and by_variable else f"{{{{- {one} }}}}")
+    template = f"{{%- set ns = '{namespace}' -%}}" + " \n".join(written)
+    is_marked = any(mark[0] in "<[" for mark in sign.has)
+    found = detect(template).tool_format
+    assert (found is not None and found.name == name) == (not namespace or not is_marked)
 
 
 def test_names_come_first() -> None:

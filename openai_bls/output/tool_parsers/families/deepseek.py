@@ -1,4 +1,5 @@
-"""DeepSeek: V3 and R1, V3.1, and V3.2, which writes arguments as XML and says which of them are strings."""
+"""DeepSeek: V3 and R1, V3.1, and V3.2 and V4, which write arguments as XML and say which of them are
+strings."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ V32_TAGS = InvokeTags(
     "</｜DSML｜parameter>",
     typed=True,
 )
+V4_TAGS = V32_TAGS._replace(begin="<｜DSML｜tool_calls>", end="</｜DSML｜tool_calls>")
 
 
 class DeepSeekReader(CallReader):
@@ -84,7 +86,7 @@ _V31 = _V3._replace(
 _V32 = ToolFormat(
     "deepseek_v32",
     lambda tools: invokes(V32_TAGS, schemas_of(tools)),
-    signs=(Sign(("｜DSML｜", "function_calls")),),
+    signs=(Sign((V32_TAGS.begin, V32_TAGS.call)),),
     open=f"{V32_TAGS.begin}\n",
     begin=f'{V32_TAGS.call}{NAME}">',
     end=f"{V32_TAGS.end_call}\n",
@@ -94,4 +96,12 @@ _V32 = ToolFormat(
     special=frozenset({"｜DSML｜"}),
     style="deepseek_xml",
 )
-FORMATS = (_V32, _V3, _V31)
+_V4 = _V32._replace(
+    name="deepseek_v4",
+    syntax=lambda tools: invokes(V4_TAGS, schemas_of(tools)),
+    signs=(Sign((V4_TAGS.begin, V4_TAGS.call)),),
+    open=f"{V4_TAGS.begin}\n",
+    close=V4_TAGS.end,
+    trigger=V4_TAGS.begin,
+)
+FORMATS = (_V4, _V32, _V3, _V31)

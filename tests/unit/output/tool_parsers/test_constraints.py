@@ -201,6 +201,9 @@ WRITTEN = {
     "deepseek_v32": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="stop">\n\n</｜DSML｜invoke>\n'
     '<｜DSML｜invoke name="stop">\n<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>\n'
     "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+    "deepseek_v4": '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="stop">\n</｜DSML｜invoke>\n'
+    '<｜DSML｜invoke name="stop">\n<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>\n'
+    "</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
     "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.stop:0<|tool_call_argument_begin|>{}"
     '<|tool_call_end|><|tool_call_begin|>functions.stop:1<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>'
     "<|tool_calls_section_end|>",
@@ -251,6 +254,7 @@ def test_what_templates_write_is_allowed_and_read(form: str) -> None:
         ("minimax_m1", "<tool_calls>["),
         ("minimax_m2", "<minimax:tool_call><invoke"),
         ("deepseek_v32", "a <｜DSML｜function_calls>x"),
+        ("deepseek_v4", "a <｜DSML｜tool_calls>x"),
         ("pythonic", "[stop(x"),
         ("pythonic", " [ get_weather ("),
         ("pythonic", "<|python_start|>[stop("),
