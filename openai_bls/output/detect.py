@@ -25,7 +25,7 @@ from openai_bls.output.tool_parsers.families import (
     pythonic,
     qwen3_coder,
 )
-from openai_bls.output.tool_parsers.formats import Sign, ToolFormat, written
+from openai_bls.output.tool_parsers.formats import Sign, ToolFormat, names_of, written
 
 __all__ = ["ModelFormats", "Reasoning", "ToolFormat", "chat_template", "detect"]
 
@@ -95,8 +95,8 @@ class ModelFormats(msgspec.Struct, frozen=True):
             tool_format: form of the calls in this answer; None is the model's own.
         """
         if self.harmony:
-            has_tools = bool(tools) and self.tool_format is not None
-            return HarmonyParser(has_tools=has_tools, reasoning_open=reasoning_open)
+            names = frozenset(names_of(tools or ()) if self.tool_format is not None else ())
+            return HarmonyParser(has_tools=bool(names), names=names, reasoning_open=reasoning_open)
         tool_format = tool_format or self.tool_format
         calls = tool_format.parser(tools) if tool_format is not None and tools else None
         if self.reasoning is None:

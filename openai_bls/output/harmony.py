@@ -13,7 +13,7 @@ recipient may also stand before the channel. `<|call|>` and `<|return|>` end the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 from openai_bls.output.events import AnswerEnd, ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
@@ -33,6 +33,7 @@ _MAX_HEAD = 1_000
 _HEAD = Markers(START, MESSAGE, END, CALL, RETURN)
 _BODY = Markers(START, CHANNEL, END, CALL, RETURN)
 _CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
+_TO_NAME = re.compile(re.escape(CHANNEL) + r"commentary to=([^\s<]+)")
 _RECIPIENT = re.compile(r"(?:^|[\s>])to=([^\s<]+)")
 
 HARMONY_REASONING = Reasoning(f"{CHANNEL}analysis{MESSAGE}", f"{END}{START}assistant", space="")
@@ -73,6 +74,7 @@ class HarmonyParser:
 
     Args:
         has_tools: the request has tools.
+        names: names of functions that are also recipients without `functions.`, on the channel `commentary`.
         reasoning_open: the prompt has begun a message of the `analysis` channel.
         new_id: makes the ids of calls.
     """
@@ -87,15 +89,22 @@ class HarmonyParser:
         "_held",
         "_kind",
         "_last",
+        "_names",
         "_new_id",
         "_over",
         "_part",
     )
 
     def __init__(
-        self, *, has_tools: bool, reasoning_open: bool = False, new_id: Callable[[], str] = new_call_id
+        self,
+        *,
+        has_tools: bool,
+        names: Set[str] = frozenset(),
+        reasoning_open: bool = False,
+        new_id: Callable[[], str] = new_call_id,
     ) -> None:
         self._has_tools = has_tools
+        self._names = names
         self._new_id = new_id
         self._begun_reasoning = reasoning_open
         # A head may still be missing.
@@ -214,6 +223,8 @@ class HarmonyParser:
         self._head = None
         channel, recipient = _CHANNEL.search(head), _RECIPIENT.search(head)
         name = recipient[1] if recipient is not None else ""
+        if (bare := _TO_NAME.search(head)) is not None and bare[1] in self._names:
+            name = FUNCTIONS + bare[1]
         if self._has_tools and name.startswith(FUNCTIONS) and name != FUNCTIONS:
             self._kind = "call"
             self._calls += 1

@@ -37,10 +37,12 @@ class _Style(NamedTuple):
     """Text after its value."""
     typed: bool = False
     """`after` is completed by whether the value is a string, "true" or "false"."""
+    excludes: tuple[str, ...] = ()
+    """What else ends a value for the call's reader."""
 
 
 _STYLES = {
-    "qwen_xml": _Style("<parameter=", ">", "</parameter>"),
+    "qwen_xml": _Style("<parameter=", ">", "</parameter>", excludes=("\n<parameter=", "\n</function>")),
     "glm_xml": _Style("<arg_key>", "</arg_key>\n?<arg_value>", "</arg_value>"),
     "minimax_xml": _Style('<parameter name="', '">', "</parameter>"),
     "deepseek_xml": _Style('<｜DSML｜parameter name="', '" string="%s">', "</｜DSML｜parameter>", typed=True),
@@ -169,7 +171,7 @@ class _XmlArguments(_Arguments):
             begin = self._begin(names, style.after, declared=declared)
             if None in texts:
                 # A string is anything, and so is whatever else may come.
-                return f"{begin} {self._rules.up_to([style.end])}"
+                return f"{begin} {self._rules.up_to([style.end], style.excludes)}"
             return f"{begin} {_SPACE} {any_of(self._expressions(values))} {_SPACE} {self._rules.text(style.end)}"
         alternatives = []
         if texts:

@@ -24,6 +24,8 @@ _TAGS: dict[str, tuple[list[dict[str, Any]], str, str, list[dict[str, Any]]]] = 
     "minimax_xml": ([_LINE], f'<parameter name="{INPUT}">', "</parameter>", [_LINE]),
     "deepseek_xml": ([_LINE], f'<｜DSML｜parameter name="{INPUT}" string="true">', "</｜DSML｜parameter>", [_LINE]),
 }
+# What ends an input where its own tag is missing.
+_OTHER_ENDS = {"qwen_xml": ("\n<parameter=", "\n</function>")}
 # Those written as a string with JSON's escapes.
 _STRINGS = {"json": (f'{{"{INPUT}": "', '"}'), "pythonic": (f'{INPUT}="', '"')}
 
@@ -43,7 +45,7 @@ def content(grammar: ToolGrammar, style: str, ends: Sequence[str]) -> dict[str, 
         begin, end = _STRINGS[style]
         return {"type": "tag", "begin": begin, "content": input_grammar.in_json(grammar, ends), "end": end}
     before, begin, end, after = _TAGS[style]
-    held = input_grammar.plain(grammar, [end.strip()])
+    held = input_grammar.plain(grammar, [end.strip(), *_OTHER_ENDS.get(style, ())])
     return {
         "type": "sequence",
         "elements": [*before, {"type": "tag", "begin": begin, "content": held, "end": end}, *after],

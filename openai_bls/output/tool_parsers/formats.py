@@ -84,7 +84,8 @@ class ToolFormat(NamedTuple):
     signs: tuple[Sign, ...] = ()
     """A chat template with one of these writes this format, unless it has a sign of a format before it."""
     excludes: tuple[str, ...] = ()
-    """Other beginnings of a call, excluded from free text where calls are checked."""
+    """Other beginnings of a call, excluded from free text where calls are checked; in formats with `only_at_start` with
+    `{name}` for the name."""
     separator: str = "\n"
     """Text between two calls."""
     open: str = ""
@@ -147,7 +148,8 @@ class ToolFormat(NamedTuple):
         if self.only_at_start:
             names = [function["name"] for function in functions]
             begins = {begin.replace(NAME, name) for begin in self.only_at_start for name in names}
-            others = _text_that_begins_otherwise(sorted(begins), sorted(self.special))
+            excludes = {exclude.replace(NAME, name) for exclude in self.excludes for name in names}
+            others = _text_that_begins_otherwise(sorted(begins), sorted(self.special | excludes))
             return {"type": "or", "elements": [self._calls(tags, one), others]}
         whole = self._calls(tags, one)
         return {

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from openai_bls.output.tool_parsers import python_literals
 from openai_bls.output.tool_parsers.scanner import SPACE
 
 ALL_TYPES = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
@@ -101,15 +102,24 @@ def as_json(text: str, kind: Kind) -> str:
     """A value as JSON: of its own type if the kind allows that, else a string."""
     stripped = text.strip(SPACE)
     written = _LITERALS.get(stripped, stripped)
-    try:
-        value = json.loads(written, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        pass
-    else:
-        # Quotes are part of a string's text unless the kind allows no string.
-        if kind.types & _types_of(value) if not isinstance(value, str) else "string" not in kind.types:
-            return written
+    if _is_json(written, kind):
+        return written
+    if "string" not in kind.types and stripped[:1] in ("{", "["):
+        # Templates write an object of an earlier turn as Python does.
+        converted = python_literals.as_json(stripped)
+        if converted is not None and _is_json(converted, kind):
+            return converted
     return json.dumps(stripped if kind.restricted else text, ensure_ascii=False)
+
+
+def _is_json(text: str, kind: Kind) -> bool:
+    """True if a text is JSON of a type that the kind allows."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False
+    # Quotes are part of a string's text unless the kind allows no string.
+    return bool(kind.types & _types_of(value)) if not isinstance(value, str) else "string" not in kind.types
 
 
 def _types_of(value: Any) -> frozenset[str]:

@@ -16,7 +16,7 @@ def new_call_id() -> str:
 
 
 class Syntax:
-    """The markers of a tool-call format, which all begin with the same character, and its reader.
+    """The markers of a tool-call format (see `Markers`), and its reader.
 
     Args:
         reader: makes the reader of a block, given the marker that begins it.
@@ -68,11 +68,11 @@ class ToolCallParser:
     """
 
     __slots__ = (
-        "_first",
         "_held",
         "_ids",
         "_in_text",
         "_junk",
+        "_may_begin",
         "_new_id",
         "_raw",
         "_reader",
@@ -84,7 +84,7 @@ class ToolCallParser:
     def __init__(self, syntax: Syntax, new_id: Callable[[], str] = new_call_id) -> None:
         self._new_id = new_id
         self._syntax = syntax
-        self._first = syntax.content.first
+        self._may_begin = syntax.content.may_begin
         self.calls = 0
         """Number of calls started."""
         self._ids = {""}
@@ -106,7 +106,7 @@ class ToolCallParser:
 
     def push(self, text: str) -> list[Event]:
         """Take the next text; return the events that are certain."""
-        if self._in_text and not self._held and self._reader is None and self._first not in text:
+        if self._in_text and not self._held and self._reader is None and not self._may_begin(text):
             return [ContentDelta(text)] if text else []
         text = self._held + text
         self._held = ""

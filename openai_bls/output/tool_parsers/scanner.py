@@ -128,6 +128,8 @@ class CallScanner(CallReader):
     """
 
     __slots__ = ("_names",)
+    _QUOTES = '"'
+    """Characters that begin a string."""
 
     def __init__(self, names: Set[str] | None = None) -> None:
         self._names = names
@@ -141,9 +143,8 @@ class CallScanner(CallReader):
         """The rest of the object."""
         char = yield from after_space()
         while char != "}":
-            expect(char, '"')
             key: list[str] = []
-            yield from string(key.append)
+            yield from self._quoted(char, key.append)
             expect((yield from after_space()), ":")
             char = yield from self._member("".join(key))
             if char == ",":
@@ -171,25 +172,33 @@ class CallScanner(CallReader):
         elif self._names is not None and key not in _CALL_KEYS:
             raise MalformedError
         else:
-            return (yield from _value(char, []))
+            return (yield from self._value(char, []))
         return (yield from after_space())
 
     def _text(self, char: str) -> CharReader:
-        expect(char, '"')
         text: list[str] = []
-        yield from string(text.append)
+        yield from self._quoted(char, text.append)
         return "".join(text)
 
+    def _quoted(self, char: str, add: Callable[[str], None]) -> Reader:
+        """Read the rest of a string that begins with `char`, decoded."""
+        expect(char, '"')
+        yield from string(add)
+
+    def _value(self, char: str, out: list[str]) -> CharReader:
+        """Read a value; return the next character that is not white space."""
+        return (yield from _value(char, out))
+
     def _argument_value(self, char: str) -> CharReader:
-        if char == '"':
+        if char in self._QUOTES:
             self._begin("")
-            yield from string(self._arguments.append)
+            yield from self._quoted(char, self._arguments.append)
             return (yield from after_space())
         if char in "{[":
             self._begin("")
-            return (yield from _value(char, self._arguments))
+            return (yield from self._value(char, self._arguments))
         scalar: list[str] = []
-        char = yield from _value(char, scalar)
+        char = yield from self._value(char, scalar)
         if scalar != list("null"):
             self._begin("".join(scalar))
         elif self._names is not None:

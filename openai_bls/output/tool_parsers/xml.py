@@ -36,7 +36,8 @@ class XmlReader(CallReader):
 
     Args:
         schemas: the tools' `parameters` by name.
-        ends: the tag that ends a value, and what may precede it but is not part of the value.
+        ends: what ends a value: its own tag, also with what may precede it but is not part of the value, or the next
+            tag of the call where that is missing.
         padded: one line break after an argument's opening tag is not part of the value.
     """
 
@@ -86,10 +87,11 @@ class XmlReader(CallReader):
         while tag == argument:
             key, self._kind = yield from self._restored(self._key(schema), tag)
             self._arguments.append(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
-            yield from self._read_value()
+            tag = (yield from self._read_value()).strip(SPACE)
             separator = ", "
-            expect((yield from after_space()), "<")
-            tag = yield from self._literal(argument, end, read="<")
+            if tag not in (argument, end):
+                expect((yield from after_space()), "<")
+                tag = yield from self._literal(argument, end, read="<")
         self._arguments.append("}")
 
     def _restored(self, reader: KeyReader, read: str) -> KeyReader:
@@ -108,16 +110,20 @@ class XmlReader(CallReader):
                 raise
             text.append(char)
 
-    def _name_up_to(self, end: str) -> CharReader:
-        """Read a name and the text `end` after it."""
+    def _name_up_to(self, end: str, char: str = "") -> CharReader:
+        """Read a name and the text `end` after it; `char` is its first character, if that is read."""
         name = ""
-        while (char := (yield)) not in "><\n" and char != end[0]:
+        if not char:
+            char = yield
+        while char not in "><\n" and char != end[0]:
             name += char
+            char = yield
         expect(char if name.strip(SPACE) else "", end[0])
         yield from self._literal(end, read=char)
         return name.strip(SPACE)
 
-    def _read_value(self) -> Reader:
+    def _read_value(self) -> CharReader:
+        """Read a value and what ends it, which is returned."""
         streamed = self._kind.is_text
         out: list[str] = []
         if streamed:
@@ -143,6 +149,7 @@ class XmlReader(CallReader):
                 held = held[1:]
         self._arguments.append('"' if streamed else as_json("".join(out), self._kind))
         self._value = None
+        return held
 
 
 class InvokeTags(NamedTuple):
@@ -161,7 +168,8 @@ class InvokeTags(NamedTuple):
 
 
 class InvokeReader(XmlReader):
-    """Reads the next call of a block, or the block's end. The values are verbatim."""
+    """Reads the next call of a block, or the block's end. The values are verbatim. Quotes around names may be missing
+    unless tags are typed."""
 
     __slots__ = ("_follows", "_tags")
 
@@ -174,15 +182,23 @@ class InvokeReader(XmlReader):
     def _block(self) -> Reader:
         tags = self._tags
         expect((yield from after_space()), "<")
-        if (yield from self._literal(tags.call, *([tags.end] if self._follows else []), read="<")) == tags.end:
+        call = tags.call.rstrip('"')
+        if (yield from self._literal(call, *([tags.end] if self._follows else []), read="<")) == tags.end:
             return
         self.idle = False
-        name = yield from self._name_up_to('">')
-        yield from self._call(name, tags.argument, tags.end_call)
+        name = yield from self._name()
+        yield from self._call(name, tags.argument if tags.typed else tags.argument.rstrip('"'), tags.end_call)
+
+    def _name(self) -> CharReader:
+        """Read a name and the end of its tag."""
+        char = yield
+        if char == '"':
+            return (yield from self._name_up_to('">'))
+        return (yield from self._name_up_to(">", char))
 
     def _key(self, schema: Mapping[str, Any]) -> KeyReader:
         if not self._tags.typed:
-            key = yield from self._name_up_to('">')
+            key = yield from self._name()
             return key, self._kind_of(schema, key)
         key = yield from self._name_up_to('" string="')
         string = yield from self._literal('true">', 'false">')

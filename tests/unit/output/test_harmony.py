@@ -49,7 +49,7 @@ CALL = f"<|channel|>commentary to=functions.get_weather <|constrain|>json<|messa
 
 
 def parser(*, has_tools: bool = True, reasoning_open: bool = False) -> HarmonyParser:
-    return HarmonyParser(has_tools=has_tools, reasoning_open=reasoning_open)
+    return HarmonyParser(has_tools=has_tools, names={"get_weather"}, reasoning_open=reasoning_open)
 
 
 CALLED = ("call", "get_weather", ARGUMENTS)
@@ -68,6 +68,11 @@ CASES: dict[str, tuple[str, Found]] = {
     "recipient at the very start": (f" to=functions.get_weather<|channel|>commentary<|message|>{ARGUMENTS}", [CALLED]),
     "call on the channel of thoughts": (CALL.replace("commentary", "analysis"), [CALLED]),
     "constraint without a space": (CALL.replace(" <|constrain|>", "<|constrain|>"), [CALLED]),
+    "recipient without a namespace": (CALL.replace("functions.", ""), [CALLED]),
+    "recipient without a namespace that is no function": (
+        CALL.replace("functions.get_weather", "python"),
+        [("reasoning", ARGUMENTS)],
+    ),
     "no content type": (CALL.replace(" <|constrain|>json", ""), [CALLED]),
     "line breaks in arguments": (
         CALL.replace(ARGUMENTS, '{\n"city": "Tokyo"\n}'),

@@ -9,11 +9,38 @@ Any number of times, between or after text::
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from openai_bls.output.tool_parsers import python_literals
 from openai_bls.output.tool_parsers.formats import Sign, ToolFormat
 from openai_bls.output.tool_parsers.parser import Syntax
-from openai_bls.output.tool_parsers.scanner import CallScanner
+from openai_bls.output.tool_parsers.scanner import CallScanner, CharReader, Reader, string
 
-SYNTAX = Syntax(lambda _: CallScanner(), begins=("<tool_call>",), ends=("</tool_call>",))
+
+class HermesReader(CallScanner):
+    """Reads the object, also as Python writes it: from the first name in `'` on, values are Python's literals."""
+
+    __slots__ = ("_python",)
+    _QUOTES = "'\""
+
+    def __init__(self) -> None:
+        self._python = False
+        super().__init__()
+
+    def _quoted(self, char: str, add: Callable[[str], None]) -> Reader:
+        if char == "'":
+            self._python = True
+            yield from string(add, "'", python_literals.CODES)
+        else:
+            yield from super()._quoted(char, add)
+
+    def _value(self, char: str, out: list[str]) -> CharReader:
+        if self._python:
+            return (yield from python_literals.value(char, out, []))
+        return (yield from super()._value(char, out))
+
+
+SYNTAX = Syntax(lambda _: HermesReader(), begins=("<tool_call>",), ends=("</tool_call>",))
 HERMES = ToolFormat(
     "hermes",
     lambda _: SYNTAX,

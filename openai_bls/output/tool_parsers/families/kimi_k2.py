@@ -8,6 +8,8 @@ from openai_bls.output.tool_parsers.scanner import CallReader, MalformedError, R
 
 _SECTION_BEGIN = "<|tool_calls_section_begin|>"
 _SECTION_END = "<|tool_calls_section_end|>"
+# As it is written now and then.
+_SINGULAR_BEGIN, _SINGULAR_END = "<|tool_call_section_begin|>", "<|tool_call_section_end|>"
 _CALL_BEGIN = "<|tool_call_begin|>"
 _CALL_END = "<|tool_call_end|>"
 _ARGUMENT_BEGIN = "<|tool_call_argument_begin|>"
@@ -21,7 +23,7 @@ class KimiReader(CallReader):
     __slots__ = ("_outer",)
 
     def __init__(self, marker: str) -> None:
-        self._outer = marker == _SECTION_BEGIN
+        self._outer = marker != _CALL_BEGIN
         super().__init__()
 
     def _block(self) -> Reader:
@@ -40,7 +42,10 @@ class KimiReader(CallReader):
 
 
 SYNTAX = Syntax(
-    KimiReader, begins=(_SECTION_BEGIN, _CALL_BEGIN), ends=(_CALL_END, _SECTION_END), closers=(_SECTION_END,)
+    KimiReader,
+    begins=(_SECTION_BEGIN, _SINGULAR_BEGIN, _CALL_BEGIN),
+    ends=(_CALL_END, _SECTION_END, _SINGULAR_END),
+    closers=(_SECTION_END, _SINGULAR_END),
 )
 FORMATS = (
     ToolFormat(
@@ -53,7 +58,7 @@ FORMATS = (
         separator="",
         close=_SECTION_END,
         trigger=_SECTION_BEGIN,
-        excludes=(_CALL_BEGIN,),
+        excludes=(_SINGULAR_BEGIN, _CALL_BEGIN),
         special=frozenset({_SECTION_BEGIN, _SECTION_END, _CALL_BEGIN, _CALL_END, _ARGUMENT_BEGIN}),
         call_id=("[0-9]{1,4}", _ARGUMENT_BEGIN),
     ),

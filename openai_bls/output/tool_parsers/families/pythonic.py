@@ -8,32 +8,25 @@ As in::
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Generator, Iterable, Set
 
 from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat, names_of
 from openai_bls.output.tool_parsers.parser import Syntax
+from openai_bls.output.tool_parsers.python_literals import value
 from openai_bls.output.tool_parsers.scanner import (
     SPACE,
     CallReader,
-    CharReader,
     MalformedError,
     Reader,
     after_space,
     expect,
-    string,
 )
 
 _PYTHON_START = "<|python_start|>"
 _PYTHON_END = "<|python_end|>"
-_LITERALS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
-_JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _NO_NAME = frozenset("=()[]{}<>'\",:;" + SPACE)
-_CLOSING = {"[": "]", "{": "}"}
 NameReader = Generator[None, str, tuple[str, str]]
 """A coroutine that reads a name and what follows it."""
-# Digits of Python's escapes by their first character.
-_CODES = {"x": 2, "u": 4, "U": 8}
 
 
 class PythonicReader(CallReader):
@@ -87,7 +80,7 @@ class PythonicReader(CallReader):
             separator = ", " if self.ready else "{"
             self.name = name
             self._begin(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
-            char = yield from self._value(char)
+            char = yield from value(char, self._arguments, self._scalar)
             if char == ",":
                 char = yield from after_space()
             else:
@@ -108,65 +101,6 @@ class PythonicReader(CallReader):
         expect(char if name else "", end)
         return "".join(name), char
 
-    def _value(self, char: str) -> CharReader:
-        """Read a value; return the next character that is not white space."""
-        # The brackets that are open, each as what closes it.
-        open_: list[str] = []
-        while True:
-            if char in _CLOSING:
-                open_.append(_CLOSING[char])
-                self._arguments.append(char)
-                char = yield from after_space()
-                if char != open_[-1]:
-                    char = yield from self._member(char, open_[-1])
-                    continue
-            elif char in "'\"":
-                yield from self._string(char)
-                char = yield from after_space()
-            else:
-                char = yield from self._word(char)
-            while open_:
-                comma = char == ","
-                if comma:
-                    char = yield from after_space()
-                if char == open_[-1]:
-                    self._arguments.append(open_.pop())
-                    char = yield from after_space()
-                    continue
-                expect("," if comma else char, ",")
-                self._arguments.append(", ")
-                char = yield from self._member(char, open_[-1])
-                break
-            else:
-                return char
-
-    def _member(self, char: str, closing: str) -> CharReader:
-        """Read a dict's next key; return the first character of a value."""
-        if closing == "]":
-            return char
-        if char not in "'\"":
-            raise MalformedError
-        yield from self._string(char)
-        expect((yield from after_space()), ":")
-        self._arguments.append(": ")
-        return (yield from after_space())
-
-    def _string(self, quote: str) -> Reader:
-        add = self._arguments.append
-        add('"')
-        yield from string(lambda char: add(json.dumps(char, ensure_ascii=False)[1:-1]), quote, _CODES)
-        add('"')
-
-    def _word(self, char: str) -> CharReader:
-        """Read a number or a name with a value."""
-        while char.isalnum() or char in "+-._":
-            self._scalar.append(char)
-            char = yield
-        word = "".join(self._scalar)
-        self._scalar.clear()
-        self._arguments.append(_as_json(word))
-        return (yield from after_space()) if char in SPACE else char
-
 
 def pythonic(names: Iterable[str]) -> Syntax:
     """Syntax of Llama 3.2 and 4; `names` are those of the request's tools."""
@@ -177,17 +111,6 @@ def pythonic(names: Iterable[str]) -> Syntax:
         closers=(_PYTHON_END,),
         at_start=True,
     )
-
-
-def _as_json(word: str) -> str:
-    if word in _LITERALS or _JSON_NUMBER.fullmatch(word):
-        return _LITERALS.get(word, word)
-    for read in (lambda: int(word, 0), lambda: float(word)):
-        try:
-            return json.dumps(read(), allow_nan=False)
-        except ValueError:
-            pass
-    raise MalformedError
 
 
 FORMATS = (

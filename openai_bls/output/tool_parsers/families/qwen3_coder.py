@@ -25,6 +25,8 @@ _FUNCTION = "<function="
 _END_FUNCTION = "</function>"
 _PARAMETER = "<parameter="
 _END_PARAMETER = "</parameter>"
+NEXT_TAGS = ("\n" + _PARAMETER, "\n" + _END_FUNCTION)
+"""What ends a value where its own tag is missing."""
 
 
 class QwenReader(XmlReader):
@@ -40,7 +42,7 @@ class QwenReader(XmlReader):
 
     def __init__(self, *, outer: bool, schemas: Mapping[str, Mapping[str, Any]]) -> None:
         self._outer = outer
-        super().__init__(schemas, ends=("\n" + _END_PARAMETER, _END_PARAMETER), padded=True)
+        super().__init__(schemas, ends=("\n" + _END_PARAMETER, _END_PARAMETER, *NEXT_TAGS), padded=True)
 
     def _block(self) -> Reader:
         if self._outer:

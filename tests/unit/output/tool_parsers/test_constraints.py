@@ -170,7 +170,15 @@ def test_free_text_is_free(form: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     "call",
-    ['{"name": "f"', ' {\n "name"', '{ "type": "function"', '{"type":"function"', "<|python_tag|>", "x <|python_tag|>"],
+    [
+        '{"name": "f"',
+        ' {\n "name"',
+        '{ "type": "function"',
+        '{"type":"function"',
+        "<|python_tag|>",
+        "x <|python_tag|>",
+        'x {"name": "stop"',
+    ],
 )
 def test_calls_of_llama_are_written_in_one_way(call: str) -> None:
     constraint = TOOL_FORMATS["llama3_json"].constraint(TOOLS, at_least_one=False, name=None, parallel=True)
@@ -230,6 +238,17 @@ def test_what_templates_write_is_allowed_and_read(form: str) -> None:
     assert not accepts(tool_format.constraint(TOOLS, at_least_one=True, name="get_weather", parallel=True), text)
 
 
+@pytest.mark.parametrize("form", ["qwen3_coder", "seed_oss"])
+def test_what_ends_a_value_whose_tag_is_missing_is_no_text_of_it(form: str) -> None:
+    tool_format = TOOL_FORMATS[form]
+    constraint = tool_format.constraint(TOOLS, at_least_one=True, name="get_weather", parallel=False)
+    begin = tool_format.begin.replace("{name}", "get_weather")
+    call = f"{begin}\n<parameter=city>\n%s\n</parameter>\n<parameter=unit>\nfahrenheit\n</parameter>\n{tool_format.end}"
+    assert accepts(constraint, call % "a <parameter=b></function>")
+    assert not accepts(constraint, call % "a\n<parameter=unit>\ncelsius")
+    assert not accepts(constraint, call % "a\n</function>")
+
+
 # Ways to begin a call that parsers read, but templates do not write.
 @pytest.mark.parametrize(
     ("form", "text"),
@@ -247,6 +266,7 @@ def test_what_templates_write_is_allowed_and_read(form: str) -> None:
         ("seed_oss", "<seed:tool_call><function=stop>"),
         ("glm", "a <tool_call>other"),
         ("kimi_k2", "a <|tool_call_begin|>functions.stop:0"),
+        ("kimi_k2", "a <|tool_call_section_begin|>"),
         ("kimi_k2", "<|tool_calls_section_begin|><|tool_call_begin|>stop:0"),
         ("hunyuan_a13b", '<tool_calls>{"name"'),
         ("granite", "a <tool_call>"),

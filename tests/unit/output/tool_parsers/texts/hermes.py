@@ -71,6 +71,14 @@ EXAMPLES: dict[str, Expected] = {
         ["", ""],
         [("f", "\ufffd \ufffd \ufffd👍\ufffd\n\\q/")],
     ),
+    # As Python writes it
+    block("{'name': 'f', 'arguments': {'a': 'it\\'s', \"b\": [True, None, 1.5], 'c': {}}}"): (
+        ["", ""],
+        [("f", '{"a": "it\'s", "b": [true, null, 1.5], "c": {}}')],
+    ),
+    block("{'type': 'function', 'name': 'f'}"): (["", ""], [("f", "{}")]),
+    block("{'name': 'f', 'arguments': '{\"a\": 1}'}"): (["", ""], [("f", '{"a": 1}')]),
+    block("{'name': 'f', 'arguments': {'a': x}}"): (["", ""], [("f", '{"a": ')]),
     # Cut off or malformed before the call could be told: content
     "<tool_call>": (["<tool_call>"], []),
     "text <tool_c": (["text <tool_c"], []),
@@ -102,6 +110,7 @@ EXAMPLES: dict[str, Expected] = {
 
 PARTS = [
     *("<tool_call>", "</tool_call>", '{"name": "f"', ', "arguments": ', '{"a": "', '"', "{", "}", "}}", "\n", " "),
+    *("{'name': 'f'", ", 'arguments': ", "{'a': '", "'", "True"),
     *("text", "<", "</", "\\", "\\ud83d", "null", "12", ":", ",", "你"),
 ]
 SLOW = [

@@ -27,6 +27,8 @@ KIMI: dict[str, Found] = {
     f"{section(F_0)} and {section(G_1)} done": [F, content(" and "), G, content(" done")],
     section(call("functions.f:0 ", " {}\n"), "\n", call(" g:12", G[2])): [F, G],
     call("functions.a.b-c:3", "{}"): [("call", "a.b-c", "{}")],
+    section(F_0, F_0).replace("calls_section", "call_section"): [F, F],
+    f"<|tool_call_section_begin|>{F_0}<|tool_calls_section_end|> x": [F, content(" x")],
     # The same id twice
     section(F_0, F_0): [F, F],
     # No calls

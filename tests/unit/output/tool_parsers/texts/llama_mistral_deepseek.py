@@ -56,7 +56,18 @@ LLAMA: dict[str, Found] = {
     "<|python_tag|>": [content("<|python_tag|>")],
     '<|python_tag|>brave_search.call(query="x")': [content('<|python_tag|>brave_search.call(query="x")')],
     '<|python_tag|><|python_tag|>{"name": "f", "parameters": {}}': [content("<|python_tag|>"), F],
-    'text {"name": "f", "parameters": {}}': [content('text {"name": "f", "parameters": {}}')],
+    '[{"name": "f", "parameters": {}}]': [content('[{"name": "f", "parameters": {}}]')],
+    '{"a": [{"name": "f", "parameters": {}}]}': [content('{"a": [{"name": "f", "parameters": {}}]}')],
+    'text {"name": "ff", "parameters": {}}': [content('text {"name": "ff", "parameters": {}}')],
+    'text {"name": "f"}': [content('text {"name": "f"}')],
+    # Behind text
+    'text {"name": "f", "parameters": {}} more': [content("text "), F, content(" more")],
+    '```json\n{"name": "f", "parameters": {}}\n```': [content("```json\n"), F, content("\n```")],
+    'A {"name": "g", {"name": "f", "parameters": {}}; {"name": "f", "parameters": {}}': [
+        content('A {"name": "g", '),
+        F,
+        F,
+    ],
     # Cut off
     '{"name": "f", "param': [content('{"name": "f", "param')],
     '{"name": "f", "parameters": {"a": "b': [("call", "f", '{"a": "b')],

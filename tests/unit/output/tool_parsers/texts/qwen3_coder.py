@@ -62,6 +62,19 @@ EXAMPLES: dict[str, Found] = {
         PARIS_CALL,
         content(" done"),
     ],
+    # As Python writes it, where the schema allows no string
+    block("weather", where="{'x': 'it\\'s', 'y': [None, True]}"): [
+        weather('{"where": {"x": "it\'s", "y": [null, true]}}')
+    ],
+    block("weather", note="{'x': 1}", days="[1"): [weather('{"note": "{\'x\': 1}", "days": "[1"}')],
+    block("weather", where="{'x': y}"): [weather('{"where": "{\'x\': y}"}')],
+    # Without the tag that ends a value
+    "<tool_call>\n<function=weather>\n<parameter=city>\nNew\nYork\n<parameter=days>\n3\n</function>\n</tool_call>\n": [
+        weather('{"city": "New\\nYork", "days": 3}')
+    ],
+    "<function=weather><parameter=city>a <parameter=b></function>\n</parameter></function>": [
+        weather('{"city": "a <parameter=b></function>"}')
+    ],
     # No calls
     "<tool_call>": [content("<tool_call>")],
     "</tool_call>": [content("</tool_call>")],

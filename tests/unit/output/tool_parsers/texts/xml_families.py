@@ -130,6 +130,7 @@ MINIMAX: dict[str, Found] = {
     f"{minimax(TWO)} and {minimax(ONE)} done": [TWO_CALLS[1], content(" and "), PARIS_CALL, content(" done")],
     minimax(("weather", ALL_KINDS)): [ALL_KINDS_CALL],
     minimax(ONE, TWO).replace("\n", ""): TWO_CALLS,
+    minimax(ONE, TWO).replace('"', ""): TWO_CALLS,
     # No calls
     "<minimax:tool_call>": [content("<minimax:tool_call>")],
     "<minimax:tool_call>\n</minimax:tool_call>": [content("<minimax:tool_call>\n</minimax:tool_call>")],
@@ -189,7 +190,7 @@ FORMS = {
     "minimax": Form(
         invokes(M2_TAGS, SCHEMAS),
         MINIMAX,
-        ["<minimax:tool_call>", "</minimax:tool_call>", '<invoke name="', '">', "</invoke>", *PARTS],
+        ["<minimax:tool_call>", "</minimax:tool_call>", '<invoke name="', "<invoke name=", '">', "</invoke>", *PARTS],
         [('<minimax:tool_call><invoke name="', "a")],
     ),
     "deepseek_v32": Form(
