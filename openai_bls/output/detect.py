@@ -13,15 +13,23 @@ from openai_bls.output.events import OutputParser
 from openai_bls.output.harmony import HARMONY_FORMAT, HARMONY_REASONING, MARKERS, HarmonyParser, is_harmony
 from openai_bls.output.reasoning_parser import Reasoning, ReasoningParser
 from openai_bls.output.tool_parsers.families import (
+    apertus,
+    cohere,
     deepseek,
+    gemma,
     glm,
     granite,
+    granite_20b,
     hermes,
     hunyuan,
+    internlm2,
     kimi_k2,
+    lfm2,
     llama3_json,
     minimax,
     mistral,
+    nemotron,
+    phi4_mini,
     pythonic,
     qwen3_coder,
 )
@@ -31,7 +39,8 @@ __all__ = ["ModelFormats", "Reasoning", "ToolFormat", "chat_template", "detect"]
 
 # In the order in which their signs are looked for: the first that fits counts.
 _FAMILIES = (
-    deepseek, kimi_k2, minimax, hunyuan, granite, glm, qwen3_coder, hermes, mistral, pythonic, llama3_json,
+    deepseek, kimi_k2, gemma, cohere, apertus, internlm2, nemotron, lfm2, phi4_mini, minimax, hunyuan, granite,
+    granite_20b, glm, qwen3_coder, hermes, mistral, pythonic, llama3_json,
 )  # fmt: skip
 TOOL_FORMATS: dict[str, ToolFormat] = {
     tool_format.name: tool_format for family in _FAMILIES for tool_format in family.FORMATS

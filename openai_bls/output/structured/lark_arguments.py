@@ -3,7 +3,8 @@
 An object becomes a row of tags in the styles of XML, `<parameter=city>Paris</parameter>` for one, in which a string
 stands as it is and anything else as JSON. One white space character may stand wherever there is no text. In the style
 `pythonic` it becomes the keyword arguments of a Python call, `city="Paris", days=2`, whose values are JSON but for
-`True`, `False` and `None`.
+`True`, `False` and `None`. In the styles of Gemma, `city:<|"|>Paris<|"|>,days:2`, strings stand between delimiters at
+any depth, and names without quotes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
-from openai_bls.output.structured import schema_nodes
+from openai_bls.output.structured import gbnf, keywords, schema_nodes
 from openai_bls.output.structured.errors import FormatError, dumped, shown
 from openai_bls.output.structured.gbnf import slashed
 from openai_bls.output.structured.lark_rules import Rules, any_of, one_of
@@ -22,7 +23,9 @@ from openai_bls.output.structured.schema_nodes import Schema
 _SPACE = slashed(r"[\t\n\r ]?")
 _NAME = "[A-Za-z_][A-Za-z0-9_]*"
 _PYTHON_NAME = re.compile(r"[^\s=()\[\]{}<>'\",:;]+")
+_GEMMA_NAME = re.compile(r"[^\s{}\[\]<>,:\"]+")
 _TYPES = ["string", "number", "boolean", "null", "object", "array"]
+_OF_ANY_TYPE = {"$defs", "type", *(key for of_type in keywords.OF_TYPE.values() for key in of_type)}
 _OBJECT = {"$defs", "type", "properties", "required", "additionalProperties"}
 
 
@@ -47,10 +50,12 @@ _STYLES = {
     "minimax_xml": _Style('<parameter name="', '">', "</parameter>"),
     "deepseek_xml": _Style('<｜DSML｜parameter name="', '" string="%s">', "</｜DSML｜parameter>", typed=True),
 }
+_QUOTES = {"gemma4": '<|"|>', "functiongemma": "<escape>"}
+"""Delimiters of strings in the styles of Gemma."""
 _PYTHONIC = "pythonic"
 _PYTHON_LITERALS = {True: "True", False: "False", None: "None"}
 _PYTHON_TYPES = {"boolean": "True|False", "null": "None"}
-STYLES = (*_STYLES, _PYTHONIC)
+STYLES = (*_STYLES, *_QUOTES, _PYTHONIC)
 """The styles of arguments, besides JSON."""
 
 
@@ -66,6 +71,8 @@ class ArgumentRules(Rules):
         definitions = node.get("$defs", {})
         if style == _PYTHONIC:
             return _PythonArguments(self, definitions).object(node)
+        if style in _QUOTES:
+            return _GemmaArguments(self, _QUOTES[style], definitions).object(node)
         return _XmlArguments(self, _STYLES[style], definitions).object(node)
 
 
@@ -109,26 +116,46 @@ class _Arguments(ABC):
             raise FormatError(f"the JSON schema keyword '{beyond}' cannot be enforced in {self._written}")
 
 
-class _PythonArguments(_Arguments):
-    _written = "arguments of a Python call"
+class _CommaArguments(_Arguments):
+    """Members with a comma between them."""
+
+    _comma: str
+    _colon: str
+    """Text between a name and its value."""
+    _names: re.Pattern[str]
+    """Names that may stand without quotes."""
+
+    @abstractmethod
+    def _value(self, node: Schema) -> str:
+        """An expression for a value."""
 
     def _members(self, declared: dict[str, Schema], required: list[str], others: Any) -> str:
-        comma = slashed(literal(", "))
+        comma = slashed(literal(self._comma))
         # What may follow the first arguments, and what may follow none.
         more = first = '""'
         if others is not False:
-            known = f" & ~{slashed(one_of([f'{name}=' for name in declared]))}" if declared else ""
-            other = self._rules.rule(f"{self._rules.terminal(slashed(f'{_NAME}=') + known)} {self._value(others)}")
+            taken = slashed(one_of([f"{name}{self._colon}" for name in declared]))
+            known = f" & ~{taken}" if declared else ""
+            other = self._rules.rule(
+                f"{self._rules.terminal(slashed(f'{_NAME}{self._colon}') + known)} {self._value(others)}"
+            )
             more, first = f"({comma} {other})*", f"({other} ({comma} {other})*)?"
         for name, part in reversed(declared.items()):
-            if not _PYTHON_NAME.fullmatch(name):
+            if not self._names.fullmatch(name):
                 raise FormatError(f"a property named {shown(name)} cannot be enforced in {self._written}")
             after = self._rules.rule(more)
-            argument = self._rules.rule(f"{slashed(literal(f'{name}='))} {self._value(part)} {after}")
+            argument = self._rules.rule(f"{slashed(literal(f'{name}{self._colon}'))} {self._value(part)} {after}")
             needed = name in required
             more = f"{comma} {argument}" if needed else any_of([f"{comma} {argument}", after])
             first = argument if needed else any_of([argument, self._rules.rule(first)])
         return self._rules.rule(first)
+
+
+class _PythonArguments(_CommaArguments):
+    _written = "arguments of a Python call"
+    _comma = ", "
+    _colon = "="
+    _names = _PYTHON_NAME
 
     def _value(self, node: Schema) -> str:
         node = self._resolved(node)
@@ -144,6 +171,74 @@ class _PythonArguments(_Arguments):
         if not words:
             return self._json(node)
         return any_of([*words, *([self._json({**node, "type": rest})] if rest else [])])
+
+
+class _GemmaArguments(_CommaArguments):
+    _written = "arguments in Gemma's form"
+    _comma = ","
+    _colon = ":"
+    _names = _GEMMA_NAME
+
+    def __init__(self, rules: Rules, quote: str, definitions: Schema) -> None:
+        super().__init__(rules, definitions)
+        self._quote = quote
+        # Rules of definitions, which may hold themselves, and of any value.
+        self._defined: dict[str, str] = {}
+
+    def _value(self, node: Schema) -> str:
+        if node is True or not set(node) - {"$defs"}:
+            node = {"type": _TYPES}
+        if set(node) - {"$defs"} == {"$ref"}:
+            return self._named(node["$ref"], self._definitions[node["$ref"].removeprefix(schema_nodes.PREFIX)])
+        if "enum" in node:
+            self._only(node, {"enum"})
+            return any_of(map(self._constant, node["enum"]))
+        if set(node) == {"anyOf"}:
+            return any_of(map(self._value, node["anyOf"]))
+        self._only(node, _OF_ANY_TYPE)
+        types = node.get("type", _TYPES)
+        types = [types] if isinstance(types, str) else types
+        if len(types) > 1:
+            if "object" in types and set(node) == {"type"}:
+                return self._named(" ".join(sorted(types)), node, types)
+            return any_of(self._value({**_part_of(node, name), "type": name}) for name in types)
+        return self._of_type(node, types[0])
+
+    def _named(self, name: str, node: Schema, types: list[str] | None = None) -> str:
+        if name not in self._defined:
+            self._defined[name] = rule = self._rules.name("part")
+            body = self._value(node) if types is None else any_of(self._of_type({"type": one}, one) for one in types)
+            self._rules.lines.append(f"{rule}: {body}")
+        return self._defined[name]
+
+    def _of_type(self, node: Schema, name: str) -> str:
+        if name == "string":
+            self._only(node, {"type"})
+            return f"{self._rules.text(self._quote)} {self._rules.up_to([self._quote])}"
+        if name == "object":
+            return f"{slashed(literal('{'))} {self.object(node)} {slashed(literal('}'))}"
+        if name == "array":
+            return self._array(node)
+        return self._json(node)
+
+    def _array(self, node: Schema) -> str:
+        self._only(node, {"type", "items", "minItems", "maxItems"})
+        least, most = node.get("minItems", 0), node.get("maxItems")
+        if most == 0:
+            return slashed(literal("[]"))
+        item = self._rules.rule(self._value(node.get("items", True)))
+        further = f"({slashed(literal(','))} {item}){gbnf.count(max(least - 1, 0), None if most is None else most - 1)}"
+        items = f"{item} {further}"
+        return f"{slashed(literal('['))} {items if least else f'({items})?'} {slashed(literal(']'))}"
+
+    def _constant(self, value: Any) -> str:
+        if isinstance(value, str):
+            if self._quote in value:
+                raise FormatError(f"a string with {shown(self._quote)} cannot be enforced in {self._written}")
+            return self._rules.text(f"{self._quote}{value}{self._quote}")
+        if isinstance(value, dict | list):
+            raise FormatError(f"an object or array as a constant cannot be enforced in {self._written}")
+        return slashed(literal(dumped(value)))
 
 
 class _XmlArguments(_Arguments):
@@ -230,3 +325,9 @@ class _XmlArguments(_Arguments):
 
 def _python(value: Any) -> str:
     return _PYTHON_LITERALS[value] if value is None or isinstance(value, bool) else dumped(value)
+
+
+def _part_of(node: Schema, name: str) -> Schema:
+    """The keywords of a node of several types that say something of one."""
+    of_type = keywords.OF_TYPE.get("number" if name == "integer" else name, ())
+    return {key: value for key, value in node.items() if key in of_type}

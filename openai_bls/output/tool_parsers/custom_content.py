@@ -22,6 +22,8 @@ _TAGS: dict[str, tuple[list[dict[str, Any]], str, str, list[dict[str, Any]]]] = 
     "qwen_xml": ([_LINE], f"<parameter={INPUT}>\n", "\n</parameter>", [_LINE]),
     "glm_xml": ([_LINE, _text(f"<arg_key>{INPUT}</arg_key>"), _LINE], "<arg_value>", "</arg_value>", [_LINE]),
     "minimax_xml": ([_LINE], f'<parameter name="{INPUT}">', "</parameter>", [_LINE]),
+    "gemma4": ([], f'{INPUT}:<|"|>', '<|"|>', []),
+    "functiongemma": ([], f"{INPUT}:<escape>", "<escape>", []),
     "deepseek_xml": ([_LINE], f'<｜DSML｜parameter name="{INPUT}" string="true">', "</｜DSML｜parameter>", [_LINE]),
 }
 # What ends an input where its own tag is missing.

@@ -51,20 +51,19 @@ class Sign(NamedTuple):
     """Strings in a chat template that identify a format."""
 
     has: tuple[str, ...]
-    """All of these occur, each somewhere as more than a part of a longer marker,"""
+    """All of these occur, the first, which begins a call, somewhere as more than a part of a longer marker,"""
     lacks: tuple[str, ...] = ()
     """and none of these, which exclude similar formats."""
 
     def fits(self, template: str) -> bool:
         """True if `template`, as `written` has it, has this sign."""
-        return all(_stands_in(mark, template) for mark in self.has) and not any(mark in template for mark in self.lacks)
+        found = all(mark in template for mark in self.has) and not any(mark in template for mark in self.lacks)
+        return found and _stands_in(self.has[0], template)
 
 
 def _stands_in(mark: str, template: str) -> bool:
     at = template.find(mark)
-    # What closes may follow a list.
-    opens = mark[0] in "<[" and not mark.startswith("</")
-    while at > 0 and opens and template[at - 1] in _NAMESPACE:
+    while at > 0 and mark[0] in "<[" and template[at - 1] in _NAMESPACE:
         at = template.find(mark, at + 1)
     return at >= 0
 
@@ -96,7 +95,8 @@ class ToolFormat(NamedTuple):
     """Markers that may be special tokens."""
     new_id: Callable[[], str] = new_call_id
     call_id: tuple[str, str] | None = None
-    """Regular expression of an id between `begin` and the arguments, and the text after it."""
+    """Regular expression of an id between `begin` and the arguments, and the text after it, with `{name}` for the name
+    where that follows the id."""
     style: str = "json"
     """Style of the arguments in a `Format`; "array": the calls are one JSON array, whose schema is the constraint."""
     ends: tuple[str, ...] = ()
@@ -181,6 +181,7 @@ class ToolFormat(NamedTuple):
             content = self.arguments(function.get("parameters") or _NO_PARAMETERS, strict=bool(function.get("strict")))
         if self.call_id is not None:
             pattern, after = self.call_id
+            after = after.replace(NAME, function["name"])
             head = [{"type": "regex", "pattern": pattern}, {"type": "const_string", "value": after}]
             content = {"type": "sequence", "elements": [*head, content]}
         return {"type": "tag", "begin": begin, "content": content, "end": self.end}

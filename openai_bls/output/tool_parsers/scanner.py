@@ -130,6 +130,8 @@ class CallScanner(CallReader):
     __slots__ = ("_names",)
     _QUOTES = '"'
     """Characters that begin a string."""
+    _NAME_KEYS: tuple[str, ...] = ("name",)
+    """The members that may hold the name."""
 
     def __init__(self, names: Set[str] | None = None) -> None:
         self._names = names
@@ -158,7 +160,7 @@ class CallScanner(CallReader):
     def _member(self, key: str) -> CharReader:
         """Read a member's value; return the next character that is not white space."""
         char = yield from after_space()
-        if key == "name" and not self.name:
+        if key in self._NAME_KEYS and not self.name:
             name = yield from self._text(char)
             if self._names is not None and name not in self._names:
                 raise MalformedError
@@ -233,7 +235,7 @@ class ListReader(CallScanner):
 
     def following(self) -> CallReader:
         """The next call."""
-        return ListReader(follows=True, in_list=self._in_list)
+        return type(self)(follows=True, in_list=self._in_list)
 
 
 def expect(char: str, expected: str) -> None:

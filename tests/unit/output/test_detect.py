@@ -75,7 +75,7 @@ TEMPLATES: dict[str, str] = {
         "{%- set toolcall_begin_token   = ns_token ~ '<tool_call>'         -%}"
         "{%- set toolcall_end_token     = ns_token ~ '</tool_call>'        -%}"
         "{%- if tools -%}{{- toolcall_begin_token ~ toolcall_end_token ~ ' block' }}"
-        "{{- ns_token + '<invoke name=\"' + tool_call.name + '\">' }}{%- set _args = tool_call.arguments %}{%- endif -%}"
+        "{{- ns_token + '<invoke name=\"' + tool_call.name + '\">' }}{{ tool_call.arguments }}{%- endif -%}"
     ),
     "Kimi-K2": (
         "{%- macro render_toolcalls(message) -%}<|tool_calls_section_begin|>{%- for tool_call in m.tool_calls -%}"
@@ -102,6 +102,54 @@ TEMPLATES: dict[str, str] = {
         "{%- set toolcall_begin_token = '<minimax:tool_call>' -%}{%- if tools -%}{{- toolcall_begin_token }}\n"
         '<invoke name="tool-name-1">\n<parameter name="param-key-1">param-value-1</parameter>\n</invoke>{%- endif -%}'
         "{%- if '</think>' in content %}{%- endif %}"
+    ),
+    "Gemma-4": (
+        "{%- if tools -%}{{- '<|tool_call>call:' + name + '{' -}}{{- '<|\"|>' + v + '<|\"|>' -}}{{- '}<tool_call|>' -}}"
+        "{%- endif -%}"
+    ),
+    "FunctionGemma": (
+        "{%- if tools -%}{{ '<start_function_call>call:' + name + '{' }}{{ '<escape>' + v + '<escape>' }}"
+        "{{ '}<end_function_call>' }}{%- endif -%}"
+    ),
+    "LFM2": (
+        '{%- if tools -%}{%- set ns.p = ns.p + "List of tools: <|tool_list_start|>[" -%}{%- endif -%}'
+        "{{ '<|im_start|>' }}"
+    ),
+    "LFM2.5": (
+        '{%- if tools -%}{{- "<|tool_call_start|>[" + (calls | join(", ")) + "]<|tool_call_end|>" -}}{%- endif -%}'
+    ),
+    "Phi-4-mini": (
+        "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|tool|>' + m['tools'] + '<|/tool|>' }}"
+        "{% endfor %}"
+    ),
+    "Phi-4-mini of vLLM": (
+        '{%- if tools %}a list as functools[{"name": [name], "arguments": [arguments as JSON]}, ...]{%- endif %}'
+    ),
+    "Nemotron-Nano-v2": (
+        '{%- if tools -%}{{- \'<TOOLCALL>[{{"name": "tool_name1", "arguments": "tool_args1"}}]</TOOLCALL>\' -}}'
+        "{%- endif -%}"
+    ),
+    "Command-R7B": (
+        "{% if tools %}write <|START_ACTION|> followed by a list, <|END_ACTION|>{% endif %}<|START_ACTION|>[\n"
+        '    {"tool_call_id": "{{ i }}", "tool_name": "{{ name }}", "parameters": {{ a|tojson }}}\n]<|END_ACTION|>'
+    ),
+    "InternLM-2.5": (
+        '{%- if tools is not none %}{{- "<|action_start|><|plugin|>\\n" }}{{- \'{"name": "\' + name }}{%- endif %}'
+    ),
+    "Granite-20B": (
+        "{% if tools %}{{- '<function_call> ' + call|tojson }}{% endif %}{{- '<function_response> ' + content }}"
+    ),
+    "Apertus": (
+        "{%- set tool_calls_token = '<|tools_prefix|>' -%}{%- set end_tool_calls_token = '<|tools_suffix|>' -%}"
+        "{%- if tools -%}{{ tool_calls_token + '[' }}{{ ']' + end_tool_calls_token }}{%- endif -%}"
+    ),
+    "Apriel-1.6": (
+        "{%- if tools %}{{ '\\n<tool_calls>[' }}{{ '{\"name\": \"' + name + '\", \"arguments\": ' + a|tojson }}"
+        "{{ ']</tool_calls>' }}{%- endif %}"
+    ),
+    "Llama-4-JSON": (
+        "{%- if tools is not none %}{{- '<|header_start|>' }}{{- '{\"name\": \"' + name + '\", ' }}"
+        "{{- '\"parameters\": ' }}{%- endif %}"
     ),
     "Llama-3.2-pythonic": (
         "{{- '<|start_header_id|>' }}{%- if tools is not none %}{{- 'Respond in the format [func_name1(params_name1="
@@ -135,6 +183,19 @@ TOLD: dict[str, tuple[str | None, str | None, bool]] = {
     "Granite-4.0": ("hermes", None, True),
     "MiniMax-M1": ("minimax_m1", None, True),
     "MiniMax-M2": ("minimax_m2", "think", True),
+    "Gemma-4": ("gemma4", None, True),
+    "FunctionGemma": ("functiongemma", None, True),
+    "LFM2": ("lfm2", None, True),
+    "LFM2.5": ("lfm2", None, True),
+    "Phi-4-mini": ("phi4_mini_json", None, False),
+    "Phi-4-mini of vLLM": ("phi4_mini_json", None, True),
+    "Nemotron-Nano-v2": ("nemotron_json", None, True),
+    "Command-R7B": ("cohere_command", None, True),
+    "InternLM-2.5": ("internlm", None, True),
+    "Granite-20B": ("granite-20b-fc", None, True),
+    "Apertus": ("apertus", None, True),
+    "Apriel-1.6": ("hunyuan_a13b", None, True),
+    "Llama-4-JSON": ("llama3_json", None, True),
     "Llama-3.2-pythonic": ("pythonic", None, True),
     "gpt-oss": (None, None, True),
     "plain": (None, None, False),
@@ -160,15 +221,11 @@ NAMESPACES = ("", "]<]x[>[", "<x|", "~", "#")
 @pytest.mark.parametrize("by_variable", [False, True])
 @pytest.mark.parametrize(("name", "sign"), SIGNS)
 def test_a_marker_is_no_part_of_a_longer_one(name: str, sign: Sign, by_variable: bool, namespace: str) -> None:
-    written = []
-    for mark in sign.has:
-        quote = '"' if "'" in mark else "'"
-        leads = mark[0] in "<[" and not mark.startswith("</")
-        one = f"{quote}{namespace if leads and not by_variable else ''}{mark}{quote}"
-        written.append(f"{{{{- ns + {one} }}}}" if leads and by_variable else f"{{{{- {one} }}}}")
-    template = f"{{%- set ns = '{namespace}' -%}}" + " \n".join(written)
-    is_marked = any(mark[0] in "<[" for mark in sign.has)
-    found = detect(template).tool_format
+    first, *others = (f'"{mark}"' if "'" in mark else f"'{mark}'" for mark in sign.has)
+    led = f"ns + {first}" if by_variable else f"{first[0]}{namespace}{first[1:]}"
+    parts = [f"{{%- set ns = '{namespace}' -%}}", *(f"{{{{- {part} }}}}" for part in (led, *others))]
+    found = detect("\n".join(parts)).tool_format
+    is_marked = sign.has[0][0] in "<["
     assert (found is not None and found.name == name) == (not namespace or not is_marked)
 
 

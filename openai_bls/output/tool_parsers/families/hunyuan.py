@@ -1,4 +1,4 @@
-"""Hunyuan-A13B: a JSON list of calls between `<tool_calls>` and `</tool_calls>`."""
+"""Hunyuan-A13B and Apriel: a JSON list of calls between `<tool_calls>` and `</tool_calls>`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ SYNTAX = Syntax(lambda _: ListReader(), begins=("<tool_calls>",), closers=("</to
 HUNYUAN_A13B = ToolFormat(
     "hunyuan_a13b",
     lambda _: SYNTAX,
-    signs=(Sign(("<tool_calls>[{", "</tool_calls>", "arguments")),),
+    signs=(
+        Sign(("<tool_calls>[{", "</tool_calls>", "arguments")),
+        # Apriel 1.6
+        Sign(("<tool_calls>[", "]</tool_calls>", '{"name": "', '"arguments": ')),
+    ),
     open="<tool_calls>[",
     begin='{"name": "{name}", "arguments": ',
     end="}",

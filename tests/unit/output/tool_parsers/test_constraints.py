@@ -41,6 +41,8 @@ VALUE_ENDS = {
     "glm_xml": ["</arg_value>\n</tool_call>", "</arg_value>"],
     "minimax_xml": ["</parameter>\n</invoke>"],
     "deepseek_xml": ["</｜DSML｜parameter>\n</｜DSML｜invoke>", "</｜DSML｜parameter>"],
+    "gemma4": ['<|"|>', '<|"|>,'],
+    "functiongemma": ["<escape>", "<escape>}", "<escape>,unit:<escape>celsius<escape>}"] * 3,
 }
 MAX_STEPS = 1000
 # Bytes from which on a text had better come to its end.
@@ -221,6 +223,20 @@ WRITTEN = {
     "minimax_m1": '<tool_calls>\n{"name": "stop", "arguments": {}}\n'
     '{"name": "stop", "arguments": {"a": 1}}\n</tool_calls>',
     "pythonic": "[stop(), stop(a=1)]",
+    "gemma4": "<|tool_call>call:stop{}<tool_call|><|tool_call>call:stop{a:1}<tool_call|>",
+    "functiongemma": "<start_function_call>call:stop{}<end_function_call>"
+    "<start_function_call>call:stop{a:1}<end_function_call>",
+    "lfm2": "<|tool_call_start|>[stop(), stop(a=1)]<|tool_call_end|>",
+    "phi4_mini_json": 'functools[{"name": "stop", "arguments": {}}, {"name": "stop", "arguments": {"a": 1}}]',
+    "nemotron_json": '<TOOLCALL>[{"name": "stop", "arguments": {}}, {"name": "stop", "arguments": {"a": 1}}]'
+    "</TOOLCALL>",
+    "cohere_command": '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "stop", "parameters": {}},\n'
+    '    {"tool_call_id": "1", "tool_name": "stop", "parameters": {"a": 1}}\n]<|END_ACTION|>',
+    "internlm": '<|action_start|><|plugin|>\n{"name": "stop", "arguments": {}}<|action_end|>'
+    '<|action_start|><|plugin|>\n{"name": "stop", "arguments": {"a": 1}}<|action_end|>',
+    "granite-20b-fc": '<function_call> {"name": "stop", "arguments": {}}'
+    '<function_call> {"name": "stop", "arguments": {"a": 1}}',
+    "apertus": '<|tools_prefix|>[{"stop": {}}, {"stop": {"a": 1}}]<|tools_suffix|>',
     "minimax_m2": '<minimax:tool_call>\n<invoke name="stop">\n</invoke>\n<invoke name="stop">\n'
     '<parameter name="a">1</parameter>\n</invoke>\n</minimax:tool_call>',
 }
@@ -275,6 +291,16 @@ def test_what_ends_a_value_whose_tag_is_missing_is_no_text_of_it(form: str) -> N
         ("minimax_m2", "<minimax:tool_call><invoke"),
         ("deepseek_v32", "a <｜DSML｜function_calls>x"),
         ("deepseek_v4", "a <｜DSML｜tool_calls>x"),
+        ("gemma4", "<|tool_call> call:stop"),
+        ("functiongemma", "<start_function_call>call:other"),
+        ("lfm2", "a <|tool_call_start|>[other("),
+        ("lfm2", "<|tool_call_start|> [stop()"),
+        ("phi4_mini_json", 'functools[ {"name"'),
+        ("nemotron_json", '<TOOLCALL>{"name"'),
+        ("cohere_command", "<|START_ACTION|>[{"),
+        ("internlm", "a <|action_start|> <|plugin|>"),
+        ("granite-20b-fc", '<function_call>{"name"'),
+        ("apertus", '<|tools_prefix|>[{"other"'),
         ("pythonic", "[stop(x"),
         ("pythonic", " [ get_weather ("),
         ("pythonic", "<|python_start|>[stop("),

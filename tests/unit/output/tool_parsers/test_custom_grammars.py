@@ -108,9 +108,15 @@ TAGS = {
     "qwen_xml": "\n<parameter=input>\n{}\n</parameter>\n",
     "glm_xml": "\n<arg_key>input</arg_key>\n<arg_value>{}</arg_value>\n",
     "minimax_xml": '\n<parameter name="input">{}</parameter>\n',
+    "gemma4": 'input:<|"|>{}<|"|>',
+    "functiongemma": "input:<escape>{}<escape>",
     "deepseek_xml": '\n<｜DSML｜parameter name="input" string="true">{}</｜DSML｜parameter>\n',
 }
-IDS = {"mistral_v11": "abcdefghi[ARGS]", "kimi_k2": "0<|tool_call_argument_begin|>"}
+IDS = {
+    "mistral_v11": "abcdefghi[ARGS]",
+    "kimi_k2": "0<|tool_call_argument_begin|>",
+    "cohere_command": '0", "tool_name": "held", "parameters": ',
+}
 INPUT: dict[str, Any] = {
     "type": "object",
     "properties": {"input": {"type": "string", "description": "d"}},

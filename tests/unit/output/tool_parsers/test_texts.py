@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from openai_bls.output.events import ContentDelta, Event, ToolCallArguments, ToolCallStart
 from openai_bls.output.tool_parsers.families import granite, kimi_k2
 from openai_bls.output.tool_parsers.families.deepseek import CALLS_BEGIN, CALLS_END
+from openai_bls.output.tool_parsers.families.gemma import GemmaTexts
 from openai_bls.output.tool_parsers.families.qwen3_coder import xml_calls
 from openai_bls.output.tool_parsers.parser import ToolCallParser, new_call_id
 from tests.unit.output.parsing import (
@@ -26,9 +27,10 @@ from tests.unit.output.parsing import (
     moderate,
     run,
 )
-from tests.unit.output.tool_parsers.texts import FORMS, hermes, qwen3_coder
+from tests.unit.output.tool_parsers.texts import FORMS, gemma, hermes, qwen3_coder
 from tests.unit.output.tool_parsers.texts.kimi_and_lists import F_JSON, G_1, F, call, section
 from tests.unit.output.tool_parsers.texts.llama_mistral_deepseek import v3, v31
+from tests.unit.output.tool_parsers.texts.markers_and_json import action, plugin
 from tests.unit.output.tool_parsers.texts.xml_families import deepseek, glm_call, minimax, plain
 
 
@@ -104,6 +106,11 @@ def test_what_is_left_of_a_text_that_is_cut(form: str, text: str, kept: str | No
 
 # --- calls as templates write them ---
 
+
+def listed(calls: list[str]) -> str:
+    return ", ".join(f'{{"name": "f", "arguments": {call}}}' for call in calls)
+
+
 WRITE: dict[str, Callable[[list[str]], str]] = {
     "hermes": lambda calls: "\n".join(hermes.block(f'{{"name": "f", "arguments": {call}}}') for call in calls),
     "hermes_string": lambda calls: "\n".join(
@@ -114,6 +121,14 @@ WRITE: dict[str, Callable[[list[str]], str]] = {
         "[TOOL_CALLS] [" + ", ".join(f'{{"name": "f", "arguments": {call}}}' for call in calls) + "]"
     ),
     "mistral_v11": lambda calls: "".join(f"[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{call}" for call in calls),
+    "phi4": lambda calls: "functools[" + listed(calls) + "]",
+    "nemotron": lambda calls: f"<TOOLCALL>[{listed(calls)}]</TOOLCALL>",
+    "cohere": lambda calls: action(*(f'"tool_name": "f", "parameters": {call}' for call in calls)),
+    "internlm2": lambda calls: "".join(plugin(f'{{"name": "f", "arguments": {call}}}') for call in calls),
+    "granite20b": lambda calls: "".join(f'<function_call> {{"name": "f", "arguments": {call}}}' for call in calls),
+    "apertus": lambda calls: (
+        "<|tools_prefix|>[" + ", ".join(f'{{"f": {call}}}' for call in calls) + "]<|tools_suffix|>"
+    ),
     "deepseek": lambda calls: CALLS_BEGIN + "\n".join(v3("f", call) for call in calls) + CALLS_END,
     "deepseek_v31": lambda calls: CALLS_BEGIN + "".join(v31("f", call) for call in calls) + CALLS_END,
 }
@@ -192,6 +207,35 @@ def test_values_written_within_tags_come_back(city: str, days: int, where: dict[
         [(_, name, found)] = run(new(form), cut(text, lengths))
         assert name == "weather"
         assert json.loads(found) == arguments
+
+
+gemma_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_characters="<"), max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "name"]), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize(("form", "texts"), [("gemma4", gemma.GEMMA4), ("functiongemma", gemma.FUNCTION_GEMMA)])
+@moderate
+@given(
+    calls=st.lists(
+        st.dictionaries(st.sampled_from(["x", "y", "city"]), gemma_values, max_size=3), min_size=1, max_size=3
+    ),
+    lengths=cut_lengths,
+)
+def test_values_written_between_delimiters_come_back(
+    form: str, texts: GemmaTexts, calls: list[dict[str, Any]], lengths: list[int]
+) -> None:
+    for arguments in calls:
+        arguments["city"] = str(arguments.get("city", ""))
+    text = "".join(gemma.call(texts, "weather", arguments) for arguments in calls)
+    found = run(new(form), cut(text, lengths))
+    assert [(name, json.loads(arguments)) for _, name, arguments in found] == [("weather", one) for one in calls]
 
 
 # --- streams ---

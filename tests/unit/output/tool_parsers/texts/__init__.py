@@ -2,18 +2,22 @@
 
 from tests.unit.output.parsing import Form
 from tests.unit.output.tool_parsers.texts import (
+    gemma,
     hermes,
     kimi_and_lists,
     llama_mistral_deepseek,
+    markers_and_json,
     pythonic,
     qwen3_coder,
     xml_families,
 )
 
 FORMS: dict[str, Form] = {
+    **gemma.FORMS,
     **hermes.FORMS,
     **kimi_and_lists.FORMS,
     **llama_mistral_deepseek.FORMS,
+    **markers_and_json.FORMS,
     **pythonic.FORMS,
     **qwen3_coder.FORMS,
     **xml_families.FORMS,
