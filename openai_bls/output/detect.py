@@ -22,10 +22,12 @@ from openai_bls.output.tool_parsers.families import (
     granite_20b,
     hermes,
     hunyuan,
+    hy_v3,
     internlm2,
     kimi_k2,
     lfm2,
     llama3_json,
+    minicpm5,
     minimax,
     mistral,
     nemotron,
@@ -39,8 +41,8 @@ __all__ = ["ModelFormats", "Reasoning", "ToolFormat", "chat_template", "detect"]
 
 # In the order in which their signs are looked for: the first that fits counts.
 _FAMILIES = (
-    deepseek, kimi_k2, gemma, cohere, apertus, internlm2, nemotron, lfm2, phi4_mini, minimax, hunyuan, granite,
-    granite_20b, glm, qwen3_coder, hermes, mistral, pythonic, llama3_json,
+    deepseek, kimi_k2, gemma, cohere, apertus, internlm2, nemotron, lfm2, phi4_mini, hy_v3, minicpm5, minimax,
+    hunyuan, granite, granite_20b, glm, qwen3_coder, hermes, mistral, pythonic, llama3_json,
 )  # fmt: skip
 TOOL_FORMATS: dict[str, ToolFormat] = {
     tool_format.name: tool_format for family in _FAMILIES for tool_format in family.FORMATS

@@ -17,8 +17,8 @@ A `Format` is a JSON object in the vocabulary of structural tags (as in vLLM), `
 ====================================  =================================================================================
 
 Formats about single tokens of a vocabulary are refused. Of the styles of a `json_schema` (`style`) there are
-`qwen_xml`, `glm_xml`, `minimax_xml` and `deepseek_xml` for JSON written as XML, `pythonic` for keyword arguments, and
-`gemma4` and `functiongemma` for JSON whose strings stand between delimiters.
+`qwen_xml`, `glm_xml`, `hy_xml`, `minicpm_xml`, `minimax_xml` and `deepseek_xml` for JSON written as XML, `pythonic` for
+keyword arguments, and `gemma4` and `functiongemma` for JSON whose strings stand between delimiters.
 """
 
 from __future__ import annotations

@@ -47,6 +47,11 @@ class _Style(NamedTuple):
 _STYLES = {
     "qwen_xml": _Style("<parameter=", ">", "</parameter>", excludes=("\n<parameter=", "\n</function>")),
     "glm_xml": _Style("<arg_key>", "</arg_key>\n?<arg_value>", "</arg_value>"),
+    "hy_xml": _Style(
+        "<arg_key:opensource>", "</arg_key:opensource>\n?<arg_value:opensource>", "</arg_value:opensource>"
+    ),
+    # What begins with a CDATA section but does not end with it would not be read.
+    "minicpm_xml": _Style('<param name="', '">', "</param>", excludes=("<![CDATA[",)),
     "minimax_xml": _Style('<parameter name="', '">', "</parameter>"),
     "deepseek_xml": _Style('<｜DSML｜parameter name="', '" string="%s">', "</｜DSML｜parameter>", typed=True),
 }

@@ -21,13 +21,20 @@ _TAGS: dict[str, tuple[list[dict[str, Any]], str, str, list[dict[str, Any]]]] = 
     # Readers drop one line break at either end.
     "qwen_xml": ([_LINE], f"<parameter={INPUT}>\n", "\n</parameter>", [_LINE]),
     "glm_xml": ([_LINE, _text(f"<arg_key>{INPUT}</arg_key>"), _LINE], "<arg_value>", "</arg_value>", [_LINE]),
+    "hy_xml": (
+        [_LINE, _text(f"<arg_key:opensource>{INPUT}</arg_key:opensource>"), _LINE],
+        "<arg_value:opensource>",
+        "</arg_value:opensource>",
+        [_LINE],
+    ),
+    "minicpm_xml": ([], f'<param name="{INPUT}">', "</param>", []),
     "minimax_xml": ([_LINE], f'<parameter name="{INPUT}">', "</parameter>", [_LINE]),
     "gemma4": ([], f'{INPUT}:<|"|>', '<|"|>', []),
     "functiongemma": ([], f"{INPUT}:<escape>", "<escape>", []),
     "deepseek_xml": ([_LINE], f'<｜DSML｜parameter name="{INPUT}" string="true">', "</｜DSML｜parameter>", [_LINE]),
 }
-# What ends an input where its own tag is missing.
-_OTHER_ENDS = {"qwen_xml": ("\n<parameter=", "\n</function>")}
+# What ends an input where its own tag is missing, or makes it be read otherwise.
+_OTHER_ENDS = {"qwen_xml": ("\n<parameter=", "\n</function>"), "minicpm_xml": ("<![CDATA[",)}
 # Those written as a string with JSON's escapes.
 _STRINGS = {"json": (f'{{"{INPUT}": "', '"}'), "pythonic": (f'{INPUT}="', '"')}
 

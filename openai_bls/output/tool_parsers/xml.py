@@ -124,6 +124,10 @@ class XmlReader(CallReader):
 
     def _read_value(self) -> CharReader:
         """Read a value and what ends it, which is returned."""
+        return (yield from self._value_up_to(self._ends))
+
+    def _value_up_to(self, ends: tuple[str, ...], read: str = "") -> CharReader:
+        """Read a value and one of `ends`, of which `read` has been read."""
         streamed = self._kind.is_text
         out: list[str] = []
         if streamed:
@@ -132,16 +136,18 @@ class XmlReader(CallReader):
             self._value = out
         held = ""
         first = self._padded
+        already = iter(read)
         while True:
-            held += yield
+            char = next(already, "")
+            held += char or (yield)
             if first:
                 first = False
                 if held == "\n":
                     held = ""
                     continue
-            if held in self._ends:
+            if held in ends:
                 break
-            while held and not any(end.startswith(held) for end in self._ends):
+            while held and not any(end.startswith(held) for end in ends):
                 if streamed:
                     self._arguments.append(_escaped(held[0]))
                 else:

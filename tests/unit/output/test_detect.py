@@ -147,6 +147,15 @@ TEMPLATES: dict[str, str] = {
         "{%- if tools %}{{ '\\n<tool_calls>[' }}{{ '{\"name\": \"' + name + '\", \"arguments\": ' + a|tojson }}"
         "{{ ']</tool_calls>' }}{%- endif %}"
     ),
+    "Hy3": (
+        "{%- set HYTK = ':opensource' %}{%- set toolcalls_begin_token = '<tool_calls{}>'.format(HYTK) %}"
+        "{%- set toolsep_token = '<tool_sep{}>'.format(HYTK) %}{%- if tools %}{{ toolcalls_begin_token }}{%- endif %}"
+    ),
+    "Hy3-preview": "{% if tools %}<tool_calls>\n<tool_call>{name}<tool_sep>\n<arg_key>{key}</arg_key>{% endif %}",
+    "MiniCPM5": (
+        '{%- if tools %}{{- \'<function name="function-name"><param name="p">value</param></function>, or in CDATA\' }}'
+        "{%- endif %}"
+    ),
     "Llama-4-JSON": (
         "{%- if tools is not none %}{{- '<|header_start|>' }}{{- '{\"name\": \"' + name + '\", ' }}"
         "{{- '\"parameters\": ' }}{%- endif %}"
@@ -195,6 +204,9 @@ TOLD: dict[str, tuple[str | None, str | None, bool]] = {
     "Granite-20B": ("granite-20b-fc", None, True),
     "Apertus": ("apertus", None, True),
     "Apriel-1.6": ("hunyuan_a13b", None, True),
+    "Hy3": ("hy_v3", None, True),
+    "Hy3-preview": ("hy_v3_preview", None, True),
+    "MiniCPM5": ("minicpm5", None, True),
     "Llama-4-JSON": ("llama3_json", None, True),
     "Llama-3.2-pythonic": ("pythonic", None, True),
     "gpt-oss": (None, None, True),

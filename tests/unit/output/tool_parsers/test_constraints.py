@@ -39,6 +39,8 @@ SCHEMAS = {"get_weather": WEATHER, "stop": {"type": "object"}, "stop-2": {"type"
 LIKELY = ('"', '"}', "}", "]", "\n</parameter>", "</parameter>", "\n</function>", "</tool_call>", "[TOOL_CALLS]")
 VALUE_ENDS = {
     "glm_xml": ["</arg_value>\n</tool_call>", "</arg_value>"],
+    "hy_xml": ["</arg_value:opensource>\n</tool_call:opensource>\n", "</arg_value:opensource>"],
+    "minicpm_xml": ["</param></function>", "</param>"],
     "minimax_xml": ["</parameter>\n</invoke>"],
     "deepseek_xml": ["</｜DSML｜parameter>\n</｜DSML｜invoke>", "</｜DSML｜parameter>"],
     "gemma4": ['<|"|>', '<|"|>,'],
@@ -222,6 +224,12 @@ WRITTEN = {
     "granite": '<|tool_call|>[{"name": "stop", "arguments": {}}, {"name": "stop", "arguments": {"a": 1}}]',
     "minimax_m1": '<tool_calls>\n{"name": "stop", "arguments": {}}\n'
     '{"name": "stop", "arguments": {"a": 1}}\n</tool_calls>',
+    "hy_v3": "<tool_calls:opensource>\n<tool_call:opensource>stop<tool_sep:opensource>\n</tool_call:opensource>\n"
+    "<tool_call:opensource>stop<tool_sep:opensource>\n<arg_key:opensource>a</arg_key:opensource>\n"
+    "<arg_value:opensource>1</arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+    "hy_v3_preview": "<tool_calls>\n<tool_call>stop<tool_sep>\n</tool_call>\n<tool_call>stop<tool_sep>\n"
+    "<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>\n</tool_calls>",
+    "minicpm5": '<function name="stop"></function>\n<function name="stop"><param name="a">1</param></function>',
     "pythonic": "[stop(), stop(a=1)]",
     "gemma4": "<|tool_call>call:stop{}<tool_call|><|tool_call>call:stop{a:1}<tool_call|>",
     "functiongemma": "<start_function_call>call:stop{}<end_function_call>"
@@ -292,6 +300,9 @@ def test_what_ends_a_value_whose_tag_is_missing_is_no_text_of_it(form: str) -> N
         ("deepseek_v32", "a <｜DSML｜function_calls>x"),
         ("deepseek_v4", "a <｜DSML｜tool_calls>x"),
         ("gemma4", "<|tool_call> call:stop"),
+        ("hy_v3", "a <tool_call:opensource>"),
+        ("hy_v3_preview", "<tool_calls><tool_call>"),
+        ("minicpm5", 'a <function name="other"'),
         ("functiongemma", "<start_function_call>call:other"),
         ("lfm2", "a <|tool_call_start|>[other("),
         ("lfm2", "<|tool_call_start|> [stop()"),

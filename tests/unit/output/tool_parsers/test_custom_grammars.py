@@ -108,6 +108,8 @@ TAGS = {
     "qwen_xml": "\n<parameter=input>\n{}\n</parameter>\n",
     "glm_xml": "\n<arg_key>input</arg_key>\n<arg_value>{}</arg_value>\n",
     "minimax_xml": '\n<parameter name="input">{}</parameter>\n',
+    "hy_xml": "\n<arg_key:opensource>input</arg_key:opensource>\n<arg_value:opensource>{}</arg_value:opensource>\n",
+    "minicpm_xml": '<param name="input">{}</param>',
     "gemma4": 'input:<|"|>{}<|"|>',
     "functiongemma": "input:<escape>{}<escape>",
     "deepseek_xml": '\n<｜DSML｜parameter name="input" string="true">{}</｜DSML｜parameter>\n',

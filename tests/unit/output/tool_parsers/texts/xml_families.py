@@ -7,6 +7,8 @@ from typing import Any
 
 from openai_bls.output.tool_parsers.families.deepseek import V32_TAGS
 from openai_bls.output.tool_parsers.families.glm import glm
+from openai_bls.output.tool_parsers.families.hy_v3 import HyTags, hy_tags, hy_v3
+from openai_bls.output.tool_parsers.families.minicpm5 import minicpm5
 from openai_bls.output.tool_parsers.families.minimax import M2_TAGS
 from openai_bls.output.tool_parsers.xml import invokes
 from tests.unit.output.parsing import Form, Found, content
@@ -177,10 +179,86 @@ DEEPSEEK: dict[str, Found] = {
     ],
 }
 
+OPEN, PREVIEW = hy_tags(":opensource"), hy_tags("")
+
+
+def hy(tags: HyTags, *calls: tuple[str, dict[str, Any]]) -> str:
+    """As the template of Hy3 writes them."""
+    written = ""
+    for name, arguments in calls:
+        written += f"{tags.call}{name}{tags.separator}\n"
+        for key, value in arguments.items():
+            written += f"{tags.key}{key}{tags.end_key}\n{tags.value}{plain(value)}{tags.end_value}\n"
+        written += f"{tags.end_call}\n"
+    return f"{tags.block}\n{written}{tags.end_block}"
+
+
+def hy_examples(tags: HyTags) -> dict[str, Found]:
+    one = hy(tags, ONE)
+    return {
+        "": [],
+        hy(tags, ONE, TWO): TWO_CALLS,
+        f"I look.{one}\n": [content("I look."), PARIS_CALL],
+        hy(tags, ONE, TWO).replace("\n", "") + " x": [*TWO_CALLS, content(" x")],
+        hy(tags, ("weather", ALL_KINDS)): [ALL_KINDS_CALL],
+        f"{tags.call}now{tags.separator}{tags.end_call}": [TWO_CALLS[1]],
+        tags.block: [content(tags.block)],
+        f"{tags.block}{tags.end_block}": [content(f"{tags.block}{tags.end_block}")],
+        f"{tags.call}now{tags.end_call}": [content(f"{tags.call}now{tags.end_call}")],
+        one[: -len(tags.end_block) - 4]: [("call", "weather", '{"city": "Paris"')],
+        one[:-3]: [PARIS_CALL],
+    }
+
+
+def minicpm(name: str, arguments: dict[str, Any]) -> str:
+    """As the template of MiniCPM 5 writes it: objects as Python does."""
+    written = ""
+    for key, value in arguments.items():
+        held = value if isinstance(value, str) else str(value)
+        if isinstance(value, str) and any(char in value for char in "<&\n"):
+            held = f"<![CDATA[{value}]]>"
+        written += f'<param name="{key}">{held}</param>'
+    return f'<function name="{name}">{written}</function>'
+
+
+MINICPM: dict[str, Found] = {
+    "": [],
+    "a <function": [content("a <function")],
+    f"{minicpm(*ONE)}\n{minicpm(*TWO)}": TWO_CALLS,
+    f"I look.\n{minicpm(*ONE)} x": [content("I look.\n"), PARIS_CALL, content(" x")],
+    minicpm("weather", ALL_KINDS): [ALL_KINDS_CALL],
+    minicpm("weather", {"city": "a</param><![CDATA[]]&", "days": 2}): [
+        ("call", "weather", '{"city": "a</param><![CDATA[]]&", "days": 2}')
+    ],
+    '<function name="weather">\n<param name="city"><![CDATA</param>\n</function>': [
+        ("call", "weather", '{"city": "<![CDATA"}')
+    ],
+    '<function name="weather"><param>x</param></function>': [
+        content('<function name="weather"><param>x</param></function>')
+    ],
+    '<function name="weather"><param name="city"><![CD': [("call", "weather", '{"city": ')],
+    '<function name="weather"><param name="city"><![CDATA[Par]]': [("call", "weather", '{"city": "Par')],
+}
+
 PARTS = ["weather", "city", "days", "\n", " ", "<", '"', "12", "null", "text", "你", "\\", "{"]
 
 
 FORMS = {
+    **{
+        name: Form(
+            hy_v3(tags, SCHEMAS),
+            hy_examples(tags),
+            [*tags, *PARTS],
+            [(tags.call, "a"), ("", tags.block), (f"{tags.call}weather{tags.separator}{tags.key}", "a")],
+        )
+        for name, tags in (("hy_v3", OPEN), ("hy_v3_preview", PREVIEW))
+    },
+    "minicpm5": Form(
+        minicpm5(SCHEMAS),
+        MINICPM,
+        ['<function name="', '<param name="', '">', "</param>", "</function>", "<![CDATA[", "]]>", *PARTS],
+        [('<function name="', "a"), ('<function name="weather"><param name="days"><![CDATA[', "]")],
+    ),
     "glm": Form(
         glm(SCHEMAS),
         GLM,
