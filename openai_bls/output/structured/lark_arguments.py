@@ -131,8 +131,8 @@ class _CommaArguments(_Arguments):
     """Names that may stand without quotes."""
 
     @abstractmethod
-    def _value(self, node: Schema) -> str:
-        """An expression for a value."""
+    def _value(self, node: Any) -> str:
+        """An expression for a value that a schema allows."""
 
     def _members(self, declared: dict[str, Schema], required: list[str], others: Any) -> str:
         comma = slashed(literal(self._comma))
@@ -190,7 +190,7 @@ class _GemmaArguments(_CommaArguments):
         # Rules of definitions, which may hold themselves, and of any value.
         self._defined: dict[str, str] = {}
 
-    def _value(self, node: Schema) -> str:
+    def _value(self, node: Any) -> str:
         if node is True or not set(node) - {"$defs"}:
             node = {"type": _TYPES}
         if set(node) - {"$defs"} == {"$ref"}:

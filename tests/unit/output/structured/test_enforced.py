@@ -247,6 +247,56 @@ def test_arguments_of_a_python_call() -> None:
             made({**content, "json_schema": schema})
 
 
+@pytest.mark.parametrize(("style", "quote"), [("gemma4", '<|"|>'), ("functiongemma", "<escape>")])
+def test_arguments_with_strings_between_delimiters(style: str, quote: str) -> None:
+    tree = {"type": "object", "properties": {"of": {"type": "array", "items": {"$ref": "#/$defs/tree"}}}}
+    properties: dict[str, Any] = {"city": {"type": "string"}, "n": {"type": "integer", "minimum": 1}}
+    properties["unit"] = {"enum": ["C", 1, None]}
+    properties["pair"] = {"type": "array", "items": {"type": ["string", "number"]}, "minItems": 1, "maxItems": 2}
+    properties["tree"] = {"$ref": "#/$defs/tree"}
+    properties["either"] = {"anyOf": [{"type": "boolean"}, {**tree, "required": ["of"], "additionalProperties": False}]}
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "required": ["city"]}
+    schema |= {"additionalProperties": True, "$defs": {"tree": {**tree, "additionalProperties": False}}}
+    content = {"type": "json_schema", "json_schema": schema, "style": style}
+    wanted = made({"type": "tag", "begin": "{", "content": content, "end": "}"})
+    good = [
+        'city:"Paris, \n}{"',
+        'city:"",n:12,unit:"C",pair:["a",-2.5]',
+        'city:"",unit:null,pair:["]"],tree:{of:[{},{of:[{of:[]}]}]},either:{of:[]}',
+        'city:"",either:true,more:{a:[1,{b:"",c:null}],d:[]},other:"x"',
+    ]
+    bad = [
+        *("", "n:1", "city:Paris", 'city:"",n:0', 'city:"",n:"1"', 'city:"",unit:"F"', 'city:"",unit:C', 'city:"",'),
+        *(
+            'city:"",pair:[]',
+            'city:"",pair:[1,2,3]',
+            'city:"",pair:[true]',
+            'city:"",tree:{of:[1]}',
+            'city:"",either:{}',
+        ),
+        *(
+            'city:"",tree:{x:1}',
+            'city:"",city:""',
+            'city:"", n:1',
+            'city:"",more:{a}',
+            'city:"",more:[1,]',
+            'city:"" "',
+        ),
+    ]
+    for texts, allowed in ((good, True), (bad, False)):
+        for text in texts:
+            assert accepts(wanted, "{" + text.replace('"', quote) + "}") == allowed, text
+    for part in (
+        {"type": "string", "maxLength": 3},
+        {"type": "object", "minProperties": 1},
+        {"enum": [[1]]},
+        {"enum": [f"a{quote}"]},
+        {"type": ["string", "null"], "pattern": "a"},
+    ):
+        with pytest.raises(InvalidRequestError):
+            made({**content, "json_schema": {"type": "object", "properties": {"a": part}}})
+
+
 def test_after_reasoning() -> None:
     wanted = made(THINKING.constraint(JSON_3, opened=True))
     assert accepts(wanted, 'Well. <a> { </think{"a": 1}</think>\n\n{"a": 3}')

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openai_bls.output.events import ContentDelta, Event, ToolCallArguments, ToolCallStart
 from openai_bls.output.tool_parsers.families import granite, kimi_k2
 from openai_bls.output.tool_parsers.families.deepseek import CALLS_BEGIN, CALLS_END
-from openai_bls.output.tool_parsers.families.gemma import GemmaTexts
+from openai_bls.output.tool_parsers.families.gemma import FUNCTION_GEMMA, GEMMA4, GemmaTexts
 from openai_bls.output.tool_parsers.families.qwen3_coder import xml_calls
 from openai_bls.output.tool_parsers.parser import ToolCallParser, new_call_id
 from tests.unit.output.parsing import (
@@ -220,7 +220,7 @@ gemma_values = st.recursive(
 )
 
 
-@pytest.mark.parametrize(("form", "texts"), [("gemma4", gemma.GEMMA4), ("functiongemma", gemma.FUNCTION_GEMMA)])
+@pytest.mark.parametrize(("form", "texts"), [("gemma4", GEMMA4), ("functiongemma", FUNCTION_GEMMA)])
 @moderate
 @given(
     calls=st.lists(
