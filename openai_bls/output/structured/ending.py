@@ -22,9 +22,11 @@ def check(rules: dict[str, Node], excludes: Sequence[str], ends: Sequence[str]) 
         FormatError: it cannot be told from the terminals alone.
     """
     for text in excludes:
-        if any(_holds(node, text[0]) for node in rules.values()):
+        # What stands first besides white space, which many grammars have.
+        char = (text.strip() or text)[0]
+        if any(_holds(node, char) for node in rules.values()):
             raise FormatError(
-                f"texts of a recursive or large grammar that may hold {shown(text[0])} cannot be kept free of "
+                f"texts of a recursive or large grammar that may hold {shown(char)} cannot be kept free of "
                 f"{shown(text)}, which ends them in this model's form of tool calls"
             )
     empty = gbnf.matchable(rules, empty=True)

@@ -249,7 +249,9 @@ def test_names_come_first() -> None:
     assert detect(template, "none", "none") == ModelFormats(takes_tools=True)
     assert detect(None, "hermes").tool_format is TOOL_FORMATS["hermes"]
     assert detect(None) == ModelFormats()
-    with pytest.raises(ValueError, match=r"tool_call_parser is 'x'; known are auto, none, deepseek_v3, .*hermes"):
+    with pytest.raises(
+        ValueError, match=r"tool_call_parser is 'x'; known are auto, none, apertus, .*deepseek_v3, .*hermes"
+    ):
         detect(None, tool_call_parser="x")
     with pytest.raises(ValueError, match=r"reasoning_parser is 'x'; known are auto, none, harmony, mistral, "):
         detect(None, reasoning_parser="x")
