@@ -11,6 +11,8 @@ import msgspec
 
 from openai_bls.output.events import OutputParser
 from openai_bls.output.harmony import HARMONY_FORMAT, HARMONY_REASONING, MARKERS, HarmonyParser, is_harmony
+from openai_bls.output.reasoning_forms import ENDING_CALLS, REASONINGS
+from openai_bls.output.reasoning_forms import SIGNS as _REASONING_SIGNS
 from openai_bls.output.reasoning_parser import Reasoning, ReasoningParser
 from openai_bls.output.tool_parsers.families import (
     apertus,
@@ -37,7 +39,7 @@ from openai_bls.output.tool_parsers.families import (
 )
 from openai_bls.output.tool_parsers.formats import Sign, ToolFormat, names_of, written
 
-__all__ = ["ModelFormats", "Reasoning", "ToolFormat", "chat_template", "detect"]
+__all__ = ["REASONINGS", "ModelFormats", "Reasoning", "ToolFormat", "chat_template", "detect"]
 
 # In the order in which their signs are looked for: the first that fits counts.
 _FAMILIES = (
@@ -46,22 +48,6 @@ _FAMILIES = (
 )  # fmt: skip
 TOOL_FORMATS: dict[str, ToolFormat] = {
     tool_format.name: tool_format for family in _FAMILIES for tool_format in family.FORMATS
-}
-
-REASONINGS: dict[str, Reasoning] = {
-    "think": Reasoning("<think>", "</think>"),
-    "mistral": Reasoning("[THINK]", "[/THINK]"),
-    "seed_oss": Reasoning("<seed:think>", "</seed:think>", also="<seed:cot_budget_reflect>"),
-    "reasoning": Reasoning("<reasoning>", "</reasoning>"),
-}
-
-
-# The first that fits counts.
-_REASONING_SIGNS = {
-    "seed_oss": (Sign(("<seed:think>",)),),
-    "mistral": (Sign(("[THINK]", "[/THINK]")),),
-    "think": (Sign(("</think>",), ("<|channel|>",)),),
-    "reasoning": (Sign(("<reasoning>", "</reasoning>")),),
 }
 
 HARMONY = "harmony"
@@ -96,7 +82,12 @@ class ModelFormats(msgspec.Struct, frozen=True):
     """The output is in gpt-oss's format, of which both are a part."""
 
     def parser(
-        self, *, tools: Sequence[dict[str, Any]] | None, reasoning_open: bool, tool_format: ToolFormat | None = None
+        self,
+        *,
+        tools: Sequence[dict[str, Any]] | None,
+        reasoning_open: bool,
+        tool_format: ToolFormat | None = None,
+        held: bool = False,
     ) -> OutputParser | None:
         """The parser of one answer; None if all of it is content.
 
@@ -104,6 +95,7 @@ class ModelFormats(msgspec.Struct, frozen=True):
             tools: the request's tools in OpenAI's form; None if the answer may not call them.
             reasoning_open: the prompt ends within reasoning (`Reasoning.opened_by`).
             tool_format: form of the calls in this answer; None is the model's own.
+            held: see `ReasoningParser`.
         """
         if self.harmony:
             names = frozenset(names_of(tools or ()) if self.tool_format is not None else ())
@@ -112,7 +104,13 @@ class ModelFormats(msgspec.Struct, frozen=True):
         calls = tool_format.parser(tools) if tool_format is not None and tools else None
         if self.reasoning is None:
             return calls
-        return ReasoningParser(self.reasoning, opened=reasoning_open, inner=calls)
+        ending = self.ending_calls(tool_format) if calls is not None else ()
+        return ReasoningParser(self.reasoning, opened=reasoning_open, inner=calls, calls=ending, held=held)
+
+    def ending_calls(self, tool_format: ToolFormat | None) -> tuple[str, ...]:
+        """Beginnings of the calls of a form that end the reasoning; none where they are a part of it."""
+        ends = tool_format is not None and tool_format.name in ENDING_CALLS and not self.harmony
+        return (tool_format.trigger,) if tool_format is not None and ends else ()
 
     def kept_special(self, tools: bool) -> frozenset[str]:
         """Markers that the detokenizer must keep in the text although they may be special tokens.
@@ -124,7 +122,7 @@ class ModelFormats(msgspec.Struct, frozen=True):
             return MARKERS
         kept = frozenset[str]()
         if self.reasoning is not None:
-            kept |= {self.reasoning.begin, self.reasoning.end}
+            kept |= self.reasoning.kept
         if tools and self.tool_format is not None:
             kept |= self.tool_format.special
         return kept

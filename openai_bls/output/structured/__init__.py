@@ -15,6 +15,6 @@ white space, and tool calls are in that form in the prompts of most. TensorRT-LL
 from openai_bls.output.structured.errors import FormatError
 from openai_bls.output.structured.formats import Format
 from openai_bls.output.structured.request import requested
-from openai_bls.output.structured.selection import grammar, has_structural_tags, has_style
+from openai_bls.output.structured.selection import grammar, has_excludes, has_structural_tags, has_style
 
-__all__ = ["Format", "FormatError", "grammar", "has_structural_tags", "has_style", "requested"]
+__all__ = ["Format", "FormatError", "grammar", "has_excludes", "has_structural_tags", "has_style", "requested"]

@@ -28,7 +28,7 @@ from openai_bls.output.structured.gbnf import CharSet, Literal, Node, Repeat, Ru
 from openai_bls.output.structured.pruning import may_be_empty
 
 _CLIENTS_EXPRESSIONS_SINCE = (1, 0)
-_EXCLUDES_SINCE = (1, 2, 1)
+EXCLUDES_SINCE = (1, 2, 1)
 _KIND_NAMES = {
     "json_schema": "JSON schemas",
     "regex": "regular expressions",
@@ -180,7 +180,7 @@ class _XGrammar:
         excluded = [*node.get("excludes", ()), *node.get("triggers", ())]
         if sum(map(len, excluded)) > _MAX_EXCLUDED:
             raise FormatError(f"free text without strings of over {_MAX_EXCLUDED} characters in all is not supported")
-        if node.get("excludes") and self._target.version < _EXCLUDES_SINCE:
+        if node.get("excludes") and self._target.version < EXCLUDES_SINCE:
             raise FormatError("free text without certain strings ('excludes') takes TensorRT-LLM 1.2.1")
         for key in ("elements", "tags"):
             if key in node:

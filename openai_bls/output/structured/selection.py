@@ -56,6 +56,11 @@ def has_style(info: EngineInfo, style: str) -> bool:
     return style == "json" or info.grammar_dialect != "guided_decoding" or style in guided_decoding.STYLES
 
 
+def has_excludes(info: EngineInfo) -> bool:
+    """True if free text of an engine's grammars can be without certain strings."""
+    return info.engine != "tensorrt_llm" or Target.of(info).version >= guided_decoding.EXCLUDES_SINCE
+
+
 @lru_cache(maxsize=64)
 def _cached(text: str, target: Target | None) -> Grammar | str:
     """The grammar, or why there is none, which may take as long to find out."""

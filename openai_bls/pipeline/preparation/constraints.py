@@ -13,7 +13,7 @@ from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.keys.turns import FairExecutor
 from openai_bls.core.request import Requested, ToolGrammar, ToolUse, ValidRequest
 from openai_bls.output.harmony import final
-from openai_bls.output.structured import Format, FormatError, grammar, has_structural_tags, has_style
+from openai_bls.output.structured import Format, FormatError, grammar, has_excludes, has_structural_tags, has_style
 from openai_bls.output.tool_parsers.formats import ToolFormat, as_json_array, either, names_of
 from openai_bls.pipeline.models.registry import ServedModel
 
@@ -83,10 +83,13 @@ def wanted(request: ValidRequest, model: ServedModel, tail: str) -> Requested | 
     if found is None or not request.chat or reasoning is None:
         return found
     # gpt-oss's prompts end like its reasoning, which they never close.
-    if not model.formats.harmony and tail.rstrip().endswith(reasoning.end):
+    if not model.formats.harmony and reasoning.closed_by(tail):
         return found
-    # The answer, after unrestricted reasoning.
-    return Requested(reasoning.constraint(found.format, opened=reasoning.opened_by(tail)), found.param)
+    # The answer, after reasoning that is free but for calls, where one would end it unchecked.
+    held = request.tools is not None and _is_held(request.tools) and has_excludes(model.info)
+    excludes = model.formats.ending_calls(tool_format(request, model)) if held else ()
+    opened = reasoning.opened_by(tail)
+    return Requested(reasoning.constraint(found.format, opened=opened, excludes=excludes), found.param)
 
 
 def constraint(found: Requested, model: ServedModel) -> Grammar:

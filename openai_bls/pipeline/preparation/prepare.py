@@ -271,10 +271,13 @@ def make_sequences(
     named_tool = tools is not None and tools.name is not None
     calls = tool_format(request, model)
     kept: frozenset[str] = frozenset()
-    reasoning_open = False
+    reasoning_open = held = False
     if request.chat:
         kept = model.formats.kept_special(tools is not None)
-        reasoning_open = model.formats.reasoning is not None and model.formats.reasoning.opened_by(prompts.tail)
+    if request.chat and (reasoning := model.formats.reasoning) is not None:
+        reasoning_open = reasoning.opened_by(prompts.tail)
+        # A grammar allows no reasoning that is not opened, and a stream cannot take back what was none.
+        held = not request.stream and grammar is None and not reasoning.closed_by(prompts.tail)
     result: list[Sequence] = []
     for at, prompt in enumerate(prompts.token_ids):
         echo = _echo(request, model, at, prompt) if request.echo else None
@@ -287,7 +290,7 @@ def make_sequences(
                 ),
                 writer,
                 stops=StopMatcher(request.stop, request.include_stop_str_in_output) if request.stop else None,
-                parser=_parser(request, model, calls, reasoning_open=reasoning_open),
+                parser=_parser(request, model, calls, reasoning_open=reasoning_open, held=held),
                 reasoning_open=reasoning_open,
                 include_reasoning=request.include_reasoning,
                 parallel_tool_calls=request.parallel_tool_calls,
@@ -302,12 +305,12 @@ def make_sequences(
 
 
 def _parser(
-    request: ValidRequest, model: ServedModel, calls: ToolFormat | None, *, reasoning_open: bool
+    request: ValidRequest, model: ServedModel, calls: ToolFormat | None, *, reasoning_open: bool, held: bool
 ) -> OutputParser | None:
     if not request.chat:
         return None
     offered = None if request.tools is None else request.tools.offered
-    return model.formats.parser(tools=offered, reasoning_open=reasoning_open, tool_format=calls)
+    return model.formats.parser(tools=offered, reasoning_open=reasoning_open, tool_format=calls, held=held)
 
 
 def _echo(request: ValidRequest, model: ServedModel, at: int, prompt: list[int]) -> Echo:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from openai_bls.output.events import (
     AnswerEnd,
     ContentDelta,
+    Event,
     OutputParser,
     ReasoningDelta,
     ToolCallArguments,
@@ -49,11 +50,16 @@ def content(text: str) -> tuple[str, str]:
 
 def run(parser: OutputParser, pieces: Iterable[str], *, cut_off: bool = False) -> Found:
     """What a parser finds, pieces of the same kind joined; `cut_off` is `cut` of `finish`."""
-    found: Found = []
-    calls: list[str] = []
     events = [event for piece in pieces for event in parser.push(piece)]
     events += parser.finish(cut=cut_off)
     assert parser.finish() == []
+    return merged(events)
+
+
+def merged(events: Iterable[Event]) -> Found:
+    """What events tell, pieces of the same kind joined."""
+    found: Found = []
+    calls: list[str] = []
     for event in events:
         match event:
             case ContentDelta(text):

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_bls.output.events import ContentDelta, ReasoningDelta
+from openai_bls.output.reasoning_forms import REASONINGS
 from openai_bls.output.reasoning_parser import Reasoning, ReasoningParser
 from openai_bls.output.tool_parsers.families import hermes
 from openai_bls.output.tool_parsers.parser import ToolCallParser
@@ -15,13 +16,14 @@ from tests.unit.output.parsing import (
     content,
     cut,
     cut_lengths,
+    merged,
     moderate,
     run,
 )
 
 THINK = Reasoning("<think>", "</think>")
-MAGISTRAL = Reasoning("[THINK]", "[/THINK]")
-SEED = Reasoning("<seed:think>", "</seed:think>", also="<seed:cot_budget_reflect>")
+MAGISTRAL = REASONINGS["mistral"]
+SEED = REASONINGS["seed_oss"]
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 
@@ -53,6 +55,8 @@ EXAMPLES: dict[tuple[bool, str], Found] = {
     (False, "<think>a</think>\nb<think>c</think>"): [reasoning("a"), content("b<think>c</think>")],
     (False, "<think>a<think>b</think>c"): [reasoning("a<think>b"), content("c")],
     (False, "so <think>a</think>b"): [content("so <think>a</think>b")],
+    (False, " \n</think>\n\nb"): [content("b")],
+    (False, "</thi"): [content("</thi")],
     (False, "<thi"): [content("<thi")],
     (False, " <thinking>"): [content(" <thinking>")],
     (False, "<think>a\nb \n"): [reasoning("a\nb")],
@@ -96,7 +100,7 @@ def test_any_cut_equals_the_whole(text: str, lengths: list[int], opened: bool, t
 
 def reference(text: str, opened: bool) -> Found:
     """The definition, read off the whole text."""
-    begins = text.lstrip().startswith("<think>")
+    begins = text.lstrip().startswith(("<think>", "</think>"))
     if not begins and not opened:
         return [content(text)] if text else []
     body = text.lstrip().removeprefix("<think>")
@@ -139,16 +143,168 @@ def test_streams_without_delay_and_says_where_it_is() -> None:
         (SEED, "<seed:bos>assistant\n<seed:think><seed:cot_budget_reflect>", True),
         (SEED, "<seed:bos>assistant\n<seed:think>", True),
         (SEED, "<seed:bos>assistant\n<seed:cot_budget_reflect>", False),
+        (REASONINGS["deepseek_r1"], "<｜Assistant｜>", True),
+        (REASONINGS["deepseek_r1"], "<｜Assistant｜><think>\n\n</think>\n", False),
+        (REASONINGS["apriel"], "<|begin_assistant|>\nHere are my reasoning steps:\n", True),
+        (REASONINGS["gemma4"], "<|turn>model\n<|channel>thought\n<channel|>", False),
+        (REASONINGS["kimi_k3"], '<|open|>message role="assistant"<|sep|><|open|>think<|sep|>', True),
+        (REASONINGS["kimi_k3"], '<|open|>message role="assistant"<|sep|><|open|>response<|sep|>', False),
+        (REASONINGS["solar_open"], "<|begin|>assistant", False),
     ],
 )
 def test_what_a_prompt_opens(kind: Reasoning, tail: str, opened: bool) -> None:
     assert kind.opened_by(tail) is opened
 
 
-@pytest.mark.parametrize("kind", [MAGISTRAL, SEED])
-def test_other_markers(kind: Reasoning) -> None:
-    text = f"{kind.begin}a [b] <c>{kind.end}\n\nd"
-    check_every_split(lambda: ReasoningParser(kind, opened=False), text, [reasoning("a [b] <c>"), content("d")])
+every_form = pytest.mark.parametrize("name", REASONINGS)
+
+
+@every_form
+def test_thoughts_and_answer_of_every_form(name: str) -> None:
+    kind = REASONINGS[name]
+    found = [reasoning("a [b] <c> <|d|>"), content("[e] <f> <|g|>")]
+    thought, answer = f"a [b] <c> <|d|>\n{kind.end}", "[e] <f> <|g|>"
+    texts = [f"{kind.begin}\n{thought}\n\n{answer}"]
+    texts += [f"{kind.begin}{thought}{head}\n{answer}\n{end}\n" for head in kind.heads for end in kind.closers]
+    for text in texts:
+        check_every_split(lambda: ReasoningParser(kind, opened=False), text, found)
+        # As the prompt has opened it, and where it says no more of it.
+        begun = text.removeprefix(kind.begin)
+        check_every_split(lambda: ReasoningParser(kind, opened=True), begun, found)
+        check_every_split(lambda: ReasoningParser(kind, opened=False, held=True), begun, found)
+
+
+# (form, text) → what is found where the prompt has not opened the reasoning
+FORMS: dict[tuple[str, str], Found] = {
+    ("gemma4", "<|channel>thought\na\n<channel|>b"): [reasoning("a"), content("b")],
+    ("gemma4", "b <|channel> c"): [content("b <|channel> c")],
+    ("cohere_command", "<|START_THINKING|>a<|END_THINKING|><|START_TEXT|>b<|END_TEXT|>"): [
+        reasoning("a"),
+        content("b"),
+    ],
+    ("cohere_command", "<|START_RESPONSE|>b<|END_RESPONSE|>"): [content("b")],
+    ("cohere_command", "<|START_THINKING|>a<|END_THINKING|><|START_ACTION|>[]<|END_ACTION|>"): [
+        reasoning("a"),
+        content("<|START_ACTION|>[]<|END_ACTION|>"),
+    ],
+    ("hy_v3", "<think:opensource>a</think:opensource>b"): [reasoning("a"), content("b")],
+    ("hy_v3", "<think>a</think>b"): [content("<think>a</think>b")],
+    ("minimax_m3", "</mm:think>b"): [content("b")],
+    ("minimax_m3", "<mm:think>a</mm:think>b"): [reasoning("a"), content("b")],
+    ("solar_open", "<|think|>a<|end|><|begin|>assistant<|content|>b<|end|>"): [reasoning("a"), content("b")],
+    ("solar_open", "<|think|>a<|end|><|begin|>assistant<|think|>b<|end|><|begin|>assistant<|content|>c"): [
+        reasoning("a\nb"),
+        content("c"),
+    ],
+    ("solar_open", "<|content|>b<|end|>"): [content("b")],
+    ("solar_open", "<|think|>a<|end|><|begin|>assistant<|tool_calls|>"): [
+        reasoning("a"),
+        content("<|tool_calls|>"),
+    ],
+    (
+        "kimi_k3",
+        "<|open|>think<|sep|>a <|open|> <|close|>think<|sep|><|open|>response<|sep|>b<|close|>response<|sep|>"
+        "<|close|>message<|sep|>",
+    ): [reasoning("a <|open|>"), content("b")],
+    ("kimi_k3", "b<|close|>response<|sep|>"): [content("b")],
+    ("kimi_k3", "b<|close|>response<|close|>"): [content("b<|close|>response<|close|>")],
+    ("muse_glimmer", " to=self<|message|>a<|eom|><|start|>assistant to=user<|message|>b<|eot|>"): [
+        reasoning("a"),
+        content("b"),
+    ],
+    ("muse_glimmer", " to=self<|message|><|eom|><|start|>assistant to=self<|message|>a<|eom|>"): [reasoning("a")],
+    ("muse_glimmer", " to=user<|message|>b"): [content("b")],
+    ("apriel", "Here are my reasoning steps:\na\n[BEGIN FINAL RESPONSE]\nb\n[END FINAL RESPONSE]\n"): [
+        reasoning("a"),
+        content("b"),
+    ],
+    ("granite", "Here is my thought process: a\n\nHere is my response:\n\nb"): [reasoning("a"), content("b")],
+    ("granite", "Here is Paris."): [content("Here is Paris.")],
+    ("hunyuan_a13b", "<think>\na\n</think>\n<answer>\nb</answer > \n\n</answer>\n"): [
+        reasoning("a"),
+        content("b</answer > "),
+    ],
+    ("hunyuan_a13b", "<answer>\nb\n</answer>\nc"): [content("b\nc")],
+    ("hunyuan_a13b", "b\n</answer>\nc"): [content("b\n</answer>\nc")],
+    ("hunyuan_a13b", "<think>a</think>\nb</answer>"): [reasoning("a"), content("b</answer>")],
+    ("hunyuan_a13b", "<answer>\n</answer>\n b"): [content("b")],
+    ("hunyuan_a13b", "<answer>a\n\n</answ"): [content("a\n\n</answ")],
+    ("hunyuan_a13b", "<think>a</think> \n <ans"): [reasoning("a"), content(" \n <ans")],
+    ("ernie45", "<think>a</think>\n\n<response>\nb\n</response>\n"): [reasoning("a"), content("b")],
+    ("ernie45", "<think>a</think><response>b\n"): [reasoning("a"), content("b\n")],
+    ("apertus", "<|inner_prefix|>a<|inner_suffix|>b"): [reasoning("a"), content("b")],
+}
+
+
+@pytest.mark.parametrize(("name", "text"), FORMS)
+def test_forms_however_they_are_cut(name: str, text: str) -> None:
+    check_every_split(lambda: ReasoningParser(REASONINGS[name], opened=False), text, FORMS[name, text])
+
+
+@every_form
+@moderate
+@given(data=st.data(), lengths=cut_lengths, opened=st.booleans(), held=st.booleans(), cut_off=st.booleans())
+def test_any_cut_of_any_form_equals_the_whole(
+    name: str, data: st.DataObject, lengths: list[int], opened: bool, held: bool, cut_off: bool
+) -> None:
+    kind = REASONINGS[name]
+    marks = [kind.begin, kind.end, *kind.heads, *kind.closers, CALL, "<tool_call>"]
+    pieces = [*marks, *(mark[:-1] for mark in marks), *(mark[1:] for mark in marks), "\n", " ", "a", "<"]
+    text = "".join(data.draw(st.lists(st.sampled_from(pieces), max_size=8)))
+    tools = data.draw(st.booleans())
+
+    def parser() -> ReasoningParser:
+        inner = ToolCallParser(hermes.SYNTAX) if tools else None
+        return ReasoningParser(kind, opened=opened, inner=inner, calls=("<tool_call>",) if tools else (), held=held)
+
+    def read(pieces: list[str]) -> Found:
+        made = parser()
+        events = [event for piece in pieces for event in made.push(piece)]
+        return merged(events + made.finish(cut=cut_off))
+
+    assert read(cut(text, lengths)) == read([text])
+
+
+# With tools in a form of calls of which one ends the reasoning
+ENDED: dict[tuple[bool, str], Found] = {
+    (True, f"a\n{CALL}"): [reasoning("a"), F],
+    (False, f"<think>a{CALL}\n</think>\n\n"): [reasoning("a"), F],
+    (False, f"<think>a{CALL}</think>\n\nb"): [reasoning("a"), F, content("b")],
+    (False, f"<think>a{CALL}{CALL}\n</think>{CALL}"): [reasoning("a"), F, F, F],
+    (True, f"a</think>{CALL}b</think>"): [reasoning("a"), F, content("b</think>")],
+    (False, f"a{CALL}</think>"): [content("a"), F, content("</think>")],
+    (True, f"a <tool_ {CALL}b</think>c</think>"): [reasoning("a <tool_"), F, content("bc</think>")],
+}
+
+
+@pytest.mark.parametrize(("opened", "text"), ENDED)
+def test_a_call_ends_reasoning(opened: bool, text: str) -> None:
+    def parser() -> ReasoningParser:
+        return ReasoningParser(THINK, opened=opened, inner=ToolCallParser(hermes.SYNTAX), calls=("<tool_call>",))
+
+    check_every_split(parser, text, ENDED[opened, text])
+
+
+# Held until it is known: the prompt has opened nothing
+HELD: dict[str, Found] = {
+    "\na\n</think>\n\nb": [reasoning("a"), content("b")],
+    "a</think>b</think>": [reasoning("a"), content("b</think>")],
+    f"a</think>{CALL}": [reasoning("a"), F],
+    f" a\n{CALL}</think>": [content(" a\n"), F, content("</think>")],
+    " a </thi": [content(" a </thi")],
+    "a\n": [content("a\n")],
+    "<think>a</think>b": [reasoning("a"), content("b")],
+    "<think>a": [reasoning("a")],
+}
+
+
+@pytest.mark.parametrize("text", HELD)
+def test_reasoning_that_nothing_opened_is_found_in_a_whole_answer(text: str) -> None:
+    def parser() -> ReasoningParser:
+        inner = ToolCallParser(hermes.SYNTAX)
+        return ReasoningParser(THINK, opened=False, inner=inner, calls=("<tool_call>",), held=True)
+
+    check_every_split(parser, text, HELD[text])
 
 
 @pytest.mark.parametrize(("begin", "repeated"), [("", " "), ("<think>", " "), ("<think>a", "\n"), ("<think>", "<")])
