@@ -62,8 +62,9 @@ SWITCHES = ("enable_thinking", "thinking")
 """Names that chat templates have for whether to think."""
 # "thinking" is also what templates call a thought; as a switch it is asked for.
 _THINKING = re.compile(
-    r"(?<![\w.])(reasoning_effort|enable_thinking|thinking_budget|(?:(?<=if )|(?<=not )|(?<=and )|(?<=or ))thinking"
-    r"|thinking(?=\s+is\b))\b"
+    r"(?<![\w.])(reasoning_effort|thinking_effort|reasoning_strength|enable_thinking|thinking_budget|thinking_mode"
+    r"|(?:(?<=if )|(?<=not )|(?<=and )|(?<=or ))thinking"
+    r"|thinking(?=\s+is\b)|reasoning(?=\s+is\s+(?:not\s+)?(?:un)?defined\b))\b"
 )
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from openai_bls.output.any_markers import AnyMarkers
 from openai_bls.output.answer_parser import AnswerParser
+from openai_bls.output.any_markers import AnyMarkers
 from openai_bls.output.events import ContentDelta, Event, OutputParser, ReasoningDelta
 
 

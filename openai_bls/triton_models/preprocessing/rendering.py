@@ -121,7 +121,7 @@ def render(tokenizer: Any, request: PromptRequest, cpu_s: float | None = CPU_S) 
     templates = [request.chat_template] if request.chat_template else template_texts(tokenizer)
     if not templates:
         raise InvalidRequestError("This model has no chat template; use the completions endpoint.", param="messages")
-    effort = effort_variables(request.reasoning_effort, templates)
+    effort = effort_variables(request.reasoning_effort, templates, request.chat_template_kwargs)
     kwargs = {"add_generation_prompt": True, **effort, **request.chat_template_kwargs}
     reserved = _RESERVED.intersection(kwargs)
     if reserved:

@@ -330,16 +330,21 @@ def test_only_the_answer_after_reasoning_is_constrained(reasoning: str, opened: 
     formats = detect(None, "hermes", reasoning)
     assert formats.tool_format is not None
     answer = formats.tool_format.constraint(TOOLS, at_least_one=True, name="stop", parallel=False)
-    constraint = kind.constraint(answer, opened=opened)
+    constraint = kind.constraint(answer, opened=opened, excludes=formats.ending_calls(formats.tool_format))
     call = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
-    thought = f"{'' if opened else kind.begin}\nWell, {call} <b>\n{kind.end}\n\n"
+    begin = "" if opened else kind.begin
+    thought = f"{begin}\nWell, <b>\n{kind.end}\n\n"
     assert accepts(constraint, thought + call)
     assert accepts(constraint, call) is not opened
     assert not accepts(constraint, thought)
     assert not accepts(constraint, thought + "x" + call)
-    parser = formats.parser(tools=TOOLS, reasoning_open=opened)
-    assert parser is not None
-    assert run(parser, [thought + call]) == [("reasoning", f"Well, {call} <b>"), ("call", "stop", "{}")]
+    # A call would end the reasoning unchecked.
+    assert not accepts(constraint, f"{begin}Well, {call}{kind.end}{call}")
+    for text in (thought + call, *(f"{thought}{head}\n{call}" for head in kind.heads[:1])):
+        assert accepts(constraint, text)
+        parser = formats.parser(tools=TOOLS, reasoning_open=opened)
+        assert parser is not None
+        assert run(parser, [text]) == [("reasoning", "Well, <b>"), ("call", "stop", "{}")]
 
 
 @every_format
