@@ -66,6 +66,17 @@ _THINKING = re.compile(
     r"|(?:(?<=if )|(?<=not )|(?<=and )|(?<=or ))thinking"
     r"|thinking(?=\s+is\b)|reasoning(?=\s+is\s+(?:not\s+)?(?:un)?defined\b))\b"
 )
+# Markers of thoughts, and fields of messages that hold them.
+_THOUGHTS = re.compile(
+    r"<[^<>\s'\"]{0,40}(?:think|thought|reasoning)[^<>\s'\"]{0,40}>|\[/?THINK[A-Z]*\]|(?<!\w)reasoning_content(?!\w)"
+    r"|(?:\.|\[['\"]|get\(['\"])(?:reasoning|thinking|thoughts?)(?!\w)",
+    re.IGNORECASE,
+)
+UNKNOWN_REASONING = (
+    "the chat template has signs of thoughts in a form that is not known: they come as a part of the answer; "
+    "'reasoning_parser' of openai_bls names a form, or 'none'"
+)
+"""What is said of a model of which `ModelFormats.unknown_reasoning` is true."""
 
 
 class ModelFormats(msgspec.Struct, frozen=True):
@@ -81,6 +92,8 @@ class ModelFormats(msgspec.Struct, frozen=True):
     """The chat template has levels of effort, or a switch for thinking."""
     harmony: bool = False
     """The output is in gpt-oss's format, of which both are a part."""
+    unknown_reasoning: bool = False
+    """The chat template has signs of thoughts, in a form that no parser reads: they come as content."""
 
     def parser(
         self,
@@ -106,6 +119,8 @@ class ModelFormats(msgspec.Struct, frozen=True):
         if self.reasoning is None:
             return calls
         ending = self.ending_calls(tool_format) if calls is not None else ()
+        # Where no marker tells a call, text that is held could be one.
+        held = held and (calls is None or bool(ending))
         return ReasoningParser(self.reasoning, opened=reasoning_open, inner=calls, calls=ending, held=held)
 
     def ending_calls(self, tool_format: ToolFormat | None) -> tuple[str, ...]:
@@ -154,6 +169,7 @@ def detect(chat_template: str | None, tool_call_parser: str = "auto", reasoning_
         REASONINGS[reasoning_name] if reasoning_name is not None else None,
         takes_tools(template),
         bool(thinking_variables(template)),
+        unknown_reasoning=reasoning_parser == "auto" and reasoning_name is None and has_thoughts(template),
     )
 
 
@@ -178,6 +194,12 @@ def takes_tools(template: str) -> bool:
 def thinking_variables(template: str) -> frozenset[str]:
     """Variables of a template's code that say whether, and how much, to think."""
     return frozenset(name for code in _code(template) for name in _THINKING.findall(code))
+
+
+def has_thoughts(template: str) -> bool:
+    """True if a template has signs of thoughts of any form: their markers, their fields, or variables about them."""
+    text = _COMMENT.sub("", template)
+    return bool(_THOUGHTS.search(text) or thinking_variables(template))
 
 
 def _code(template: str) -> Iterator[str]:

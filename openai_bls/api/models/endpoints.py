@@ -29,6 +29,8 @@ class ModelCard(msgspec.Struct):
     task: str
     input_modalities: list[Modality] | None
     """Modalities of prompts; null where only another model knows."""
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """What the server cannot do for the model, a sentence each; absent if there is nothing."""
 
 
 class ModelList(msgspec.Struct):

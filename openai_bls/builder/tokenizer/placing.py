@@ -17,6 +17,7 @@ from openai_bls.builder.tokenizer.samples import SAMPLES
 from openai_bls.core.checkpoint import read_checkpoint, read_json, text_config
 from openai_bls.core.manifest import BuildError, first_line
 from openai_bls.engines.images.processor import has_processor
+from openai_bls.output import detect
 from openai_bls.triton_models.preprocessing import rendering
 from openai_bls.triton_models.preprocessing.prompt import load_tokenizer
 
@@ -66,11 +67,13 @@ def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *
 
 
 def report_template(tokenizer: Any, folder: Path, report: Callable[[str], None]) -> None:
-    """Say whether the chat template of a tokenizer placed in `folder` renders nothing: the engine is built, for
-    completions."""
+    """Say whether the chat template of a tokenizer placed in `folder` renders nothing, as the engine is built for
+    completions, or has thoughts in a form that is not known."""
     found = rendering.problem(tokenizer, takes_images=has_processor(folder))
     if found is not None:
         report(f"completions work, conversations are refused (501), as not even one short message can be had: {found}")
+    if detect.detect(detect.chat_template(folder)).unknown_reasoning:
+        report(detect.UNKNOWN_REASONING)
 
 
 def _write_made(made: python_code.Made, source: Path, target: Path) -> None:

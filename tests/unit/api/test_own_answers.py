@@ -206,8 +206,8 @@ def test_any_answer_of_messages_comes_back(
     formats, asked = server
     text = data.draw(texts(formats))
     whole, streamed = (own_answers.messages(asked, text, stream=stream) for stream in (False, True))
-    assert (whole.reason, whole.content) == (streamed.reason, streamed.content)
-    assert [name for name, _ in whole.calls] == [name for name, _ in streamed.calls]
+    names = [whole._replace(calls=[(name, "") for name, _ in whole.calls]) for whole in (whole, streamed)]
+    assert is_same(formats, *names)
     assert not (text.forced and whole.content)
     for answer in (whole, streamed):
         check_rendered(tokenizer, own_answers.messages_again(asked, answer.said), whole.content)

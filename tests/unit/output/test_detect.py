@@ -169,6 +169,70 @@ TEMPLATES: dict[str, str] = {
     "plain": "{% for message in messages %}{{ 'my tools: ' + message.content }} tools {% endfor %}",
     "members": "{{ message.tools }}{{ my_tools }}{{ message['tools'] }}{# {{ tools }} #}",
 }
+# Signs of thoughts, in templates as they are: their markers, and what else tells them
+REASONING_TEMPLATES: dict[str, tuple[str | None, str]] = {
+    "Gemma 4": ("gemma4", "{{- '<|channel>thought\n' + thinking_text + '\n<channel|>' -}}"),
+    "Command R7B": ("cohere_command", "{% if not enable_thinking %}<|START_THINKING|><|END_THINKING|>{% endif %}"),
+    "Cohere2 MoE": ("cohere_command", "<|START_THINKING|>{{ t }}<|END_THINKING|><|START_TEXT|>{{ c }}<|END_TEXT|>"),
+    "Hy3": (
+        "hy_v3",
+        "{%- set HYTK = ':opensource' %}{%- set think_begin_token = '<think{}>'.format(HYTK) %}"
+        "{%- set think_end_token = '</think{}>'.format(HYTK) %}",
+    ),
+    "Hy3 without a suffix": (
+        "think",
+        "{%- set HYTK = '' %}{%- set a = '<think{}>'.format(HYTK) %}{%- set b = '</think{}>'.format(HYTK) %}",
+    ),
+    "MiniMax M3": (
+        "minimax_m3",
+        "{%- set think_begin_token = '<mm:think>' -%}{%- set think_end_token = '</mm:think>' -%}"
+        "<thinking_instructions></thinking_instructions>",
+    ),
+    "Kimi K3": (
+        "kimi_k3",
+        "{{- '<|open|>' + tag -}}{{- '<|sep|>' -}}{{- '<|close|>' + tag + '<|sep|>' -}}{{- open_tag('think') -}}",
+    ),
+    "Solar Open": (
+        "solar_open",
+        '{{- "<|begin|>assistant<|think|>" + message.reasoning + "<|end|>" }}'
+        '{{- "<|begin|>assistant<|content|>" + message.content + "<|end|>" }}',
+    ),
+    "Muse": (
+        "muse_glimmer",
+        "{{- '<|start|>assistant to=self<|message|>' + message['reasoning_content'] + '<|eom|>' }}",
+    ),
+    "Apriel 1.6": ("apriel", "{{ message['reasoning_content'] + '\n[BEGIN FINAL RESPONSE]\n' }}"),
+    "Apriel 1.5": ("apriel", "between <thinking> and </thinking> [BEGIN FINAL RESPONSE] ... [END FINAL RESPONSE]"),
+    "Apertus": (
+        "apertus",
+        "{%- set inner_token = '<|inner_prefix|>' -%}{%- set outer_token = '<|inner_suffix|>' -%}",
+    ),
+    "Granite 3.2": (
+        "granite",
+        "after 'Here is my thought process:' and write your response after 'Here is my response:' for each user query.",
+    ),
+    "Granite 3.3": ("ernie45", "between <think></think> and write your response between <response></response>"),
+    # Results of tools in its prompts
+    "MiniMax M2": ("think", "<minimax:tool_call> <response></response> <think> </think>"),
+    # No form that is known
+    "PLaMo 3": (None, "{{ '<|plamo:begin_think:plamo|>' }}"),
+    "a switch": (None, "{% if enable_thinking %}Think.{% endif %}"),
+    "a field": (None, "{{ message.reasoning_content }}"),
+    "a field by its name": (None, "{{ message['thinking'] }}"),
+}
+
+
+@pytest.mark.parametrize("model", REASONING_TEMPLATES)
+def test_the_template_tells_the_form_of_thoughts(model: str) -> None:
+    name, template = REASONING_TEMPLATES[model]
+    formats = detect(template)
+    assert formats.reasoning == (REASONINGS[name] if name is not None else None)
+    assert formats.unknown_reasoning is (name is None)
+    # Who names a form, or none, knows.
+    assert not detect(template, reasoning_parser="think").unknown_reasoning
+    assert not detect(template, reasoning_parser="none").unknown_reasoning
+
+
 # Tool format, reasoning, whether the template takes tools
 TOLD: dict[str, tuple[str | None, str | None, bool]] = {
     "Qwen2.5": ("hermes", None, True),
@@ -219,7 +283,10 @@ TOLD: dict[str, tuple[str | None, str | None, bool]] = {
 def test_the_template_tells(model: str) -> None:
     tool_format, reasoning, takes_tools = TOLD[model]
     expected = ModelFormats(
-        TOOL_FORMATS[tool_format] if tool_format else None, REASONINGS[reasoning] if reasoning else None, takes_tools
+        TOOL_FORMATS[tool_format] if tool_format else None,
+        REASONINGS[reasoning] if reasoning else None,
+        takes_tools,
+        unknown_reasoning=model == "gpt-oss",
     )
     assert detect(TEMPLATES[model]) == expected
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from openai_bls.builder.tokenizer.placing import report_template
+from openai_bls.output.detect import UNKNOWN_REASONING
 from openai_bls.triton_models.preprocessing.prompt import load_tokenizer
 from tests.unit.core_support import write_tokenizer
 
@@ -16,6 +17,8 @@ from tests.unit.core_support import write_tokenizer
     [
         ("{{ messages[0].content }}", []),
         (None, []),
+        ("{{ '<think>' + messages[0].content + '</think>' }}", []),
+        ("{{ '<musing>' + messages[0].reasoning_content | default('') + '</musing>' }}", [UNKNOWN_REASONING]),
         (
             "{% if %}",
             [
@@ -25,7 +28,7 @@ from tests.unit.core_support import write_tokenizer
         ),
     ],
 )
-def test_a_template_that_renders_nothing_is_said(tmp_path: Path, template: str | None, said: list[str]) -> None:
+def test_what_is_said_of_a_template(tmp_path: Path, template: str | None, said: list[str]) -> None:
     lines: list[str] = []
     folder = write_tokenizer(tmp_path, template)
     report_template(load_tokenizer(folder), folder, lines.append)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from openai_bls.core.errors import InvalidRequestError, ModelNotFoundError, OverloadedError
-from openai_bls.output.detect import ModelFormats
+from openai_bls.output.detect import UNKNOWN_REASONING, ModelFormats, detect
 from openai_bls.pipeline.models.registry import Models, ServedModel
 from tests.unit.core_support import FakeEngineClient, FakePrompts, engine_info, tiny_detokenizers
 from tests.unit.pipeline.task_models.task_support import model as task_model
@@ -86,3 +86,10 @@ def test_task_models_beside_the_engines() -> None:
     for ask in (models.find, models.card):
         with pytest.raises(OverloadedError, match="'x' cannot be used: it has no output 'response'"):
             ask("x")
+
+
+def test_a_card_says_that_thoughts_come_as_content() -> None:
+    thinks = detect("{{ message.reasoning_content }}")
+    unknown = ServedModel(engine_info(), FakeEngineClient(), FakePrompts(), tiny_detokenizers(), thinks)
+    assert Models([unknown]).card("tiny")["warnings"] == [UNKNOWN_REASONING]
+    assert "warnings" not in Models([served()]).card("tiny")
