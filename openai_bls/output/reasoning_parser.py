@@ -70,7 +70,7 @@ class Reasoning(NamedTuple):
         thought = {"type": "tag", "begin": begin, "content": text, "end": self.end}
         space = [{"type": "regex", "pattern": self.space}] if self.space else []
         first = {"type": "sequence", "elements": [thought, *space]} if space else thought
-        parts = [first if opened else {"type": "optional", "content": first}]
+        parts: list[dict[str, Any]] = [first if opened else {"type": "optional", "content": first}]
         if self.heads:
             head = {"type": "sequence", "elements": [{"type": "const_string", "value": self.heads[0]}, *space]}
             parts.append({"type": "optional", "content": head})
@@ -171,7 +171,8 @@ class ReasoningParser:
     def finish(self, *, cut: bool = False) -> list[Event]:
         """Return the events of the text held back; see `OutputParser`. No push may follow."""
         events: list[Event] = []
-        held, self._held = "" if cut else self._held, ""
+        # Of a text that nothing has opened no marker is known.
+        held, self._held = "" if cut and self._parts is None else self._held, ""
         if self._answer is None:
             if self._parts is not None:
                 held = "".join(self._parts) + held

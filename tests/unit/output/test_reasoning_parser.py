@@ -298,6 +298,12 @@ HELD: dict[str, Found] = {
 }
 
 
+def test_of_a_held_text_that_is_cut_nothing_is_lost() -> None:
+    for name, text in (("think", " a </thi"), ("kimi_k3", "a<|close|>th"), ("deepseek_r1", "a")):
+        parser = ReasoningParser(REASONINGS[name], opened=False, held=True)
+        assert run(parser, text, cut_off=True) == [content(text)]
+
+
 @pytest.mark.parametrize("text", HELD)
 def test_reasoning_that_nothing_opened_is_found_in_a_whole_answer(text: str) -> None:
     def parser() -> ReasoningParser:
