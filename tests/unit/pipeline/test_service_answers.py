@@ -232,6 +232,46 @@ async def test_what_the_model_thinks_is_told_apart_and_counted(opened: bool) -> 
     assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == len("hmm</think>")
 
 
+async def test_thoughts_that_nothing_opened_are_found_in_a_whole_answer() -> None:
+    def message_of(body: Any) -> tuple[str | None, str | None]:
+        message = body["choices"][0]["message"]
+        return message.get("reasoning"), message["content"]
+
+    bench = Bench(formats=THINKING)
+    text = ("hm\n", "</think>", "\n\nyes")
+    assert message_of(await whole(bench, chat(), *text)) == ("hm", "yes")
+    # The prompt has closed them, or a grammar allows none that are not opened.
+    closed = chat(messages=[{"role": "user", "content": "<think>\n\n</think>\n"}])
+    assert message_of(await whole(bench, closed, *text)) == (None, "".join(text))
+    assert message_of(await whole(bench, chat(guided_regex="h.*"), *text)) == (None, "".join(text))
+    # A stream has sent them.
+    sink = await stream(bench, chat(stream=True))
+    for piece in text:
+        bench.engine.deliver(len(bench.engine.requests) - 1, piece)
+    assert "".join(c["choices"][0]["delta"].get("content", "") for c in sink.chunks) == "".join(text)
+
+
+async def test_thoughts_of_a_form_that_begins_with_them_are_streamed() -> None:
+    bench = Bench(formats=detect(None, "none", "deepseek_r1"))
+    sink = await stream(bench, chat(stream=True))
+    for piece in ("hm\n", "</think>", "\n\nyes"):
+        bench.engine.deliver(0, piece)
+    deltas = [c["choices"][0]["delta"] for c in sink.chunks]
+    assert [delta.get("reasoning") or delta.get("content") for delta in deltas[1:]] == ["hm", "yes"]
+
+
+async def test_a_call_ends_thoughts_that_are_open() -> None:
+    bench = Bench(formats=THINKING)
+    request = chat(tools=TOOLS, messages=[{"role": "user", "content": "<think>"}])
+    choice = (await whole(bench, request, "hm", CALL, "\n</think>\n", reason="stop"))["choices"][0]
+    assert (choice["message"]["reasoning"], choice["message"]["content"]) == ("hm", None)
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": 1}'}
+    # Without tools there are no calls.
+    request = chat(messages=[{"role": "user", "content": "<think>"}])
+    message = (await whole(bench, request, "hm", CALL, "</think>yes"))["choices"][0]["message"]
+    assert (message["reasoning"], message["content"]) == (f"hm{CALL}", "yes")
+
+
 @pytest.mark.parametrize(
     ("choice", "reason"), [("required", "tool_calls"), ({"type": "function", "function": {"name": "f"}}, "stop")]
 )

@@ -275,6 +275,40 @@ def test_what_the_output_must_match(fields: dict[str, Any], good: list[str], bad
         assert not accepts(grammar, good[-1])
 
 
+def test_no_call_within_thoughts_goes_unchecked() -> None:
+    strict = chat(tools=[TOOL, OTHER])
+    grammar = constraint(strict, THINKING, "<think>\n")
+    assert accepts(grammar, f"I think.</think>{CALL_F}")
+    assert not accepts(grammar, f"I {CALL_F}</think>hi")
+    # No call is held, or none ends the thoughts.
+    assert accepts(
+        constraint(chat(response_format=JSON_SCHEMA), THINKING, "<think>\n"), f'I {CALL_F}</think>{{"a": 1}}'
+    )
+    other = detect(None, "deepseek_v3", "think")
+    assert accepts(constraint(strict, other, "<think>\n"), f"I {CALL_F}</think>hi")
+    # TensorRT-LLM before 1.2.1 has no text without certain strings.
+    kinds = ("json_schema", "regex", "ebnf", "structural_tag")
+    for version, excluded in (("1.2.0", False), ("1.2.1", True)):
+        info = engine_info(
+            engine="tensorrt_llm", version=f"tensorrt_llm {version}", grammar_backend="xgrammar", grammar_kinds=kinds
+        )
+        found = constraints.wanted(strict, model(THINKING, info), "<think>\n")
+        assert found is not None
+        assert ("<tool_call>" in str(found.format["elements"][0])) is excluded
+
+
+def test_an_answer_that_is_marked_may_have_its_marks() -> None:
+    request = chat(response_format=JSON_SCHEMA)
+    kimi = detect(None, "none", "kimi_k3")
+    think = '<|open|>message role="assistant"<|sep|><|open|>think<|sep|>'
+    grammar = constraint(request, kimi, think)
+    for head in ("", "<|open|>response<|sep|>"):
+        assert accepts(grammar, f'hm<|close|>think<|sep|>{head}{{"a": 1}}')
+    answer = constraint(request, kimi, '<|open|>message role="assistant"<|sep|><|open|>response<|sep|>')
+    assert accepts(answer, '{"a": 1}')
+    assert not accepts(answer, 'hm<|close|>think<|sep|>{"a": 1}')
+
+
 def test_a_schema_that_nothing_honours_is_refused_by_the_requests_field() -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"$ref": "http://example.com/x"}}}
     with pytest.raises(InvalidRequestError) as info:
