@@ -162,7 +162,7 @@ every_form = pytest.mark.parametrize("name", REASONINGS)
 @every_form
 def test_thoughts_and_answer_of_every_form(name: str) -> None:
     kind = REASONINGS[name]
-    found = [reasoning("a [b] <c> <|d|>"), content("[e] <f> <|g|>")]
+    found: Found = [reasoning("a [b] <c> <|d|>"), content("[e] <f> <|g|>")]
     thought, answer = f"a [b] <c> <|d|>\n{kind.end}", "[e] <f> <|g|>"
     texts = [f"{kind.begin}\n{thought}\n\n{answer}"]
     texts += [f"{kind.begin}{thought}{head}\n{answer}\n{end}\n" for head in kind.heads for end in kind.closers]
@@ -316,6 +316,22 @@ def test_reasoning_that_nothing_opened_is_found_in_a_whole_answer(text: str) -> 
 @pytest.mark.parametrize(("begin", "repeated"), [("", " "), ("<think>", " "), ("<think>a", "\n"), ("<think>", "<")])
 def test_long_held_texts_take_linear_time(begin: str, repeated: str) -> None:
     check_linear_time(new, begin, repeated)
+
+
+@pytest.mark.parametrize(
+    ("begin", "repeated"),
+    [
+        ("", "a"),
+        ("a", "<"),
+        ("<think></think>", " "),
+        ("<think></think>", "<answer"),
+        ("<answer>", "\n"),
+        ("<answer>", "</"),
+    ],
+)
+def test_texts_around_a_marked_answer_take_linear_time(begin: str, repeated: str) -> None:
+    kind = REASONINGS["hunyuan_a13b"]
+    check_linear_time(lambda: ReasoningParser(kind, opened=False, held=True), begin, repeated)
 
 
 @pytest.mark.parametrize(
