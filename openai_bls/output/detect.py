@@ -60,10 +60,11 @@ _STRING = re.compile(r"'(?:\\.|[^'\\])*'?|\"(?:\\.|[^\"\\])*\"?", re.DOTALL)
 _TOOLS = re.compile(r"(?<![\w.])tools\b")
 SWITCHES = ("enable_thinking", "thinking")
 """Names that chat templates have for whether to think."""
-# "thinking" is also what templates call a thought; as a switch it is asked for.
+# "thinking" is also what templates call a thought; as a switch it is asked for. A switch that is only set is no
+# client's, as in Nemotron Nano v2, which reads it from the messages.
 _THINKING = re.compile(
-    r"(?<![\w.])(reasoning_effort|thinking_effort|reasoning_strength|enable_thinking|thinking_budget|thinking_mode"
-    r"|(?:(?<=if )|(?<=not )|(?<=and )|(?<=or ))thinking"
+    r"(?<![\w.])(reasoning_effort|thinking_effort|reasoning_strength|thinking_budget|thinking_mode"
+    r"|enable_thinking(?!\s*=[^=])|(?:(?<=if )|(?<=not )|(?<=and )|(?<=or ))thinking"
     r"|thinking(?=\s+is\b)|reasoning(?=\s+is\s+(?:not\s+)?(?:un)?defined\b))\b"
 )
 # Markers of thoughts, and fields of messages that hold them.

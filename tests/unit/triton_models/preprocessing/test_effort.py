@@ -45,6 +45,7 @@ PRINTED = "Effort: {{ reasoning_effort }}"
         (HARMONY, "none", {"reasoning_effort": "low"}),
         (HARMONY, "xhigh", {"reasoning_effort": "high"}),
         (PRINTED, "xhigh", {"reasoning_effort": "xhigh"}),
+        ("{% set ns = namespace(enable_thinking=true) %}{% if ns.enable_thinking %}", "none", {}),
         (NO_THINK, "none", {"reasoning_effort": "no_think"}),
         (NO_THINK, "medium", {"reasoning_effort": "low"}),
         (MODE, "none", {"thinking_mode": "disabled"}),
