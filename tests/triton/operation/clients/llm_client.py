@@ -36,7 +36,7 @@ def find(base_url: str, folder: str) -> dict[str, str]:
 
     def ask(question: str, *options: str) -> str:
         command = [sys.executable, "-m", "llm", "prompt", "-m", "demo", question, "-o", "temperature", "0", *options]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
         if done.returncode:
             raise SystemExit(done.stderr)
         return done.stdout.removesuffix("\n")
