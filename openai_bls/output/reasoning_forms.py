@@ -87,7 +87,7 @@ SIGNS: dict[str, tuple[Sign, ...]] = {
 
 ENDING_CALLS = frozenset(
     {
-        "hermes", "qwen3_coder", "kimi_k2", "glm", "minimax_m2", "seed_oss",
+        "hermes", "qwen3_coder", "kimi_k2", "glm", "minimax_m2", "seed_oss", "gemma4", "deepseek_v4",
         "mistral_tekken", "mistral_v11", "mistral_v13",
     }
 )  # fmt: skip
