@@ -58,7 +58,7 @@ def has_style(info: EngineInfo, style: str) -> bool:
 
 def has_excludes(info: EngineInfo) -> bool:
     """True if free text of an engine's grammars can be without certain strings."""
-    return info.engine != "tensorrt_llm" or Target.of(info).version >= guided_decoding.EXCLUDES_SINCE
+    return info.grammar_dialect != "guided_decoding" or Target.of(info).version >= guided_decoding.EXCLUDES_SINCE
 
 
 @lru_cache(maxsize=64)

@@ -290,7 +290,11 @@ def test_no_call_within_thoughts_goes_unchecked() -> None:
     kinds = ("json_schema", "regex", "ebnf", "structural_tag")
     for version, excluded in (("1.2.0", False), ("1.2.1", True)):
         info = engine_info(
-            engine="tensorrt_llm", version=f"tensorrt_llm {version}", grammar_backend="xgrammar", grammar_kinds=kinds
+            engine="tensorrt_llm",
+            grammar_dialect="guided_decoding",
+            version=f"tensorrt_llm {version}",
+            grammar_backend="xgrammar",
+            grammar_kinds=kinds,
         )
         found = constraints.wanted(strict, model(THINKING, info), "<think>\n")
         assert found is not None
