@@ -132,7 +132,10 @@ class Foreground:
         failed = self._failed_to_load()
         names = [name for name in self._names if name not in failed]
         missing = not_ready(options.triton_address, options.ports, names, openai=self._openai, openai_host=options.host)
-        if not missing:
+        if self._is_hopeless(failed) and "tritonserver" not in missing:
+            self._hopeless = True
+            self._process.drain()
+        elif not missing:
             for name in sorted(failed):
                 self._console.step(f"warning: {name} is not served: {self._watcher.failed[name]}")
             self.ready = True
@@ -147,9 +150,6 @@ class Foreground:
                     self._counts.add,
                 )
             self._announce()
-        elif self._is_hopeless(failed) and "tritonserver" not in missing:
-            self._hopeless = True
-            self._process.drain()
         elif self._console.elapsed - self._last_news > self._remind_after:
             self._remind_after *= 2
             waiting, step = self._watcher.waiting or missing, self._watcher.engine_step
@@ -164,10 +164,12 @@ class Foreground:
         return {name for name, why in self._watcher.failed.items() if name in of_engines or DEPENDS in why}
 
     def _is_hopeless(self, failed: set[str]) -> bool:
-        """True if the server stays, and has failed in a model that all engines need, or in each engine."""
+        """True if the server stays, and has failed in a model that all engines need, or in each engine or its
+        preprocessing."""
         if not self._groups:
             return False
-        return not failed >= self._watcher.failed.keys() or all(failed.intersection(group) for group in self._groups)
+        needed = (group[:2] for group in self._groups)
+        return failed != self._watcher.failed.keys() or all(failed.intersection(models) for models in needed)
 
     def _look_for_abandoned_stubs(self) -> None:
         if self._console.elapsed - self._looked < _LOOK_SECONDS:

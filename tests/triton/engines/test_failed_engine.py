@@ -45,12 +45,12 @@ def two_engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def start(two_engines: Path) -> Iterator[Callable[[], Launcher]]:
+def start(two_engines: Path) -> Iterator[Callable[..., Launcher]]:
     launchers: list[Launcher] = []
     with lease_ports() as leased:
 
-        def begin() -> Launcher:
-            launchers.append(Launcher(two_engines, leased))
+        def begin(*extra: str) -> Launcher:
+            launchers.append(Launcher(two_engines, leased, *extra))
             return launchers[-1]
 
         yield begin
@@ -90,7 +90,7 @@ def spoil(two_engines: Path) -> Iterator[Callable[[str], Callable[[], None]]]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_model_that_fails_to_load(
-    spoil: Callable[[str], Callable[[], None]], start: Callable[[], Launcher], name: str
+    spoil: Callable[[str], Callable[[], None]], start: Callable[..., Launcher], name: str
 ) -> None:
     """An engine beside the default one, its preprocessing, and the default one."""
     served, lost = CASES[name]
@@ -128,13 +128,24 @@ def test_a_model_that_fails_to_load(
     assert {card["id"] for card in get(f"{v1}/v1/models")["data"]} >= {"first", "second"}
 
 
-@pytest.mark.parametrize("names", [("openai_bls",), ("tensorrt_llm", "tensorrt_llm_second")])
+@pytest.mark.parametrize(
+    ("names", "extra"),
+    [
+        (("openai_bls",), ()),
+        (("tensorrt_llm", "tensorrt_llm_second"), ()),
+        # Without /v1 the other models are ready.
+        (("tensorrt_llm", "preprocessing_second"), ("--openai-port", "0")),
+    ],
+)
 def test_nothing_is_left_to_be_served(
-    spoil: Callable[[str], Callable[[], None]], start: Callable[[], Launcher], names: tuple[str, ...]
+    spoil: Callable[[str], Callable[[], None]],
+    start: Callable[..., Launcher],
+    names: tuple[str, ...],
+    extra: tuple[str, ...],
 ) -> None:
     """What all engines need has failed, or each of them."""
     for name in names:
         spoil(name)
-    launcher = start()
+    launcher = start(*extra)
     launcher.read_until(f"model {names[0]} failed to load: {WHY}")
     assert launcher.process.wait() != 0
