@@ -288,23 +288,23 @@ class Service:
             ApiError: it is none.
         """
         context.asks(request)
-        context.model = request.model or ""
-        target = self.models.target(request.model, found)
-        context.model = target.name
-        return target
+        return self._noted(context, request.model, found)
 
     def while_key_lasts(self, key: str) -> AbstractContextManager[None]:
         """See `RemovedKeys.while_key_lasts`."""
         return self.removed_keys.while_key_lasts(key)
 
     def find(self, context: RequestContext, name: str | None) -> Target:
-        """The model or adapter that a request names, noted in its context; see `Models.find`.
+        """The model or adapter that a request names, noted in its context; see `Models.target`.
 
         Raises:
             ApiError: there is none.
         """
+        return self._noted(context, name, self.models.get(name))
+
+    def _noted(self, context: RequestContext, name: str | None, found: Target | TaskModel | None) -> Target:
         context.model = name or ""
-        target = self.models.find(name)
+        target = self.models.target(name, found)
         context.model = target.name
         return target
 

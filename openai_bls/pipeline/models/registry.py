@@ -251,10 +251,6 @@ class Models:
         found = self.get(name)
         return found if isinstance(found, TaskModel) else None
 
-    def find(self, name: str | None) -> Target:
-        """The model or adapter of that name; None is the default. Raises as `target` does."""
-        return self.target(name, self.get(name))
-
     def target(self, name: str | None, found: Target | TaskModel | None) -> Target:
         """What was found under a name as the model or adapter of a generation.
 

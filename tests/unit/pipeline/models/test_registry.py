@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
 
 from openai_bls.core.errors import InvalidRequestError, ModelNotFoundError, OverloadedError
 from openai_bls.output.detect import UNKNOWN_REASONING, ModelFormats, detect
-from openai_bls.pipeline.models.registry import Models, ServedModel
+from openai_bls.pipeline.models.registry import Models, ServedModel, Target
 from tests.unit.core_support import FakeEngineClient, FakePrompts, engine_info, tiny_detokenizers
 from tests.unit.pipeline.task_models.task_support import model as task_model
 
@@ -14,6 +15,23 @@ from tests.unit.pipeline.task_models.task_support import model as task_model
 def served(*aliases: str, **info: Any) -> ServedModel:
     detokenizers = tiny_detokenizers()
     return ServedModel(engine_info(**info), FakeEngineClient(), FakePrompts(), detokenizers, ModelFormats(), aliases)
+
+
+def find(models: Models, name: str | None) -> Target:
+    return models.target(name, models.get(name))
+
+
+def test_nobody_answers_for_a_default_engine_that_has_failed() -> None:
+    small, big = served(model_name="small"), served("openai_bls", model_name="big")
+    models = Models([small], {"tensorrt_llm": "cheese"}, has_default=False)
+    assert (models.default, find(models, "small")) == (None, (small, None))
+    with pytest.raises(OverloadedError) as info:
+        find(models, None)
+    assert (info.value.status, info.value.code) == (503, "model_unavailable")
+    with pytest.raises(ModelNotFoundError):
+        find(models, "openai_bls")
+    models.add(big, as_default=True)
+    assert (models.default, find(models, None), list(models)) == (big, (big, None), [big, small])
 
 
 def test_names_aliases_and_adapters() -> None:
@@ -34,10 +52,10 @@ def test_names_aliases_and_adapters() -> None:
         "poet": (big, "poet"),
         "clerk": (small, "clerk"),
     }.items():
-        assert models.find(name) == expected
+        assert find(models, name) == expected
     for unknown in ("", "Big", "tensorrt_llm"):
         with pytest.raises(ModelNotFoundError, match="served here: big, openai_bls") as info:
-            models.find(unknown)
+            find(models, unknown)
         assert (info.value.status, info.value.code, info.value.param) == (404, "model_not_found", "model")
 
 
@@ -78,12 +96,12 @@ def test_task_models_beside_the_engines() -> None:
         "task": "rerank",
     }
     # Engines and adapters keep their names.
-    assert (models.task_model("poet"), models.find("poet").lora_name) == (None, "poet")
+    assert (models.task_model("poet"), find(models, "poet").lora_name) == (None, "poet")
     assert models.card("poet")["task"] == "generate"
     with pytest.raises(InvalidRequestError, match="'ranks' scores documents against a query: use /v1/rerank") as info:
-        models.find("ranks")
+        find(models, "ranks")
     assert (info.value.param, info.value.code) == ("model", "unsupported_endpoint")
-    for ask in (models.find, models.card):
+    for ask in (functools.partial(find, models), models.card):
         with pytest.raises(OverloadedError, match="'x' cannot be used: it has no output 'response'"):
             ask("x")
 
