@@ -99,6 +99,7 @@ class Answer(NamedTuple):
     content: str
     calls: list[tuple[str, str]]
     """Names and arguments of its calls, the latter as the client keeps them."""
+    reasoning: str = ""
     response_id: str = ""
 
 
@@ -109,7 +110,9 @@ def chat(server: OwnAnswers, text: Text, *, stream: bool) -> Answer:
     (choice,) = whole["choices"]
     message = choice["message"]
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
-    return Answer(message, choice["finish_reason"], message.get("content") or "", calls)
+    return Answer(
+        message, choice["finish_reason"], message.get("content") or "", calls, message.get("reasoning_content") or ""
+    )
 
 
 def chat_again(server: OwnAnswers, message: dict[str, Any]) -> list[PromptRequest]:
@@ -135,7 +138,8 @@ def responses(server: OwnAnswers, text: Text, *, stream: bool) -> Answer:
     calls = [(item["name"], item["arguments"]) for item in items if item["type"] == "function_call"]
     details = response["incomplete_details"]
     reason = details["reason"] if details is not None else response["status"]
-    return Answer(items, reason, "".join(said), calls, response["id"])
+    thought = [part["text"] for item in items if item["type"] == "reasoning" for part in item["content"]]
+    return Answer(items, reason, "".join(said), calls, "".join(thought), response["id"])
 
 
 def responses_again(server: OwnAnswers, answer: Answer) -> list[PromptRequest]:
@@ -164,7 +168,8 @@ def messages(server: OwnAnswers, text: Text, *, stream: bool) -> Answer:
     blocks = message["content"]
     content = "".join(block["text"] for block in blocks if block["type"] == "text")
     calls = [(block["name"], json.dumps(block["input"])) for block in blocks if block["type"] == "tool_use"]
-    return Answer(blocks, message["stop_reason"], content, calls)
+    thought = "".join(block["thinking"] for block in blocks if block["type"] == "thinking")
+    return Answer(blocks, message["stop_reason"], content, calls, thought)
 
 
 def messages_again(server: OwnAnswers, blocks: list[dict[str, Any]]) -> list[PromptRequest]:
