@@ -65,13 +65,13 @@ def _follow(guardian: subprocess.Popen[bytes], served: Sequence[str], stops: Cal
         pid = found
         if ended and deadline is None:
             deadline = time.monotonic() + follow_s
-        if stops() > handled:
-            if handled or pid is None:
+        while handled < stops():
+            handled += 1
+            if handled > 1 or pid is None:
                 guardian.terminate()
             else:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
-            handled = stops()
         if deadline is not None and time.monotonic() >= deadline:
             guardian.terminate()
             deadline = None
