@@ -129,6 +129,8 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     structured: Requested | None = None
     """Format that the output must match."""
     stream: bool = False
+    in_pieces: bool = False
+    """A whole answer whose parts are read as they come, as those of a background response are."""
     include_usage: bool = False
     continuous_usage_stats: bool = False
     """Every chunk has the counts up to it, the first one no new token; with `include_usage` only, as in vLLM."""

@@ -90,7 +90,11 @@ def parse_create(
     ignored = IgnoredFields(unknown)
     given = _decode(body, schema.CreateRequest, ignored)
     chat = _generation(given) | {"stream": given.stream}
-    return _request(given, chat, references, CreateRequest, max_items, ignored, body=given)
+    wanted = _request(given, chat, references, CreateRequest, max_items, ignored, body=given)
+    # A background response is polled, and log-probabilities belong to the item that is open when they come.
+    if not given.background and wanted.chat.logprobs is None:
+        return wanted
+    return msgspec.structs.replace(wanted, chat=msgspec.structs.replace(wanted.chat, in_pieces=True))
 
 
 def parse_count(

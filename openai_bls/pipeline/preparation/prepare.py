@@ -276,8 +276,9 @@ def make_sequences(
         kept = model.formats.kept_special(tools is not None)
     if request.chat and (reasoning := model.formats.reasoning) is not None:
         reasoning_open = reasoning.opened_by(prompts.tail)
-        # A grammar allows no reasoning that is not opened, and a stream cannot take back what was none.
-        held = not request.stream and grammar is None and not reasoning.closed_by(prompts.tail)
+        # A grammar allows no reasoning that is not opened, and what has been told cannot be taken back.
+        told = request.stream or request.in_pieces
+        held = not told and grammar is None and not reasoning.closed_by(prompts.tail)
     result: list[Sequence] = []
     for at, prompt in enumerate(prompts.token_ids):
         echo = _echo(request, model, at, prompt) if request.echo else None
