@@ -48,7 +48,7 @@ from openai_bls_transformers.runners.runner import (
 )
 from openai_bls_transformers.runners.sampler import Sampler
 from openai_bls_transformers.runners.scheduler import Scheduler, SequenceState, install_fast_path
-from openai_bls_transformers.runners.step_budget import StepBudget
+from openai_bls_transformers.runners.step_budget import LEAST_PROMPT_TOKENS, StepBudget
 from openai_bls_transformers.runners.step_clock import StepClock, clocked
 from openai_bls_transformers.speculation.speculation import Speculator
 
@@ -248,6 +248,9 @@ class ContinuousBatcher:
         times = getattr(processor.model_runner, "step_times", None)
         if times is not None and config.max_step_seconds:
             processor.scheduler.step_budget = StepBudget(times, config.max_step_seconds)
+        elif not on_gpu:
+            # A CPU's steps are longer by each token, and every sequence that decodes waits for the whole step.
+            processor.scheduler.prompt_tokens_beside = LEAST_PROMPT_TOKENS
         self._image_numbers = ImageNumbers()
         images_of = processor.scheduler.images_of
         if config.images:

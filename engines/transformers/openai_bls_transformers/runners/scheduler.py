@@ -70,6 +70,8 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
 
     step_budget: StepBudget | None = None
     """Limit of the steps that take prompts in beside sequences that decode."""
+    prompt_tokens_beside: int | None = None
+    """Most prompt tokens of a step beside sequences that decode, where no step times are known; None is no limit."""
     speculator: Speculator | None = None
     """Drafts of sequences that decode."""
 
@@ -143,17 +145,19 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
 
     def _limited(self, token_budget: int) -> int:
         """`token_budget`, or less if sequences decode beside the prompts, or several prompts wait for each other."""
-        if self.step_budget is None:
+        if self.step_budget is None and self.prompt_tokens_beside is None:
             return token_budget
         prefilling = [state for state in self.active_requests.values() if state._status is not RequestStatus.DECODING]
         if len(prefilling) == len(self.active_requests):
             several = len(prefilling) + len(self.waiting_requests) > 1
-            return min(token_budget, self.step_budget.largest) if several else token_budget
+            return min(token_budget, self.step_budget.largest) if several and self.step_budget else token_budget
         decoding = sum(
             len(state.tokens_to_process)
             for state in self.active_requests.values()
             if state._status is RequestStatus.DECODING
         )
+        if self.step_budget is None:
+            return min(token_budget, decoding + (self.prompt_tokens_beside or 0))
         prompts = self._in_order(self.step_budget, [*prefilling, *self.waiting_requests.values()])
         tokens = sum(len(state.remaining_prefill_tokens) for state in prompts)
         past = prompts[0].position_offset if prompts else 0

@@ -196,6 +196,20 @@ def test_a_prompt_beside_others_is_cut_to_the_budget(monkeypatch: pytest.MonkeyP
     assert scheduler.schedule_batch(32, 1000)[2] == 20
 
 
+def test_without_step_times_prompts_have_few_tokens_beside_sequences_that_decode() -> None:
+    _, _, scheduler = make_io(short=True)
+    scheduler.prompt_tokens_beside = 6
+    scheduler.add_waiting_request(SequenceState(request_id="a", initial_tokens=list(range(20))))
+    scheduler.add_waiting_request(SequenceState(request_id="b", initial_tokens=list(range(10))))
+    assert scheduler.schedule_batch(32, 1000)[2] == 30  # Nobody waits for the step.
+    scheduler.finish_request("a")
+    scheduler.finish_request("b")
+    add(scheduler, decoding("c", 3, 1))
+    add(scheduler, decoding("d", 3, 1))
+    scheduler.add_waiting_request(SequenceState(request_id="e", initial_tokens=list(range(20))))
+    assert scheduler.schedule_batch(32, 1000)[2] == 2 + 6
+
+
 def test_short_prompts_overtake_a_long_one_for_a_while() -> None:
     _, _, scheduler = make_io(short=True)
     # A token takes a millisecond.
