@@ -34,6 +34,8 @@ ROUTER_REQUIREMENTS := tests/triton/operation/router-requirements.txt
 # A fifth one, for coding agents: programs of Node's, where there is npm, and for `make agents` one of Python's.
 AGENTS := .venv-agents
 AGENT_PACKAGES := tests/triton/agents
+# A folder for transformers and what it needs, ahead of .venv's, for `make next`.
+NEXT := .venv-next
 MANIFEST := model_repository/tensorrt_llm/1/engine.json
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export V ?=
@@ -67,7 +69,7 @@ endif
 TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,docs,dev,bench
 
 .DEFAULT_GOAL := help
-.PHONY: help env serve check test agents architectures torture router lint ruff mypy imports format engine bench docs wheels doctor lock sbom clean distclean FORCE
+.PHONY: help env serve check test agents architectures next torture router lint ruff mypy imports format engine bench docs wheels doctor lock sbom clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -88,6 +90,14 @@ check: $(VENV)/.installed-test ## lint, type-check and run the unit tests that t
 
 architectures: $(VENV)/.installed-test ## compare a tiny model of every architecture with transformers' generate (ARGS="-k falcon")
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "" $(ARGS) engines/transformers/tests_transformers/architectures
+
+# With what the newest release needs in newer versions; numpy stays, for the server's stub. Run each night, it tells what a
+# release breaks before its users do.
+next: $(VENV)/.installed-test ## run the embedded engine's tests on the newest transformers, outside the tested range too
+	rm -rf $(NEXT)
+	$(BIN)/python -m pip install --quiet --target $(NEXT) transformers "$$($(BIN)/python -m pip freeze | grep -i '^numpy==')"
+	PYTHONPATH=$(NEXT) $(BIN)/python -c "import transformers; print('transformers', transformers.__version__)"
+	PYTHONPATH=$(NEXT) OPENAI_BLS_ENGINE_ALLOW_UNTESTED_VERSIONS=true OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(ARGS) engines/transformers/tests_transformers
 
 torture: $(VENV)/.installed-test engine ## ten minutes of generated requests, faults and known streams (ARGS="--seconds 60")
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(ARGS)
@@ -144,10 +154,10 @@ clean: ## remove what was built; .venv stays
 	find openai_bls engines tests build model_repository -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv and the other environments as well
-	rm -rf $(VENV) $(CLIENTS) $(VLLM) $(ROUTER) $(AGENTS)
+	rm -rf $(VENV) $(CLIENTS) $(VLLM) $(ROUTER) $(AGENTS) $(NEXT)
 
 # What the engine is built in: where a goal needs the tests' packages as well, pip installs all of them at once.
-INSTALLED := $(VENV)/.installed$(if $(filter test agents architectures torture router lint format bench docs,$(MAKECMDGOALS)),-test)
+INSTALLED := $(VENV)/.installed$(if $(filter test agents architectures next torture router lint format bench docs,$(MAKECMDGOALS)),-test)
 
 ENGINE_ARGS := $(if $(strip $(ENGINE)),--engine $(ENGINE)) $(BUILD_ARGS)
 

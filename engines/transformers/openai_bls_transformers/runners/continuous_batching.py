@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,12 @@ from openai_bls_transformers.runners.step_clock import StepClock, clocked
 from openai_bls_transformers.speculation.speculation import Speculator
 
 _SCHEDULER = "openai_bls"
+# From 5.24 on the loop is told the inference mode of the thread that starts it; ours starts it in none.
+_LOOP_ARGUMENTS = {
+    name: False
+    for name in inspect.signature(continuous_api.ContinuousBatchingManager._run_generation_loop).parameters
+    if name == "use_inference_mode"
+}
 
 
 class _Router(continuous_api.OutputRouter):  # type: ignore[misc]
@@ -341,7 +348,7 @@ class ContinuousBatcher:
         After an error every live sequence is reported as failed through `on_outputs` before it returns.
         """
         self._manager._generation_thread = None
-        self._manager._run_generation_loop()
+        self._manager._run_generation_loop(**_LOOP_ARGUMENTS)
         error: BaseException | None = self._manager.background_thread_status.fatal_error
         return error
 
