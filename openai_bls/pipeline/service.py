@@ -279,16 +279,19 @@ class Service:
         Raises:
             ApiError: there is none.
         """
-        return self.target(context, request, await self.models.look_for(request.model))
+        context.asks(request)
+        return self.target(context, request.model, await self.models.look_for(request.model))
 
-    def target(self, context: RequestContext, request: ValidRequest, found: Target | TaskModel | None) -> Target:
+    def target(self, context: RequestContext, name: str | None, found: Target | TaskModel | None) -> Target:
         """What was found under the name that a request has as its model or adapter, of which its context is told.
 
         Raises:
             ApiError: it is none.
         """
-        context.asks(request)
-        return self._noted(context, request.model, found)
+        context.model = name or ""
+        target = self.models.target(name, found)
+        context.model = target.name
+        return target
 
     def while_key_lasts(self, key: str) -> AbstractContextManager[None]:
         """See `RemovedKeys.while_key_lasts`."""
@@ -300,13 +303,7 @@ class Service:
         Raises:
             ApiError: there is none.
         """
-        return self._noted(context, name, self.models.get(name))
-
-    def _noted(self, context: RequestContext, name: str | None, found: Target | TaskModel | None) -> Target:
-        context.model = name or ""
-        target = self.models.target(name, found)
-        context.model = target.name
-        return target
+        return self.target(context, name, self.models.get(name))
 
     def require_admin(self, context: RequestContext) -> None:
         """Refuse what changes the server for all clients, unless the request's key may do that.

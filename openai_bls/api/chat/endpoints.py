@@ -136,10 +136,14 @@ async def _checked(
         if not model_serving.is_chat(found):
             raise
     else:
+        context.asks(request)
         found = await service.models.look_for(request.model)
         if name != model_serving.ENDPOINT or not model_serving.is_chat(found):
-            return request, service.target(context, request, found)
-    return ChatModelRequest(found, await parsed(body, large=large))
+            return request, service.target(context, request.model, found)
+    chat = ChatModelRequest(found, await parsed(body, large=large))
+    # What an engine takes, and ignores, of the same body says nothing of this model.
+    context.request, context.ignored, context.stream = None, (), chat.stream
+    return chat
 
 
 def _check(answer: Any) -> str:

@@ -17,12 +17,12 @@ from openai_bls.pipeline.service import Service
 
 async def _render_chat(service: Service, context: RequestContext, body: dict[str, Any]) -> GenerateRequest:
     request = await _request(service, "chat.completions", body)
-    return await rendered_one(service, context, request, await service.look_for(context, request))
+    return await rendered_one(service, context, request, await service.look_for(context, request), "chatcmpl-")
 
 
 async def _render_completion(service: Service, context: RequestContext, body: dict[str, Any]) -> list[GenerateRequest]:
     request = await _request(service, "completions", body)
-    return await rendered(service, context, request, await service.look_for(context, request))
+    return await rendered(service, context, request, await service.look_for(context, request), "cmpl-")
 
 
 async def _request(service: Service, name: Body, body: dict[str, Any]) -> ValidRequest:

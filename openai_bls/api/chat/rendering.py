@@ -27,9 +27,16 @@ _DEFAULTS = msgspec.structs.asdict(SamplingParams())
 
 
 async def rendered(
-    service: Service, context: RequestContext, request: ValidRequest, target: Target
+    service: Service, context: RequestContext, request: ValidRequest, target: Target, id_prefix: str
 ) -> list[GenerateRequest]:
     """What the engine would get, for each prompt of `request`.
+
+    Args:
+        service: service that takes the request.
+        context: context of the request.
+        request: request to an engine.
+        target: what its `model` names.
+        id_prefix: beginning of the ids of the API's answers.
 
     Raises:
         ApiError: the generation would be refused, or preprocessing cannot be reached.
@@ -43,18 +50,18 @@ async def rendered(
         )
     with admitted(service, context, target.name):
         deadline = context.deadline(request.timeout, time.monotonic())
-        return await within(deadline, _prepared(request, target, context.key))
+        return await within(deadline, _prepared(request, target, context.key, id_prefix))
 
 
 async def rendered_one(
-    service: Service, context: RequestContext, request: ValidRequest, target: Target
+    service: Service, context: RequestContext, request: ValidRequest, target: Target, id_prefix: str
 ) -> GenerateRequest:
     """The same of a request that has one prompt."""
-    (only,) = await rendered(service, context, request, target)
+    (only,) = await rendered(service, context, request, target, id_prefix)
     return only
 
 
-async def _prepared(request: ValidRequest, target: Target, key: str) -> list[GenerateRequest]:
+async def _prepared(request: ValidRequest, target: Target, key: str, id_prefix: str) -> list[GenerateRequest]:
     await target.model.engine.ready()
     prompts = await tokenize(request, target.model, key=key)
     constraint = await constrain(request, target.model, prompts.tail, key)
@@ -62,7 +69,7 @@ async def _prepared(request: ValidRequest, target: Target, key: str) -> list[Gen
     if constraint is not None:
         tag = encode({"type": "structural_tag", "format": constraint.wanted.format}).decode()
         structured = StructuredOutputsParams(tag)
-    request_id = new_id("chatcmpl-" if request.chat else "cmpl-")
+    request_id = new_id(id_prefix)
     requests = []
     for at, prompt in enumerate(prompts.token_ids):
         sequence = generation_request(request, target, 0, prompt, prompts, constraint and constraint.grammar)

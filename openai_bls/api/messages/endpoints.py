@@ -49,6 +49,8 @@ async def _parsed(
     def parse(body: bytes, put_back: PutBack) -> tuple[RequestT, Converted, Target]:
         ignored = IgnoredFields(api.service.settings.unknown_fields)
         given = decode(body, kind, ignored)
+        # Converted only for a model that there is.
+        context.stream = bool(getattr(given, "stream", None))
         target = api.service.find(context, given.model)
         converted = _converted(target, given, ignored)
         return given, converted._replace(valid=put_back(converted.valid)), target
@@ -80,6 +82,7 @@ async def _edited(
         return msgspec.structs.replace(result.valid, ignored=converted.valid.ignored)
 
     result = Edited(converted.valid, [], None)
+    context.asks(result.valid)
     if converted.edits:
         result = await edited(
             converted.edits,
@@ -88,7 +91,7 @@ async def _edited(
             convert_messages,
             lambda valid: count_prompt_tokens(api.service, context, valid, target),
         )
-    context.asks(result.valid)
+        context.asks(result.valid)
     return result
 
 
@@ -159,7 +162,7 @@ async def _render(api: Api, request: Request, context: RequestContext) -> Respon
     async def rendered() -> GenerateRequest:
         valid, _, _ = await _edited(api, context, body, converted, target)
         async with _errors_told(api, context, body, valid, target, converted.tools):
-            return await rendered_one(api.service, context, valid, target)
+            return await rendered_one(api.service, context, valid, target, "msg_")
 
     return await api.answered(request, context, rendered())
 

@@ -81,9 +81,9 @@ class ResponsesHandlers:
     async def create(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/responses."""
         wanted = await self._parsed(request, context, parsing.parse_create)
-        self._check_room(wanted)
         try:
             target = await self._service.look_for(context, wanted.chat)
+            self._check_room(wanted)
             if wanted.body.background:
                 return await self._begin(request, context, wanted, target)
             if wanted.body.stream:
@@ -222,7 +222,7 @@ class ResponsesHandlers:
         wanted = await self._parsed(request, context, parsing.parse_create)
         try:
             target = await self._service.look_for(context, wanted.chat)
-            rendering = rendered_one(self._service, context, wanted.chat, target)
+            rendering = rendered_one(self._service, context, wanted.chat, target, "resp_")
             return await self._api.answered(request, context, rendering)
         except ApiError as error:
             raise wanted.translated(error) from None

@@ -85,6 +85,7 @@ async def _pass_on(api: Api, request: Request, context: RequestContext) -> Respo
             "Guards see requests of openai_bls alone: send 'messages' or 'prompt' to /v1, or text_input to Triton."
         )
     fields = await api.parsed(request, context, json_object)
+    context.stream = fields.get("stream") is True
     key = request.headers.get("authorization", "")
     if key and "api_key" not in fields:
         # Triton's front end hands no header to models.

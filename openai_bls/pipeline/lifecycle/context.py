@@ -56,6 +56,7 @@ class RequestContext:
         "records",
         "request",
         "request_id",
+        "stream",
         "timeout_s",
         "trace_headers",
     )
@@ -93,6 +94,8 @@ class RequestContext:
         """Guards of the request, if it has some and they let it through."""
         self.request: ValidRequest | None = None
         """The request to an engine, without its images, which may be large."""
+        self.stream: bool | None = None
+        """Whether its answer is to be streamed; None if no body that says so was read."""
         self.records: list[RequestRecord] = []
         self.ignored: tuple[str, ...] = ()
         """Fields of the body that were taken without effect."""
@@ -112,7 +115,8 @@ class RequestContext:
         return None if timeout_s is None else Deadline(began_at + timeout_s, timeout_s)
 
     def asks(self, request: ValidRequest) -> None:
-        """Note what is asked for, as soon as the body has been read."""
+        """Note what is asked for, as soon as the body has been read: before anything can refuse it."""
+        self.stream = request.stream
         self.request = msgspec.structs.replace(request, images=()) if request.images else request
         self.ignored = request.ignored
 

@@ -50,8 +50,8 @@ def fields_of(observed: RequestContext, trace_id: str = "") -> dict[str, Any]:
         fields["endpoint"] = observed.endpoint
     if observed.model:
         fields["model"] = observed.model[:_MAX_CHARACTERS]
-    if observed.request is not None:
-        fields["stream"] = observed.request.stream
+    if observed.stream is not None:
+        fields["stream"] = observed.stream
     if observed.key:
         fields["key"] = observed.key
     if total is not None:

@@ -194,6 +194,7 @@ def _last_attributes(observed: RequestContext) -> dict[str, Any]:
     request, total, failure = observed.request, observed.total, observed.failure
     attributes: dict[str, Any] = {
         "http.response.status_code": observed.status,
+        "gen_ai.request.stream": observed.stream,
         "error.type": None if observed.status < 400 else str((failure and failure.code) or observed.status),
     }
     if total is not None:
@@ -214,7 +215,6 @@ def _last_attributes(observed: RequestContext) -> dict[str, Any]:
         attributes |= {f"gen_ai.request.{name}": getattr(request.sampling, name) for name in given}
         attributes |= {
             "gen_ai.request.max_tokens": request.max_tokens,
-            "gen_ai.request.stream": request.stream,
             "gen_ai.request.choice.count": request.n if request.n != 1 else None,
             "gen_ai.output.type": "text" if request.structured is None else "json",
         }

@@ -27,6 +27,8 @@ WORDS = re.compile(r'(?:[^ "]|"(?:[^"\\]|\\.)*")+')
 def observed(path: str = "/v1/chat/completions", **facts: Any) -> RequestContext:
     """A request that ended two seconds after its arrival."""
     found = Observer().begin("POST", path)
+    if "request" in facts:
+        found.asks(facts.pop("request"))
     for name, value in facts.items():
         setattr(found, name, value)
     found.released()
