@@ -5,6 +5,7 @@ The order of the fields is the page's. `python -m tests.unit.docs.api_tables` wr
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -40,6 +41,7 @@ TABLES: dict[tuple[str, ...], tuple[Any, ...]] = {
 }
 """Sections → the bodies whose fields their tables list."""
 
+_ROW = re.compile(r"\| (`.*?) \|.*\|")
 REFUSALS = {cls: fields for e in ENDPOINTS for cls, fields in e.operation.unsupported.items()}
 
 
@@ -50,15 +52,21 @@ def rewritten(page: str) -> str:
         for name in titled:
             sections[name] = sections.get(name, ()) + bodies
     lines, section = [], ""
-    for line in text(page).split("\n"):
+    table: set[str] = set()
+    given = text(page).split("\n")
+    for at, line in enumerate(given):
         if line.startswith("#"):
             section = line.lstrip("# ")
-        row = re.fullmatch(r"\| (`.*?) \|.*\|", line)
+        row = _ROW.fullmatch(line)
+        if row is not None and not _ROW.fullmatch(given[at - 1]):
+            table = {name for one in itertools.takewhile(bool, map(_ROW.fullmatch, given[at:])) for name in code(one[1])}
         if row is None or section not in sections:
             lines.append(line)
             continue
         names = code(row[1])
-        cls = next(cls for cls in sections[section] if set(names) <= set(cls.__struct_encode_fields__))
+        # Bodies of one section may have fields of the same name.
+        known = [cls for cls in sections[section] if set(names) <= set(cls.__struct_encode_fields__)]
+        cls = max(known, key=lambda cls: len(table.intersection(cls.__struct_encode_fields__)))
         rows: dict[str, list[str]] = {}
         for name in names:
             rows.setdefault(_cell(name, cls, page), []).append(f"`{name}`")

@@ -5,6 +5,7 @@ Sources: the rerank APIs of Jina and Cohere, which vLLM serves as one; /score is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,13 +15,14 @@ from openai_bls.api.common.bodies import MAX_INPUTS, PromptUsage, WithoutEffectO
 from openai_bls.api.common.documented import limits
 from openai_bls.core.errors import InvalidRequestError
 
-Texts = Annotated[list[str], limits(minItems=1, maxItems=MAX_INPUTS)]
-
-
 class DocumentObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A document as an object; `text` is its only field that a model sees."""
 
     text: str
+
+
+Texts = Annotated[list[str], limits(minItems=1, maxItems=MAX_INPUTS)]
+Documents = Annotated[list[str | DocumentObject], limits(minItems=1, maxItems=MAX_INPUTS)]
 
 
 class RerankBody(WithoutEffectOfUser, kw_only=True, forbid_unknown_fields=True):
@@ -28,7 +30,7 @@ class RerankBody(WithoutEffectOfUser, kw_only=True, forbid_unknown_fields=True):
 
     query: str
     """Question that the documents are to answer."""
-    documents: Annotated[list[str | DocumentObject], limits(minItems=1, maxItems=MAX_INPUTS)]
+    documents: Documents
     """Up to 2,048 strings or objects with `text` alone."""
     model: str | None = None
     """May be left out where there is one model."""
@@ -47,8 +49,8 @@ class ScoreBody(WithoutEffectOfUser, kw_only=True, forbid_unknown_fields=True):
     """A string or up to 2,048; one against any number, or equally many."""
     queries: str | Texts | None = None
     """Another name of `text_1`."""
-    documents: str | Texts | None = None
-    """Another name of `text_2`."""
+    documents: str | Documents | None = None
+    """Another name of `text_2`, which takes objects with `text` alone as well."""
     model: str | None = None
     """May be left out where there is one model."""
 
@@ -96,9 +98,8 @@ def parse_rerank(body: dict[str, Any]) -> tuple[RerankBody, list[str]]:
         InvalidRequestError: `param` names the field at fault.
     """
     request = convert(body, RerankBody)
-    texts = [document if isinstance(document, str) else document.text for document in request.documents]
-    check_inputs(len(texts), "documents")
-    return request, texts
+    check_inputs(len(request.documents), "documents")
+    return request, _texts(request.documents)
 
 
 def parse_score(body: dict[str, Any]) -> tuple[ScoreBody, list[str], list[str]]:
@@ -123,8 +124,15 @@ def parse_score(body: dict[str, Any]) -> tuple[ScoreBody, list[str], list[str]]:
     return request, first, second
 
 
+def _texts(documents: Sequence[str | DocumentObject]) -> list[str]:
+    return [document if isinstance(document, str) else document.text for document in documents]
+
+
 def _either(
-    name: str, value: str | list[str] | None, other_name: str, other: str | list[str] | None
+    name: str,
+    value: str | Sequence[str | DocumentObject] | None,
+    other_name: str,
+    other: str | Sequence[str | DocumentObject] | None,
 ) -> tuple[str, list[str]]:
     """The field that was given, with its texts."""
     if value is not None and other is not None:
@@ -134,4 +142,4 @@ def _either(
             f"Missing required parameter: '{name}' (or '{other_name}')", param=name, code="missing_required_parameter"
         )
     name, given = (name, value) if value is not None else (other_name, other)
-    return name, [given] if isinstance(given, str) else list(given or [])
+    return name, [given] if isinstance(given, str) else _texts(given or [])

@@ -81,6 +81,7 @@ def test_the_best_without_their_texts() -> None:
         ({"text_1": "pair", "text_2": ["pear", "a pair"]}, [3.0, 4.0]),
         ({"text_1": ["pair", "x"], "text_2": ["pear", "xx"]}, [3.0, 1.0]),
         ({"queries": ["pair"], "documents": ["pear", "a pair"]}, [3.0, 4.0]),
+        ({"text_1": "pair", "documents": [{"text": "pear"}, "a pair"]}, [3.0, 4.0]),
     ],
 )
 def test_pairs(body: dict[str, Any], scores: list[float]) -> None:
@@ -119,6 +120,8 @@ PLAIN: dict[str, Any] = {"query": "x", "documents": ["x"]}
         (SCORE, {"text_1": "x", "queries": "y", "text_2": "z"}, "queries"),
         (SCORE, {"text_1": ["x", "y"], "text_2": ["a", "b", "c"]}, "text_2"),
         (SCORE, {"queries": [], "documents": "x"}, "queries"),
+        (SCORE, {"queries": "x", "documents": [{"text": 1}]}, "documents[0].text"),
+        (SCORE, {"text_1": "x", "text_2": [{"text": "y"}]}, "text_2[0]"),
         (SCORE, {"text_1": "x", "text_2": "y", "model": "nope"}, "model"),
     ],
 )
