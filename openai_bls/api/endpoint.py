@@ -71,9 +71,9 @@ class Operation:
     example: Mapping[str, Any] | None = None
     """A body for people to begin with; None is that of the smoke check."""
     answer: Any = None
-    """Type of the whole answer, which is JSON unless it is bytes; None has no body."""
+    """Type of the whole answer, or a tuple of types, which is JSON unless it is bytes; None has no body."""
     events: Any = None
-    """Type of the events of a streamed answer; None is never streamed."""
+    """Type of the events of a streamed answer, or a tuple of types; None is never streamed."""
     query: Any = None
     """Struct whose fields are the query parameters."""
     error: Any = None
@@ -90,7 +90,12 @@ class Operation:
     @property
     def bodies(self) -> tuple[Any, ...]:
         """Types of the request body."""
-        return self.body if isinstance(self.body, tuple) else (self.body,) if self.body is not None else ()
+        return types_of(self.body)
+
+
+def types_of(described: Any) -> tuple[Any, ...]:
+    """The types that an operation is described with: one, several, or none."""
+    return described if isinstance(described, tuple) else (described,) if described is not None else ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from openai_bls import __version__
-from openai_bls.api.endpoint import Endpoint, Operation
+from openai_bls.api.endpoint import Endpoint, Operation, types_of
 from openai_bls.api.openapi.json_schema import REF, Schema, SchemaBuilder
 from openai_bls.core.errors import (
     ApiError,
@@ -108,7 +108,8 @@ def document(
             not known.
     """
     operations = [endpoint.operation for endpoints in by_title.values() for endpoint in endpoints]
-    types = [kind for o in operations for kind in (*o.bodies, o.answer, o.events, o.query, o.error) if kind is not None]
+    described = [one for o in operations for one in (o.body, o.answer, o.events, o.query, o.error)]
+    types = [kind for one in described for kind in types_of(one)]
     optional_tags = frozenset[Any]().union(*(operation.optional_tags for operation in operations))
     refusals = {cls: fields for operation in operations for cls, fields in operation.unsupported.items()}
     schemas = SchemaBuilder(
@@ -261,8 +262,7 @@ def _operation(
     if parameters:
         found["parameters"] = parameters
     if known.bodies:
-        bodies = [schemas.schema(body) for body in known.bodies]
-        content: dict[str, Any] = {"schema": bodies[0] if len(bodies) == 1 else {"anyOf": bodies}}
+        content: dict[str, Any] = {"schema": _schema(schemas, known.body)}
         example, unserved = _example(endpoint, served, has_keys=has_keys)
         if unserved:
             found["x-unserved"] = True
@@ -272,9 +272,9 @@ def _operation(
     responses: dict[str, Any] = {"200": {"description": "Done."}}
     if known.answer is not None:
         kind = "application/octet-stream" if known.answer is bytes else _JSON
-        answer: dict[str, Any] = {kind: {"schema": schemas.schema(known.answer)}}
+        answer: dict[str, Any] = {kind: {"schema": _schema(schemas, known.answer)}}
         if known.events is not None:
-            answer["text/event-stream"] = {"x-event-schema": schemas.schema(known.events)}
+            answer["text/event-stream"] = {"x-event-schema": _schema(schemas, known.events)}
         responses["200"] = {"description": "The answer; events with `stream`." if known.events else "The answer."}
         responses["200"]["content"] = answer
     error = {_JSON: {"schema": schemas.schema(known.error or ErrorBody)}}
@@ -285,6 +285,11 @@ def _operation(
         responses["4XX"] = {"description": "A guard refuses it.", "content": error}
     found["responses"] = responses
     return found
+
+
+def _schema(schemas: SchemaBuilder, described: Any) -> Schema:
+    found = [schemas.schema(kind) for kind in types_of(described)]
+    return found[0] if len(found) == 1 else {"anyOf": found}
 
 
 def _probe(path: str, summary: str, kind: Any, schemas: SchemaBuilder) -> dict[str, Any]:
@@ -304,7 +309,7 @@ def _errors(operation: Operation, *, has_body: bool, has_keys: bool) -> Iterator
         if known is not None and int(known[1]) not in found:
             found[int(known[1])] = known[2][0].upper() + known[2][1:]
     found[404] = "A model, a response or a path that is not there."
-    found[415] = "A request of a web page whose content type is not `application/json`."
+    found[415] = "A content encoding that is not taken, or a web page's content type other than `application/json`."
     absent = {cls.status for cls in _OF_SOME - operation.errors}
     if not has_keys:
         absent |= {AuthenticationError.status, PermissionDeniedError.status}

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from openai_bls.api.chat.chunks import Answer, ChatChoice, ChatChunkChoice, Chunk
+from openai_bls.api.chat.chunks import Answer, ChatChoice, ChatChunkChoice, Chunk, TextChoice, TextChunkChoice
 from openai_bls.api.chat.endpoints import generate
 from openai_bls.api.chat.schema import UNSUPPORTED, UNSUPPORTED_IN_CHAT, ChatCompletionRequest, CompletionRequest
 from openai_bls.api.common.bodies import json_object
@@ -142,8 +142,8 @@ ENDPOINTS = (
         operation=Operation(
             summary="A body of /v1 at Triton's path",
             body=(ChatCompletionRequest, CompletionRequest),
-            answer=Answer[ChatChoice],
-            events=Chunk[ChatChunkChoice],
+            answer=(Answer[ChatChoice], Answer[TextChoice]),
+            events=(Chunk[ChatChunkChoice], Chunk[TextChunkChoice]),
             unsupported={ChatCompletionRequest: UNSUPPORTED_IN_CHAT, CompletionRequest: UNSUPPORTED},
         ),
     ),
@@ -156,6 +156,7 @@ ENDPOINTS = (
             summary="text_input of the official models, passed on to Triton",
             body=TextBody,
             answer=TextAnswer,
+            events=(TextAnswer, PassedOnError),
             error=PassedOnError,
         ),
     ),
