@@ -20,7 +20,7 @@ from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.pipeline.admission.key_budgets import Lease
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.models.registry import ServedModel, Target
-from openai_bls.pipeline.preparation.images import with_sizes
+from openai_bls.pipeline.preparation.images import named_images, with_sizes
 from openai_bls.pipeline.preparation.prepare import check
 from openai_bls.pipeline.service import Service, within
 
@@ -146,4 +146,5 @@ async def _tokenized(
         # Only their sizes count.
         with service.images.budget.lease(context.key) as lease:
             prompt = with_sizes(prompt, await service.images.load(request.images, context.key, lease))
-    return await model.tokenize(prompt, key=context.key, any_length=True)
+    with named_images(request):
+        return await model.tokenize(prompt, key=context.key, any_length=True)

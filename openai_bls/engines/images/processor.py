@@ -43,7 +43,18 @@ _Outcome = tuple[Any, Any]
 
 
 class ImageError(Exception):
-    """Images that the processor refuses, which is the request's fault; the message is for the client."""
+    """Images that the processor refuses, which is the request's fault.
+
+    Args:
+        message: text for the client.
+        at: index of the image at fault; None if that is not known.
+        code: OpenAI's code for it.
+    """
+
+    def __init__(self, message: str, at: int | None = None, code: str = "invalid_image") -> None:
+        super().__init__(message)
+        self.at = at
+        self.code = code
 
 
 def has_processor(folder: Path) -> bool:
@@ -108,6 +119,23 @@ class VisionProcessor:
             ImageError: there are more or fewer placeholders than images, or the processor refuses a size.
         """
         key = tuple((width, height) for width, height in sizes)
+        try:
+            return self._expanded_once(text, key, add_special_tokens=add_special_tokens)
+        except ImageError as error:
+            if error.at is None:
+                error.at = self._first_refused(key)
+            raise
+
+    def _first_refused(self, key: _Sizes) -> int | None:
+        """Index of the first image that is refused without the others as well."""
+        for at, size in enumerate(key):
+            try:
+                self._expanded_once(self.image_token, (size,), add_special_tokens=False)
+            except ImageError:
+                return at
+        return None
+
+    def _expanded_once(self, text: str, key: _Sizes, *, add_special_tokens: bool) -> list[int]:
         known = self._known_of(key)
         if known is not None or self.takes_blanks:
             return self._expanded(text, key, known, add_special_tokens=add_special_tokens)
@@ -213,11 +241,13 @@ class VisionProcessor:
         placeholders = text.count(self.image_token)
         if placeholders != len(sizes):
             raise ImageError(f"the prompt has places for {placeholders} images, and {len(sizes)} are given")
-        for width, height in sizes:
+        for at, (width, height) in enumerate(sizes):
             if min(width, height) < _LEAST_PIXELS:
                 raise ImageError(
                     f"an image of {width} x {height} pixels is too small: at least {_LEAST_PIXELS} x {_LEAST_PIXELS} "
-                    "are needed"
+                    "are needed",
+                    at,
+                    "image_too_small",
                 )
         try:
             with self._processor.remembering(self, sizes, known):

@@ -133,7 +133,7 @@ class Sequence:
         named_tool: the client has named the function: the end is a "stop", as OpenAI has it.
         echo: answer this before everything else.
         custom_tools: names of the custom tools, of whose calls the writer gets the input instead of the arguments.
-        grammar_param: field that the grammar comes from, which the engine may refuse.
+        refusable_param: field that the engine may refuse by itself: an image, or where the grammar comes from.
     """
 
     __slots__ = (
@@ -141,7 +141,6 @@ class Sequence:
         "_detokenizer",
         "_echo",
         "_forced",
-        "_grammar_param",
         "_include_reasoning",
         "_input",
         "_input_index",
@@ -150,6 +149,7 @@ class Sequence:
         "_parallel_tool_calls",
         "_parser",
         "_reasoning_open",
+        "_refusable_param",
         "_sent",
         "_stops",
         "_tool_calls",
@@ -182,7 +182,7 @@ class Sequence:
         named_tool: bool = False,
         echo: Echo | None = None,
         custom_tools: Collection[str] = (),
-        grammar_param: str | None = None,
+        refusable_param: str | None = None,
     ) -> None:
         self.index = index
         self.request = request
@@ -206,7 +206,7 @@ class Sequence:
         self._tool_calls = 0
         self._parallel_tool_calls = parallel_tool_calls
         self._forced = forced
-        self._grammar_param = grammar_param
+        self._refusable_param = refusable_param
         self._named_tool = named_tool
         self._echo = echo
         self._track = LogprobTrack() if request.logprobs is not None else None
@@ -239,9 +239,10 @@ class Sequence:
             # Cancelled, but not by this request's client, who is listened to no more: the engine is going away.
             failure = engine_failure(delta, cancelled="The engine is shutting down.")
             if failure is not None:
-                if delta.invalid and self.request.media is None:
-                    # What an engine refuses by itself is the images or the grammar.
-                    failure.param = self._grammar_param
+                if delta.invalid:
+                    failure.param = self._refusable_param
+                    if self.request.media is not None:
+                        failure.code = "invalid_image"
                 owner.fail(failure)
                 return
         if self._echo is not None:

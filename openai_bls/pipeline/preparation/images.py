@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -11,6 +13,8 @@ from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.media import Image, ImageSource, MediaPrompt
 from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.models.registry import ServedModel
+
+_IMAGE = re.compile(r"images\[([0-9]{1,9})\]")
 
 LoadImages = Callable[[tuple[ImageSource, ...]], Awaitable[tuple[Image, ...]]]
 """Loads the images of a request; raises ApiError."""
@@ -50,6 +54,20 @@ def with_sizes(prompt: PromptRequest, images: tuple[Image, ...]) -> PromptReques
     if not images:
         return prompt
     return msgspec.structs.replace(prompt, image_sizes=[(image.width, image.height) for image in images])
+
+
+@contextmanager
+def named_images(request: ValidRequest) -> Iterator[None]:
+    """Errors raised inside that are an image's, `images[0]` in preprocessing, named as the request has it."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        found = _IMAGE.fullmatch(error.param or "")
+        if found is not None and int(found[1]) < len(request.images):
+            param = request.images[int(found[1])].param
+            error.message = error.message.replace(f"'{error.param}'", f"'{param}'", 1)
+            error.param = param
+        raise
 
 
 def media_prompt(images: tuple[Image, ...], result: PromptResult) -> MediaPrompt:

@@ -18,7 +18,7 @@ from openai_bls.output.tool_parsers.formats import ToolFormat
 from openai_bls.pipeline.generation.sequence import Echo, Sequence, Writer
 from openai_bls.pipeline.models.registry import ServedModel, Target
 from openai_bls.pipeline.preparation.constraints import Constraint, constrain, enforces, input_grammars, tool_format
-from openai_bls.pipeline.preparation.images import LoadImages, check_images, media_prompt, with_sizes
+from openai_bls.pipeline.preparation.images import LoadImages, check_images, media_prompt, named_images, with_sizes
 
 WriterT = TypeVar("WriterT", bound=Writer)
 
@@ -203,7 +203,8 @@ async def tokenize(
     any_length = request.truncate_prompt_tokens is not None
     result = PromptResult()
     if request.prompt is not None:
-        result = await model.tokenize(with_sizes(request.prompt, images), key=key, any_length=any_length)
+        with named_images(request):
+            result = await model.tokenize(with_sizes(request.prompt, images), key=key, any_length=any_length)
     prompts = request.prompt_token_ids or result.prompt_token_ids
     check_token_ids(request.prompt_token_ids, model, "prompt")
     if request.truncate_prompt_tokens is not None:
@@ -299,10 +300,17 @@ def make_sequences(
                 named_tool=named_tool,
                 echo=echo,
                 custom_tools=() if tools is None else tools.custom,
-                grammar_param=None if constraint is None else constraint.wanted.param,
+                refusable_param=_refusable_param(request, constraint),
             )
             result.append(sequence)
     return result
+
+
+def _refusable_param(request: ValidRequest, constraint: Constraint | None) -> str | None:
+    """The field of a request that an engine refuses by itself: an image, or where its grammar comes from."""
+    if request.images:
+        return request.images[0].param
+    return None if constraint is None else constraint.wanted.param
 
 
 def _parser(

@@ -85,12 +85,17 @@ class ImagePrompts:
                 f"The model's chat template has places for {count} of the {wanted} images: it does not take images in "
                 "all of these messages.",
                 param="messages",
+                code="unsupported_content",
             )
         special = request.add_special_tokens is True
         try:
             token_ids = self._processor.expand(text, request.image_sizes, add_special_tokens=special)
         except ImageError as error:
-            raise InvalidRequestError(f"The images cannot be used: {error}.", param="messages") from None
+            param, what = "messages", "The images"
+            if error.at is not None:
+                param = f"images[{error.at}]"
+                what = f"'{param}'"
+            raise InvalidRequestError(f"{what} cannot be used: {error}.", param=param, code=error.code) from None
         return ImagePrompt(text, token_ids, self._processor.count(token_ids))
 
     def _parts_are_rendered(self, request: PromptRequest, cpu_s: float) -> bool:
@@ -156,7 +161,9 @@ class LazyImagePrompts:
             try:
                 self._made = self._make()
             except EngineLoadError as error:
-                raise InvalidRequestError(f"This model takes no images here: {error}.", param="messages") from None
+                raise InvalidRequestError(
+                    f"This model takes no images here: {error}.", param="messages", code="unsupported_content"
+                ) from None
         return self._made
 
 

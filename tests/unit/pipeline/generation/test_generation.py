@@ -230,7 +230,7 @@ def test_a_failed_sequence_fails_the_request(delta: dict[str, Any], kind: type[A
     [({"error": "no", "invalid": True}, "structured_outputs.grammar"), ({"error": "broken"}, None)],
 )
 def test_a_refusal_by_the_engine_names_the_field_of_the_grammar(delta: dict[str, Any], param: str | None) -> None:
-    run = Run(2, grammar_param="structured_outputs.grammar")
+    run = Run(2, refusable_param="structured_outputs.grammar")
     run.deliver(0, "", "error", **delta)
     assert run.writer.events[-1][1].param == param
 

@@ -13,14 +13,14 @@ from starlette.applications import Starlette
 
 from openai_bls.api.app import create_app
 from openai_bls.api.http.write_batcher import WriteBatcher
-from openai_bls.core.engine_types import EngineInfo
+from openai_bls.core.engine_types import EngineInfo, PromptResult
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.media import Image, MediaPrompt
 from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from tests.fakes.image_host import ImageHost, drips, ok
 from tests.pictures import BAD_FILES, data_uri, picture
-from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, ask, engine_info, token_ids
+from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, ask, engine_info, token_ids, until
 
 RED, BLUE = picture(color=(255, 0, 0)), picture(2, 5, (0, 0, 255))
 TEXT = {"type": "text", "text": "What?"}
@@ -226,6 +226,31 @@ async def test_fetched_images() -> None:
             assert (error["param"], error["code"]) == ("messages[0].content[1].image_url", code)
         assert place.images.budget.held == 0
         place.bench.service.close()
+
+
+async def test_what_preprocessing_and_the_engine_refuse_names_the_part(place: Place) -> None:
+    url = data_uri(RED)
+    part = {"type": "input_image", "image_url": url}
+    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}}
+    bodies: list[tuple[str, dict[str, Any], str]] = [
+        (CHAT, chat(TEXT, image(url), image(url)), "messages[0].content[{}].image_url"),
+        (RESPONSES, {"input": [{"role": "user", "content": [part] * 3}]}, "input[0].content[{}]"),
+        (f"{RESPONSES}/input_tokens", {"input": [{"role": "user", "content": [part] * 3}]}, "input[0].content[{}]"),
+    ]
+    place.bench.prompts.result = PromptResult(error="'images[1]' is too small", param="images[1]", code="image_too_small")
+    for path, body, param in bodies:
+        error = await place.refused(path, body)
+        assert (error["param"], error["code"]) == (param.format(2 if path == CHAT else 1), "image_too_small")
+    message = {"model": "tiny", "max_tokens": 5, "messages": [{"role": "user", "content": [TEXT, block, block]}]}
+    assert "messages.0.content.2" in (await place.refused(MESSAGES, message))["message"]
+    place.bench.prompts.result = None
+    for path, body, param in bodies[:2]:
+        before = len(place.bench.engine.requests)
+        asked = asyncio.ensure_future(ask(place.app, "POST", path, body))
+        await until(lambda: len(place.bench.engine.requests) > before)  # noqa: B023
+        place.bench.engine.deliver(before, "", "error", error="an aspect ratio", invalid=True)
+        error = (await asked).json()["error"]
+        assert (error["param"], error["code"]) == (param.format(1 if path == CHAT else 0), "invalid_image")
 
 
 async def test_uploaded_files(tmp_path: Any) -> None:

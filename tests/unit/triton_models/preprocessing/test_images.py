@@ -81,8 +81,11 @@ def test_no_client_writes_a_placeholder(name: str, typed: str, tmp_path: Path) -
 
 def test_a_bad_size_is_the_request_s_fault(tmp_path: Path) -> None:
     prompts = encoder(tmp_path, "qwen2_vl")
-    for size, told in [((2000, 4), "aspect ratio"), ((2, 2), "too small")]:
-        result = prompts.prepare(PromptRequest(messages=user("#"), image_sizes=[size]))
-        assert result.param == "messages"
-        assert told in (result.error or "")
+    for size, told in [((2000, 4), ("invalid_image", "aspect ratio")), ((2, 2), ("image_too_small", "too small"))]:
+        for at in range(3):
+            sizes = [(64, 64)] * 3
+            sizes[at] = size
+            result = prompts.prepare(PromptRequest(messages=user(*"###"), image_sizes=sizes))
+            assert (result.param, result.code) == (f"images[{at}]", told[0])
+            assert told[1] in (result.error or "")
     assert prompts.prepare(PromptRequest(messages=user("#"), image_sizes=[(64, 64)])).error is None
