@@ -28,6 +28,9 @@ SHORTEST_BYTES = 32 * 1024
 _LET_GO_BYTES = 8 * SHORTEST_BYTES
 _HEAD = re.compile(rb"(?:data:[^,]{0,200};base64,)?(?=[A-Za-z0-9+/]{64})", re.IGNORECASE)
 
+# Of line ends and tabs, and of slashes by encoders of JSON that fear HTML.
+_ESCAPES = (rb"\n", rb"\r", rb"\t", rb"\/")
+
 PutBack = Callable[[ValidRequest], ValidRequest]
 """Gives the images of a request their base64 back."""
 
@@ -92,8 +95,8 @@ class Lifted(Generic[BodyT]):
 def lifted(text: bytes) -> tuple[bytes, dict[str, memoryview]]:
     """JSON text without its long strings of base64: the text with marks, and the base64 of each.
 
-    A mark takes the place of what stands between two quotation marks, and has none itself, nor an escape: whatever the
-    text means, and whether it is JSON at all, stays the same. Lets other threads run again and again.
+    A mark takes the place of what stands between two quotation marks, and has none itself, nor an escape but those of
+    line ends, tabs and slashes: whatever the text means, and whether it is JSON at all, stays the same. Lets other threads run again and again.
     """
     parts: dict[str, memoryview] = {}
     if not is_large(text):
@@ -130,6 +133,13 @@ def put_back(text: bytes, parts: Mapping[str, memoryview]) -> bytes | None:
     return b"".join([*pieces, text])
 
 
+def _has_others(piece: bytes) -> bool:
+    """True if a text has other escapes than those that stand in base64 in lines."""
+    for escape in _ESCAPES:
+        piece = piece.replace(escape, b"")
+    return b"\\" in piece
+
+
 def _base64_start(text: bytes, start: int, end: int) -> int:
     """Place of the base64 in a string of JSON; 0 if it is none."""
     found = _HEAD.match(text, start, min(end, start + 512))
@@ -139,8 +149,12 @@ def _base64_start(text: bytes, start: int, end: int) -> int:
         if at > start and not (at - start) % _LET_GO_BYTES:
             let_go()
         piece = text[at : min(end, at + SHORTEST_BYTES)]
-        # Whether it is base64 to its end the decoder of images sees; here it must be no other text in JSON's terms.
-        if b"\\" in piece or not piece.isascii():
+        if piece.endswith(b"\\"):
+            # An escape may go on in the next.
+            piece += text[at + SHORTEST_BYTES : min(end, at + SHORTEST_BYTES + 1)]
+        # Whether it is base64 to its end the decoder of images sees, which knows these escapes; here it must be no
+        # other text in JSON's terms.
+        if (b"\\" in piece and _has_others(piece)) or not piece.isascii():
             return 0
     return found.end()
 

@@ -16,8 +16,9 @@ import io
 import struct
 from typing import Any, BinaryIO
 
-JOB = struct.Struct("<QQIB")
-"""Head of a job: bytes that follow, most pixels, side of the square to scale down to (0: none), 1 if it is base64."""
+JOB = struct.Struct("<QQQIB")
+"""Head of a job: bytes that follow, most bytes of the image, most pixels, side of the square to scale down to (0: none),
+1 if it is base64."""
 SIZE = struct.Struct("<II")
 """Width and height in pixels."""
 ERROR = struct.Struct("<HH")
@@ -26,10 +27,27 @@ MODULES = (
     *("GifImagePlugin", "JpegImagePlugin", "MpoImagePlugin", "PngImagePlugin", "TiffImagePlugin", "WebPImagePlugin"),
     *("ImageChops", "ImageOps", "ImagePalette", "ImageSequence"),
 )
+# What the lifting of base64 out of a body leaves as it is (`api/common/lifted.py`).
+_JSON_ESCAPES = ((rb"\n", b""), (rb"\r", b""), (rb"\t", b""), (rb"\/", b"/"))
 
 
 class RefusedError(Exception):
     """An image that cannot be used: code and end of the sentence."""
+
+
+def from_base64(text: bytes) -> bytes:
+    """Bytes of base64 as people have it: in lines, or with the escapes of a URL, or of JSON where that was not decoded.
+
+    Raises:
+        binascii.Error: it is none.
+    """
+    if b"\\" in text:
+        for escape, character in _JSON_ESCAPES:
+            text = text.replace(escape, character)
+    if b"%" in text:
+        first, *others = text.split(b"%")
+        text = first + b"".join(binascii.unhexlify(part[:2]) + part[2:] for part in others)
+    return base64.b64decode(text.translate(None, b" \t\n\f\r"), validate=True)
 
 
 def opened(data: bytes, max_pixels: int) -> Any:
@@ -100,16 +118,18 @@ def answer(source: BinaryIO, target: BinaryIO) -> bool:
     head = source.read(JOB.size)
     if len(head) < JOB.size:
         return False
-    length, max_pixels, side, is_base64 = JOB.unpack(head)
+    length, max_bytes, max_pixels, side, is_base64 = JOB.unpack(head)
     data = source.read(length)
     if len(data) < length:
         return False
     try:
         if is_base64:
             try:
-                data = base64.b64decode(data, validate=True)
+                data = from_base64(data)
             except binascii.Error:
                 raise RefusedError("invalid_base64_image", "is not valid base64") from None
+        if len(data) > max_bytes:
+            raise RefusedError("image_file_too_large", f"has more than {max_bytes} bytes (max_image_bytes)")
         image = opened(data, max_pixels)
         # Not of its EXIF, for which a PNG is decoded whole.
         target.write(b"S" + SIZE.pack(*image.size))

@@ -44,6 +44,7 @@ class Encoded(NamedTuple):
     start: int = 0
     side: int = 0
     """Side in pixels of the square to scale the image down to; 0 leaves its size."""
+    max_bytes: int = 2**63 - 1
 
     @property
     def is_base64(self) -> bool:
@@ -62,7 +63,7 @@ class Encoded(NamedTuple):
     def head(self) -> bytes:
         """Head of the job."""
         length = len(self.data) - self.start
-        return decode_worker.JOB.pack(length, self.max_pixels, self.side, self.is_base64)
+        return decode_worker.JOB.pack(length, self.max_bytes, self.max_pixels, self.side, self.is_base64)
 
 
 Reserve = Callable[[int], None]
@@ -86,7 +87,7 @@ class Decoder:
     ) -> None:
         found = importlib.util.find_spec("PIL")
         folders = [] if found is None or found.origin is None else [str(Path(found.origin).parent.parent)]
-        memory_bytes = BASE_BYTES + BYTES_PER_PIXEL * max_pixels + 4 * max_bytes
+        memory_bytes = BASE_BYTES + BYTES_PER_PIXEL * max_pixels + 6 * max_bytes
         work = Work(IMAGE_DECODER, Path(decode_worker.__file__), folders, CPU_S, time_limit_s, memory_bytes)
         self._has_pillow = bool(folders)
         self._pool = WorkerPool(work, at_rest=processes)

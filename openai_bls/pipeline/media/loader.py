@@ -103,8 +103,8 @@ class ImageLoader:
         if source.url[: len(_DATA)].lower() == _DATA:
             start = self._base64_start(source)
             if source.base64 is not None:
-                return Encoded(source.base64, self._max_pixels, side=side)
-            return Encoded(source.url, self._max_pixels, start, side)
+                return Encoded(source.base64, self._max_pixels, side=side, max_bytes=self._max_bytes)
+            return Encoded(source.url, self._max_pixels, start, side, self._max_bytes)
         return Encoded(await self._fetcher.fetch(source.url, lease, key), self._max_pixels, side=side)
 
     def _base64_start(self, source: ImageSource) -> int:
@@ -114,7 +114,8 @@ class ImageLoader:
         if comma < 0 or not url[:comma].lower().endswith(";base64"):
             raise ImageError("invalid_image_url", "is no data: URI with base64 ('data:image/png;base64,...')")
         length = len(url) - comma - 1 if source.base64 is None else len(source.base64)
-        if length > (self._max_bytes + 2) // 3 * 4:
+        # Escaped line ends, and the escapes of + and /, are a sixth of it; the decoder counts what it makes of it.
+        if length > (self._max_bytes + 2) // 3 * 5:
             raise ImageError("image_file_too_large", f"has more than {self._max_bytes} bytes (max_image_bytes)")
         return comma + 1
 

@@ -196,7 +196,7 @@ async def test_bad_base64_and_files_too_large_are_refused_as_small_ones_are() ->
     assert error["code"] == "image_file_too_large"
     place.bench.service.close()
     place = Place(seeing())
-    for bad in (URI[:-9] + "?" + URI[-8:], URI[:50_000] + "\t" + URI[50_000:]):
+    for bad in (URI[:-9] + "?" + URI[-8:], URI[:50_000] + "\v" + URI[50_000:]):
         error = await place.refused(CHAT, chat(image(bad)))
         assert (error["code"], error["param"]) == ("invalid_base64_image", "messages[0].content[0].image_url")
     place.bench.service.close()
