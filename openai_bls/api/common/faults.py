@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -64,7 +65,8 @@ Tell = Callable[[Fault], InvalidRequestError]
 
 
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes, tell: Tell, param: str | None = None) -> T:
-    """Decode JSON text. Half a surrogate pair, which other decoders and encoders let pass, is U+FFFD.
+    """Decode JSON text. Half a surrogate pair, which other decoders and encoders let pass, is U+FFFD; a mark of UTF-8
+    before the text is skipped.
 
     Args:
         decoder: decoder of the expected type.
@@ -75,6 +77,7 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes, tell: Tell, param: st
     Raises:
         InvalidRequestError: it is not JSON, not what it should be, or nested too deeply.
     """
+    body = body.removeprefix(codecs.BOM_UTF8)
     try:
         try:
             return decoder.decode(body)

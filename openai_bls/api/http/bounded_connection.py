@@ -11,12 +11,14 @@ from typing import Any, Literal, cast
 
 import httptools
 from starlette.responses import Response
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.http.sliced_connection import SlicedConnection
 from openai_bls.api.http.transports import GatheringTransport, ResponseTransport
+from openai_bls.api.http.unframed import Unframed
 from openai_bls.core.errors import ApiError, InvalidRequestError, OverloadedError
 from openai_bls.core.settings import OpenAiBlsSettings
 
@@ -222,8 +224,14 @@ class BoundedConnection(SlicedConnection):
             self.app = _refusal(error)
             # uvicorn does not take every path apart.
             self.url = b"/"
+        unframed = None
+        if self.parser.get_http_version() == "1.0":
+            # The connection ends with this answer.
+            self.app = unframed = Unframed(cast("ASGIApp", self.app))
         super().on_headers_complete()
         cycle = self.cycle
+        if unframed is not None:
+            unframed.cycle = cycle
         cycle.transport = cast("asyncio.Transport", self._response_transport)
         self._phase, self._skipped_bytes, self._framing_bytes, self._trailers = "body", 0, 0, 0
         self._chunk_credit = FREE_CHUNKS * MIN_CHUNK_BYTES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import functools
 import math
 import re
@@ -22,6 +23,7 @@ from openai_bls.api.common.envelope import enveloped
 from openai_bls.api.common.event_sink import Cancellable
 from openai_bls.api.common.large_bodies import check_values, is_large, parsed
 from openai_bls.api.http.body_budget import BodyBudget
+from openai_bls.api.http.content_coding import unpacked
 from openai_bls.api.http.disconnect import unless_disconnected
 from openai_bls.api.http.event_stream import EventStream
 from openai_bls.api.http.load_header import FORMAT_HEADER, LOAD_HEADER, load_report
@@ -192,6 +194,8 @@ class Api:
             # By the head alone: nothing of the body has been asked for.
             self._check_head(request, head, context)
             try:
+                if b"content-encoding" in head and request.method == "POST":
+                    request = unpacked(request)
                 if not served.uploads:
                     self._reserve_body(head, context)
                 return await handler(request, context)
@@ -301,7 +305,8 @@ class Api:
                 self._bodies.take(context.key, size - reserved, reserved)
                 context.body_bytes = size
             chunks.append(chunk)
-        return await joined(chunks)
+        # Windows' editors and PowerShell write a mark before the text.
+        return (await joined(chunks)).removeprefix(codecs.BOM_UTF8)
 
     def event_stream(self, max_silence_s: float = math.inf, **options: Any) -> EventStream:
         """A new stream of events.

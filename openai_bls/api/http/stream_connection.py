@@ -17,7 +17,7 @@ EXTENSION = "openai_bls.connection"
 
 
 class StreamConnection(BoundedConnection):
-    """A connection that a response with chunked transfer encoding may write to itself, between its head and its end."""
+    """A connection that a response without a length may write to itself, between its head and its end."""
 
     on_writable: Callable[[], None] | None = None
     """Called when the client has read enough for `writable` to be true again."""
@@ -43,8 +43,9 @@ class StreamConnection(BoundedConnection):
         return not (self.flow.write_paused or self.transport.is_closing())
 
     def write_chunk(self, body: bytes) -> None:
-        """One chunk of the transfer encoding; `body` is not empty."""
-        self.gathering.write_now(b"%x\r\n%b\r\n" % (len(body), body))
+        """One chunk of the transfer encoding, which HTTP/1.0 does not have; `body` is not empty."""
+        is_framed = self.scope["http_version"] != "1.0"
+        self.gathering.write_now(b"%x\r\n%b\r\n" % (len(body), body) if is_framed else body)
 
     def when_lost(self, callback: Callable[[], None] | None) -> None:
         """Call `callback` once, if the client goes away; None calls nothing. For a request whose body has been read."""

@@ -49,7 +49,12 @@ class HttpServer:
         answering: ASGIApp = EndpointsFirst(app, app.state.endpoints)
         if service.settings.origins:
             answering = CORSMiddleware(
-                answering, allow_origins=service.settings.origins, allow_methods=["*"], allow_headers=["*"]
+                answering,
+                allow_origins=service.settings.origins,
+                allow_methods=["*"],
+                allow_headers=["*"],
+                # Else a page reads neither the id of its request nor when to try again.
+                expose_headers=["*"],
             )
         if service.observer.active:
             # The outermost, so that it sees what the others answer.
@@ -58,6 +63,8 @@ class HttpServer:
             answering,
             # A class is what it usually is, and called is all it is.
             http=functools.partial(StreamConnection, settings=settings, turns=Turns()),  # type: ignore[arg-type]
+            # Not guessed from what the application looks like.
+            interface="asgi3",
             ws="none",
             lifespan="off",
             log_config=None,

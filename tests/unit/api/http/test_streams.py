@@ -118,3 +118,26 @@ async def test_stopping_lets_a_running_stream_end() -> None:
     await asyncio.wait_for(stopping, WAIT_S)
     with pytest.raises(ConnectionRefusedError):
         await Client.connect(port)
+
+
+@pytest.mark.parametrize("keep_alive", ["", "Connection: keep-alive\r\n"])
+@pytest.mark.parametrize("body", [CHAT, STREAM])
+async def test_http_1_0_knows_no_chunks(body: dict[str, Any], keep_alive: str) -> None:
+    text = json.dumps(body).encode()
+    async with connected(keep_alive_interval_s=0.01) as (bench, _, client):
+        lines = f"POST /v1/chat/completions HTTP/1.0\r\n{keep_alive}Content-Length: {len(text)}\r\n\r\n"
+        client.send(lines.encode() + text)
+        await until(lambda: bench.engine.requests)
+        bench.engine.deliver(0, "a")
+        if body is STREAM:
+            head = await client.reader.readuntil(b"\r\n\r\n")
+            assert b"transfer-encoding" not in head.lower()
+            # In a silence as well.
+            await client.reader.readuntil(b": keep-alive\n")
+        bench.engine.deliver(0, "b", "length")
+        found = await client.reader.read()
+    if body is STREAM:
+        assert b"\r\n" not in found
+        assert found.endswith(b"data: [DONE]\n\n")
+    else:
+        assert json.loads(found.partition(b"\r\n\r\n")[2])["choices"][0]["message"]["content"] == "ab"
