@@ -74,6 +74,9 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     unknown_fields: Literal["refuse", "ignore"] = "refuse"
     """Treatment of fields of a request that the API does not have: a 400 that names the field, or taken without effect
     and named in the response header `openai-bls-ignored` and in the log."""
+    stop_strings: Literal["answer", "output"] = "answer"
+    """Text that the `stop` of a chat is searched in: the answer alone, or all output, thoughts and arguments of calls
+    too, as vLLM has it."""
     max_body_bytes_in_flight: Positive = 256 * 1024 * 1024
     """Bytes of the bodies of all requests that /v1 is reading or preparing; further ones are answered 503, except
     small ones (16 KiB). Of several API keys none takes more than it leaves free."""

@@ -140,7 +140,8 @@ class Generation(StructuredOutput, kw_only=True):
     n: Choices | None = None
     """Number of choices, 1 unless given."""
     stop: StopString | Annotated[list[StopString], limits(maxItems=MAX_STOP_STRINGS)] | None = None
-    """A string or up to 16, found in the text across chunk borders, never partly sent."""
+    """A string or up to 16, found in the answer across chunk borders, never partly sent. Thoughts and arguments of
+    calls are not searched, unless `stop_strings` says so."""
     stream: bool | None = None
     """Server-sent events instead of one answer."""
     stream_options: StreamOptions | None = None

@@ -14,6 +14,7 @@ from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, 
 from openai_bls.core.errors import ApiError, EngineError, engine_failure
 from openai_bls.core.logprobs import LogprobTrack, TokenLogprob, of_prompt
 from openai_bls.core.usage import FinishReason, Usage
+from openai_bls.output.answer_stops import AnswerStops
 from openai_bls.output.detokenizer.factory import Detokenizer
 from openai_bls.output.events import (
     AnswerEnd,
@@ -124,7 +125,7 @@ class Sequence:
         request: request to the engine.
         detokenizer: detokenizer of the new tokens.
         writer: receiver of the events.
-        stops: matcher of stop strings.
+        stops: matcher of stop strings in all of the text; None if there are none, or `parser` has them.
         parser: parser of reasoning and tool calls; None if the text has neither.
         reasoning_open: the text begins within reasoning.
         include_reasoning: whether reasoning is passed on to the writer.
@@ -137,6 +138,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "_answer_stops",
         "_decoded",
         "_detokenizer",
         "_echo",
@@ -201,6 +203,7 @@ class Sequence:
         self._writer = writer
         self._stops = stops
         self._parser = parser
+        self._answer_stops = parser if isinstance(parser, AnswerStops) else None
         self._reasoning_open = reasoning_open
         self._include_reasoning = include_reasoning
         self._tool_calls = 0
@@ -222,7 +225,7 @@ class Sequence:
         """Take a delta from the engine; no exception leaves this."""
         assert self._owner is not None
         try:
-            if len(delta.token_ids) > 1 and (self._stops is not None or not self._parallel_tool_calls):
+            if len(delta.token_ids) > 1 and self._may_end_anywhere:
                 # The answer may end with any of them, and what comes after is not counted.
                 for part in _single_tokens(delta):
                     if self.finish_reason is None:
@@ -232,6 +235,10 @@ class Sequence:
         except Exception:
             logger.exception("a request failed")
             self._owner.fail(EngineError("The server had an error; see its log."))
+
+    @property
+    def _may_end_anywhere(self) -> bool:
+        return self._stops is not None or self._answer_stops is not None or not self._parallel_tool_calls
 
     def _take(self, owner: SequenceOwner, delta: TokenDelta) -> None:
         reason = delta.finish_reason
@@ -254,13 +261,15 @@ class Sequence:
                 owner.first_token_at = time.monotonic()
         if delta.cached_tokens:
             self.cached_tokens = delta.cached_tokens
-        if delta.predicted_tokens:
-            self.predicted_tokens += delta.predicted_tokens
+        self.predicted_tokens += delta.predicted_tokens
         if self._reasoning_open:
             self.reasoning_tokens += count
         # The stop token was sampled like any other, although it is not delivered.
         self.completion_tokens += count + (delta.stop_token_id is not None)
         text = self._detokenizer.push(delta.token_ids) if self._track is None else self._push_tracked(delta)
+        if self._answer_stops is not None:
+            self._take_answer(owner, self._answer_stops, text, reason)
+            return
         if reason is None and self._stops is None and self._track is None:
             # Nearly every delta.
             if text and self._emit(text):
@@ -287,6 +296,27 @@ class Sequence:
         elif reason is not None:
             self._end(owner, "length" if reason == "length" and not stopped else "stop")
 
+    def _take_answer(
+        self, owner: SequenceOwner, stops: AnswerStops, text: str, reason: EngineFinishReason | None
+    ) -> None:
+        """The same where stop strings end the answer alone, so that only its events tell what they cut off."""
+        if reason is not None:
+            text += self._detokenizer.finish()
+        events = stops.push(text)
+        if reason is not None and stops.matched is None:
+            events += stops.finish(cut=reason == "length")
+        self.matched_stop = stops.matched
+        if self._track is not None:
+            whole = reason is not None and stops.matched is None
+            self._send_logprobs(self._track.take_all() if whole else self._track.take(stops.passed))
+        stopped = self._emit_events(events)
+        self._reasoning_open = stops.reasoning_open
+        if reason is not None:
+            self._parser = None
+            self._end(owner, "length" if reason == "length" and not stopped else "stop")
+        elif stopped:
+            self._stop(owner)
+
     def _stop(self, owner: SequenceOwner) -> None:
         """End at a stop string and cancel the engine's work."""
         owner.cancel_sequence(self)
@@ -295,7 +325,9 @@ class Sequence:
     def _write_logprobs(self, track: LogprobTrack, text: str, *, whole: bool) -> None:
         """Write those of the tokens that begin in `text`, which is sent next; of all that are left if it is whole."""
         self._sent += len(text)
-        tokens = track.take_all() if whole else track.take(self._sent)
+        self._send_logprobs(track.take_all() if whole else track.take(self._sent))
+
+    def _send_logprobs(self, tokens: list[TokenLogprob]) -> None:
         # Not those of reasoning that is left out.
         if tokens and (self._include_reasoning or not self._reasoning_open):
             self._writer.logprobs(self, tokens)
@@ -376,8 +408,9 @@ class Sequence:
         if self._parser is not None:
             self._emit_events(self._parser.finish(cut=reason == "length" or self.matched_stop is not None))
         self._end_input()
-        # A stop string may have cut a call short.
-        if reason == "stop" and self._tool_calls and not self._named_tool and self.matched_stop is None:
+        # A stop string in all of the text may have cut a call short.
+        is_whole = self.matched_stop is None or self._answer_stops is not None
+        if reason == "stop" and self._tool_calls and not self._named_tool and is_whole:
             reason = "tool_calls"
         self.finish_reason = reason
         self._writer.finished(self, reason)

@@ -12,6 +12,7 @@ from openai_bls.core.errors import ContextLengthError, InvalidRequestError
 from openai_bls.core.media import Image, MediaPrompt
 from openai_bls.core.request import ToolUse, ValidRequest
 from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.output.answer_stops import AnswerStops
 from openai_bls.output.events import OutputParser
 from openai_bls.output.stop_strings import StopMatcher
 from openai_bls.output.tool_parsers.formats import ToolFormat
@@ -70,7 +71,8 @@ async def prepare(
     images = await load_images(request.images) if request.images else ()
     prompts = await tokenize(request, target.model, images, key=key)
     constraint = await constrain(request, target.model, prompts.tail, key)
-    return writer, make_sequences(request, target, prompts, constraint, writer, key), prompts
+    everywhere = settings.stop_strings == "output"
+    return writer, make_sequences(request, target, prompts, constraint, writer, key, everywhere), prompts
 
 
 # --- check ---
@@ -260,9 +262,24 @@ def prompt_tail(request: ValidRequest, model: ServedModel, prompt: list[int]) ->
 
 
 def make_sequences(
-    request: ValidRequest, target: Target, prompts: Prompts, constraint: Constraint | None, writer: Writer, key: str
+    request: ValidRequest,
+    target: Target,
+    prompts: Prompts,
+    constraint: Constraint | None,
+    writer: Writer,
+    key: str,
+    stops_everywhere: bool,
 ) -> list[Sequence]:
     """All sequences of a request; those of one prompt follow each other.
+
+    Args:
+        request: the request.
+        target: model that it names.
+        prompts: its prompts.
+        constraint: grammar of its output.
+        writer: receiver of the events.
+        key: name of the request's API key.
+        stops_everywhere: stop strings are searched in thoughts and calls, too.
 
     Raises:
         InvalidRequestError: a sampling parameter that the engine does not honour.
@@ -271,19 +288,26 @@ def make_sequences(
     grammar = None if constraint is None else constraint.grammar
     named_tool = tools is not None and tools.name is not None
     calls = tool_format(request, model)
+    forced = tools is not None and tools.required and calls is not None
     kept: frozenset[str] = frozenset()
     reasoning_open = held = False
     if request.chat:
         kept = model.formats.kept_special(tools is not None)
     if request.chat and (reasoning := model.formats.reasoning) is not None:
         reasoning_open = reasoning.opened_by(prompts.tail)
-        # A grammar allows no reasoning that is not opened, and what has been told cannot be taken back.
-        told = request.stream or request.in_pieces
+        # A grammar allows no reasoning that is not opened, and what has been told cannot be taken back. Of a text that
+        # is held no stop string would be found before its end.
+        told = request.stream or request.in_pieces or request.stop
         held = not told and grammar is None and not reasoning.closed_by(prompts.tail)
     result: list[Sequence] = []
     for at, prompt in enumerate(prompts.token_ids):
         echo = _echo(request, model, at, prompt) if request.echo else None
         for index in range(len(result), len(result) + request.candidates):
+            parser = _parser(request, model, calls, reasoning_open=reasoning_open, held=held)
+            stops = StopMatcher(request.stop, request.include_stop_str_in_output) if request.stop else None
+            if parser is not None and stops is not None and not stops_everywhere:
+                # An answer that is calls alone has no text to search.
+                parser, stops = parser if forced else AnswerStops(parser, stops), None
             sequence = Sequence(
                 index,
                 generation_request(request, target, index, prompt, prompts, grammar, key),
@@ -291,12 +315,12 @@ def make_sequences(
                     skip_special_tokens=request.skip_special_tokens, prompt_token_ids=prompt, keep_special=kept
                 ),
                 writer,
-                stops=StopMatcher(request.stop, request.include_stop_str_in_output) if request.stop else None,
-                parser=_parser(request, model, calls, reasoning_open=reasoning_open, held=held),
+                stops=stops,
+                parser=parser,
                 reasoning_open=reasoning_open,
                 include_reasoning=request.include_reasoning,
                 parallel_tool_calls=request.parallel_tool_calls,
-                forced=tools is not None and tools.required and calls is not None,
+                forced=forced,
                 named_tool=named_tool,
                 echo=echo,
                 custom_tools=() if tools is None else tools.custom,

@@ -114,8 +114,7 @@ class Run:
                 DETOKENIZERS.new(),
                 self.writer,
                 stops=StopMatcher(stop, include_stop_str_in_output=include) if stop else None,
-                parser=ToolCallParser(hermes.SYNTAX) if tools else None,
-                **options,
+                **{"parser": ToolCallParser(hermes.SYNTAX) if tools else None, **options},
             )
             for index in range(count)
         ]
