@@ -96,7 +96,8 @@ def lifted(text: bytes) -> tuple[bytes, dict[str, memoryview]]:
     """JSON text without its long strings of base64: the text with marks, and the base64 of each.
 
     A mark takes the place of what stands between two quotation marks, and has none itself, nor an escape but those of
-    line ends, tabs and slashes: whatever the text means, and whether it is JSON at all, stays the same. Lets other threads run again and again.
+    line ends, tabs and slashes: whatever the text means, and whether it is JSON at all, stays the same. Lets other
+    threads run again and again.
     """
     parts: dict[str, memoryview] = {}
     if not is_large(text):

@@ -17,8 +17,8 @@ import struct
 from typing import Any, BinaryIO
 
 JOB = struct.Struct("<QQQIB")
-"""Head of a job: bytes that follow, most bytes of the image, most pixels, side of the square to scale down to (0: none),
-1 if it is base64."""
+"""Head of a job: bytes that follow, most bytes of the image, most pixels, side of the square to scale down to (0 is
+none), 1 if it is base64."""
 SIZE = struct.Struct("<II")
 """Width and height in pixels."""
 ERROR = struct.Struct("<HH")

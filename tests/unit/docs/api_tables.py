@@ -59,7 +59,8 @@ def rewritten(page: str) -> str:
             section = line.lstrip("# ")
         row = _ROW.fullmatch(line)
         if row is not None and not _ROW.fullmatch(given[at - 1]):
-            table = {name for one in itertools.takewhile(bool, map(_ROW.fullmatch, given[at:])) for name in code(one[1])}
+            rows_of_table = itertools.takewhile(bool, map(_ROW.fullmatch, given[at:]))
+            table = {name for one in rows_of_table if one is not None for name in code(one[1])}
         if row is None or section not in sections:
             lines.append(line)
             continue

@@ -15,6 +15,7 @@ from openai_bls.api.common.bodies import MAX_INPUTS, PromptUsage, WithoutEffectO
 from openai_bls.api.common.documented import limits
 from openai_bls.core.errors import InvalidRequestError
 
+
 class DocumentObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A document as an object; `text` is its only field that a model sees."""
 

@@ -53,7 +53,11 @@ def test_it_is_read_as_it_was_meant(both: tuple[bytes, str], raw: bool) -> None:
     assert from_base64(text.encode()) == data
 
 
-@given(st.binary(min_size=1, max_size=60), st.sampled_from(["*", "%", "%4", "%zz", "\\x", "\\u0041", "\0", "=A"]), st.data())
+@given(
+    st.binary(min_size=1, max_size=60),
+    st.sampled_from(["*", "%", "%4", "%zz", "\\x", "\\u0041", "\0", "=A"]),
+    st.data(),
+)
 def test_nothing_else_is_taken(data: bytes, wrong: str, drawn: st.DataObject) -> None:
     text = base64.b64encode(data).decode().rstrip("=")
     at = drawn.draw(st.integers(0, len(text)))

@@ -132,7 +132,9 @@ async def test_bad_files(decoder: Decoder, name: str) -> None:
     assert len(decoder.pids) == 1
 
 
-@pytest.mark.parametrize("text", ["AAA", "A=AA", "äöü", "not base64!", "%2B%2B", "AAAA%4", "AAAA%zz==", "AAAA\v", "AA\\u0041A"])
+@pytest.mark.parametrize(
+    "text", ["AAA", "A=AA", "äöü", "not base64!", "%2B%2B", "AAAA%4", "AAAA%zz==", "AAAA\v", "AA\\u0041A"]
+)
 async def test_bad_base64(decoder: Decoder, text: str) -> None:
     with pytest.raises(ImageError) as caught:
         await decoded(decoder, text)

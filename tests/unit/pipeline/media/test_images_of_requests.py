@@ -237,7 +237,9 @@ async def test_what_preprocessing_and_the_engine_refuse_names_the_part(place: Pl
         (RESPONSES, {"input": [{"role": "user", "content": [part] * 3}]}, "input[0].content[{}]"),
         (f"{RESPONSES}/input_tokens", {"input": [{"role": "user", "content": [part] * 3}]}, "input[0].content[{}]"),
     ]
-    place.bench.prompts.result = PromptResult(error="'images[1]' is too small", param="images[1]", code="image_too_small")
+    place.bench.prompts.result = PromptResult(
+        error="'images[1]' is too small", param="images[1]", code="image_too_small"
+    )
     for path, body, param in bodies:
         error = await place.refused(path, body)
         assert (error["param"], error["code"]) == (param.format(2 if path == CHAT else 1), "image_too_small")
