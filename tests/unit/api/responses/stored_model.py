@@ -49,6 +49,7 @@ class Response:
     """Items of what it continues."""
     inputs: list[Item]
     output: list[Item]
+    background: bool
 
 
 @dataclass
@@ -60,6 +61,7 @@ class Turn:
     inputs: list[Item]
     conversation: Conversation | None
     store: bool | None
+    background: bool = False
 
 
 @dataclass
@@ -135,8 +137,16 @@ class Model:
         return None
 
     def begin(
-        self, key: str, given: list[Any], conversation_id: str | None, previous_id: str | None, store: bool | None
+        self,
+        key: str,
+        given: list[Any],
+        conversation_id: str | None,
+        previous_id: str | None,
+        store: bool | None,
+        *,
+        keeps: bool = True,
     ) -> Turn:
+        """A response, or with `keeps` false something that only reads what one would read."""
         conversation, before, param = None, list[Item](), ""
         if conversation_id is not None:
             conversation = self.conversation(conversation_id, key, "conversation")
@@ -149,7 +159,7 @@ class Model:
         inputs = self.referred(given, key, "input")
         _check_calls([], before, None, param)
         _check_calls(before, inputs, "input", "input")
-        if conversation is not None:
+        if conversation is not None and keeps:
             ids: list[str] = []
             for at, item in enumerate(inputs):
                 if item.id is not None and item.id in ids:
@@ -177,12 +187,16 @@ class Model:
                 item.id = None if item.id in known else item.id
             self.extend(conversation, added)
         if turn.store is not False:
-            made = Response(response_id, turn.key, turn.before, [item.copy() for item in turn.inputs], output)
-            for item in (*made.inputs, *output):
-                item.added = next(self._clock)
-            self.responses.append(made)
-            _evict(self.responses, MAX_RESPONSES)
+            self.keep(turn, response_id, output)
         return kept
+
+    def keep(self, turn: Turn, response_id: str, output: list[Item]) -> None:
+        inputs = [item.copy() for item in turn.inputs]
+        made = Response(response_id, turn.key, turn.before, inputs, output, turn.background)
+        for item in (*inputs, *output):
+            item.added = next(self._clock)
+        self.responses.append(made)
+        _evict(self.responses, MAX_RESPONSES)
 
 
 def _check_calls(old: list[Item], items: list[Item], field: str | None, param: str) -> None:

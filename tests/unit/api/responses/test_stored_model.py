@@ -24,6 +24,7 @@ from tests.unit.api.responses.stored_model import (
     Item,
     Model,
     RefusedError,
+    Turn,
 )
 from tests.unit.core_support import EOS, Bench, until
 
@@ -209,22 +210,48 @@ class World:
 
     # Responses
 
-    async def respond(self, key: str) -> None:
+    def asked_for(self, key: str, *places: str) -> tuple[list[Any], dict[str, Any]]:
+        """The items of a request, and its body."""
         given = self.items() if self.draw(st.booleans()) else [Item(None, "message", f"t{next(self.numbers)}")]
-        where = self.pick(["none", "conversation", "conversation", "conversation", "previous"])
-        conversation_id = self.conversation_id(key) if where == "conversation" else None
-        previous_id = self.response_id(key) if where == "previous" else None
+        # Calls alone would be no prompt.
+        body: dict[str, Any] = {"instructions": "go", "input": sent(given)}
+        where = self.pick(places)
+        if where == "conversation":
+            body["conversation"] = self.conversation_id(key)
+        elif where == "previous":
+            body["previous_response_id"] = self.response_id(key)
+        return given, body
+
+    async def look(self, key: str) -> None:
+        """A request that keeps nothing of what it reads."""
+        kind = self.pick(["input_tokens", "render", "compact"])
+        places = ["none", "previous"] if kind == "compact" else ["none", "conversation", "previous"]
+        given, body = self.asked_for(key, *places)
+        before = len(self.client.engine.requests)
+        task = asyncio.ensure_future(self.ask("POST", f"{PATH}/{kind}", body, key=key))
+        await until(lambda: len(self.client.engine.requests) > before or task.done())
+        ids = body.get("conversation"), body.get("previous_response_id")
+        try:
+            self.model.begin(key, given, *ids, store=False, keeps=False)
+        except RefusedError as refused:
+            assert len(self.client.engine.requests) == before
+            return same(await task, refused)
+        if kind == "compact":
+            self.client.engine.deliver(before, "all of it", "stop", stop_token_id=EOS)
+        answer(await task)
+
+    async def respond(self, key: str) -> None:
+        given, body = self.asked_for(key, "none", "conversation", "conversation", "conversation", "previous")
+        conversation_id, previous_id = body.get("conversation"), body.get("previous_response_id")
         mode, store = self.pick(["whole", "stream", "background"]), self.pick([None, True, False])
         store = None if mode == "background" else store
-        # Calls alone would be no prompt.
-        body = {"instructions": "go", "input": sent(given), "store": store, **({} if mode == "whole" else {mode: True})}
-        body |= {} if conversation_id is None else {"conversation": conversation_id}
-        body |= {} if previous_id is None else {"previous_response_id": previous_id}
+        body |= {"store": store, **({} if mode == "whole" else {mode: True})}
         before = len(self.client.engine.requests)
         task = asyncio.ensure_future(self.ask("POST", PATH, body, key=key))
         await until(lambda: len(self.client.engine.requests) > before or task.done())
         try:
             turn = self.model.begin(key, given, conversation_id, previous_id, store)
+            turn.background = mode == "background"
         except RefusedError as refused:
             assert len(self.client.engine.requests) == before
             return same(await task, refused)
@@ -235,6 +262,8 @@ class World:
         assert prompt == [item.text for item in (*turn.before, *turn.inputs) if item.kind != "function_call"]
         for _ in range(self.draw(st.integers(0, 2))):
             await self.pick([self.conversation, self.add, self.one_item, self.create])(key)
+        if turn.background and self.pick([False, False, True]):
+            return await self.cancelled(answer(await task)["id"], turn)
         text = f"t{next(self.numbers)}"
         self.client.engine.deliver(before, text, "stop", stop_token_id=EOS)
         response = await self.ended(mode, await task, key)
@@ -248,6 +277,18 @@ class World:
         if turn.conversation in self.model.conversations:
             assert turn.conversation is not None
             await self.list_all(self.model.conversation(turn.conversation.id, key))
+
+    async def cancelled(self, response_id: str, turn: Turn) -> None:
+        """A response that is cancelled is kept as it has become, and not in its conversation."""
+        other = next(key for key in KEYS if key != turn.key)
+        assert (await self.ask("POST", f"{PATH}/{response_id}/cancel", key=other)).status == 404
+        found = answer(await self.ask("POST", f"{PATH}/{response_id}/cancel", key=turn.key))
+        assert (found["status"], found["output"]) == ("cancelled", [])
+        self.response_ids.append(response_id)
+        self.model.keep(turn, response_id, [])
+        if turn.conversation in self.model.conversations:
+            assert turn.conversation is not None
+            await self.list_all(self.model.conversation(turn.conversation.id, turn.key))
 
     async def ended(self, mode: str, reply: Reply, key: str) -> dict[str, Any]:
         """A response at its end."""
@@ -264,14 +305,18 @@ class World:
     async def response(self, key: str) -> None:
         """One request about a stored response."""
         response_id = self.response_id(key)
-        method, tail = self.pick([("GET", ""), ("GET", ""), ("DELETE", ""), ("GET", "/input_items")])
+        method, tail = self.pick(
+            [("GET", ""), ("GET", ""), ("DELETE", ""), ("GET", "/input_items"), ("POST", "/cancel")]
+        )
         limit, order = self.pick([1, 2, 20]), self.pick(["asc", "desc"])
-        query = f"limit={limit}&order={order}" if tail else ""
+        query = f"limit={limit}&order={order}" if tail == "/input_items" else ""
         reply = await self.ask(method, f"{PATH}/{response_id}{tail}", query=query, key=key)
         found = self.model.response(response_id, key)
         if found is None:
             same(reply, RefusedError(404, None))
-        elif tail:
+        elif method == "POST" and not found.background:
+            same(reply, RefusedError(400, None))
+        elif tail == "/input_items":
             self.check_page(reply, [*found.before, *found.inputs], None, limit, order)
         elif method == "DELETE":
             self.model.responses.remove(found)
@@ -280,7 +325,7 @@ class World:
             self.learned(found.output, answer(reply)["output"])
 
     async def step(self) -> None:
-        asked = [self.create, self.add, self.conversation, self.list_items, self.one_item, self.response]
+        asked = [self.create, self.add, self.conversation, self.list_items, self.one_item, self.response, self.look]
         await self.pick([*asked, *[self.respond] * 6])(self.pick(KEYS))
         place = self.client.place
         assert len(place.conversations) == len(self.model.conversations)
