@@ -27,6 +27,7 @@ GENERATES = "generate"
 _EMBEDS = "embeddings"
 """Task, and name of its endpoint, that other models have, and some engines."""
 _JSON = "application/json"
+_EVENTS = "text/event-stream"
 
 
 class ErrorText(msgspec.Struct):
@@ -274,10 +275,14 @@ def _operation(
         kind = "application/octet-stream" if known.answer is bytes else _JSON
         answer: dict[str, Any] = {kind: {"schema": _schema(schemas, known.answer)}}
         if known.events is not None:
-            answer["text/event-stream"] = {"x-event-schema": _schema(schemas, known.events)}
+            answer[_EVENTS] = {"x-event-schema": _schema(schemas, known.events)}
         responses["200"] = {"description": "The answer; events with `stream`." if known.events else "The answer."}
         responses["200"]["content"] = answer
-    error = {_JSON: {"schema": schemas.schema(known.error or ErrorBody)}}
+    error_schema = schemas.schema(known.error or ErrorBody)
+    error: dict[str, Any] = {_JSON: {"schema": error_schema}}
+    if known.error in types_of(known.events):
+        # Of a stream that has not begun, too.
+        error[_EVENTS] = {"x-event-schema": error_schema}
     for status, description in _errors(known, has_body=endpoint.method == "POST", has_keys=has_keys):
         here = known.statuses.get(status, status)
         responses[str(here)] = {"description": description, "content": error}
