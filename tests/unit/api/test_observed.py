@@ -43,7 +43,7 @@ def observed(bench: Bench, path: str, body: dict[str, Any]) -> tuple[Answered, R
     made: list[RequestContext] = []
 
     class Noting(Observer):
-        def begin(self, *facts: Any) -> RequestContext:  # type: ignore[override]
+        def begin(self, *facts: Any) -> RequestContext:
             made.append(super().begin(*facts))
             return made[-1]
 
