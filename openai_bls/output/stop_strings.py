@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 
@@ -76,18 +76,25 @@ class StopMatcher:
     Args:
         stops: stop strings in any order, at least one, none empty.
         include_stop_str_in_output: whether the matched stop string stays at the end of the text.
+        names: stop string → what a match of it is told as; none is itself.
 
     Raises:
         ValueError: there is no stop string, or an empty one.
     """
 
-    __slots__ = ("_automaton", "_include", "_state", "matched")
+    __slots__ = ("_automaton", "_include", "_names", "_state", "matched")
 
-    def __init__(self, stops: Sequence[str], include_stop_str_in_output: bool = False) -> None:
+    def __init__(
+        self,
+        stops: Sequence[str],
+        include_stop_str_in_output: bool = False,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
         if not stops or not all(stops):
             raise ValueError("stop strings must not be empty")
         self._automaton = _automaton(tuple(sorted(set(stops))))
         self._include = include_stop_str_in_output
+        self._names = names or {}
         self._state = 0
         self.matched: str | None = None
         """The stop string that ended the text."""
@@ -114,10 +121,10 @@ class StopMatcher:
             position += 1
             matched = match[state]
             if matched is not None:
-                self.matched = matched
+                self.matched = self._names.get(matched, matched)
                 self._state = 0
                 kept = position if self._include else position - len(matched)
-                return self._emit(start, text, kept), matched
+                return self._emit(start, text, kept), self.matched
         self._state = state
         return self._emit(start, text, end - automaton.depth[state]), None
 

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from openai_bls.output.detokenizer.special_tokens import SpecialTokens
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -48,6 +50,11 @@ class Detokenizer(ABC):
 
 class DetokenizerFactory(ABC):
     """Makes detokenizers for one tokenizer. Thread-safe: only caches change, and concurrent writers write the same."""
+
+    @property
+    @abstractmethod
+    def special(self) -> SpecialTokens:
+        """The tokenizer's special tokens."""
 
     @abstractmethod
     def new(
@@ -117,6 +124,11 @@ class SharedFactory(DetokenizerFactory, Generic[_Shown]):
         self._plain = plain
         self._special = special
         self._choices: dict[frozenset[str], _Shown] = {}
+
+    @cached_property
+    def special(self) -> SpecialTokens:  # type: ignore[override]
+        """The tokenizer's special tokens."""
+        return SpecialTokens(self._special)
 
     @abstractmethod
     def _extended(self, special: dict[int, str]) -> _Shown:

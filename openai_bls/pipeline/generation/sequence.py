@@ -26,6 +26,7 @@ from openai_bls.output.events import (
     ToolCallStart,
 )
 from openai_bls.output.stop_strings import StopMatcher
+from openai_bls.output.stops import Marks
 from openai_bls.output.tool_parsers.custom_input import InputDecoder
 
 logger = logging.getLogger(__name__)
@@ -126,6 +127,7 @@ class Sequence:
         detokenizer: detokenizer of the new tokens.
         writer: receiver of the events.
         stops: matcher of stop strings in all of the text; None if there are none, or `parser` has them.
+        marks: marks of special tokens in the detokenizer's text, which are for stop strings alone; None if it has none.
         parser: parser of reasoning and tool calls; None if the text has neither.
         reasoning_open: the text begins within reasoning.
         include_reasoning: whether reasoning is passed on to the writer.
@@ -146,6 +148,7 @@ class Sequence:
         "_include_reasoning",
         "_input",
         "_input_index",
+        "_marks",
         "_named_tool",
         "_owner",
         "_parallel_tool_calls",
@@ -176,6 +179,7 @@ class Sequence:
         writer: Writer,
         *,
         stops: StopMatcher | None = None,
+        marks: Marks | None = None,
         parser: OutputParser | None = None,
         reasoning_open: bool = False,
         include_reasoning: bool = True,
@@ -202,6 +206,7 @@ class Sequence:
         self._detokenizer = detokenizer
         self._writer = writer
         self._stops = stops
+        self._marks = marks
         self._parser = parser
         self._answer_stops = parser if isinstance(parser, AnswerStops) else None
         self._reasoning_open = reasoning_open
@@ -268,25 +273,25 @@ class Sequence:
         self.completion_tokens += count + (delta.stop_token_id is not None)
         text = self._detokenizer.push(delta.token_ids) if self._track is None else self._push_tracked(delta)
         if self._answer_stops is not None:
-            self._take_answer(owner, self._answer_stops, text, reason)
+            self._take_answer(owner, self._answer_stops, text, reason, delta.stop_token_id)
             return
         if reason is None and self._stops is None and self._track is None:
             # Nearly every delta.
             if text and self._emit(text):
                 self._stop(owner)
             return
-        self._take_text(owner, text, reason)
+        self._take_text(owner, text, reason, delta.stop_token_id)
 
-    def _take_text(self, owner: SequenceOwner, text: str, reason: EngineFinishReason | None) -> None:
+    def _take_text(
+        self, owner: SequenceOwner, text: str, reason: EngineFinishReason | None, stop_token_id: int | None
+    ) -> None:
         """Pass new text on; end the sequence at a stop string or at `reason`."""
         if reason is not None:
             text += self._detokenizer.finish()
         stopped = False
         if self._stops is not None:
-            text, self.matched_stop = self._stops.push(text)
+            text = self._up_to_a_stop(self._stops, text, ended=reason is not None, stop_token_id=stop_token_id)
             stopped = self.matched_stop is not None
-            if reason is not None and not stopped:
-                text += self._stops.finish()
         if self._track is not None:
             self._write_logprobs(self._track, text, whole=reason is not None and not stopped)
         if text:
@@ -297,15 +302,23 @@ class Sequence:
             self._end(owner, "length" if reason == "length" and not stopped else "stop")
 
     def _take_answer(
-        self, owner: SequenceOwner, stops: AnswerStops, text: str, reason: EngineFinishReason | None
+        self,
+        owner: SequenceOwner,
+        stops: AnswerStops,
+        text: str,
+        reason: EngineFinishReason | None,
+        stop_token_id: int | None,
     ) -> None:
         """The same where stop strings end the answer alone, so that only its events tell what they cut off."""
         if reason is not None:
             text += self._detokenizer.finish()
         events = stops.push(text)
         if reason is not None and stops.matched is None:
-            events += stops.finish(cut=reason == "length")
-        self.matched_stop = stops.matched
+            end = "" if self._marks is None else self._marks.of(stop_token_id)
+            events += stops.finish(cut=reason == "length", end=end)
+        # An output that has ended by itself with that token is not cut.
+        ended = self._marks is not None and self._marks.is_token(stops.matched, stop_token_id)
+        self.matched_stop = None if ended else stops.matched
         if self._track is not None:
             whole = reason is not None and stops.matched is None
             self._send_logprobs(self._track.take_all() if whole else self._track.take(stops.passed))
@@ -316,6 +329,21 @@ class Sequence:
             self._end(owner, "length" if reason == "length" and not stopped else "stop")
         elif stopped:
             self._stop(owner)
+
+    def _up_to_a_stop(self, stops: StopMatcher, text: str, *, ended: bool, stop_token_id: int | None) -> str:
+        """The text that may be passed on, and in `matched_stop` the stop string that was found."""
+        if self._marks is None:
+            text, self.matched_stop = stops.push(text)
+            return text + stops.finish() if ended and self.matched_stop is None else text
+        # The token that ended the output may be the last of a stop string, and is not text.
+        end = self._marks.of(stop_token_id)
+        text, self.matched_stop = stops.push(text + end)
+        if ended and self.matched_stop is None:
+            text = (text + stops.finish()).removesuffix(end)
+        elif self._marks.is_token(self.matched_stop, stop_token_id):
+            # The output has ended by itself, and nothing is cut.
+            text, self.matched_stop = text.removesuffix(end), None
+        return self._marks.visible(text)
 
     def _stop(self, owner: SequenceOwner) -> None:
         """End at a stop string and cancel the engine's work."""
@@ -343,7 +371,7 @@ class Sequence:
         for place, token_id in enumerate(delta.token_ids):
             self._track.add(token_id, delta.logprobs, place, self._decoded)
             piece = self._detokenizer.push([token_id])
-            self._decoded += len(piece)
+            self._decoded += len(piece if self._marks is None else self._marks.visible(piece))
             pieces.append(piece)
         return "".join(pieces)
 

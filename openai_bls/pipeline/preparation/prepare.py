@@ -14,7 +14,7 @@ from openai_bls.core.request import ToolUse, ValidRequest
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output.answer_stops import AnswerStops
 from openai_bls.output.events import OutputParser
-from openai_bls.output.stop_strings import StopMatcher
+from openai_bls.output.stops import StopStrings, check_reachable
 from openai_bls.output.tool_parsers.formats import ToolFormat
 from openai_bls.pipeline.generation.sequence import Echo, Sequence, Writer
 from openai_bls.pipeline.models.registry import ServedModel, Target
@@ -87,6 +87,7 @@ def check(request: ValidRequest, model: ServedModel, settings: OpenAiBlsSettings
     if request.images:
         check_images(request, model)
     check_supported(request, model)
+    _check_stops(request, model)
     sequences = request.prompt_count * request.candidates
     if sequences > settings.max_choices:
         raise InvalidRequestError(
@@ -99,6 +100,24 @@ def check(request: ValidRequest, model: ServedModel, settings: OpenAiBlsSettings
             "'trust_chat_template' of the model openai_bls allows it.",
             param="chat_template",
         )
+
+
+def _check_stops(request: ValidRequest, model: ServedModel) -> None:
+    """Refuse what can never end the answer."""
+    for at, token_id in enumerate(request.stop_token_ids):
+        if token_id >= model.info.vocab_size:
+            raise InvalidRequestError(
+                f"'stop_token_ids[{at}]' is {token_id}; the vocabulary has {model.info.vocab_size} tokens.",
+                param=f"stop_token_ids[{at}]",
+            )
+    ends = _stop_token_ids(request, model)
+    check_reachable(request.stop, model.detokenizers.special, ends, "stop", "'ignore_eos': true")
+
+
+def _stop_token_ids(request: ValidRequest, model: ServedModel) -> tuple[int, ...]:
+    """Tokens that end the answer, each once."""
+    own = () if request.ignore_eos else model.info.eos_token_ids
+    return tuple(dict.fromkeys((*request.stop_token_ids, *own)))
 
 
 def unsupported(model: ServedModel, param: str) -> InvalidRequestError:
@@ -299,23 +318,29 @@ def make_sequences(
         # is held no stop string would be found before its end.
         told = request.stream or request.in_pieces or request.stop
         held = not told and grammar is None and not reasoning.closed_by(prompts.tail)
+    stops = StopStrings(
+        # An answer that is calls alone has no text to search.
+        () if forced and not stops_everywhere else request.stop,
+        model.detokenizers,
+        include_stop_str_in_output=request.include_stop_str_in_output,
+        skip_special_tokens=request.skip_special_tokens,
+        keep_special=kept,
+    )
     result: list[Sequence] = []
     for at, prompt in enumerate(prompts.token_ids):
         echo = _echo(request, model, at, prompt) if request.echo else None
         for index in range(len(result), len(result) + request.candidates):
             parser = _parser(request, model, calls, reasoning_open=reasoning_open, held=held)
-            stops = StopMatcher(request.stop, request.include_stop_str_in_output) if request.stop else None
-            if parser is not None and stops is not None and not stops_everywhere:
-                # An answer that is calls alone has no text to search.
-                parser, stops = parser if forced else AnswerStops(parser, stops), None
+            matcher = stops.matcher()
+            if parser is not None and matcher is not None and not stops_everywhere:
+                parser, matcher = AnswerStops(parser, matcher, stops.marks), None
             sequence = Sequence(
                 index,
                 generation_request(request, target, index, prompt, prompts, grammar, key),
-                model.detokenizers.new(
-                    skip_special_tokens=request.skip_special_tokens, prompt_token_ids=prompt, keep_special=kept
-                ),
+                stops.detokenizer(prompt),
                 writer,
-                stops=stops,
+                stops=matcher,
+                marks=stops.marks,
                 parser=parser,
                 reasoning_open=reasoning_open,
                 include_reasoning=request.include_reasoning,
@@ -397,9 +422,6 @@ def generation_request(
     """
     model = target.model
     info = model.info
-    stop_token_ids = dict.fromkeys(request.stop_token_ids)
-    if not request.ignore_eos:
-        stop_token_ids.update(dict.fromkeys(info.eos_token_ids))
     # An upper bound: the answer ends where the context does.
     room = info.max_model_len - len(prompt)
     wanted = request.default_max_tokens or room if request.max_tokens is None else request.max_tokens
@@ -413,7 +435,7 @@ def generation_request(
         prompt_token_ids=prompt,
         max_tokens=max_tokens,
         sampling=sampling(request, model, index),
-        stop_token_ids=tuple(stop_token_ids),
+        stop_token_ids=_stop_token_ids(request, model),
         bad_words=tuple(tuple(word) for word in prompts.bad_words),
         min_tokens=min(request.min_tokens, max_tokens),
         logprobs=logprobs,

@@ -122,13 +122,14 @@ def parse(
     max_tokens = _required(arrays, "request_output_len")
     if max_tokens < 1:
         raise InvalidRequestError("'request_output_len' must be at least 1.", param="request_output_len")
+    stop_token_ids = _stop_token_ids(end_id, info)
     template = GenerationRequest(
         request_id=0,
         prompt_token_ids=[],
         max_tokens=max_tokens,
         sampling=_sampling(arrays, info),
-        stop_token_ids=_stop_token_ids(end_id, info),
-        stop_words=tuple(_words(arrays, "stop_words_list")),
+        stop_token_ids=stop_token_ids,
+        stop_words=_stop_words(arrays, stop_token_ids, info),
         bad_words=tuple(_words(arrays, "bad_words_list")),
         min_tokens=_min_tokens(arrays, info, max_tokens),
         logprobs=0 if logprobs else None,
@@ -222,6 +223,25 @@ def _stop_token_ids(end_id: int | None, info: EngineInfo) -> tuple[int, ...]:
     if end_id is None or end_id in info.eos_token_ids:
         return info.eos_token_ids
     return (end_id,) if end_id >= 0 else ()
+
+
+def _stop_words(arrays: Arrays, stop_token_ids: tuple[int, ...], info: EngineInfo) -> tuple[tuple[int, ...], ...]:
+    """Stop words that can end the output: those that cannot are refused."""
+    name = "stop_words_list"
+    words = _words(arrays, name)
+    for word in words:
+        if max(word) >= info.vocab_size:
+            raise InvalidRequestError(
+                f"'{name}' holds the token id {max(word)}; the vocabulary has {info.vocab_size} tokens.", param=name
+            )
+        for token_id in word[:-1]:
+            if token_id in stop_token_ids:
+                raise InvalidRequestError(
+                    f"'{name}' ('stop_words' of an ensemble) goes on after the token {token_id}, where the output "
+                    "ends, so it can never match: leave off what follows, or give 'end_id': -1.",
+                    param=name,
+                )
+    return tuple(words)
 
 
 def _min_tokens(arrays: Arrays, info: EngineInfo, max_tokens: int) -> int:

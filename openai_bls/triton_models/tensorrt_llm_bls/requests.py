@@ -53,6 +53,11 @@ class TextRequest(msgspec.Struct, frozen=True):
     """Further outputs to send with the last response of each sequence."""
     return_log_probs: bool = False
 
+    @property
+    def stop_param(self) -> str:
+        """The input that `stop` is of."""
+        return "stop_words" if self.include_stop else "sampling_param_stop"
+
 
 async def parse(
     arrays: Arrays,

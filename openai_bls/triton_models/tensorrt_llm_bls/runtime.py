@@ -24,7 +24,7 @@ from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.request import checked_timeout
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output.detokenizer import factory
-from openai_bls.output.stop_strings import StopMatcher
+from openai_bls.output.stops import StopStrings, check_reachable
 from openai_bls.pipeline.admission.admission import Admission
 from openai_bls.pipeline.admission.key_budgets import KeyBudgets
 from openai_bls.pipeline.generation.generation import Generation, admitted_generation
@@ -303,10 +303,18 @@ class Runtime:
         request = await requests.parse(arrays, info, self._prompts, self._exclude_input_default, outputs)
         if not self._decoupled:
             requests.require_one_response(request)
+        ends = request.official.template.stop_token_ids
+        check_reachable(request.stop, self._detokenizers.special, ends, request.stop_param, "'end_id': -1")
         return request
 
     def _sequences(self, request: TextRequest, writer: TensorWriter) -> list[Sequence]:
         official = request.official
+        stops = StopStrings(
+            request.stop,
+            self._detokenizers,
+            include_stop_str_in_output=request.include_stop,
+            param=request.stop_param,
+        )
         sequences: list[Sequence] = []
         for row, prompt in enumerate(official.prompts):
             echo = None
@@ -316,9 +324,10 @@ class Runtime:
                 sequence = Sequence(
                     len(sequences),
                     official.engine_request(self._client.new_request_id(), row, index),
-                    self._detokenizers.new(prompt_token_ids=prompt),
+                    stops.detokenizer(prompt),
                     writer,
-                    stops=StopMatcher(request.stop, request.include_stop) if request.stop else None,
+                    stops=stops.matcher(),
+                    marks=stops.marks,
                     echo=echo,
                 )
                 sequences.append(sequence)

@@ -147,3 +147,56 @@ def test_an_answer_of_calls_alone_is_not_searched() -> None:
     choice = answer.json()["choices"][0]
     assert [call["function"]["arguments"] for call in choice["message"]["tool_calls"]] == ['{"a": 1}']
     assert choice["finish_reason"] == "tool_calls"
+
+
+MARK = "<|im_start|>"
+
+
+@pytest.mark.parametrize(
+    ("stop", "content", "calls"),
+    [
+        (MARK, "a", 0),
+        (f"a{MARK}b", "", 0),
+        (f"b{MARK}", "ab", 1),
+        (f"b{CALL}", "ab", 1),
+        ("x<|im_end|>", "ab", 1),
+    ],
+)
+@pytest.mark.parametrize("at_once", [False, True])
+def test_special_tokens_end_an_answer_and_neither_thoughts_nor_calls(
+    stop: str, content: str, calls: int, at_once: bool
+) -> None:
+    """In the places of `MARK` the model writes the special token."""
+    bench = Bench(formats=THINKS_AND_CALLS)
+    special = bench.model.detokenizers.special.ids[MARK][0]
+    pieces = [f"<think>c{MARK}d</think>", f"a{MARK}b", CALL.replace("1", f"{MARK}1")]
+    ids = [one for text in "".join(pieces).split(MARK) for one in [*token_ids(text), special]][:-1]
+    body = {
+        "messages": [{"role": "user", "content": "hi"}],
+        "stop": stop,
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+    }
+
+    def feed() -> None:
+        for some in [ids] if at_once else [[one] for one in ids]:
+            bench.engine.deliver(0, some)
+        bench.engine.deliver(0, [], "stop", stop_token_id=EOS)
+
+    message = asked(bench, "/v1/chat/completions", body, feed).json()["choices"][0]["message"]
+    assert (message["reasoning"], message["content"] or "") == ("cd", content)
+    arguments = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
+    assert arguments == ['{"a": 1}'] * calls
+
+
+@pytest.mark.parametrize(("stop", "content"), [("<|im_end|>", "ab\n"), ("b\n<|im_end|>", "a"), ("x<|im_end|>", "ab\n")])
+def test_the_end_token_may_be_the_last_of_a_stop_string(stop: str, content: str) -> None:
+    bench = Bench(formats=THINKS_AND_CALLS)
+    body = {"messages": [{"role": "user", "content": "hi"}], "stop": [stop]}
+
+    def feed() -> None:
+        bench.engine.deliver(0, "<think>b\n</think>ab\n")
+        bench.engine.deliver(0, [], "stop", stop_token_id=EOS)
+
+    choice = asked(bench, "/v1/chat/completions", body, feed).json()["choices"][0]
+    assert (choice["message"]["reasoning"], choice["message"]["content"]) == ("b", content)
+    assert choice["finish_reason"] == "stop"

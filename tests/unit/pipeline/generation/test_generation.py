@@ -14,7 +14,7 @@ from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.request_record import Progress
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.core.usage import FinishReason, Usage
-from openai_bls.output.stop_strings import StopMatcher
+from openai_bls.output.stops import StopStrings
 from openai_bls.output.tool_parsers.families import hermes
 from openai_bls.output.tool_parsers.parser import ToolCallParser
 from openai_bls.pipeline.admission.admission import Admission
@@ -107,13 +107,15 @@ class Run:
         self.engine = FakeEngineClient()
         self.writer = Recorder()
         self.ends = 0
+        stops = StopStrings(stop, DETOKENIZERS, include_stop_str_in_output=include)
         self.sequences = [
             Sequence(
                 index,
                 GenerationRequest(self.engine.new_request_id(), [1], 100),
-                DETOKENIZERS.new(),
+                stops.detokenizer([1]),
                 self.writer,
-                stops=StopMatcher(stop, include_stop_str_in_output=include) if stop else None,
+                stops=stops.matcher(),
+                marks=stops.marks,
                 **{"parser": ToolCallParser(hermes.SYNTAX) if tools else None, **options},
             )
             for index in range(count)
@@ -161,6 +163,15 @@ def test_usage_of_predictions() -> None:
         (END, ["abEN"], "length", "abEN", [], "length", 0),
         ({**END, "include": True}, ["abEND!"], None, "abEND", [], "stop", 1),
         ({"stop": ("\ufffd",)}, [[*token_ids("a"), token_ids("中")[0]]], "length", "a", [], "stop", 0),
+        # A special token, which the text has not, singly and within; the one that ended the output, too.
+        ({"stop": ("<|im_start|>",)}, ["ab", "<|im_start|>c"], None, "ab", [], "stop", 1),
+        ({"stop": ("b<|im_start|>c",)}, ["ab", "<|im_start|>c"], None, "a", [], "stop", 1),
+        ({"stop": ("b<|im_start|>x",)}, ["ab", "<|im_start|>c"], "length", "abc", [], "length", 0),
+        ({"stop": ("b<|im_start|>c",), "include": True}, ["ab", "<|im_start|>cd"], None, "abc", [], "stop", 1),
+        ({"stop": ("b<|im_end|>",)}, ["ab"], "stop", "a", [], "stop", 0),
+        ({"stop": ("b<|im_end|>",), "include": True}, ["ab"], "stop", "ab", [], "stop", 0),
+        ({"stop": ("<|im_end|>", "bc<|im_end|>")}, ["ab"], "stop", "ab", [], "stop", 0),
+        ({"stop": ("<|im_end|>",), "tools": True}, [CALL], "stop", "", ONE_CALL, "tool_calls", 0),
         ({"tools": True}, list(CALL), "stop", "", ONE_CALL, "tool_calls", 0),
         ({"tools": True}, ["I see. " + CALL + CALL], "stop", "I see. ", ONE_CALL * 2, "tool_calls", 0),
         ({"tools": True}, [CALL[: CALL.index("1")]], "length", "", [("f", '{"a": ')], "length", 0),
