@@ -110,8 +110,12 @@ class GrpcStream:
         request_id: str = "",
         timeout_us: int | None = None,
         outputs: list[str] | None = None,
+        empty_final: bool = True,
     ) -> None:
-        """Send one request; `timeout_us` is Triton's own timeout, in microseconds, `outputs` those that are named."""
+        """Send one request; `timeout_us` is Triton's own timeout, in microseconds, `outputs` those that are named.
+
+        Without `empty_final` the end is not told unless a response comes with it: read by `first`.
+        """
         self._outstanding += 1
         self._client.async_stream_infer(
             model,
@@ -120,8 +124,16 @@ class GrpcStream:
             request_id=request_id,
             parameters=parameters,
             timeout=timeout_us,
-            enable_empty_final_response=True,
+            enable_empty_final_response=empty_final,
         )
+
+    def first(self) -> Any:
+        """The first response of a request that has one."""
+        result, error = self._results.get(timeout=TIMEOUT)
+        self._outstanding -= 1
+        if error is not None:
+            raise TritonError(0, error.message())
+        return result
 
     def responses(self) -> Iterator[Any]:
         """The responses of one request, without the empty final one."""

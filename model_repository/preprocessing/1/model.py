@@ -1,6 +1,7 @@
 """Triton model `preprocessing`: chat template and tokenization. See docs/architecture.md."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,10 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response per request."""
-        return [pb_utils.answer(request, self.preprocessing, self.keys) for request in requests]
+        return [pb_utils.answer(request, self._compute(request), self.keys) for request in requests]
+
+    def _compute(self, request: Any) -> Any:
+        return partial(self.preprocessing, outputs=frozenset(request.requested_output_names()))
 
     def finalize(self) -> None:
         """Hang up."""

@@ -17,6 +17,7 @@ from openai_bls.core.settings import PreprocessingSettings
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
 from openai_bls.triton_models.tensors import word_tensors
 from openai_bls.triton_models.tensors.arrays import Arrays
+from openai_bls.triton_models.tensors.models import PREPROCESSING
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +26,7 @@ _SHORT_TEXT = 4096
 # `max_prompt_bytes`, where it is not set: enough for English text of a whole context, and at least this.
 _BYTES_PER_TOKEN = 8
 _MAX_PROMPT_BYTES = 1 << 20
+_OUTPUTS = frozenset(tensor.name for tensor in PREPROCESSING.outputs)
 
 
 class Preprocessing:
@@ -51,21 +53,24 @@ class Preprocessing:
             except InvalidRequestError as error:  # each request with an image is told the same
                 logger.error("%s", error.message)
 
-    def __call__(self, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+    def __call__(self, arrays: Arrays, outputs: frozenset[str] = frozenset()) -> dict[str, np.ndarray[Any, Any]]:
         """Output arrays for one request.
 
         Source of names and shapes: tensorrtllm_backend's all_models/inflight_batcher_llm/preprocessing.
 
+        Args:
+            arrays: the input tensors by name.
+            outputs: names of the outputs to send, as Triton tells them: all where the client names none.
+
         Raises:
-            InvalidRequestError: an input is bad.
+            InvalidRequestError: an input is bad, or one is missing.
         """
         limit = self._settings.max_request_bytes
         if sum(len(text) for array in arrays.values() if array.dtype == object for text in array.flat) > limit:
             raise TooLargeError(limit)
         if "PROMPT_REQUEST" in arrays:
             return {"PROMPT_RESULT": self._result(arrays["PROMPT_REQUEST"])}
-        if "QUERY" not in arrays:
-            raise InvalidRequestError("'QUERY' is missing.", param="QUERY")
+        _check_given(arrays, outputs)
         texts = [word_tensors.text(row[0], "QUERY") for row in arrays["QUERY"].reshape(-1, 1)]
         if max(map(len, texts)) > _SHORT_TEXT:
             context = self._context_length()
@@ -144,6 +149,15 @@ class Preprocessing:
             (self._encoder.encode(word, add_special_tokens=False), weight) for word, weight in weighted
         )
         return np.repeat(row[np.newaxis], batch, axis=0)
+
+
+def _check_given(arrays: Arrays, outputs: frozenset[str]) -> None:
+    """Refuse a request without a prompt, or without the length that it names as an output: a step of an ensemble."""
+    if "QUERY" not in arrays:
+        raise InvalidRequestError("'QUERY' is missing ('text_input' of an ensemble).", param="QUERY")
+    length = "REQUEST_OUTPUT_LEN"
+    if length not in arrays and length in outputs < _OUTPUTS:
+        raise InvalidRequestError(f"'{length}' is missing ('max_tokens' of an ensemble).", param=length)
 
 
 def _column(value: int, batch: int) -> np.ndarray[Any, Any]:

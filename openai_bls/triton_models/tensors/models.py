@@ -92,7 +92,8 @@ PREPROCESSING = Model(
     name="preprocessing",
     max_batch_size=64,
     inputs=(
-        Tensor("QUERY", "STRING", (1,)),
+        # Optional, as each input of an ensemble is: without one that is required, no step of it ever begins.
+        _option("QUERY", "STRING", 1),
         _option("REQUEST_OUTPUT_LEN", "INT32", 1),
         _option("BAD_WORDS_DICT", "STRING", -1),
         _option("STOP_WORDS_DICT", "STRING", -1),
@@ -232,14 +233,18 @@ LLMAPI_NAMES = {
 
 
 def _text_inputs(engine: Model) -> tuple[Tensor, ...]:
-    """Inputs of `ensemble` and `tensorrt_llm_bls` around `engine`; those that it lacks are left out."""
+    """Inputs of `ensemble` and `tensorrt_llm_bls` around `engine`; those that it lacks are left out.
+
+    All are optional: Triton counts the required ones that a request has and does not look which, an ensemble waits for
+    them for ever, and a model refuses by name what it lacks.
+    """
     by_name = {tensor.name: tensor for tensor in engine.inputs}
     passed_through = [
         _option(outer, by_name[inner].data_type, 1) for outer, inner in PASSED_THROUGH.items() if inner in by_name
     ]
     return (
-        Tensor("text_input", "STRING", (1,)),
-        Tensor("max_tokens", "INT32", (1,)),
+        _option("text_input", "STRING", 1),
+        _option("max_tokens", "INT32", 1),
         _option("bad_words", "STRING", -1),
         _option("stop_words", "STRING", -1),
         _option("embedding_bias_words", "STRING", -1),
@@ -337,7 +342,7 @@ def ensemble(name: str, engine: Model = TENSORRT_LLM) -> Model:
 ENSEMBLE = ensemble("ensemble")
 
 _OFFICIAL_INPUTS = {
-    tensor.name: msgspec.structs.replace(tensor, optional=tensor.name != "text_input")
+    tensor.name: tensor
     for tensor in (*_text_inputs(TENSORRT_LLM), _option("return_perf_metrics", "BOOL"))
 }
 

@@ -109,6 +109,18 @@ def test_bad_official_tensors(preprocessing: Preprocessing, arrays: dict[str, An
     assert info.value.param == param
 
 
+@pytest.mark.parametrize("named", [{"INPUT_ID", "REQUEST_OUTPUT_LEN"}, {"INPUT_ID"}, set()])
+def test_a_length_that_is_named_as_an_output_is_needed(preprocessing: Preprocessing, named: set[str]) -> None:
+    """A step of an ensemble names its outputs; most other clients name none."""
+    arrays = {"QUERY": strings(["a"])}
+    if "REQUEST_OUTPUT_LEN" not in named:
+        assert "INPUT_ID" in preprocessing(arrays, frozenset(named))
+        return
+    with pytest.raises(InvalidRequestError) as info:
+        preprocessing(arrays, frozenset(named))
+    assert info.value.param == "REQUEST_OUTPUT_LEN"
+
+
 def test_a_missing_tokenizer_is_an_os_or_value_error(tmp_path: Path) -> None:
     with pytest.raises((OSError, ValueError)):
         Preprocessing(tmp_path)

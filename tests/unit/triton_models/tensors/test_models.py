@@ -29,6 +29,16 @@ def test_ensembles_have_the_official_inputs_and_outputs(model: Model) -> None:
     assert {"cum_log_probs", "output_log_probs"} <= {tensor.name for tensor in model.outputs}
 
 
+@pytest.mark.parametrize("model", [m for m in MODELS.values() if m.steps], ids=lambda model: model.name)
+def test_no_input_of_an_ensemble_can_keep_it_waiting(model: Model) -> None:
+    """Triton counts the required inputs that a request has, and an ensemble waits for one that is missing."""
+    assert all(tensor.optional for tensor in model.inputs)
+    inner = {step.model: {tensor.name: tensor for tensor in MODELS[step.model].inputs} for step in model.steps}
+    given = {tensor.name for tensor in model.inputs}
+    fed = [inner[step.model][name] for step in model.steps for name, outer in step.inputs.items() if outer in given]
+    assert [tensor.name for tensor in fed if not tensor.optional] == []
+
+
 def test_every_parameter_is_a_setting() -> None:
     assert set(MODELS["openai_bls"].parameters) <= set(OpenAiBlsSettings.__struct_fields__)
     assert set(MODELS["tensorrt_llm"].parameters) <= set(EngineSettings.__struct_fields__)
