@@ -29,6 +29,7 @@ from pathlib import Path
 import msgspec
 
 from openai_bls import __version__
+from openai_bls.builder.checkpoint.config import require_config
 from openai_bls.builder.checkpoint.files import CONFIG_FILES, check_small_files
 from openai_bls.builder.checkpoint.numbers import require_counts, require_end_tokens
 from openai_bls.builder.configs import new_configs, report_edited, settings_hash
@@ -119,6 +120,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
         source = scratch
     check_small_files(source)
     require_counts(source)
+    require_config(source)
     facts = read_checkpoint(source)
     require_end_tokens(source, facts, report, force=options.force)
     model_name = options.served_model_name or default_name(options.model)

@@ -197,8 +197,16 @@ def short(path: Path) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an exception's message, or its class name if it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """The first line of an exception's message, and those that follow while a colon ends what was told; the name of its
+    class if it has no message, or one that says nothing without it."""
+    told = ""
+    for line in str(error).strip().splitlines():
+        told = f"{told} {line.strip()}".strip()
+        if not told.endswith(":"):
+            break
+    if not told or isinstance(error, KeyError):  # whose message is the key
+        return f"{type(error).__name__} {told}".strip()
+    return told.rstrip(": ")
 
 
 def write_manifest(version_dir: Path, manifest: Manifest) -> None:

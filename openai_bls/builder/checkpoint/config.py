@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_bls.core.checkpoint import read_json
-from openai_bls.core.manifest import BuildError
+from openai_bls.core.manifest import BuildError, first_line
 
 MODELOPT_FILE = "hf_quant_config.json"
 """ModelOpt's description of how it quantized a checkpoint."""
@@ -27,6 +27,31 @@ def read_config(folder: Path) -> dict[str, Any]:
         if isinstance(told, dict):
             config["quantization_config"] = {**told, "quant_method": "modelopt", "told_by": MODELOPT_FILE}
     return config
+
+
+def require_config(source: Path) -> None:
+    """Check the fields of the config.json in `source` by transformers' class for its model, where it has one.
+
+    Raises:
+        BuildError: a field has another type than the class wants, or they contradict each other.
+    """
+    config = read_json(source / "config.json")
+    if "AutoConfig" in (config.get("auto_map") or {}):
+        return
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    model_type = config.get("model_type")
+    if model_type not in CONFIG_MAPPING:
+        return
+    try:
+        CONFIG_MAPPING[model_type].from_dict(config)
+    except (ValueError, OSError):
+        # A newer release of it, in the interpreter of another engine, may take that.
+        return
+    except Exception as error:  # of a strict dataclass, or whatever a strange value makes of a class
+        named = next((name for name in ("dtype", "torch_dtype") if f"'{config.get(name)}'" in str(error)), None)
+        told = f"{named} is no type of torch, such as float32: " if named else ""
+        raise BuildError(f"transformers does not take {source}/config.json: {told}{first_line(error)}") from None
 
 
 def first_architecture(config: dict[str, Any]) -> str:

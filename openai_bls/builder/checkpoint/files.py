@@ -25,6 +25,7 @@ TOKENIZER_FILES = (
 TOKENIZER_SOURCES = ("*.model", "vocab.json", "vocab.txt", "*.tiktoken", "tekken.json")
 """Files from which a tokenizer.json can be made."""
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
+_INDEX = ".safetensors.index.json"
 
 
 def is_there(path: Path) -> bool:
@@ -57,20 +58,38 @@ def check_small_files(source: Path) -> None:
 
 
 def weight_files(source: Path, single: str = SAFETENSORS) -> list[str]:
-    """Names of the files that hold the weights: `single`, or the parts that its index lists and the index; [] if none.
+    """Names of the files that hold the weights: `single`, or else the parts that its index lists and the index; [] if
+    there is neither. This is transformers' order, which does not look at an index beside `single`.
 
     Raises:
         BuildError: some are missing, or are not what their names say.
     """
     index = source / f"{single}.index.json"
-    if not is_there(index):
-        if is_there(source / single):
-            require_content(source / single)
-            return [single]
-        stem, dot, ending = single.partition(".")
-        if parts := sorted(path.name for path in source.glob(f"{stem}-*-of-*{dot}{ending}")):
-            raise BuildError(f"{source} has the weights in parts ({parts[0]} ...), but {index.name} is missing")
-        return []
+    if is_there(source / single):
+        require_content(source / single)
+        return [single]
+    if is_there(index):
+        return [*_parts(source, index), index.name]
+    stem, dot, ending = single.partition(".")
+    if parts := sorted(path.name for path in source.glob(f"{stem}-*-of-*{dot}{ending}")):
+        raise BuildError(f"{source} has the weights in parts ({parts[0]} ...), but {index.name} is missing")
+    return []
+
+
+def named_weight_files(source: Path, name: str) -> list[str]:
+    """Names of the files that hold the weights where config.json's `transformers_weights` names one, or an index.
+
+    Raises:
+        BuildError: some are missing, or are not what their names say.
+    """
+    path = source / name
+    if name != path.name or not name.endswith((".safetensors", _INDEX)) or not is_there(path):
+        raise BuildError(f"{source}/config.json: transformers_weights is {name!r}, no safetensors file that is there")
+    require_content(path)
+    return [*_parts(source, path), name] if name.endswith(_INDEX) else [name]
+
+
+def _parts(source: Path, index: Path) -> list[str]:
     listed = read_json(index).get("weight_map")
     # A name that leads elsewhere would be written elsewhere, too.
     if not isinstance(listed, dict) or not all(isinstance(n, str) and n == Path(n).name for n in listed.values()):
@@ -81,7 +100,7 @@ def weight_files(source: Path, single: str = SAFETENSORS) -> list[str]:
         raise BuildError(f"{_some([str(source / name) for name in missing])} missing, though {index.name} names it")
     for name in names:
         require_content(source / name)
-    return [*names, index.name]
+    return names
 
 
 def other_weight_files(source: Path, names: Collection[str]) -> list[str]:
@@ -98,7 +117,7 @@ def read_headers(source: Path, names: list[str]) -> Tensors:
     """
     held: dict[str, Tensors] = {name: _read_header(source / name) for name in names if name.endswith(".safetensors")}
     for name in names:
-        if name.endswith(f"{SAFETENSORS}.index.json"):
+        if name.endswith(_INDEX):
             for tensor, file in read_json(source / name)["weight_map"].items():
                 if tensor not in held.get(file, ()):
                     raise BuildError(f"{source / file} has no tensor {tensor}, though {name} says so")

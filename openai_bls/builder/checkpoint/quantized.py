@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -35,6 +35,7 @@ class CheckpointForm(msgspec.Struct, frozen=True):
 
 _PLAIN = ("F64", "F32", "F16", "BF16")
 """Types of tensors that are not quantized, by safetensors' names."""
+_QUANTIZED = ("I8", "F8_E4M3", "F8_E5M2")
 _SCALES = ("scale", "scales", "scale_inv")
 """Ends of the names of tensors by which others are scaled."""
 
@@ -99,6 +100,31 @@ def plain_under(config: dict[str, Any], tensors: Tensors) -> str:
         return ""
     plain = all(dtype in _PLAIN and not name.endswith(_SCALES) for name, (dtype, _) in tensors.items())
     return stored.form if plain else ""
+
+
+class Untold(NamedTuple):
+    """Quantized weights of which config.json does not tell."""
+
+    names: list[str]
+    types: list[str]
+    """Their types, by safetensors' names, sorted."""
+    scaled: bool
+    """They mean something by their scales only: as plain numbers they are noise."""
+
+
+def untold(config: dict[str, Any], tensors: Tensors) -> Untold | None:
+    """Quantized weights in `tensors`, where `config` tells of no quantization; None if there are none.
+
+    Args:
+        config: config.json, as `read_config` has it.
+        tensors: tensors of the checkpoint; none if they are not known.
+    """
+    text = text_config(config)
+    names = sorted(name for name, (dtype, _) in tensors.items() if dtype in _QUANTIZED)
+    if not names or text.get("quantization_config") or text.get("compression_config"):
+        return None
+    types = sorted({tensors[name][0] for name in names})
+    return Untold(names, types, "I8" in types or any(name.endswith(_SCALES) for name in tensors))
 
 
 def _form(told: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 import transformers
 
-from openai_bls.core.checkpoint import missing_weights
+from openai_bls.builder.checkpoint.tensor_names import problem_of_missing
 
 # Names of safetensors' types that are not those of PyTorch in small letters.
 _DTYPES = {
@@ -30,7 +30,19 @@ class TensorCheck(NamedTuple):
     problem: str | None
     """A tensor that is missing or has another shape; None if the model is whole."""
     unused: list[str]
-    """Names of tensors that the model has no place for, sorted; without those that its class leaves out on purpose."""
+    """Names of tensors that the model has no place for, as the files have them, sorted; without those that its class
+    leaves out on purpose."""
+
+
+class _Header(torch.Tensor):
+    """A tensor without content, that knows whether a model has taken it."""
+
+    is_taken = False
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        """Content for a parameter, as transformers asks for it."""
+        self.is_taken = True
+        return self.as_subclass(torch.Tensor)[index]
 
 
 def check_tensors(
@@ -52,14 +64,14 @@ def check_tensors(
     if made.config_class is config.sub_configs.get("text_config"):
         config = config.get_text_config()
     state = {
-        name: torch.empty(shape, dtype=_DTYPES.get(dtype, torch.uint8), device="meta")
+        name: torch.empty(shape, dtype=_DTYPES.get(dtype, torch.uint8), device="meta").as_subclass(_Header)
         for name, (dtype, shape) in tensors.items()
     }
     level = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
-        _, info = _without_storage(made).from_pretrained(
+        _, info = _without_storage(made, state).from_pretrained(
             None,
             config=config,
             state_dict=state,
@@ -69,7 +81,7 @@ def check_tensors(
         )
     finally:
         transformers.utils.logging.set_verbosity(level)
-    problem = missing_weights(info["missing_keys"]) or _mismatch(info["mismatched_keys"])
+    problem = problem_of_missing(info["missing_keys"], state) or _mismatch(info["mismatched_keys"])
     return TensorCheck(problem, sorted(info["unexpected_keys"]))
 
 
@@ -98,8 +110,10 @@ def _mismatch(keys: Collection[tuple[str, Any, Any]]) -> str | None:
     return f"{name} has the shape {list(held)}, and config.json makes it {list(needed)}{more}"
 
 
-def _without_storage(made: Any) -> Any:
+def _without_storage(made: Any, state: Mapping[str, _Header]) -> Any:
     """The class `made`, loading onto the meta device, where what is missing is not drawn at random either.
+
+    What it does not take of `state` it names as the files do: transformers gives the names that the model would have.
 
     The public way, `device_map="meta"`, wants the package accelerate, which nothing here uses.
     """
@@ -111,6 +125,13 @@ def _without_storage(made: Any) -> Any:
     def nothing(*args: Any, **kwargs: Any) -> None:
         return
 
+    def adjust(model: Any, info: Any) -> None:
+        made._adjust_missing_and_unexpected_keys(model, info)
+        if info.unexpected_keys:
+            info.unexpected_keys = {name for name, header in state.items() if not header.is_taken}
+            made._adjust_missing_and_unexpected_keys(model, info)
+
     overrides = dict.fromkeys(("_move_missing_keys_from_meta_to_device", "_initialize_missing_keys"), nothing)
     own = {"__module__": made.__module__, "_load_pretrained_model": staticmethod(load)}
+    own["_adjust_missing_and_unexpected_keys"] = adjust
     return type(made.__name__, (made,), {**overrides, **own})

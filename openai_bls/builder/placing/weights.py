@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -11,21 +10,26 @@ from openai_bls.builder.checkpoint.config import read_config
 from openai_bls.builder.checkpoint.files import (
     PYTORCH,
     SAFETENSORS,
+    named_weight_files,
     other_weight_files,
     read_headers,
     weight_files,
 )
 from openai_bls.builder.checkpoint.finite import not_finite
 from openai_bls.builder.checkpoint.kind import causal_lm, quantized
-from openai_bls.builder.checkpoint.quantized import plain_under
+from openai_bls.builder.checkpoint.quantized import plain_under, untold
+from openai_bls.builder.checkpoint.tensor_names import (
+    MERGE,
+    listed,
+    lora_tensors,
+    problem_of_missing,
+    surplus_layers,
+)
 from openai_bls.builder.placing.files import place
 from openai_bls.core import fp8_checkpoint
-from openai_bls.core.checkpoint import CheckpointFacts, Tensors, missing_weights
+from openai_bls.core.checkpoint import CheckpointFacts, Tensors, read_json
 from openai_bls.core.manifest import BuildError, first_line
 from openai_bls.launcher import progress
-
-_LAYER = re.compile(r"\.(?:layers|h|blocks|layer)\.(\d+)\.")
-"""Part of a tensor's name that has the number of its layer."""
 
 
 def place_weights(
@@ -46,7 +50,8 @@ def place_weights(
         facts: facts of the checkpoint.
         report: called with one line per stage.
         trust_remote_code: whether the checkpoint's own code may run.
-        force: take a checkpoint with whole layers that the model does not use.
+        force: take a checkpoint with whole layers or an adapter that the model does not use, or with weights that are
+            quantized and not told of.
         images: whether the model takes images, with its vision tower.
 
     Raises:
@@ -59,7 +64,7 @@ def place_weights(
     if trust_remote_code:
         _place_code(source, target)
     names, tensors = find_weights(source)
-    _report_strange(source, names, tensors, report)
+    _report_strange(source, names, tensors, report, force=force or trust_remote_code)
     if fp8_checkpoint.quantization(source) is not None:
         fp8_checkpoint.scale_names(tensors)
     unused: Collection[str] = ()
@@ -69,20 +74,29 @@ def place_weights(
         _place_files(source, target, names, report)
     else:
         report("weights: converting PyTorch files to safetensors")
-        _convert(source, target, trust_remote_code=trust_remote_code, images=images)
+        _convert(source, target, report, trust_remote_code=trust_remote_code, force=force, images=images)
     require_finite(source, target, unused)
 
 
-def place_as_it_is(source: Path, target: Path, report: Callable[[str], None], *, trust_remote_code: bool) -> None:
+def place_as_it_is(
+    source: Path, target: Path, report: Callable[[str], None], *, trust_remote_code: bool, force: bool
+) -> None:
     """Put the weights into `target` in the format that they have, for an engine that reads them itself.
 
+    Args:
+        source: folder of the checkpoint.
+        target: folder of the engine.
+        report: called with one line per stage.
+        trust_remote_code: whether the checkpoint's own code may run, and knows what its weights are.
+        force: take weights that are quantized and not told of.
+
     Raises:
-        BuildError: there are none, or some are missing.
+        BuildError: there are none, or some are missing, or quantized in a form that config.json does not tell of.
     """
     if trust_remote_code:
         _place_code(source, target)
     names, tensors = find_weights(source)
-    _report_strange(source, names, tensors, report)
+    _report_strange(source, names, tensors, report, force=force or trust_remote_code)
     _place_files(source, target, names, report)
     require_finite(source, target)
 
@@ -104,7 +118,7 @@ def require_finite(source: Path, target: Path, unused: Collection[str] = ()) -> 
     if found:
         raise BuildError(
             f"the weights of {source} are damaged, with numbers that are not finite (NaN or infinity) in "
-            f"{_listed(found)}: download or export them again"
+            f"{listed(found)}: download or export them again"
         )
 
 
@@ -126,7 +140,11 @@ def find_weights(source: Path) -> tuple[list[str], Tensors]:
     Raises:
         BuildError: there are none, or some are missing, cut off or damaged.
     """
-    names = weight_files(source) or weight_files(source, PYTORCH)
+    told = read_json(source / "config.json").get("transformers_weights")
+    if isinstance(told, str):
+        names = named_weight_files(source, told)
+    else:
+        names = weight_files(source) or weight_files(source, PYTORCH)
     if not names:
         others = sorted(
             path.name for path in source.iterdir() if path.suffix in (".safetensors", ".bin", ".pt", ".pth")
@@ -136,12 +154,26 @@ def find_weights(source: Path) -> tuple[list[str], Tensors]:
     return names, read_headers(source, names)
 
 
-def _report_strange(source: Path, names: Sequence[str], tensors: Tensors, report: Callable[[str], None]) -> None:
-    """Say what is well-formed and may be the rest of another checkpoint."""
+def _report_strange(
+    source: Path, names: Sequence[str], tensors: Tensors, report: Callable[[str], None], *, force: bool
+) -> None:
+    """Say what is well-formed and may be the rest of another checkpoint, or is quantized and not told of."""
     if others := other_weight_files(source, names):
-        report(f"weights: those of {names[-1]}; not read: {_listed(others)}")
-    if form := plain_under(read_config(source), tensors):
+        report(f"weights: those of {names[-1]}; not read: {listed(others)}")
+    config = read_config(source)
+    if form := plain_under(config, tensors):
         report(f"weights: none of them is quantized, and the quantization_config of {source} says {form}")
+    found = None if (source / "quantize_config.json").is_file() else untold(config, tensors)
+    if found is None:
+        return
+    told = f"the weights in {source} are quantized ({' and '.join(found.types)}, {listed(found.names)})"
+    served = "plain numbers, without scales"
+    if found.scaled and not force:
+        raise BuildError(
+            f"{told}, and its config.json has no quantization_config: take the config.json that was written with them, "
+            f"or build the original checkpoint (--force serves them as {served})"
+        )
+    report(f"{told}, and are served as {served}: its config.json has no quantization_config")
 
 
 def _require_whole(
@@ -157,32 +189,42 @@ def _require_whole(
         problem = f"transformers makes no model of them: {first_line(error)}"
     if problem is not None:
         raise BuildError(f"the weights in {source} are not those of the model in its config.json: {problem}")
-    if layers := _whole_layers(unused, tensors):
-        told = f"the weights in {source} have layers that config.json does not: number {', '.join(map(str, layers))}"
-        if not force:
-            raise BuildError(f"{told}, counted from 0 (--force builds it without them)")
-        report(f"in spite of --force: {told}")
-    if unused:
-        report(f"weights: the model does not use {_listed(unused)}")
+    _require_used(source, unused, tensors, report, force=force)
     return unused
 
 
-def _whole_layers(unused: Collection[str], tensors: Collection[str]) -> list[int]:
-    """Numbers of the unused layers that have all tensors that the first layer has."""
-    layers: dict[int, set[str]] = {}
-    for name in tensors:
-        if found := _LAYER.search(name):
-            layers.setdefault(int(found[1]), set()).add(name[found.end() :])
-    numbers = {int(found[1]) for name in unused if (found := _LAYER.search(name))}
-    first = layers[min(layers)] if layers else set()
-    return sorted(number for number in numbers if number != min(layers) and layers[number] >= first)
+def _require_used(
+    source: Path, unused: Collection[str], names: Collection[str], report: Callable[[str], None], *, force: bool
+) -> None:
+    """Check that the tensors that the model does not use are nothing that it would be another one without."""
+    if layers := surplus_layers(unused, names, read_json(source / "config.json")):
+        _refuse(
+            f"the weights in {source} have layers that config.json does not: number {', '.join(map(str, layers))}, "
+            "counted from 0",
+            "",
+            report,
+            force=force,
+        )
+    if adapter := lora_tensors(unused):
+        _refuse(
+            f"the weights in {source} hold a LoRA adapter ({listed(adapter)}) that is not merged into the model",
+            f": {MERGE}",
+            report,
+            force=force,
+        )
+    if unused:
+        report(f"weights: the model does not use {listed(unused)}")
 
 
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+def _refuse(told: str, advice: str, report: Callable[[str], None], *, force: bool) -> None:
+    if not force:
+        raise BuildError(f"{told}{advice} (--force builds it without them)")
+    report(f"in spite of --force: {told}")
 
 
-def _convert(source: Path, target: Path, *, trust_remote_code: bool, images: bool) -> None:
+def _convert(
+    source: Path, target: Path, report: Callable[[str], None], *, trust_remote_code: bool, force: bool, images: bool
+) -> None:
     import transformers
 
     auto = transformers.AutoModelForImageTextToText if images else transformers.AutoModelForCausalLM
@@ -190,9 +232,13 @@ def _convert(source: Path, target: Path, *, trust_remote_code: bool, images: boo
         model, info = auto.from_pretrained(
             source, dtype="auto", trust_remote_code=trust_remote_code, local_files_only=True, output_loading_info=True
         )
-        reason = missing_weights(info["missing_keys"])
+        reason = problem_of_missing(info["missing_keys"], info["unexpected_keys"])
         if reason is None:
+            unused = sorted(info["unexpected_keys"])
+            _require_used(source, unused, {*model.state_dict(), *unused}, report, force=force)
             model.save_pretrained(target)
+    except BuildError:
+        raise
     except pickle.UnpicklingError:
         from openai_bls.builder.checkpoint.tensor_check import pickle_problem
 

@@ -77,7 +77,9 @@ class TensorRtLlmRecipe:
         place_adapters(self._options.lora, prepared.lora)
         if self._plan.engine.flow == "pytorch":
             trust = self._options.trust_remote_code
-            place_as_it_is(self._source, prepared.checkpoint, self._report, trust_remote_code=trust)
+            place_as_it_is(
+                self._source, prepared.checkpoint, self._report, trust_remote_code=trust, force=self._options.force
+            )
             images = with_processor(self.manifest.max_images, self._options, prepared.tokenizers[0], self._report)
             self.manifest = msgspec.structs.replace(self.manifest, max_images=images)
             if images:

@@ -73,7 +73,9 @@ class VllmRecipe:
         """See `Recipe`."""
         place_adapters(self._options.lora, prepared.lora)
         trust = self._options.trust_remote_code
-        place_as_it_is(self._source, prepared.checkpoint, self._report, trust_remote_code=trust)
+        place_as_it_is(
+            self._source, prepared.checkpoint, self._report, trust_remote_code=trust, force=self._options.force
+        )
         # vLLM reads the tokenizer's folder as a model's: without these it logs an error and waits 2 s at each start.
         for path in (prepared.checkpoint / "config.json", *prepared.checkpoint.glob("*.py")):
             place(path, prepared.tokenizers[0] / path.name)

@@ -2,151 +2,43 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from tests.unit.builder.builds import build_main, run
+from tests.unit.builder.checkpoint.breaks import (
+    WEIGHTS,
+    Break,
+    adapter,
+    bare_adapter,
+    config,
+    header,
+    indexed,
+    larger_vocabulary,
+    linked,
+    longer,
+    no_index,
+    no_tokenizer,
+    parent,
+    pickled,
+    pointer,
+    prefixed,
+    quantization,
+    renamed,
+    tensors,
+    truncated,
+    unpickled,
+    unsafe,
+    wrapped,
+    written,
+)
 from tests.unit.builder.repositories import contents, leftovers, make_repository
-
-WEIGHTS = "model.safetensors"
-POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9876543\n"
-Break = Callable[[Path], object]
-
-
-def pointer(name: str) -> Break:
-    return lambda folder: (folder / name).write_bytes(POINTER)
-
-
-def renamed(name: str, pointer: str) -> Break:
-    return lambda folder: (folder / name).rename(folder / pointer).write_bytes(POINTER)
-
-
-def written(name: str, text: str) -> Break:
-    return lambda folder: (folder / name).write_text(text)
-
-
-def linked(name: str) -> Break:
-    """The file `name` is a link to itself."""
-
-    def link(folder: Path) -> None:
-        (folder / name).unlink()
-        (folder / name).symlink_to(name)
-
-    return link
-
-
-def config(**changes: Any) -> Break:
-    def change(folder: Path) -> None:
-        path = folder / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-    return change
-
-
-def quantization(**told: Any) -> Break:
-    return config(quantization_config=told)
-
-
-def tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Break:
-    def rewrite(folder: Path) -> None:
-        held = load_file(folder / WEIGHTS)
-        change(held)
-        save_file(held, folder / WEIGHTS)
-
-    return rewrite
-
-
-def truncated(folder: Path) -> None:
-    data = (folder / WEIGHTS).read_bytes()
-    (folder / WEIGHTS).write_bytes(data[: len(data) * 2 // 3])
-
-
-def longer(folder: Path) -> None:
-    with (folder / WEIGHTS).open("ab") as file:
-        file.write(b"more")
-
-
-def header(folder: Path) -> None:
-    data = (folder / WEIGHTS).read_bytes()
-    (folder / WEIGHTS).write_bytes((1 << 60).to_bytes(8, "little") + data[8:])
-
-
-def indexed(**weight_map: str) -> Break:
-    """The weights as one part, under an index that says more of it."""
-
-    def split(folder: Path) -> None:
-        part = (folder / WEIGHTS).rename(folder / "model-00001-of-00002.safetensors")
-        listed = dict.fromkeys(load_file(part), part.name) | weight_map
-        (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": listed}))
-
-    return split
-
-
-def no_index(folder: Path) -> None:
-    (folder / WEIGHTS).rename(folder / "model-00001-of-00002.safetensors")
-
-
-def pickled(folder: Path) -> None:
-    held = load_file(folder / WEIGHTS)
-    del held["model.norm.weight"]
-    torch.save(held, folder / "pytorch_model.bin")
-    (folder / WEIGHTS).unlink()
-
-
-class Command:
-    """Runs a command where it is unpickled."""
-
-    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
-        return os.system, ("exit",)
-
-
-def unsafe(folder: Path) -> None:
-    torch.save({"model.norm.weight": Command()}, folder / "pytorch_model.bin")
-    (folder / WEIGHTS).unlink()
-
-
-def unpickled(folder: Path) -> None:
-    (folder / "pytorch_model.bin").write_bytes(b"not a pickle")
-    (folder / WEIGHTS).unlink()
-
-
-def adapter(folder: Path) -> None:
-    (folder / WEIGHTS).rename(folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base", "peft_type": "LORA"}')
-
-
-def bare_adapter(folder: Path) -> None:
-    adapter(folder)
-    (folder / "config.json").unlink()
-
-
-def larger_vocabulary(folder: Path) -> None:
-    path = folder / "tokenizer.json"
-    held = json.loads(path.read_text())
-    held["model"]["vocab"]["beyond"] = 512
-    path.write_text(json.dumps(held))
-    assert Tokenizer.from_file(str(path)).token_to_id("beyond") == 512
-
-
-def no_tokenizer(folder: Path) -> None:
-    for path in folder.glob("*token*"):
-        path.unlink()
-
-
-def parent(folder: Path) -> None:
-    (folder / "checkpoint-7").mkdir()
-    (folder / "config.json").rename(folder / "checkpoint-7" / "config.json")
-
 
 PULL = "is a git-LFS pointer, not the file: run `git lfs pull`"
 BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
@@ -196,6 +88,44 @@ BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
         config(num_hidden_layers=1, layer_types=["full_attention"]),
         ("have layers that config.json does not: number 1, counted from 0 (--force ",),
     ),
+    "names behind a wrapper's": (
+        prefixed("_orig_mod."),
+        ("their names begin with '_orig_mod.'", "without that prefix"),
+    ),
+    "names behind peft's": (prefixed("base_model.model."), ("their names begin with 'base_model.model.'",)),
+    "an adapter around layers": (wrapped, ("they hold a LoRA adapter (model.layers.", "merge_and_unload")),
+    "an adapter beside layers": (
+        tensors(lambda held: held.update({"model.layers.1.mlp.up_proj.lora_A.default.weight": torch.ones(2, 64)})),
+        ("hold a LoRA adapter (model.layers.1.mlp.up_proj.lora_A.default.weight)", "merge_and_unload", "--force "),
+    ),
+    "a vocabulary larger than the embedding": (
+        tensors(lambda held: held.update({name: held[name][:500].clone() for name in held if "embed" in name})),
+        ("model.embed_tokens.weight has the shape [500, ", "config.json makes it [512, "),
+    ),
+    "INT8 without a word": (
+        tensors(lambda held: held.update({"model.layers.0.mlp.up_proj.weight": torch.ones(96, 64, dtype=torch.int8)})),
+        ("are quantized (I8, model.layers.0.mlp.up_proj.weight)", "has no quantization_config", "--force "),
+    ),
+    "a file of weights that is not there": (
+        config(transformers_weights="mine.safetensors"),
+        ("/config.json: transformers_weights is 'mine.safetensors', ",),
+    ),
+    "a number that is a string": (
+        config(rms_norm_eps="1e-06"),
+        ("/config.json: ", "'rms_norm_eps'", "expected float, got str"),
+    ),
+    "too few layer types": (
+        config(layer_types=["full_attention"]),
+        ("/config.json: ", "`num_hidden_layers` (2) must be equal to the number of `layer_types` (1)"),
+    ),
+    "an unknown layer type": (
+        config(layer_types=["full_attention", "thinking_attention"]),
+        ("/config.json: ", "`layer_types` entries must be in", "'thinking_attention'"),
+    ),
+    "a type that is no name": (
+        config(dtype=None, torch_dtype="torch.float32"),
+        ("/config.json: torch_dtype", "torch.float32"),
+    ),
     "only an adapter": (adapter, ("is an adapter (PEFT) of org/base", "--lora-dir")),
     "an adapter without config.json": (bare_adapter, ("is an adapter (PEFT) of org/base",)),
     "no config.json": (parent, ("it has no config.json, but", "checkpoint-7 has one")),
@@ -205,7 +135,7 @@ BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
         ("1 of its tokens (ids 512 to 512) are beyond the vocabulary of 512",),
     ),
     "own code": (config(auto_map={"AutoModelForCausalLM": "modeling.Model"}), ("--trust-remote-code",)),
-    "no vocabulary": (config(vocab_size=None), ("no vocab_size",)),
+    "no vocabulary": (config(vocab_size=None), ("/config.json: ", "'vocab_size'")),
     "no weights": (lambda folder: (folder / WEIGHTS).unlink(), ("no weights",)),
     "no tokenizer": (no_tokenizer, ("no tokenizer.json",)),
     "an image model": (config(model_type="vit", architectures=["ViTModel"]), ("no causal language model",)),
@@ -329,14 +259,10 @@ def test_weights_beside_the_weights(source: Path, repository: Path) -> None:
     assert f"weights: those of {WEIGHTS}; not read: model-00001-of-00002.safetensors" in lines
 
 
-def test_weights_in_parts_beside_old_ones(source: Path, repository: Path) -> None:
-    whole = (source / WEIGHTS).read_bytes()
+def test_weights_in_parts(source: Path, repository: Path) -> None:
     indexed()(source)
-    (source / WEIGHTS).write_bytes(whole)
     _, lines = run(source, repository)
-    assert f"weights: those of {WEIGHTS}.index.json; not read: {WEIGHTS}" in lines
-    (source / WEIGHTS).unlink()
-    _, lines = run(source, repository)
+    assert f"weights 2/2: {WEIGHTS}.index.json" in lines
     assert not any("not read" in line for line in lines)
 
 
