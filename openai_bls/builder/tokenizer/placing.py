@@ -11,6 +11,7 @@ from openai_bls.builder.placing.files import place
 from openai_bls.builder.placing.tokenizer import save, write_json
 from openai_bls.builder.tokenizer import python_code
 from openai_bls.builder.tokenizer.comparison import difference, lost_text
+from openai_bls.builder.tokenizer.contradictions import contradictions
 from openai_bls.builder.tokenizer.original import load_original
 from openai_bls.builder.tokenizer.processor import place_processor
 from openai_bls.builder.tokenizer.samples import SAMPLES
@@ -57,6 +58,11 @@ def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *
         raise BuildError(
             f"the tokenizer of {source} makes other token ids from its tokenizer.json than as "
             f"{type(original).__name__}, which transformers takes it for: {found}"
+        )
+    if original is not None and (told := contradictions(source, original)):
+        report(
+            f"the tokenizer's files contradict each other: {told[0]}"
+            + (f" (and {len(told) - 1} more)" if len(told) > 1 else "")
         )
     if lost := lost_text(placed):
         text, back = lost[0]
