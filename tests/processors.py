@@ -73,6 +73,11 @@ PROCESSORS: dict[str, ProcessorCase] = {
         _QWEN_IMAGES,
         tokens=_QWEN_TOKENS | {"vision_bos_token": "<|vision_start|>", "vision_eos_token": "<|vision_end|>"},
     ),
+    "glm4v": ProcessorCase(
+        "Glm4vProcessor",
+        _QWEN_IMAGES | {"image_processor_type": "Glm4vImageProcessor"},
+        tokens=_QWEN_TOKENS,
+    ),
     "gemma3": ProcessorCase(
         "Gemma3Processor",
         {"image_processor_type": "Gemma3ImageProcessor", **_SQUARE},

@@ -33,6 +33,11 @@ _PIXTRAL = {
 _MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
 _QWEN_VISION: dict[str, Any] = {"depth": 2, "num_heads": 2, "patch_size": 8}
 
+_GLM_VISION = _QWEN_VISION | {"hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 64, "image_size": 64}
+_GLM_IDS = {"image_token_id": IMAGE, "video_token_id": "<video>", "image_start_token_id": "<boi>"} | {
+    "image_end_token_id": "<eoi>"
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class VisionCase:
@@ -92,6 +97,20 @@ CASES: dict[str, VisionCase] = {
             "rope_parameters": _MROPE["rope_parameters"]
             | {"mrope_section": [1, 1, 0], "partial_rotary_factor": 0.25, "mrope_interleaved": True},
         },
+    ),
+    "glm4v": VisionCase(
+        PROCESSORS["glm4v"],
+        "glm4v_text",
+        _GLM_VISION,
+        ids=_GLM_IDS,
+        text_changes=_MROPE | {"partial_rotary_factor": 1.0},
+    ),
+    "glm4v_moe": VisionCase(
+        PROCESSORS["glm4v"],
+        "glm4v_moe_text",
+        _GLM_VISION,
+        ids=_GLM_IDS,
+        text_changes=_MROPE | {"partial_rotary_factor": 1.0},
     ),
     "gemma3": VisionCase(
         PROCESSORS["gemma3"],
