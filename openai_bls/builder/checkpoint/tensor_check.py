@@ -34,7 +34,7 @@ class TensorCheck(NamedTuple):
     leaves out on purpose."""
 
 
-class _Header(torch.Tensor):
+class _Header(torch.Tensor):  # type: ignore[misc]
     """A tensor without content, that knows whether a model has taken it."""
 
     is_taken = False

@@ -122,3 +122,17 @@ def test_quantized_without_a_word(dtype: torch.dtype, source: Path, repository: 
     assert "quantization_config" in found
     run(source, repository, force=True)
     assert answer(repository) == served_by_transformers(source)
+
+
+def test_an_attention_that_is_not_installed(source: Path, repository: Path) -> None:
+    """The runner has its own; transformers by itself refuses the folder."""
+    wanted = served_by_transformers(source)
+    config(attn_implementation="flash_attention_2")(source)
+    with pytest.raises(ImportError):
+        served_by_transformers(source)
+    run(source, repository, self_test=True)
+    assert answer(repository) == wanted
+    config(_attn_implementation="flash_attention_2")(source)
+    found = refusal(source, repository, self_test=True)
+    assert "FlashAttention2" in found
+    assert not found.endswith(":")

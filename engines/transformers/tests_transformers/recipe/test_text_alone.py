@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForImageTextToText, Llama4Config
+from transformers import AutoModelForImageTextToText, Lfm2VlConfig, Llama4Config
 
 from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
+from openai_bls.core.manifest import BuildError
 from openai_bls.engines.registry import create_engine
 from tests.engine_contract.support import Recorder
 from tests.unit.core_support import VOCAB_SIZE, write_tokenizer
@@ -42,6 +43,33 @@ def make_llama4(folder: Path) -> None:
     made.save_pretrained(folder)
     write_tokenizer(folder)
     (folder / "preprocessor_config.json").write_text('{"image_processor_type": "Llama4ImageProcessor"}')
+
+
+def make_lfm2_vl(folder: Path) -> None:
+    """A tiny LFM2-VL, whose processor needs a package that is not there, and whose text has no class."""
+    sizes = {
+        "vocab_size": VOCAB_SIZE,
+        "max_position_embeddings": MAX_LENGTH,
+        "layer_types": ["conv", "full_attention"] * 2,
+    }
+    text = tiny_config("lfm2", sizes)
+    vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = Lfm2VlConfig(text_config=text.to_dict(), vision_config={**vision, "model_type": "siglip2_vision_model"})
+    AutoModelForImageTextToText.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    write_tokenizer(folder)
+    (folder / "preprocessor_config.json").write_text('{"image_processor_type": "Lfm2VlImageProcessor"}')
+    (folder / "processor_config.json").write_text('{"processor_class": "Lfm2VlProcessor"}')
+
+
+@pytest.mark.parametrize("asked", [None, 0, 1])
+def test_neither_images_nor_text(asked: int | None, tmp_path: Path, repository: Path) -> None:
+    """It is refused by its name, with the package that images need where they are not refused by their option."""
+    make_lfm2_vl(tmp_path / "tiny")
+    with pytest.raises(BuildError) as caught:
+        build(BuildOptions(str(tmp_path / "tiny"), repository, "transformers", max_images=asked), lambda _: None)
+    assert ("Lfm2VlForConditionalGeneration" in str(caught.value)) == (asked != 1)
+    assert ("torchvision" in str(caught.value).lower()) == (asked != 0)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["llama4", "gemma3", "gemma4", "qwen3_5"])
