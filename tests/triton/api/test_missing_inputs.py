@@ -1,4 +1,4 @@
-"""Models without some of their inputs, at each of Triton's doors: every request is answered, and names what it lacks."""
+"""Models without some of their inputs, at each of Triton's doors: every request is answered, by what it lacks."""
 
 from __future__ import annotations
 
@@ -87,8 +87,9 @@ class Doors:
         yield "generate_stream", outcome(lambda: list(generate_stream(self.server.http_url, model, body)))
         if self.decoupled and "stream" in body:
             streamed = {**body, "stream": True}
-            yield "generate_stream, streamed", outcome(
-                lambda: list(generate_stream(self.server.http_url, model, streamed))
+            yield (
+                "generate_stream, streamed",
+                outcome(lambda: list(generate_stream(self.server.http_url, model, streamed))),
             )
         tensors = [_input(tensor, batched=MODELS[model].max_batch_size > 0) for tensor in inputs]
         for empty_final in (True, False):

@@ -106,7 +106,9 @@ def of_chart(values: Values) -> Form:
 
 
 def of_kserve() -> Form:
-    (runtime,), (service,) = (load_manifests(KSERVE / f"{name}.yaml") for name in ("servingruntime", "inferenceservice"))
+    (runtime,), (service,) = (
+        load_manifests(KSERVE / f"{name}.yaml") for name in ("servingruntime", "inferenceservice")
+    )
     predictor = service["spec"]["predictor"]
     (container,) = runtime["spec"]["containers"]
     together = {**container, "env": [*container["env"], *predictor["model"]["env"]]}
