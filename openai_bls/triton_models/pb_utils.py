@@ -136,6 +136,14 @@ _TRITONS_OWN = {
 }
 
 
+# Of vLLM's backend.
+_INSTEAD = {
+    "sampling_parameters": "; tensorrt_llm_bls takes it",
+    "return_logprobs": "; the official 'return_log_probs' says the same",
+    "image": "; openai_bls takes images, in 'messages'",
+}
+
+
 def only_inputs(request: Any, keys: ApiKeys = NO_KEYS) -> Arrays:
     """All input tensors of a request to a model that knows no request parameters.
 
@@ -154,7 +162,7 @@ def only_inputs(request: Any, keys: ApiKeys = NO_KEYS) -> Arrays:
             # The official inflight_batcher_llm_client.py sends it beside the tensor, and with its stop request.
             continue
         if not (name.lower() in _TRITONS_OWN or name.startswith("triton_") or "-" in name):
-            raise InvalidRequestError(f"'{name}' is not an input of this model.", param=name)
+            raise InvalidRequestError(f"'{name}' is not an input of this model{_INSTEAD.get(name, '')}.", param=name)
     return arrays
 
 

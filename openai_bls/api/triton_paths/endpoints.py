@@ -20,6 +20,7 @@ from openai_bls.api.chat.schema import UNSUPPORTED, UNSUPPORTED_IN_CHAT, ChatCom
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.large_bodies import is_large, parsed
 from openai_bls.api.common.lifted import lifted
+from openai_bls.api.common.other_forms import refuse_text_input
 from openai_bls.api.endpoint import Endpoint, Operation
 from openai_bls.api.http.disconnect import unless_disconnected
 from openai_bls.api.http.handlers import Api
@@ -69,6 +70,7 @@ async def _generate(api: Api, request: Request, context: RequestContext) -> Resp
     """POST /v2/models/openai_bls/generate and /generate_stream."""
     body = await api.body(request, context)
     fields = await parsed(lambda: json_object(lifted(body)[0]), large=is_large(body))
+    refuse_text_input(fields)
     if ("messages" in fields) == ("prompt" in fields):
         raise InvalidRequestError(
             "Give 'messages' (chat) or 'prompt' (completion): this path takes what /v1/chat/completions and "

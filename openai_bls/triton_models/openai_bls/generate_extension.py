@@ -15,6 +15,7 @@ import msgspec
 from openai_bls.api.common.bodies import fault
 from openai_bls.api.common.faults import decoded
 from openai_bls.api.common.lifted import Lifted, lifted
+from openai_bls.api.common.other_forms import refuse_text_input
 from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.triton_models.endpoint.request_keys import HEADER_PARAMETERS
@@ -103,6 +104,7 @@ def _field(name: str, values: Sequence[bytes]) -> Any:
 
 
 def _endpoint(tensors: Mapping[str, Sequence[bytes]], body: Mapping[str, Any]) -> str:
+    refuse_text_input(body)
     if "endpoint" in tensors:
         name = text(_single("endpoint", tensors["endpoint"]), "endpoint")
         if name not in TRITON_ENTRIES:

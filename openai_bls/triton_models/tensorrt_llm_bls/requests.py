@@ -20,6 +20,7 @@ from openai_bls.core.errors import InvalidRequestError
 from openai_bls.pipeline.models.registry import PromptClient
 from openai_bls.triton_models.tensorrt_llm import requests as engine_requests
 from openai_bls.triton_models.tensorrt_llm.requests import OfficialRequest
+from openai_bls.triton_models.tensorrt_llm_bls import vllm_form
 from openai_bls.triton_models.tensors import word_tensors
 from openai_bls.triton_models.tensors.arrays import Arrays, is_true
 from openai_bls.triton_models.tensors.models import LLMAPI_NAMES, PASSED_THROUGH, TENSORRT_LLM_BLS
@@ -140,8 +141,7 @@ def renamed(error: InvalidRequestError, names: Mapping[str, str]) -> InvalidRequ
 
 def _official_names(arrays: Arrays) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, str]]:
     """The tensors under the official names, and of those that came under another name that one."""
-    given = dict(arrays)
-    names = {}
+    given, names = vllm_form.expanded(arrays)
     for name, official in LLMAPI_NAMES.items():
         if name not in given:
             continue

@@ -342,8 +342,7 @@ def ensemble(name: str, engine: Model = TENSORRT_LLM) -> Model:
 ENSEMBLE = ensemble("ensemble")
 
 _OFFICIAL_INPUTS = {
-    tensor.name: tensor
-    for tensor in (*_text_inputs(TENSORRT_LLM), _option("return_perf_metrics", "BOOL"))
+    tensor.name: tensor for tensor in (*_text_inputs(TENSORRT_LLM), _option("return_perf_metrics", "BOOL"))
 }
 
 TENSORRT_LLM_BLS = Model(
@@ -357,6 +356,8 @@ TENSORRT_LLM_BLS = Model(
         # Of the LLM API model.
         *(msgspec.structs.replace(_OFFICIAL_INPUTS[same], name=name) for name, same in LLMAPI_NAMES.items()),
         _option("sampling_param_stop", "STRING", -1),
+        # Of vLLM's backend.
+        _option("sampling_parameters", "STRING"),
         _option("stop", "BOOL"),
         _option("return_finish_reason", "BOOL"),
         _option("return_stop_reason", "BOOL"),

@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 from openai_bls.launcher.testing import RunningServer
 from tests.triton.conftest import RAW, ROOT
 from tests.triton.reference import Reference
-from tests.triton.triton_client import TIMEOUT, GrpcStream, TritonError, generate, generate_stream, infer_input
+from tests.triton.triton_client import TIMEOUT, GrpcStream, TritonError, chat, generate, generate_stream, infer_input
 
 pytestmark = pytest.mark.triton
 
@@ -403,3 +403,79 @@ def test_rows_and_sequences_of_text(server: RunningServer) -> None:
         for golden in RAW[:2]
     ]
     assert got == {(row, index): expected[row] for row in (0, 1) for index in (0, 1)}
+
+
+IM_START = "<|im_start|>"
+SPECIAL_STOPS = ([IM_START], [IM_START * 3], ["zzz", IM_START + IM_START])
+
+
+@pytest.mark.parametrize("stop", SPECIAL_STOPS, ids=lambda stop: stop[-1])
+def test_stop_words_that_are_special_tokens(server: RunningServer, reference: Reference, stop: list[str]) -> None:
+    """By id, at every door: a bias has the model write nothing else, which no text shows."""
+    (token_id,) = reference.tokenizer.encode(IM_START, add_special_tokens=False)
+    tokens = stop[-1].count(IM_START)
+    body: dict[str, Any] = {"text_input": "Hello", "max_tokens": 9, "stop_words": stop}
+    body |= {"embedding_bias_words": [IM_START], "embedding_bias_weights": [100.0], "end_id": -1}
+    asked = {"return_num_output_tokens": True, "return_stop_reason": True}
+    answer = generate(server.http_url, "tensorrt_llm_bls", {**body, **asked})
+    assert (answer["text_output"], answer["num_output_tokens"], answer["stop_reason"]) == ("", tokens, stop[-1])
+    events = list(generate_stream(server.http_url, "tensorrt_llm_bls", {**body, **asked, "stream": True}))
+    assert events[-1]["num_output_tokens"] == tokens
+    # The engine's own stop words are ids.
+    whole = generate(server.http_url, "ensemble", {**body, "return_log_probs": True})
+    assert (whole["text_output"], np.size(whole["output_log_probs"])) == ("", tokens)
+    fields = {"prompt": "Hello", "max_tokens": 9, "ignore_eos": True, "stop": stop, "temperature": 0}
+    fields |= {"logit_bias": {str(token_id): 100}}
+    on_v1 = httpx.post(
+        f"{server.openai_url}/completions", json={"model": "openai_bls", **fields}, timeout=TIMEOUT
+    ).json()
+    on_triton = chat(server.http_url, {"request": json.dumps(fields)})
+    for found in (on_v1, on_triton):
+        assert (found["choices"][0]["text"], found["choices"][0]["finish_reason"]) == ("", "stop")
+        assert found["usage"]["completion_tokens"] == tokens
+
+
+def test_stop_words_that_can_never_match(server: RunningServer, reference: Reference) -> None:
+    end = reference.tokenizer.decode([reference.tokenizer.eos_token_id])
+    body = {"text_input": "Hello", "max_tokens": 4}
+    for name, field in (("tensorrt_llm_bls", "stop_words"), ("ensemble", "stop_words_list")):
+        with pytest.raises(TritonError, match=f"'{field}' .*can never match"):
+            generate(server.http_url, name, {**body, "stop_words": end + "\n"})
+        assert generate(server.http_url, name, {**body, "stop_words": end})
+    for fields, param in (({"stop": ["x", f"{end}\n"]}, "stop[1]"), ({"stop_token_ids": [10**9]}, "stop_token_ids[0]")):
+        sent = {"model": "openai_bls", "prompt": "Hello", **fields}
+        refused = httpx.post(f"{server.openai_url}/completions", json=sent, timeout=TIMEOUT)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+def test_vllms_form(server: RunningServer) -> None:
+    """The bodies of vllm_backend's README, and what openai_bls says to them."""
+    prompt = RAW[0].raw or ""
+    expected = generate(server.http_url, "ensemble", {"text_input": prompt, "max_tokens": 12})["text_output"]
+    sampling = json.dumps({"temperature": "0", "max_tokens": 12})
+    body = {"text_input": prompt, "stream": False, "sampling_parameters": sampling, "return_num_output_tokens": True}
+    answer = generate(server.http_url, "tensorrt_llm_bls", body)
+    assert (answer["text_output"], answer["num_output_tokens"]) == (expected, 12)
+    nested = {"text_input": prompt, "parameters": {"stream": False, "temperature": 0, "max_tokens": 12}}
+    assert generate(server.http_url, "tensorrt_llm_bls", nested)["text_output"] == expected
+    events = generate_stream(server.http_url, "tensorrt_llm_bls", {**body, "stream": True})
+    assert "".join(event["text_output"] for event in events) == expected
+    inputs = [
+        infer_input("text_input", np.array([[prompt]], dtype=np.object_), "BYTES"),
+        infer_input("sampling_parameters", np.array([[sampling]], dtype=np.object_), "BYTES"),
+    ]
+    (whole,) = ask(server, inputs, "tensorrt_llm_bls")
+    assert whole.as_numpy("text_output").tolist() == [expected.encode()]
+    for field, refused in (
+        ("sampling_parameters.best_of", {**body, "sampling_parameters": '{"best_of": 2}'}),
+        ("return_log_probs", {**body, "return_logprobs": True}),
+    ):
+        with pytest.raises(TritonError, match=f"'{field}'"):
+            generate(server.http_url, "tensorrt_llm_bls", refused)
+    with pytest.raises(TritonError, match="tensorrt_llm_bls takes it"):
+        generate(server.http_url, "ensemble", body)
+    with pytest.raises(TritonError) as caught:
+        chat(server.http_url, body)
+    assert caught.value.body["error"]["param"] == "text_input"
+    with pytest.raises(TritonError, match="unexpected inference input"):
+        ask(server, inputs, "openai_bls")

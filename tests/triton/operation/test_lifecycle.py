@@ -28,6 +28,7 @@ from tests.triton import triton_client
 from tests.triton.conftest import ROOT
 from tests.triton.conversations import HELLO
 from tests.triton.metrics import find, on_triton, on_v1, scrape, wait_until_told
+from tests.triton.operation import leaving
 from tests.triton.operation.test_launcher import Launcher
 from tests.waiting import Streams, until
 
@@ -146,50 +147,13 @@ def stopped_and_dead_models_are_missed(server: RunningServer, reload: list[str])
     assert docker_health(server) == ""
 
 
-def dropped_clients_free_the_engine(server: RunningServer) -> None:
-    """One slot in the engine, held by a client that goes away: the next request is answered."""
-    endless = {"messages": HELLO, "max_tokens": 2000, "ignore_eos": True, "stream": True}
-    text: dict[str, Any] = {"text_input": "Hello", "max_tokens": 2000, "end_id": -1}
-    with openai.OpenAI(base_url=server.openai_url, api_key="none", max_retries=0, timeout=20) as client:
-        for url, body in (
-            (f"{server.openai_url}/chat/completions", endless),
-            (
-                f"{server.http_url}/v2/models/openai_bls/generate_stream",
-                {**endless, "messages": json.dumps(HELLO)},
-            ),
-            (
-                f"{server.http_url}/v2/models/tensorrt_llm/generate_stream",
-                {"input_ids": [1, 2], "request_output_len": 2000, "end_id": -1, "streaming": True},
-            ),
-            (f"{server.http_url}/v2/models/tensorrt_llm_bls/generate_stream", {**text, "stream": True}),
-        ):
-            with httpx.stream("POST", url, json=body, timeout=60) as response:
-                next(response.iter_bytes())
-            # 2,000 tokens would take 40 seconds: this comes only after the first has been cancelled.
-            answer = client.chat.completions.create(model="openai_bls", messages=HELLO, max_tokens=2)
-            assert answer.choices[0].finish_reason == "length"
-        # Over gRPC a client may leave before its first response, and one that is not streamed too.
-        for stream in (True, False):
-            inputs = [
-                triton_client.infer_input("text_input", np.array([["Hello"]], dtype=np.object_), "BYTES"),
-                triton_client.infer_input("max_tokens", np.array([[2000]], dtype=np.int32), "INT32"),
-                triton_client.infer_input("end_id", np.array([[-1]], dtype=np.int32), "INT32"),
-                triton_client.infer_input("stream", np.array([[stream]]), "BOOL"),
-            ]
-            with triton_client.GrpcStream(server.grpc_url) as leaving:
-                leaving.send("tensorrt_llm_bls", inputs)
-                if stream:
-                    next(leaving.responses())
-            answer = client.chat.completions.create(model="openai_bls", messages=HELLO, max_tokens=2)
-            assert answer.choices[0].finish_reason == "length"
-
-
 def test_leaving_clients_and_an_engine_loaded_again(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Unloading the engine under a stream ends it with an error; then requests are answered again."""
+    """What the guide's table says. Unloading the engine under a stream ends it with an error; then requests are
+    answered again."""
     args = ["--model-control-mode=explicit", "--load-model=*"]
     env = {**SLOW_NULL, "OPENAI_BLS_ENGINE_MAX_BATCH_SIZE": "1"}
     with ExitStack() as stack, run_server(repository, env=env, args=args) as server:
-        dropped_clients_free_the_engine(server)
+        leaving.check_all(server)
         stream = Streams(server, 1)
         inherited = stack.enter_context(socket.create_connection(("127.0.0.1", server.ports.http)))
         inherited.settimeout(30)
