@@ -2,7 +2,6 @@
 
 import logging
 import os
-from pathlib import Path
 from typing import Any
 
 from openai_bls.api.http.listener import PortInUseError
@@ -11,6 +10,7 @@ from openai_bls.core.errors import ApiError, EngineError
 from openai_bls.pipeline.metrics import directory as metrics_directory
 from openai_bls.triton_models import pb_utils, stub_process
 from openai_bls.triton_models.repository import engines
+from openai_bls.triton_models.repository.folders import ModelFolders
 
 logger = logging.getLogger("openai_bls.model")
 
@@ -28,10 +28,12 @@ class TritonPythonModel:
         # only asks for the configuration.
         from openai_bls.triton_models.openai_bls.runtime import Runtime
 
+        self.folders = ModelFolders(args, os.getppid())
         try:
+            self.folders.announce()
             self.runtime = Runtime(
                 settings.load(settings.OpenAiBlsSettings, pb_utils.config_parameters(args), os.environ),
-                engines.backends(Path(args["model_repository"]), args["model_version"]),
+                engines.backends(self.folders, self.folders.own, args["model_version"]),
                 owner=os.getppid(),
                 call_model=pb_utils.call_model,
                 metrics_port=pb_utils.MetricsPort(),
@@ -61,5 +63,6 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """End what runs."""
+        self.folders.withdraw()
         self.runtime.close()
         stub_process.release()

@@ -1,7 +1,6 @@
 """Triton model `postprocessing`: detokenization for the ensemble and direct users. See docs/architecture.md."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 from openai_bls.core import settings
@@ -16,16 +15,19 @@ class TritonPythonModel:
         """Load the tokenizer."""
         # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
         from openai_bls.transport.ipc.ping import PingServer
-        from openai_bls.triton_models.repository.engines import keys_beside
+        from openai_bls.triton_models.repository.engines import TritonKeys
+        from openai_bls.triton_models.repository.folders import ModelFolders
 
         stub_process.begin()
         pb_utils.log_to_triton()
         pb_utils.check_config(args)
         address = pb_utils.model_address(args)
-        path = Path(args["model_repository"]) / args["model_version"] / "tokenizer"
+        self.folders = ModelFolders(args, os.getppid())
+        path = self.folders.own / args["model_version"] / "tokenizer"
         try:
+            self.folders.announce()
             settings.load(settings.NoSettings, pb_utils.config_parameters(args), os.environ)
-            self.keys = keys_beside(Path(args["model_repository"]), os.environ)
+            self.keys = TritonKeys(self.folders, os.environ)
             self.postprocessing = Postprocessing(path)
         except settings.SettingsError as error:
             raise pb_utils.load_error(error) from None
@@ -37,8 +39,9 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response per request."""
-        return [pb_utils.answer(request, self.postprocessing, self.keys) for request in requests]
+        return [pb_utils.answer(request, self.postprocessing, self.keys()) for request in requests]
 
     def finalize(self) -> None:
         """Hang up."""
+        self.folders.withdraw()
         self.server.close()

@@ -1,7 +1,6 @@
 """Triton model `tensorrt_llm`: the engine, behind the official tensors and the exchange. See docs/architecture.md."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 from openai_bls.core import settings
@@ -10,7 +9,8 @@ from openai_bls.core.manifest import EngineLoadError
 from openai_bls.transport.engine_process.loading import load_engine
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.triton_models import pb_utils, stub_process
-from openai_bls.triton_models.repository.engines import keys_beside
+from openai_bls.triton_models.repository.engines import TritonKeys
+from openai_bls.triton_models.repository.folders import ModelFolders
 from openai_bls.triton_models.tensorrt_llm import lora_directory
 from openai_bls.triton_models.tensorrt_llm.frontend import Frontend
 
@@ -23,14 +23,16 @@ class TritonPythonModel:
         stub_process.begin()
         pb_utils.log_to_triton()
         pb_utils.check_config(args)
-        version_dir = Path(args["model_repository"]) / args["model_version"]
+        self.folders = ModelFolders(args, os.getppid())
+        version_dir = self.folders.own / args["model_version"]
         self.exchange = ExchangeServer(pb_utils.model_address(args))
         try:
+            self.folders.announce()
             model_settings = settings.load(settings.EngineSettings, pb_utils.config_parameters(args), os.environ)
-            self.keys = keys_beside(version_dir.parent, os.environ)
+            self.keys = TritonKeys(self.folders, os.environ)
             overrides = settings.engine_overrides(os.environ)
             loaded = load_engine(version_dir, self.exchange.on_step, overrides, model_settings)
-        except (settings.SettingsError, EngineLoadError) as error:
+        except (settings.SettingsError, EngineLoadError, OSError) as error:
             raise pb_utils.load_error(error) from None
         stub_process.settle()
         self.engine = loaded.engine
@@ -44,7 +46,7 @@ class TritonPythonModel:
         for request in requests:
             stream = pb_utils.ResponseStream(request, decoupled=self.decoupled)
             try:
-                inputs = pb_utils.only_inputs(request, self.keys)
+                inputs = pb_utils.only_inputs(request, self.keys())
                 self.frontend.open(inputs, request.request_id(), stream, stream.requested)
             except ApiError as error:
                 stream.fail(error)
@@ -54,6 +56,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """End what runs and free the engine."""
+        self.folders.withdraw()
         self.adapters.close()
         self.engine.close()
         self.frontend.close()

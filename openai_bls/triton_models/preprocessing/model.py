@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from openai_bls.core import word_lists
 from openai_bls.core.engine_types import PromptRequest
 from openai_bls.core.errors import InvalidRequestError, TooLargeError
-from openai_bls.core.manifest import EngineLoadError, load_manifest
+from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
 from openai_bls.core.settings import PreprocessingSettings
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
 from openai_bls.triton_models.tensors import word_tensors
@@ -35,11 +36,15 @@ class Preprocessing:
     Args:
         tokenizer_dir: a tokenizer as `save_pretrained` writes it.
         settings: settings of the model.
-        engine_dir: version folder of the engine that the prompts are for; without its manifest no context is known.
+        engine_dir: finds the version folder of the engine that the prompts are for; without its manifest no context is
+            known.
     """
 
     def __init__(
-        self, tokenizer_dir: Path, settings: PreprocessingSettings | None = None, engine_dir: Path | None = None
+        self,
+        tokenizer_dir: Path,
+        settings: PreprocessingSettings | None = None,
+        engine_dir: Callable[[], Path | None] = lambda: None,
     ) -> None:
         self._settings = settings or PreprocessingSettings()
         self._engine_dir = engine_dir
@@ -111,15 +116,18 @@ class Preprocessing:
         return self._settings.max_prompt_bytes or automatic
 
     def _takes_images(self) -> bool:
-        try:
-            return self._engine_dir is not None and load_manifest(self._engine_dir).max_images > 0
-        except EngineLoadError:
-            return False
+        manifest = self._manifest()
+        return manifest is not None and manifest.max_images > 0
 
     def _context_length(self) -> int | None:
         """The engine's, which may be another after a reload: read for long prompts alone."""
+        manifest = self._manifest()
+        return None if manifest is None else manifest.max_model_len
+
+    def _manifest(self) -> Manifest | None:
+        folder = self._engine_dir()
         try:
-            return load_manifest(self._engine_dir).max_model_len if self._engine_dir is not None else None
+            return None if folder is None else load_manifest(folder)
         except EngineLoadError:
             return None
 

@@ -24,6 +24,7 @@ from openai_bls.core import config_pbtxt
 from openai_bls.core.keys.api_keys import ApiKeys
 from openai_bls.core.manifest import MANIFEST_NAME, EngineLoadError, load_manifest
 from openai_bls.core.settings import EngineSettings, OpenAiBlsSettings, SettingsError, load
+from openai_bls.triton_models.repository.folders import ModelFolders
 from openai_bls.triton_models.repository.foreign_backend import foreign_backends
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ ENGINE = "tensorrt_llm"
 PREPROCESSING = "preprocessing"
 POSTPROCESSING = "postprocessing"
 TENSORRT_LLM_BLS = "tensorrt_llm_bls"
+_OPENAI_BLS = "openai_bls"
 TOKENIZER = "tokenizer"
 
 Transport = Literal["exchange", "grpc"]
@@ -64,25 +66,29 @@ def with_suffix(name: str, suffix: str) -> str:
     return f"{name}_{suffix}" if suffix else name
 
 
-def backends(openai_bls_dir: Path, version: str) -> list[Backend]:
+def backends(folders: ModelFolders, openai_bls_dir: Path, version: str) -> list[Backend]:
     """The default engine's, whether it is there or not, then those of all further engines by name.
 
     Args:
-        openai_bls_dir: the folder of the model `openai_bls`, in the repository.
+        folders: folders of the models.
+        openai_bls_dir: the one of `openai_bls`.
         version: the version folder to look into.
     """
-    return [
-        Backend(
-            with_suffix(ENGINE, suffix),
-            with_suffix(PREPROCESSING, suffix),
-            openai_bls_dir / version / with_suffix(TOKENIZER, suffix),
-            openai_bls_dir.parent / with_suffix(ENGINE, suffix),
-            _transport(openai_bls_dir.parent / with_suffix(ENGINE, suffix)),
-            openai_bls_dir.parent / with_suffix(PREPROCESSING, suffix),
-            prompt_transport(openai_bls_dir.parent / with_suffix(PREPROCESSING, suffix)),
+    found = []
+    for suffix in ("", *folders.suffixes(ENGINE, TOKENIZER)):
+        engine, preprocessing = with_suffix(ENGINE, suffix), with_suffix(PREPROCESSING, suffix)
+        found.append(
+            Backend(
+                engine,
+                preprocessing,
+                openai_bls_dir / version / with_suffix(TOKENIZER, suffix),
+                folders.of(engine),
+                _transport(folders.of(engine)),
+                folders.of(preprocessing),
+                prompt_transport(folders.of(preprocessing)),
+            )
         )
-        for suffix in ("", *_further(openai_bls_dir.parent))
-    ]
+    return found
 
 
 def excludes_input(backend: Backend, environ: Mapping[str, str]) -> bool:
@@ -139,23 +145,43 @@ def triton_keys(settings: OpenAiBlsSettings) -> ApiKeys:
     return ApiKeys.of(settings) if settings.triton_requires_key else ApiKeys()
 
 
-def keys_beside(model_dir: Path, environ: Mapping[str, str]) -> ApiKeys:
-    """API keys of the Triton model in `model_dir`, by the settings of the `openai_bls` next to it; without one by the
-    environment alone.
+class TritonKeys:
+    """API keys of a Triton model, by the settings of `openai_bls`; where there is none, by the environment alone.
 
     `openai_bls` and `tensorrt_llm_bls` reach that model over the exchange, without a key, and an ensemble hands the
     parameters of its request, and with them the key, on to each of its steps.
 
+    Args:
+        folders: folders of the models.
+        environ: environment of the model.
+
     Raises:
         SettingsError: the settings, or the file of keys, cannot be used.
     """
-    folder = model_dir.parent / "openai_bls"
-    try:
-        if (folder / "config.pbtxt").is_file():
-            return triton_keys(openai_bls_settings(folder, environ))
-        return triton_keys(load(OpenAiBlsSettings, {}, environ))
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"the API keys cannot be read: {error}") from None
+
+    def __init__(self, folders: ModelFolders, environ: Mapping[str, str]) -> None:
+        self._folders = folders
+        self._environ = environ
+        self._known, self._final = self._read()
+
+    def __call__(self) -> ApiKeys:
+        """The keys as far as they are known: `openai_bls` may be loaded later.
+
+        Raises:
+            SettingsError: its settings cannot be used.
+        """
+        if not self._final and self._folders.find(_OPENAI_BLS) is not None:
+            self._known, self._final = self._read()
+        return self._known
+
+    def _read(self) -> tuple[ApiKeys, bool]:
+        folder = self._folders.find(_OPENAI_BLS)
+        try:
+            if folder is not None and (folder / "config.pbtxt").is_file():
+                return triton_keys(openai_bls_settings(folder, self._environ)), True
+            return triton_keys(load(OpenAiBlsSettings, {}, self._environ)), self._folders.settled
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"the API keys cannot be read: {error}") from None
 
 
 def served_names(repository: Path) -> dict[str, list[str]]:

@@ -121,6 +121,17 @@ def _options(pid: int) -> list[tuple[str, str]] | None:
     return options
 
 
+def repositories(pid: int) -> list[Path]:
+    """Model repositories on a disk of the tritonserver `pid`, by its command line; none if it does not tell."""
+    found = [value for name, value in _options(pid) or [] if name in ("--model-repository", "--model-store")]
+    try:
+        folder = Path(f"/proc/{pid}/cwd").readlink()
+    except OSError:
+        return []
+    # Those of object storage begin with a scheme, and are no folders.
+    return [folder / value for value in found if "://" not in value]
+
+
 def shows_metrics(pid: int) -> bool:
     """False if the tritonserver `pid` has been told to have no metrics port."""
     return (command_line(pid) or {}).get("--allow-metrics", "true").lower() not in _FALSE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.core.settings import EngineSettings, SettingsError
 from openai_bls.triton_models.repository.engine_configs import render_configs
 from openai_bls.triton_models.repository.engines import backends
+from openai_bls.triton_models.repository.folders import ModelFolders
 from openai_bls.triton_models.repository.render_configs import configure
 from openai_bls.triton_models.tensors.config_writer import render
 from openai_bls.triton_models.tensors.declaration import Queue
@@ -125,7 +127,9 @@ def test_limits_of_the_cpp_backend(repository: Path) -> None:
 
 def test_openai_bls_reaches_the_cpp_backend_over_grpc(repository: Path) -> None:
     config(repository, "tensorrt_llm").write_text(render(cpp_model(CppSettings(gpt_model_path="/engine"), 8)))
-    assert [backend.transport for backend in backends(repository / "openai_bls", "1")] == ["grpc"]
+    own = repository / "openai_bls"
+    args = {"model_repository": str(own), "model_name": "openai_bls", "model_version": "1"}
+    assert [backend.transport for backend in backends(ModelFolders(args, os.getpid()), own, "1")] == ["grpc"]
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def engine_dir(tmp_path: Path) -> Path:
 
 def test_a_query_that_cannot_fit_the_engines_context(tokenizer_dir: Path, engine_dir: Path, tmp_path: Path) -> None:
     """The engine may be another after a reload, or there may be none."""
-    preprocessing = Preprocessing(tokenizer_dir, engine_dir=engine_dir)
+    preprocessing = Preprocessing(tokenizer_dir, engine_dir=lambda: engine_dir)
     assert len(preprocessing({"QUERY": strings(["a" * 5000])})["INPUT_ID"][0]) == 5000
     with pytest.raises(InvalidRequestError, match="5000 tokens") as caught:
         preprocessing({"QUERY": strings(["a"], ["ab " * 200_000])})
@@ -170,7 +170,7 @@ def test_bytes_of_a_prompt(
 ) -> None:
     manifest = json.loads((engine_dir / "engine.json").read_text())
     (engine_dir / "engine.json").write_text(json.dumps(manifest | {"max_model_len": context or "none"}))
-    preprocessing = Preprocessing(tokenizer_dir, PreprocessingSettings(max_prompt_bytes=setting), engine_dir)
+    preprocessing = Preprocessing(tokenizer_dir, PreprocessingSettings(max_prompt_bytes=setting), lambda: engine_dir)
     codes = [preprocessing.prepare(PromptRequest(prompts=["a" * size])).code for size in (limit, limit + 1)]
     assert codes == [None, "string_above_max_length"]
 

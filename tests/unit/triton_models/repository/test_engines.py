@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -16,12 +17,18 @@ from openai_bls.triton_models.repository.engines import (
     served_names,
     triton_keys,
 )
+from openai_bls.triton_models.repository.folders import ModelFolders
 from openai_bls.triton_models.tensors.config_writer import render
 from openai_bls.triton_models.tensors.models import OPENAI_BLS, TENSORRT_LLM
 
 CPP_BACKEND = """backend: "tensorrtllm"
 parameters { key: "gpt_model_path" value { string_value: "/engine" } }
 """
+
+
+def found(openai_bls_dir: Path) -> list[Backend]:
+    args = {"model_repository": str(openai_bls_dir), "model_name": "openai_bls", "model_version": "1"}
+    return backends(ModelFolders(args, os.getpid()), openai_bls_dir, "1")
 
 
 def engine(repository: Path, name: str, *, manifest: str = "engine.json", version: str = "1") -> None:
@@ -39,7 +46,7 @@ def test_the_default_engine_comes_first_and_need_not_be_there(tmp_path: Path) ->
         tmp_path / "tensorrt_llm",
         preprocessing_dir=tmp_path / "preprocessing",
     )
-    assert backends(model, "1") == [default]
+    assert found(model) == [default]
     engine(tmp_path, "tensorrt_llm")
     # Of two versions it is one engine.
     engine(tmp_path, "tensorrt_llm_small")
@@ -48,7 +55,7 @@ def test_the_default_engine_comes_first_and_need_not_be_there(tmp_path: Path) ->
     # The model of that name, and what is no engine.
     engine(tmp_path, "tensorrt_llm_bls", manifest="model.py")
     engine(tmp_path, "other_engine")
-    assert backends(model, "1") == [
+    assert found(model) == [
         default,
         *(
             Backend(
@@ -77,9 +84,9 @@ def test_the_default_engine_comes_first_and_need_not_be_there(tmp_path: Path) ->
 )
 def test_the_door_goes_by_the_backend(tmp_path: Path, config: str, transport: str) -> None:
     engine(tmp_path, "tensorrt_llm")
-    assert [backend.transport for backend in backends(tmp_path / "openai_bls", "1")] == ["exchange"]
+    assert [backend.transport for backend in found(tmp_path / "openai_bls")] == ["exchange"]
     (tmp_path / "tensorrt_llm" / "config.pbtxt").write_text(config)
-    assert [backend.transport for backend in backends(tmp_path / "openai_bls", "1")] == [transport]
+    assert [backend.transport for backend in found(tmp_path / "openai_bls")] == [transport]
 
 
 OURS = (Path(__file__).parents[4] / "model_repository" / "preprocessing" / "1" / "model.py").read_text(encoding="utf-8")
@@ -108,7 +115,7 @@ def test_a_preprocessing_that_is_not_ours_is_called_by_bls(
         path = tmp_path / "preprocessing" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    assert [backend.prompt_transport for backend in backends(tmp_path / "openai_bls", "1")] == [transport]
+    assert [backend.prompt_transport for backend in found(tmp_path / "openai_bls")] == [transport]
 
 
 def named(repository: Path, name: str, served_as: str, version: str = "1") -> None:
@@ -149,20 +156,20 @@ def test_a_setting_that_the_models_around_an_engine_share(tmp_path: Path) -> Non
     engine(tmp_path, "tensorrt_llm")
     config = tmp_path / "tensorrt_llm" / "config.pbtxt"
 
-    def found(text: str | None, environ: dict[str, str]) -> bool:
+    def excluded(text: str | None, environ: dict[str, str]) -> bool:
         if text is not None:
             config.write_text(text)
-        return excludes_input(backends(tmp_path / "openai_bls", "1")[0], environ)
+        return excludes_input(found(tmp_path / "openai_bls")[0], environ)
 
-    assert found(None, {})
-    assert found(render(TENSORRT_LLM), {})
+    assert excluded(None, {})
+    assert excluded(render(TENSORRT_LLM), {})
     kept = msgspec.structs.replace(TENSORRT_LLM, parameters={"exclude_input_in_output": "false"})
-    assert not found(render(kept), {})
-    assert found(None, {"OPENAI_BLS_EXCLUDE_INPUT_IN_OUTPUT": "true"})
+    assert not excluded(render(kept), {})
+    assert excluded(None, {"OPENAI_BLS_EXCLUDE_INPUT_IN_OUTPUT": "true"})
     with pytest.raises(SettingsError, match="exclude_input_in_output"):
-        found(render(msgspec.structs.replace(kept, parameters={"exclude_input_in_output": "maybe"})), {})
+        excluded(render(msgspec.structs.replace(kept, parameters={"exclude_input_in_output": "maybe"})), {})
     with pytest.raises(SettingsError, match=r"of the C\+\+ backend.*openai-bls render"):
-        found(CPP_BACKEND, {})
+        excluded(CPP_BACKEND, {})
 
 
 def test_keys_of_the_models_beside_openai_bls(tmp_path: Path) -> None:
