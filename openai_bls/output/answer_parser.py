@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from openai_bls.output.any_markers import AnyMarkers
 from openai_bls.output.events import ContentDelta, Event, OutputParser
+from openai_bls.output.markers import Markers
 
 
 class AnswerParser:
@@ -23,7 +23,7 @@ class AnswerParser:
     def __init__(self, inner: OutputParser | None, closers: tuple[str, ...]) -> None:
         self._inner = inner
         self._closers = closers
-        self._marks = AnyMarkers(*closers)
+        self._marks = Markers(*closers)
         # Text that may begin a marker.
         self._held = ""
         # White space that is sent only if text follows.
@@ -63,12 +63,12 @@ class AnswerParser:
     def _content(self, text: str, events: list[Event]) -> None:
         text, self._held = self._held + text, ""
         while (found := self._marks.find(text)) is not None:
-            self._tell(text[: found.start], events)
+            self._tell(text[: found.start()], events)
             self._space.clear()
             self._over = True
-            text = text[found.start + len(found.marker) :]
-            self._closers = tuple(closer for closer in self._closers if closer != found.marker)
-            self._marks = AnyMarkers(*self._closers)
+            text = text[found.end() :]
+            self._closers = tuple(closer for closer in self._closers if closer != found[0])
+            self._marks = Markers(*self._closers)
         end = self._marks.certain(text)
         self._held = text[end:]
         self._tell(text[:end], events)

@@ -6,36 +6,43 @@ import re
 
 
 class Markers:
-    """A set of markers none of which has, after its first character, one that any of them begins with.
-
-    So the end of a text can begin a marker only at its last such character.
+    """A set of markers, none of which is a part of another.
 
     Args:
-        markers: markers, at least one.
+        markers: markers, none of them empty; without any, nothing is found.
 
     Raises:
         ValueError: they are not of this form.
     """
 
-    __slots__ = ("_firsts", "_markers", "find", "may_begin")
+    __slots__ = ("_firsts", "_longest", "_markers", "_once", "find", "may_begin")
 
     def __init__(self, *markers: str) -> None:
         self._firsts = "".join(sorted({marker[0] for marker in markers}))
-        if any(first in marker[1:] for marker in markers for first in self._firsts):
-            raise ValueError(f"markers must have what one of them begins with nowhere else: {markers}")
+        if any(one in other for one in markers for other in markers if one != other):
+            raise ValueError(f"no marker may be a part of another: {markers}")
         self._markers = markers
-        self.find = re.compile("|".join(re.escape(marker) for marker in markers)).search
+        self._longest = max(map(len, markers), default=0)
+        # Then the end of a text can begin a marker only at its last such character.
+        self._once = not any(first in marker[1:] for marker in markers for first in self._firsts)
+        # Without markers: what matches nothing.
+        self.find = re.compile("|".join(re.escape(marker) for marker in markers) or "(?!)").search
         """`find(text, position)`: the first marker from `position` on, as a match, or None."""
-        self.may_begin = re.compile(f"[{re.escape(self._firsts)}]").search
+        self.may_begin = re.compile(f"[{re.escape(self._firsts)}]" if markers else "(?!)").search
         """`may_begin(text)`: the first character that begins a marker, as a match, or None."""
 
-    def certain(self, text: str, position: int) -> int:
+    def certain(self, text: str, position: int = 0) -> int:
         """End of the text that cannot be part of a marker: the start of a partial marker, or `len(text)`.
 
         `text[position:]` contains no whole marker.
         """
-        start = max(text.rfind(first, position) for first in self._firsts)
-        if start < 0:
-            return len(text)
-        tail = text[start:]
-        return start if any(marker.startswith(tail) for marker in self._markers) else len(text)
+        if self._once:
+            start = max((text.rfind(first, position) for first in self._firsts), default=-1)
+            return start if start >= 0 and self._begins(text[start:]) else len(text)
+        for start in range(max(position, len(text) - self._longest + 1), len(text)):
+            if text[start] in self._firsts and self._begins(text[start:]):
+                return start
+        return len(text)
+
+    def _begins(self, tail: str) -> bool:
+        return any(marker.startswith(tail) for marker in self._markers)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from openai_bls.output.answer_parser import AnswerParser
-from openai_bls.output.any_markers import AnyMarkers
 from openai_bls.output.events import ContentDelta, Event, OutputParser, ReasoningDelta
+from openai_bls.output.markers import Markers
 
 
 class Reasoning(NamedTuple):
@@ -132,7 +132,7 @@ class ReasoningParser:
         self._begin = reasoning.begin.lstrip()
         self._inner = inner
         self._calls = tuple(calls)
-        self._marks = AnyMarkers(reasoning.end, *calls)
+        self._marks = Markers(reasoning.end, *calls)
         self.reasoning_open = opened
         """True while the next text belongs to the reasoning."""
         # Text that may begin a marker.
@@ -246,12 +246,12 @@ class ReasoningParser:
             return None
         self._parts = None
         before = "".join(parts)
-        if found.marker in self._calls:
+        if found[0] in self._calls:
             self._begin_answer()
             return before + text
-        self._reason(before + text[: found.start], events)
+        self._reason(before + text[: found.start()], events)
         self._end_reasoning()
-        return text[found.start + len(found.marker) :]
+        return text[found.end() :]
 
     def _read_reasoning(self, text: str, events: list[Event]) -> str | None:
         """Read reasoning up to a marker that ends it."""
@@ -261,14 +261,14 @@ class ReasoningParser:
             self._held = text[end:]
             self._reason(text[:end], events)
             return None
-        self._reason(text[: found.start], events)
+        self._reason(text[: found.start()], events)
         self._end_reasoning()
-        if found.marker not in self._calls:
-            return text[found.start + len(found.marker) :]
+        if found[0] not in self._calls:
+            return text[found.end() :]
         # The closing marker may come late.
         self._closers = (*self._closers, self._reasoning.end)
         self._begin_answer()
-        return text[found.start :]
+        return text[found.start() :]
 
     def _read_heads(self, text: str) -> str | None:
         """Match the markers before the answer."""
