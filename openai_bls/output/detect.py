@@ -78,6 +78,11 @@ UNKNOWN_REASONING = (
     "'reasoning_parser' of openai_bls names a form, or 'none'"
 )
 """What is said of a model of which `ModelFormats.unknown_reasoning` is true."""
+UNKNOWN_CALLS = (
+    "the chat template takes tools, and the form of its calls is not known: requests with tools are refused; "
+    "'tool_call_parser' of openai_bls names a form, or 'none'"
+)
+"""What is said of a model of which `ModelFormats.unknown_calls` is true."""
 
 
 class ModelFormats(msgspec.Struct, frozen=True):
@@ -95,6 +100,14 @@ class ModelFormats(msgspec.Struct, frozen=True):
     """The output is in gpt-oss's format, of which both are a part."""
     unknown_reasoning: bool = False
     """The chat template has signs of thoughts, in a form that no parser reads: they come as content."""
+    unknown_calls: bool = False
+    """The chat template takes tools, and no parser reads how it writes their calls: tools are refused."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is not known of the model's output, each a sentence."""
+        said = {UNKNOWN_REASONING: self.unknown_reasoning, UNKNOWN_CALLS: self.unknown_calls}
+        return [text for text, unknown in said.items() if unknown]
 
     def parser(
         self,
@@ -171,6 +184,7 @@ def detect(chat_template: str | None, tool_call_parser: str = "auto", reasoning_
         takes_tools(template),
         bool(thinking_variables(template)),
         unknown_reasoning=reasoning_parser == "auto" and reasoning_name is None and has_thoughts(template),
+        unknown_calls=tool_call_parser == "auto" and tool_name is None and takes_tools(template),
     )
 
 

@@ -74,12 +74,12 @@ def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *
 
 def report_template(tokenizer: Any, folder: Path, report: Callable[[str], None]) -> None:
     """Say whether the chat template of a tokenizer placed in `folder` renders nothing, as the engine is built for
-    completions, or has thoughts in a form that is not known."""
+    completions, or has thoughts or calls in a form that is not known."""
     found = rendering.problem(tokenizer, takes_images=has_processor(folder))
     if found is not None:
         report(f"completions work, conversations are refused (501), as not even one short message can be had: {found}")
-    if detect.detect(detect.chat_template(folder)).unknown_reasoning:
-        report(detect.UNKNOWN_REASONING)
+    for warning in detect.detect(detect.chat_template(folder)).warnings:
+        report(warning)
 
 
 def _write_made(made: python_code.Made, source: Path, target: Path) -> None:

@@ -18,7 +18,7 @@ from openai_bls.core.errors import (
     OverloadedError,
     UnsupportedByModelError,
 )
-from openai_bls.output.detect import UNKNOWN_REASONING, ModelFormats
+from openai_bls.output.detect import ModelFormats
 from openai_bls.output.detokenizer.factory import DetokenizerFactory
 from openai_bls.pipeline.task_models.registry import TaskModel, TaskModels, unusable, wrong_endpoint
 
@@ -294,7 +294,7 @@ class Models:
             }
         model, lora_name = self.target(name, found)
         info = model.info
-        warnings = {"warnings": [UNKNOWN_REASONING]} if model.formats.unknown_reasoning else {}
+        warnings = {"warnings": found} if (found := model.formats.warnings) else {}
         return {
             "id": name,
             "object": "model",

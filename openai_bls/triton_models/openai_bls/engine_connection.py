@@ -62,8 +62,8 @@ class EngineConnection:
             settings.format_for(settings.tool_call_parser, backend.engine),
             settings.format_for(settings.reasoning_parser, backend.engine),
         )
-        if self._formats.unknown_reasoning:
-            logger.warning("%s: %s", backend.engine, detect.UNKNOWN_REASONING)
+        for warning in self._formats.warnings:
+            logger.warning("%s: %s", backend.engine, warning)
         self._aliases = settings.aliases if is_default else ()
         self._transport = backend.transport if settings.engine_transport == "auto" else settings.engine_transport
         self._grpc_url = settings.engine_grpc_url

@@ -287,6 +287,7 @@ def test_the_template_tells(model: str) -> None:
         REASONINGS[reasoning] if reasoning else None,
         takes_tools,
         unknown_reasoning=model == "gpt-oss",
+        unknown_calls=model == "gpt-oss",
     )
     assert detect(TEMPLATES[model]) == expected
 

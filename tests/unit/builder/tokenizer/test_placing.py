@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from openai_bls.builder.tokenizer.placing import place_tokenizer, report_template
-from openai_bls.output.detect import UNKNOWN_REASONING
+from openai_bls.output.detect import UNKNOWN_CALLS, UNKNOWN_REASONING
 from openai_bls.triton_models.preprocessing.prompt import load_tokenizer
 from tests.unit.core_support import write_tokenizer
 
@@ -29,6 +29,7 @@ NONE = "completions work, conversations are refused (501), as not even one short
             "{% for i in range(99999) %}{% for j in range(99999) %}{{ i }}{% endfor %}{% endfor %}",
             [NONE + "The model's chat template takes more than 2 s to render that."],
         ),
+        ("{{ tools }}{{ messages[0].content }}", [UNKNOWN_CALLS]),
         (
             "{% if %}",
             [

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from openai_bls.core.errors import InvalidRequestError, ModelNotFoundError, OverloadedError
-from openai_bls.output.detect import UNKNOWN_REASONING, ModelFormats, detect
+from openai_bls.output.detect import UNKNOWN_CALLS, UNKNOWN_REASONING, ModelFormats, detect
 from openai_bls.pipeline.models.registry import Models, ServedModel, Target
 from tests.unit.core_support import FakeEngineClient, FakePrompts, engine_info, tiny_detokenizers
 from tests.unit.pipeline.task_models.task_support import model as task_model
@@ -106,8 +106,16 @@ def test_task_models_beside_the_engines() -> None:
             ask("x")
 
 
-def test_a_card_says_that_thoughts_come_as_content() -> None:
-    thinks = detect("{{ message.reasoning_content }}")
-    unknown = ServedModel(engine_info(), FakeEngineClient(), FakePrompts(), tiny_detokenizers(), thinks)
-    assert Models([unknown]).card("tiny")["warnings"] == [UNKNOWN_REASONING]
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ message.reasoning_content }}", [UNKNOWN_REASONING]),
+        ("{{ tools }}", [UNKNOWN_CALLS]),
+        ("{{ tools }}{{ message.reasoning_content }}", [UNKNOWN_REASONING, UNKNOWN_CALLS]),
+    ],
+)
+def test_a_card_says_what_is_not_known(template: str, said: list[str]) -> None:
+    formats = detect(template)
+    unknown = ServedModel(engine_info(), FakeEngineClient(), FakePrompts(), tiny_detokenizers(), formats)
+    assert Models([unknown]).card("tiny")["warnings"] == said
     assert "warnings" not in Models([served()]).card("tiny")
