@@ -18,7 +18,9 @@ from openai_bls.output.tool_parsers.families import (
     apertus,
     cohere,
     deepseek,
+    functionary,
     gemma,
+    gigachat3,
     glm,
     granite,
     granite_20b,
@@ -27,15 +29,19 @@ from openai_bls.output.tool_parsers.families import (
     hy_v3,
     internlm2,
     kimi_k2,
+    kimi_k3,
     lfm2,
     llama3_json,
     minicpm5,
     minimax,
+    minimax_m3,
     mistral,
     nemotron,
     phi4_mini,
     pythonic,
     qwen3_coder,
+    solar_open,
+    xlam,
 )
 from openai_bls.output.tool_parsers.formats import Sign, ToolFormat, names_of, written
 
@@ -43,8 +49,9 @@ __all__ = ["REASONINGS", "ModelFormats", "Reasoning", "ToolFormat", "chat_templa
 
 # In the order in which their signs are looked for: the first that fits counts.
 _FAMILIES = (
-    deepseek, kimi_k2, gemma, cohere, apertus, internlm2, nemotron, lfm2, phi4_mini, hy_v3, minicpm5, minimax,
-    hunyuan, granite, granite_20b, glm, qwen3_coder, hermes, mistral, pythonic, llama3_json,
+    deepseek, kimi_k2, kimi_k3, gemma, cohere, apertus, internlm2, nemotron, lfm2, phi4_mini, solar_open, gigachat3,
+    xlam, hy_v3, minicpm5, minimax, minimax_m3, hunyuan, granite, granite_20b, glm, qwen3_coder, functionary, hermes,
+    mistral, pythonic, llama3_json,
 )  # fmt: skip
 TOOL_FORMATS: dict[str, ToolFormat] = {
     tool_format.name: tool_format for family in _FAMILIES for tool_format in family.FORMATS

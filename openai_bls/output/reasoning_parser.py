@@ -72,8 +72,9 @@ class Reasoning(NamedTuple):
         first = {"type": "sequence", "elements": [thought, *space]} if space else thought
         parts: list[dict[str, Any]] = [first if opened else {"type": "optional", "content": first}]
         if self.heads:
-            head = {"type": "sequence", "elements": [{"type": "const_string", "value": self.heads[0]}, *space]}
-            parts.append({"type": "optional", "content": head})
+            # Before calls there may be another than before text.
+            heads = {"type": "or", "elements": [{"type": "const_string", "value": head} for head in self.heads]}
+            parts.append({"type": "optional", "content": {"type": "sequence", "elements": [heads, *space]}})
         return {"type": "sequence", "elements": [*parts, answer]}
 
 

@@ -37,9 +37,11 @@ class _Style(NamedTuple):
     after: str
     """Regular expression for the text after it."""
     end: str
-    """Text after its value."""
-    typed: bool = False
-    """`after` is completed by whether the value is a string, "true" or "false"."""
+    """Text after its value, with `%s` for the name where that is repeated: only declared arguments are allowed then."""
+    types: tuple[str, ...] = ()
+    """What completes `after` where the value is a string, and where it is not; empty: values do not say it."""
+    opens: str = ""
+    """Text between `after` and the value."""
     excludes: tuple[str, ...] = ()
     """What else ends a value for the call's reader."""
 
@@ -53,7 +55,17 @@ _STYLES = {
     # What begins with a CDATA section but does not end with it would not be read.
     "minicpm_xml": _Style('<param name="', '">', "</param>", excludes=("<![CDATA[",)),
     "minimax_xml": _Style('<parameter name="', '">', "</parameter>"),
-    "deepseek_xml": _Style('<｜DSML｜parameter name="', '" string="%s">', "</｜DSML｜parameter>", typed=True),
+    "deepseek_xml": _Style(
+        '<｜DSML｜parameter name="', '" string="%s">', "</｜DSML｜parameter>", types=("true", "false")
+    ),
+    "kimi_k3": _Style(
+        '<|open|>argument key="',
+        '" type="%s"',
+        "<|close|>argument<|sep|>",
+        types=("string", "(?:number|boolean|null|object|array)"),
+        opens="<|sep|>",
+    ),
+    "minimax_m3": _Style("]<]minimax[>[<", ">", "]<]minimax[>[</%s>"),
 }
 _QUOTES = {"gemma4": '<|"|>', "functiongemma": "<escape>"}
 """Delimiters of strings in the styles of Gemma."""
@@ -253,11 +265,11 @@ class _XmlArguments(_Arguments):
 
     def _members(self, declared: dict[str, Schema], required: list[str], others: Any) -> str:
         # Where there are no arguments, DeepSeek's template leaves a blank line.
-        parts = [_SPACE, _SPACE] if self._style.typed else [_SPACE]
+        parts = [_SPACE, _SPACE] if self._style.types else [_SPACE]
         for name, part in declared.items():
             tag = f"({self._argument([name], part, declared=True)} {_SPACE})"
             parts.append(tag if name in required else f"{tag}?")
-        if others is not False:
+        if others is not False and "%s" not in self._style.end:
             tag = self._argument(list(declared), others, declared=False)
             parts.append(f"({tag} {_SPACE})*")
         return self._rules.rule(" ".join(parts))
@@ -267,22 +279,27 @@ class _XmlArguments(_Arguments):
         style = self._style
         values = list(self._values(node))
         texts = [value for kind, value in values if kind == "string"]
-        if not style.typed:
+        end = style.end.replace("%s", names[0]) if declared else style.end
+        if not style.types:
             begin = self._begin(names, style.after, declared=declared)
             if None in texts:
                 # A string is anything, and so is whatever else may come.
-                return f"{begin} {self._rules.up_to([style.end], style.excludes)}"
-            return f"{begin} {_SPACE} {any_of(self._expressions(values))} {_SPACE} {self._rules.text(style.end)}"
+                return f"{begin} {self._rules.up_to([end], style.excludes)}"
+            return f"{begin} {_SPACE} {any_of(self._expressions(values))} {_SPACE} {self._rules.text(end)}"
         alternatives = []
         if texts:
-            begin = self._begin(names, style.after % "true", declared=declared)
-            known = self._rules.texts([f"{text}{style.end}" for text in texts if text is not None])
-            alternatives.append(f"{begin} {self._rules.up_to([style.end]) if None in texts else known}")
+            begin = self._typed(names, style.types[0], declared=declared)
+            known = self._rules.texts([f"{text}{end}" for text in texts if text is not None])
+            alternatives.append(f"{begin} {self._rules.up_to([end]) if None in texts else known}")
         if len(texts) < len(values):
-            begin = self._begin(names, style.after % "false", declared=declared)
+            begin = self._typed(names, style.types[1], declared=declared)
             written = any_of(self._expressions([value for value in values if value[0] == "json"]))
-            alternatives.append(f"{begin} {written} {self._rules.text(style.end)}")
+            alternatives.append(f"{begin} {written} {self._rules.text(end)}")
         return any_of(alternatives)
+
+    def _typed(self, names: list[str], kind: str, *, declared: bool) -> str:
+        begin = self._begin(names, self._style.after % kind, declared=declared)
+        return f"{begin} {self._rules.text(self._style.opens)}" if self._style.opens else begin
 
     def _begin(self, names: list[str], after: str, *, declared: bool) -> str:
         if self._rules.has_marker(self._style.before + after):

@@ -29,6 +29,8 @@ _TAGS: dict[str, tuple[list[dict[str, Any]], str, str, list[dict[str, Any]]]] = 
     ),
     "minicpm_xml": ([], f'<param name="{INPUT}">', "</param>", []),
     "minimax_xml": ([_LINE], f'<parameter name="{INPUT}">', "</parameter>", [_LINE]),
+    "kimi_k3": ([], f'<|open|>argument key="{INPUT}" type="string"<|sep|>', "<|close|>argument<|sep|>", []),
+    "minimax_m3": ([], f"]<]minimax[>[<{INPUT}>", f"]<]minimax[>[</{INPUT}>", []),
     "gemma4": ([], f'{INPUT}:<|"|>', '<|"|>', []),
     "functiongemma": ([], f"{INPUT}:<escape>", "<escape>", []),
     "deepseek_xml": ([_LINE], f'<｜DSML｜parameter name="{INPUT}" string="true">', "</｜DSML｜parameter>", [_LINE]),

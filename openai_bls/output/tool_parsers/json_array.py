@@ -31,7 +31,10 @@ class ArrayReader(CallScanner):
         self.idle = in_list
 
     def _block(self) -> Reader:
-        char = yield from after_space()
+        yield from self._first((yield from after_space()))
+
+    def _first(self, char: str) -> Reader:
+        """Read the call and what stands before it, of which the first character has been read."""
         if self._in_list and char == "]":
             return
         expect(char, "," if self._in_list else "[")

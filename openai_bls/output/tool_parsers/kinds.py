@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from openai_bls.output.tool_parsers import python_literals
@@ -43,6 +43,38 @@ def property_kind(schema: Mapping[str, Any], key: str) -> Kind:
     if not isinstance(properties, dict) or key not in properties:
         return Kind()
     return _Kinds(schema).of(properties[key], 0)
+
+
+def kind_of(root: Mapping[str, Any], schema: Any) -> Kind:
+    """The kind of what a part of the schema `root` allows; any kind if it is too large or too deep."""
+    return _Kinds(root).of(schema, 0)
+
+
+def member_schema(root: Mapping[str, Any], schema: Any, key: str) -> Any:
+    """The schema of one member of the objects that a part of `root` allows; {} if it says nothing of it."""
+    parts = list(_parts(root, schema))
+    declared = [part["properties"] for part in parts if isinstance(part.get("properties"), dict)]
+    others = (part["additionalProperties"] for part in parts if isinstance(part.get("additionalProperties"), dict))
+    return next((properties[key] for properties in declared if key in properties), next(others, {}))
+
+
+def items_schema(root: Mapping[str, Any], schema: Any) -> Any:
+    """The schema of the items of the arrays that a part of `root` allows; {} if it says nothing of them."""
+    return next((part["items"] for part in _parts(root, schema) if isinstance(part.get("items"), dict)), {})
+
+
+def _parts(root: Mapping[str, Any], schema: Any) -> Iterator[Mapping[str, Any]]:
+    """A schema, and those that it is made of."""
+    found, at = [schema], 0
+    while at < len(found) and at < _MAX_NODES:
+        node, at = found[at], at + 1
+        if not isinstance(node, dict):
+            continue
+        yield node
+        if isinstance(reference := node.get("$ref"), str):
+            found.append(_resolve(root, reference))
+        for key in ("anyOf", "oneOf", "allOf"):
+            found += node[key] if isinstance(node.get(key), list) else []
 
 
 class _Kinds:

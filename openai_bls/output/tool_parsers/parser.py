@@ -23,10 +23,11 @@ class Syntax:
         begins: markers that begin a block.
         ends: markers that are dropped after a call, with any text between its arguments and the marker.
         closers: markers that are dropped after a call if only white space precedes them.
+        dropped: markers that are dropped wherever they stand in content.
         at_start: the text may begin with a call, read by `reader("")`.
     """
 
-    __slots__ = ("at_start", "begins", "closers", "content", "ends", "reader", "tail")
+    __slots__ = ("at_start", "begins", "closers", "content", "dropped", "ends", "reader", "tail")
 
     def __init__(
         self,
@@ -35,14 +36,16 @@ class Syntax:
         begins: Sequence[str],
         ends: Sequence[str] = (),
         closers: Sequence[str] = (),
+        dropped: Sequence[str] = (),
         at_start: bool = False,
     ) -> None:
         self.reader = reader
         self.begins = frozenset(begins)
         self.ends = tuple(ends)
         self.closers = tuple(closers)
+        self.dropped = frozenset(dropped)
         self.at_start = at_start
-        self.content = Markers(*begins, *closers)
+        self.content = Markers(*begins, *closers, *dropped)
         """Markers searched for in content."""
         self.tail = Markers(*begins, *ends)
         """Markers searched for after a call's arguments."""
@@ -151,9 +154,9 @@ class ToolCallParser:
         self._content(text[place : found.start()], events)
         if found[0] in self._syntax.begins:
             self._enter_block(found[0])
-        elif self._closed():
+        elif found[0] in self._syntax.closers and self._closed():
             self._space.clear()
-        else:
+        elif found[0] not in self._syntax.dropped:
             self._content(found[0], events)
         return found.end()
 

@@ -75,12 +75,12 @@ class XmlReader(CallReader):
             name: name of the function.
             argument: beginning of an argument's tag.
             end: end of the call.
-            read: the first character of the next tag, if it is read.
+            read: what is read of the next tag.
         """
         schema = self._schemas.get(name, {})
         if not read:
             expect((yield from after_space()), "<")
-        tag = yield from self._literal(argument, end, read="<")
+        tag = yield from self._literal(argument, end, read=read or "<")
         self.name = name
         self._begin("{")
         separator = ""

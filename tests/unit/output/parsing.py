@@ -106,11 +106,15 @@ def check_every_split(new: Callable[[], OutputParser], text: str, expected: Foun
         assert run(new(), [text[:place], *text[place : place + 2], text[place + 2 :]]) == expected
 
 
-def check_any_cut(new: Callable[[], OutputParser], text: str, lengths: Sequence[int]) -> None:
-    """Cut anywhere the text gives what the whole gives; without calls that is the text itself."""
+def check_any_cut(
+    new: Callable[[], OutputParser], text: str, lengths: Sequence[int], dropped: Iterable[str] = ()
+) -> None:
+    """Cut anywhere the text gives what the whole gives; without calls that is the text itself, but for markers."""
     whole = run(new(), [text])
     assert run(new(), cut(text, lengths)) == whole
     if all(found[0] == "content" for found in whole):
+        for marker in dropped:
+            text = text.replace(marker, "")
         assert "".join(found[1] for found in whole) == text
 
 

@@ -249,7 +249,7 @@ TOLD: dict[str, tuple[str | None, str | None, bool]] = {
     "GLM-4.6": ("glm", "think", True),
     "DeepSeek-V3.2": ("deepseek_v32", "think", True),
     "DeepSeek-V4": ("deepseek_v4", "think", True),
-    "MiniMax-M3": (None, None, True),
+    "MiniMax-M3": ("minimax_m3", None, True),
     "Kimi-K2": ("kimi_k2", None, True),
     "Hunyuan-A13B": ("hunyuan_a13b", "hunyuan_a13b", True),
     "Granite-3.3": ("granite", None, True),

@@ -110,6 +110,8 @@ TAGS = {
     "minimax_xml": '\n<parameter name="input">{}</parameter>\n',
     "hy_xml": "\n<arg_key:opensource>input</arg_key:opensource>\n<arg_value:opensource>{}</arg_value:opensource>\n",
     "minicpm_xml": '<param name="input">{}</param>',
+    "kimi_k3": '<|open|>argument key="input" type="string"<|sep|>{}<|close|>argument<|sep|>',
+    "minimax_m3": "]<]minimax[>[<input>{}]<]minimax[>[</input>",
     "gemma4": 'input:<|"|>{}<|"|>',
     "functiongemma": "input:<escape>{}<escape>",
     "deepseek_xml": '\n<｜DSML｜parameter name="input" string="true">{}</｜DSML｜parameter>\n',
@@ -117,6 +119,8 @@ TAGS = {
 IDS = {
     "mistral_v11": "abcdefghi[ARGS]",
     "kimi_k2": "0<|tool_call_argument_begin|>",
+    "solar_open": "a1b2c3d4e5<|tool_call:name|>held<|tool_call:args|>",
+    "kimi_k3": '1"<|sep|>',
     "cohere_command": '0", "tool_name": "held", "parameters": ',
 }
 INPUT: dict[str, Any] = {
@@ -228,7 +232,8 @@ def test_a_recursive_grammar_is_held_or_refused_by_name(form: str) -> None:
     source = 'start: "<" start ">" | /[a-z]+/'
     one = ToolGrammar("lark", source, "x")
     wanted = kind.constraint(TOOLS, at_least_one=True, name="held", parallel=False, grammars={"held": one})
-    if kind.style in TAGS:
+    # What ends it begins with `<`, which the grammar has; that of MiniMax M3 does not.
+    if kind.style in TAGS and form != "minimax_m3":
         with pytest.raises(Exception, match="recursive"):
             driving.made(wanted)
         return

@@ -48,7 +48,8 @@ def test_examples_however_they_are_cut(form: str, text: str) -> None:
 @given(data=st.data(), lengths=cut_lengths)
 def test_any_cut_equals_the_whole(form: str, data: st.DataObject, lengths: list[int]) -> None:
     parts = st.sampled_from([*FORMS[form].parts, *FORMS[form].examples])
-    check_any_cut(lambda: new(form), data.draw(st.lists(parts, max_size=8).map("".join)), lengths)
+    text = data.draw(st.lists(parts, max_size=8).map("".join))
+    check_any_cut(lambda: new(form), text, lengths, FORMS[form].syntax.dropped)
 
 
 @pytest.mark.parametrize(
