@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import get_args
 
 from openai_bls.commands.building import within_serve
-from openai_bls.commands.options import add_place, address, count, names, repository
+from openai_bls.commands.options import add_place, address, count, repository
 from openai_bls.core import guide_names
 from openai_bls.engines import registry
-from openai_bls.launcher import checks, workspace
+from openai_bls.launcher import checks, jobs, workspace
 from openai_bls.launcher.console import Console
-from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ranks import llmapi_job, llmapi_launch
-from openai_bls.launcher.ranks.llmapi_launch import Launcher
-from openai_bls.launcher.ranks.ranks import RankOptions
 from openai_bls.launcher.recovery.supervisor import DEFAULT_RESTARTS
 from openai_bls.launcher.serving import exposure
 from openai_bls.launcher.serving.options import ServeOptions
@@ -89,56 +83,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     tls.add_argument("--ssl-certfile", type=Path, metavar="FILE", help="certificate and chain, PEM")
     tls.add_argument("--ssl-keyfile", type=Path, metavar="FILE", help="private key, PEM (default: in --ssl-certfile)")
     tls.add_argument("--ssl-ca-certs", type=Path, metavar="FILE", help="CAs of clients, which then need a certificate")
-    _add_rank_options(parser)
+    jobs.add_arguments(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="print the command and the changes to the environment, start nothing"
     )
     parser.add_argument("--verbose", action="store_true", help="show the whole log, not only warnings")
-
-
-def _add_rank_options(parser: ArgumentParser) -> None:
-    ranks = parser.add_argument_group("several GPUs", "For TensorRT-LLM; see docs/operations/multi-gpu.md.")
-    ranks.add_argument(
-        "--launcher",
-        choices=get_args(Launcher),
-        help="start an engine of the LLM API on several machines: this command runs again on rank 0 of a job of"
-        " trtllm-llmapi-launch",
-    )
-    ranks.add_argument("--gpus-per-node", type=count, metavar="N", help="GPUs of each machine, with --launcher")
-    ranks.add_argument(
-        "--world-size",
-        "--world_size",
-        type=int,
-        metavar="N",
-        help="tritonservers to start with mpirun, one per GPU (default: what the engine was built for)",
-    )
-    ranks.add_argument(
-        "--mode",
-        choices=("leader", "orchestrator"),
-        default="leader",
-        help="leader: one tritonserver per GPU, on any number of machines. orchestrator: one tritonserver that starts"
-        " workers, for several engines on one machine (default: %(default)s)",
-    )
-    ranks.add_argument(
-        "--tensorrt_llm_model_name",
-        "--tensorrt-llm-model-name",
-        type=names,
-        default=(),
-        metavar="NAME[,NAME]",
-        help="models that ranks other than 0 load (default: every engine)",
-    )
-    ranks.add_argument("--hosts", default="", metavar="HOST:GPUS,...", help="machines for mpirun, this one first")
-    ranks.add_argument("--hostfile", type=Path, metavar="FILE", help="the same as a file, as mpirun reads it")
-    ranks.add_argument(
-        "--oversubscribe", action="store_true", help="more ranks than mpirun counts slots, as with SLURM"
-    )
-    ranks.add_argument(
-        "--mpirun-arg",
-        action="append",
-        default=[],
-        metavar="WORD",
-        help="one further word for mpirun, such as --mpirun-arg=--tag-output; repeatable",
-    )
 
 
 def serve_options(options: Namespace) -> ServeOptions:
@@ -158,41 +107,19 @@ def serve_options(options: Namespace) -> ServeOptions:
         ssl_certfile=options.ssl_certfile,
         ssl_keyfile=options.ssl_keyfile,
         ssl_ca_certs=options.ssl_ca_certs,
-        ranks=RankOptions(
-            options.world_size,
-            options.mode,
-            options.tensorrt_llm_model_name,
-            options.hosts,
-            options.hostfile,
-            options.oversubscribe,
-            tuple(options.mpirun_arg),
-        ),
+        jobs=jobs.chosen(options),
         dry_run=options.dry_run,
         extra=options.extra,
     )
     return exposure.closed(asked, {**os.environ, **asked.own_environment})
 
 
-def _launch(options: Namespace, folder: Path) -> int:
-    """Run the job that runs this command again, without --launcher."""
-    launcher, per_node, ranks = options.launcher, options.gpus_per_node, serve_options(options).ranks
-    words = llmapi_launch.command(launcher, per_node, ranks, folder, options.extra, sys.argv[1:], os.environ)
-    if options.dry_run:
-        Console().line(shlex.join(words))
-        return 0
-    if launcher == "mpirun":
-        return llmapi_job.run(words, llmapi_launch.served(sys.argv[1:]))
-    # A stop is SLURM's, which may run rank 0 on another machine.
-    os.execvp(words[0], words)
-
-
 def run(options: Namespace) -> int:
     """Serve until the end."""
     folder = repository(options)
-    if options.gpus_per_node and not options.launcher:
-        raise LaunchError("--gpus-per-node is for --launcher srun or mpirun")
-    if options.launcher:
-        return _launch(options, folder)
+    status = jobs.run(options, jobs.JobRequest(folder, options.extra, os.environ))
+    if status is not None:
+        return status
     built_with = within_serve.words(options)
     console = Console()
     if workspace.is_own(folder) or options.model or options.engine or built_with:

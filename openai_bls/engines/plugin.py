@@ -76,14 +76,6 @@ class LoadStep(NamedTuple):
     """Parts that are done and all parts, `3/8`; empty if the line does not tell."""
 
 
-class Ranks(NamedTuple):
-    """Processes of an engine, each with GPUs of its own."""
-
-    number: int
-    by_server: bool
-    """mpirun starts a tritonserver for each; False: the engine starts them itself."""
-
-
 class Finding(msgspec.Struct, frozen=True):
     """Outcome of one check of `openai-bls doctor`."""
 
@@ -131,8 +123,8 @@ class EnginePlugin:
     """Step of a load that a line of the engine's log tells of."""
     run_headless: Lazy[Callable[..., NoReturn]] | None = None
     """Runs the workers of a machine that is not the first, with the arguments of `load` but `on_step`."""
-    ranks: Lazy[Callable[[Manifest], Ranks]] | None = None
-    """Ranks of an engine whose package runs under MPI."""
+    jobs: Lazy[object] | None = None
+    """`launcher.jobs.ServerJobs`: options of `serve` about several ranks, and the jobs that start them."""
     triton_backend: Lazy[object] | None = None
     """`triton_models.repository.foreign_backend.ForeignBackend` that may run the engine in place of our model.py."""
     findings: Lazy[Callable[[], list[Finding]]] | None = None

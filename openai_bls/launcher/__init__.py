@@ -1,1 +1,1 @@
-"""Launcher of tritonserver: its checks, ranks, readiness, smoke test and shutdown. Imports triton_models and below."""
+"""Launcher of tritonserver: its checks, jobs, readiness, smoke test and shutdown. Imports triton_models and below."""

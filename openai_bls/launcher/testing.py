@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openai_bls.core.manifest import MANIFEST_NAME
-from openai_bls.launcher import checks
+from openai_bls.launcher import checks, jobs
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.logs import LOCK_TIMED_OUT, LoadWatcher, tail
-from openai_bls.launcher.ranks.ranks import RankOptions, plan_ranks
 from openai_bls.launcher.readiness import expected_models, not_ready
 from openai_bls.launcher.recovery.abandoned_stubs import AbandonedStubs
 from openai_bls.launcher.recovery.stub_watch import stubs
@@ -102,7 +101,7 @@ def run_server(
             `openai_bls` model.
         log_path: the log file to write; by default a temporary one, removed at the end.
         timeout: seconds until the server must be ready.
-        auto_complete: first run each model in a process of its own that completes its config.pbtxt, which is
+        auto_complete: first run each model in a separate process that completes its config.pbtxt, which is
             tritonserver's default. Ours are complete, and it is a third of the start of a server without torch.
 
     Raises:
@@ -179,7 +178,8 @@ class _Plan:
         checks.check_runtime(server)
         environment["OPENAI_BLS_HTTP_HOST"] = _HOST
         environment["OPENAI_BLS_HTTP_PORT"] = str(ports.openai)
-        job, environment = plan_ranks(RankOptions(), self.repository, self.names, self.args, environment)
+        request = jobs.JobRequest(self.repository, self.args, environment)
+        job, environment = jobs.plan(jobs.defaults(), request)
         self.log_path.unlink(missing_ok=True)
         return ServerProcess(command, {**environment, **self.env}, self.log_path, job)
 
@@ -212,7 +212,7 @@ class _Plan:
 
 
 def copy_models(source: Path, target: Path, *, tokenizers: bool = False) -> None:
-    """Copy this project's models to a repository of their own, without engines, and without further ones.
+    """Copy this project's models to a separate repository, without engines, and without further ones.
 
     Args:
         source: a model repository.

@@ -6,36 +6,27 @@ A test that uses the fixture `engine_doubles` has them, as engines of a distribu
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from openai_bls.builder import null
 from openai_bls.core.engine import Engine
-from openai_bls.core.manifest import EngineLoadError, EngineRecord, Manifest
+from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.core.settings import EngineSettings
-from openai_bls.engines.plugin import EnginePlugin, Lazy, Ranks
+from openai_bls.engines.plugin import EnginePlugin, Lazy
+from openai_bls.launcher.jobs import JobPlan, JobRequest
+from openai_bls.launcher.tritonserver.job import JobLog
 
 NULL_LOADER = Lazy[Callable[..., Engine]]("openai_bls.engines.null.loading:load")
 MISSING: list[str] = []
 """Packages that the double needs and does not find."""
 
 
-class DoubleRecord(EngineRecord, frozen=True, forbid_unknown_fields=True):
-    """Ranks of the double."""
-
-    number: int = 1
-    by_server: bool = False
-
-
-def double(number: int = 1, *, by_server: bool = False) -> Manifest:
-    """Manifest of the double with ranks."""
-    return Manifest("double", "m", 9, 1, 1, record=DoubleRecord(number, by_server).fields())
-
-
-def ranks(manifest: Manifest) -> Ranks:
-    """Ranks of the record."""
-    record = DoubleRecord.of(manifest)
-    return Ranks(record.number, record.by_server)
+def double() -> Manifest:
+    """Manifest of the double."""
+    return Manifest("double", "m", 9, 1, 1)
 
 
 def problem() -> str:
@@ -56,15 +47,55 @@ def check_settings(_: Manifest, settings: EngineSettings) -> None:
         raise EngineLoadError("kv_cache_free_gpu_mem_fraction is not for the double")
 
 
+@dataclass(frozen=True)
+class DoubleJob:
+    """Job of the double: its program, once, with a word for each rank."""
+
+    world_size: int
+    program = "double-run"
+    notes = ("note: a double",)
+
+    def command(self, server: Sequence[str], prefix: str) -> list[str]:
+        """Command of the job."""
+        return [self.program, *(f"{prefix}{rank}" for rank in range(self.world_size)), *server]
+
+    def summary(self) -> str:
+        """One line on the job."""
+        return f"{self.world_size} ranks"
+
+    def log(self) -> JobLog:
+        """Nothing reads the log of the double."""
+        raise NotImplementedError
+
+
+class DoubleJobs:
+    """Jobs of the double, by an option and a variable of its own."""
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add `--double-ranks` and `--double-run`."""
+        parser.add_argument("--double-ranks", type=int, default=0)
+        parser.add_argument("--double-run", type=int)
+
+    def plan(self, options: Namespace, request: JobRequest) -> JobPlan:
+        """Job of as many ranks as the option says, without the double's variable."""
+        environment = {name: value for name, value in request.environment.items() if name != "DOUBLE_RANK"}
+        return JobPlan(DoubleJob(options.double_ranks) if options.double_ranks else None, environment)
+
+    def run(self, options: Namespace, request: JobRequest) -> int | None:
+        """Exit status that the option names."""
+        status: int | None = options.double_run
+        return status if status is None else status + len(request.engines)
+
+
+JOBS = DoubleJobs()
 BUILD = dataclasses.replace(null.BUILD, takes_long=True)
 DOUBLE = EnginePlugin(
     name="double",
     title="The Double",
     load=NULL_LOADER,
-    record=Lazy("tests.unit.engine_doubles:DoubleRecord"),
-    ranks=Lazy("tests.unit.engine_doubles:ranks"),
     problem=Lazy("tests.unit.engine_doubles:problem"),
     check_settings=Lazy("tests.unit.engine_doubles:check_settings"),
+    jobs=Lazy("tests.unit.engine_doubles:JOBS"),
     build=Lazy("tests.unit.engine_doubles:BUILD"),
 )
 STARTED = EnginePlugin(

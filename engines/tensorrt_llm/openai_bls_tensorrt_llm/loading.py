@@ -34,7 +34,7 @@ from openai_bls_tensorrt_llm.installed.api import Api
 from openai_bls_tensorrt_llm.installed.interface import KvCacheDtype, LlmOptions, LoraAdapter
 from openai_bls_tensorrt_llm.installed.module import IMAGES
 from openai_bls_tensorrt_llm.kv_events import EVENT_BUFFER
-from openai_bls_tensorrt_llm.legacy.ranks.llmapi_launch import ranks_are_started
+from openai_bls_tensorrt_llm.legacy.ranks.started import ranks_are_started
 from openai_bls_tensorrt_llm.loaded_adapters import LoadedAdapters
 from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
 from openai_bls_tensorrt_llm.sampling import grammar_end

@@ -5,7 +5,7 @@ from __future__ import annotations
 from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.load_memory import of_checkpoint
-from openai_bls.engines.plugin import LoadMemory, LoadRequest, Ranks
+from openai_bls.engines.plugin import LoadMemory, LoadRequest
 from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
 
 _PROCESS_BYTES = 3072 << 20
@@ -23,12 +23,6 @@ def check_settings(manifest: Manifest, settings: EngineSettings) -> None:
         raise EngineLoadError(
             "guided_decoding_backend llguidance is not for TensorRT engines: use xgrammar, or build with --flow pytorch"
         )
-
-
-def ranks(manifest: Manifest) -> Ranks:
-    """Ranks of the engine: the LLM API starts them itself, the C++ backend is started once per rank."""
-    record = TensorRtLlmRecord.of(manifest)
-    return Ranks(record.world_size, record.backend == "cpp")
 
 
 def load_memory(request: LoadRequest) -> LoadMemory:

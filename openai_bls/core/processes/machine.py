@@ -49,7 +49,7 @@ SERVER_GUARDIAN = Process(
     "launcher",
     "the end of the last process below it; it drains the server when the launcher has gone",
     "a socket pair to the launcher, whose end-of-file is the launcher's death",
-    ("launcher/tritonserver/process.py", "launcher/ranks/llmapi_job.py"),
+    ("launcher/tritonserver/process.py",),
 )
 TRITONSERVER = Process(
     "tritonserver",
@@ -57,7 +57,7 @@ TRITONSERVER = Process(
     "server guardian",
     "server guardian: SIGTERM, and SIGKILL after `--exit-timeout` and 10 s",
     "ports 8000, 8001, 8002",
-    ("core/processes/guardian.py", "launcher/shim.py", "commands/serve.py"),
+    ("core/processes/guardian.py", "launcher/shim.py"),
 )
 STUB = Process(
     "stub",

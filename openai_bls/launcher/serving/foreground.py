@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from openai_bls.launcher import checks, progress
 from openai_bls.launcher.console import Console, fail
-from openai_bls.launcher.logs import DEPENDS, LoadWatcher, LogFollower, RankWatcher, is_request, worth_showing
+from openai_bls.launcher.logs import DEPENDS, LoadWatcher, LogFollower, is_request, worth_showing
 from openai_bls.launcher.readiness import expected_models, not_ready, served_models, serves_openai
 from openai_bls.launcher.recovery.abandoned_stubs import AbandonedStubs
 from openai_bls.launcher.recovery.stub_watch import StubWatch, stubs
@@ -63,8 +63,8 @@ class Foreground:
         self._openai = serves_openai(self._names, options.ports)
         self._log = log
         self._watcher = LoadWatcher()
-        self._ranks = RankWatcher(job.world_size if job is not None else 1)
-        self._program = "mpirun" if job is not None else "tritonserver"
+        self._job = job
+        self._job_log = job.log() if job is not None else None
         self.ready = False
         self.failed = False
         """True if the server has ended with an error and without a request to stop."""
@@ -103,18 +103,19 @@ class Foreground:
 
     @property
     def served(self) -> bool:
-        """It has been ready. Of a job rank 0 is, which does not know that another rank's model fails to load."""
-        return self.ready and not (self._program == "mpirun" and self._watcher.failed)
+        """Whether the server has been ready. Rank 0 of a job is ready although another rank's model fails to load."""
+        return self.ready and not (self._job is not None and self._watcher.failed)
 
     @property
     def starved(self) -> bool:
-        """Its load has failed for want of CPU time."""
+        """Whether the load has failed for want of CPU time."""
         return not self.served and (self._gave_up or self._watcher.lock_timed_out)
 
     def _read_log(self) -> None:
         for line in self._log.lines():
             news = self._watcher.feed(line)
-            self._ranks.feed(line)
+            if self._job_log is not None:
+                self._job_log.feed(line)
             shown = worth_showing(line, stopping=self._stopping > 0) and not self._watcher.in_usage
             if self._options.verbose or shown:
                 # Of requests as it is: other programs read that as JSON.
@@ -219,6 +220,8 @@ class Foreground:
         if self._stopping:
             self._console.step(f"stopped (exit code {code})")
         elif code != 0 or not self.ready:
-            reasons = [reason for reason in (self._watcher.reason(), self._ranks.reason()) if reason]
-            reason = "; ".join(reasons) or f"{self._program} ended with exit code {code}"
+            of_job = self._job_log.reason() if self._job_log is not None else None
+            program = self._job.program if self._job is not None else "tritonserver"
+            reasons = [reason for reason in (self._watcher.reason(), of_job) if reason]
+            reason = "; ".join(reasons) or f"{program} ended with exit code {code}"
             fail(f"{reason} (log: {self._process.log_path})")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from openai_bls.core.settings import ENV_PREFIX
-from openai_bls.launcher.ranks.ranks import RankOptions
+from openai_bls.launcher import jobs
 from openai_bls.launcher.recovery.supervisor import DEFAULT_RESTARTS
 from openai_bls.launcher.tritonserver.ports import Ports
 from openai_bls.launcher.tritonserver.process import DEFAULT_EXIT_TIMEOUT_SECONDS
@@ -35,7 +36,8 @@ class ServeOptions:
     ssl_certfile: Path | None = None
     ssl_keyfile: Path | None = None
     ssl_ca_certs: Path | None = None
-    ranks: RankOptions = field(default_factory=RankOptions)
+    jobs: Namespace = field(default_factory=jobs.defaults)
+    """Options about jobs of several ranks."""
     dry_run: bool = False
     further_repositories: Sequence[Path] = ()
     extra: Sequence[str] = ()

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openai_bls.core.settings import ENV_PREFIX
-from openai_bls.launcher import checks
+from openai_bls.launcher import checks, jobs
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ranks.ranks import orchestrator_flags, plan_ranks
 from openai_bls.launcher.readiness import expected_models
 from openai_bls.launcher.serving.exposure import without_keys
 from openai_bls.launcher.serving.forwarded_headers import forwarded_headers
 from openai_bls.launcher.serving.options import ServeOptions
 from openai_bls.launcher.tritonserver.command import Server, has_flag, prepare
+from openai_bls.launcher.tritonserver.job import Job
 from openai_bls.launcher.tritonserver.loading import failure_flags, load_flags
-from openai_bls.launcher.tritonserver.mpi_job import MpiJob
 from openai_bls.launcher.tritonserver.process import full_command
 from openai_bls.launcher.tritonserver.restrictions import closed_shared_memory, model_control
 
@@ -59,12 +58,12 @@ def triton_flags(options: ServeOptions) -> list[str]:
 
 @dataclass(frozen=True)
 class Start:
-    """Plan of a start: the server, the command of rank 0, its environment, and the MPI job if there is one."""
+    """Plan of a start: the server, the command of rank 0, its environment, and the job of its ranks."""
 
     server: Server
     command: Sequence[str]
     environment: Mapping[str, str]
-    job: MpiJob | None
+    job: Job | None
     models: Sequence[str] = ()
     """Models that the server loads."""
     keyless: Sequence[str] = ()
@@ -72,23 +71,16 @@ class Start:
 
 
 def plan(options: ServeOptions) -> Start:
-    """Server, command, environment and MPI job of `options`; starts nothing.
+    """Server, command, environment and job of `options`; starts nothing.
 
     Raises:
         LaunchError: there is no server or no repository, or the options do not fit.
     """
-    if options.ranks.mode == "orchestrator" or options.ranks.hosts or options.ranks.hostfile:
-        # Other machines and the engine's workers need not have this working directory.
-        further = [path.absolute() for path in options.further_repositories]
-        options = replace(options, repository=options.repository.absolute(), further_repositories=further)
     checks.check_repository(options.repository)
     for path in options.further_repositories:
         checks.check_further_repository(path)
-    names = expected_models(options.repository, options.extra)
     flags = [*triton_flags(options), *closed_shared_memory(options.extra)]
     flags += forwarded_headers(options.repository, options.extra, {**os.environ, **options.own_environment})
-    if options.ranks.mode == "orchestrator":
-        flags += orchestrator_flags(options.extra)
     server, command, environment = prepare(flags)
     environment = {**environment, **options.own_environment}
     environment["OPENAI_BLS_HTTP_HOST"] = options.host
@@ -96,7 +88,7 @@ def plan(options: ServeOptions) -> Start:
     for name in ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs"):
         if (path := getattr(options, name)) is not None:
             environment[ENV_PREFIX + name.upper()] = str(path.absolute())
-    job, environment = plan_ranks(options.ranks, options.repository, names, options.extra, environment)
+    job, environment = jobs.plan(options.jobs, jobs.JobRequest(options.repository, options.extra, environment))
     if options.restarts and job is None:
         command = [*command, *model_control(options.extra)]
     models = expected_models(options.repository, options.extra, options.further_repositories)

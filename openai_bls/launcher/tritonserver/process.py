@@ -20,7 +20,7 @@ from openai_bls.launcher.tritonserver.command import flag_values, has_backend_se
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from openai_bls.launcher.tritonserver.mpi_job import MpiJob
+    from openai_bls.launcher.tritonserver.job import Job
 
 DEFAULT_EXIT_TIMEOUT_SECONDS = 30
 
@@ -33,7 +33,7 @@ _POLL_SECONDS = 0.05
 FOLLOW_SECONDS = 15.0
 
 
-def full_command(command: Sequence[str], prefix: str, job: MpiJob | None = None) -> list[str]:
+def full_command(command: Sequence[str], prefix: str, job: Job | None = None) -> list[str]:
     """`command` with what every server is started with.
 
     Args:
@@ -65,10 +65,10 @@ class ServerProcess:
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], log_path: Path, job: MpiJob | None = None
+        self, command: Sequence[str], environment: Mapping[str, str], log_path: Path, job: Job | None = None
     ) -> None:
         self.log_path = log_path
-        # A prefix of its own lets a killed server's regions be told from those of others and
+        # A separate prefix lets a killed server's regions be told from those of others and
         # removed.
         self.mark = f"openai_bls_{os.getpid()}_{secrets.token_hex(4)}_"
         whole = full_command(command, self.mark, job)

@@ -12,7 +12,6 @@ from openai_bls.commands.building import first_engine
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.launcher import workspace
 from openai_bls.launcher.errors import LaunchError
-from tests.unit.engine_doubles import double
 
 MANIFEST = Manifest(
     engine="transformers",
@@ -86,7 +85,7 @@ def test_with_another_engine(repository: Path, built: list[str]) -> None:
     put(repository)
     assert ensure(repository, "another/first") == "building another/first in the place of first"
     assert built == ["another/first"]
-    put(repository, msgspec.structs.replace(MANIFEST, engine="double", record=double().record))
+    put(repository, msgspec.structs.replace(MANIFEST, engine="double"))
     with pytest.raises(LaunchError, match=r"is first, which The Double built, and not x/y: .*build --model x/y`"):
         ensure(repository, "x/y")
     assert built == ["another/first"]

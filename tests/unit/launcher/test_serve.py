@@ -15,13 +15,11 @@ import pytest
 
 from openai_bls.commands import main as cli
 from openai_bls.commands.serve import serve_options
-from openai_bls.core.manifest import write_manifest
 from openai_bls.launcher import checks, readiness, workspace
 from openai_bls.launcher.checks import with_tls
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.doctor import doctor, examine
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ranks.ranks import RankOptions
 from openai_bls.launcher.readiness import expected_models, get, not_ready, served_models
 from openai_bls.launcher.serving import exposure
 from openai_bls.launcher.serving import plan as serve_plan
@@ -32,7 +30,6 @@ from openai_bls.launcher.serving.serve import make_log
 from openai_bls.launcher.tritonserver.ports import Ports
 from openai_bls.triton_models.repository.render_configs import configure
 from tests.certificates import Authority
-from tests.unit.engine_doubles import double
 
 PORTS = Ports(1, 2, 3, 4)
 
@@ -60,23 +57,6 @@ def test_serve_reads_flags_environment_and_the_rest(monkeypatch: pytest.MonkeyPa
     options = capture("--grpc-port", "9300", "--", "--log-verbose=1", "--", "x")
     assert options.ports == Ports(8000, 9300, 8002, 9100)
     assert options.extra == ["--log-verbose=1", "--", "x"]
-
-
-def test_serve_reads_what_is_said_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = capture(
-        *("--world-size", "4", "--tensorrt_llm_model_name", "a,b", "--hosts", "x:2,y:2", "--oversubscribe"),
-        *("--mpirun-arg=--tag-output", "--mpirun-arg=-q", "--", "--log-verbose=1"),
-    )
-    assert options.ranks == RankOptions(
-        world_size=4,
-        engine_names=("a", "b"),
-        hosts="x:2,y:2",
-        oversubscribe=True,
-        mpirun_args=("--tag-output", "-q"),
-    )
-    other = capture(*("--mode", "orchestrator", "--tensorrt-llm-model-name", "a", "--hostfile", "f"))
-    assert other.ranks == RankOptions(mode="orchestrator", engine_names=("a",), hostfile=Path("f"))
-    assert capture("--world_size", "2", "--dry-run").ranks == RankOptions(world_size=2)
 
 
 @pytest.mark.parametrize(
@@ -181,43 +161,6 @@ def test_what_is_open_to_whom(tmp_path: Path, host: str, environ: dict[str, str]
     assert named.triton_address == "10.0.0.1"
 
 
-@pytest.mark.usefixtures("engine_doubles")
-def test_dry_run_tells_what_leaves_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    version = tmp_path / "tensorrt_llm" / "1"
-    version.mkdir(parents=True)
-    write_manifest(version, double(4))
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
-    *changes, command = run_dry(capsys, "--model-repository", str(tmp_path))
-    assert "unset OMPI_COMM_WORLD_SIZE" in changes
-    assert "mpirun" not in command
-
-
-def test_dry_run_of_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "tensorrt_llm").mkdir()
-    where = ("--model-repository", str(tmp_path))
-    *changes, command = run_dry(capsys, *where, "--world-size", "2", "--", "--log-verbose=1")
-    assert [line for line in changes if line.startswith("# note: ")]
-    first, second = (list(part) for part in split(shlex.split(command), ":"))
-    assert "--http-port=8000" in first
-    assert "--allow-http=false" in second
-    assert "--log-verbose=1" in first
-    assert "--log-verbose=1" in second
-    *changes, command = run_dry(capsys, *where, "--mode", "orchestrator")
-    assert "export TRTLLM_ORCHESTRATOR=1" in changes
-    assert "--pinned-memory-pool-byte-size=0" in shlex.split(command)
-
-
-def split(words: list[str], separator: str) -> Iterator[list[str]]:
-    """`words` cut at every `separator`."""
-    while separator in words:
-        cut = words.index(separator)
-        yield words[:cut]
-        words = words[cut + 1 :]
-    yield words
-
-
 def test_the_address_of_v1_is_the_configs_unless_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,8 +188,6 @@ def test_models_are_loaded_again_where_there_are_restarts(
     assert control in run_dry(capsys, *where)[-1]
     assert control not in run_dry(capsys, *where, "--restarts", "0")[-1]
     assert control not in run_dry(capsys, *where, "--", "--model-control-mode=none")[-1]
-    rank_0, _ = split(shlex.split(run_dry(capsys, *where, "--world-size", "2")[-1]), ":")
-    assert control not in rank_0
     monkeypatch.undo()
     with pytest.raises(SystemExit):
         cli.main(["serve", "--restarts", "-1"])

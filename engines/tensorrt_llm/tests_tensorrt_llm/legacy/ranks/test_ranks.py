@@ -9,25 +9,28 @@ from typing import Any
 import pytest
 
 from openai_bls.core.manifest import write_manifest
-from openai_bls.engines.plugin import Ranks
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ranks import ranks
-from openai_bls.launcher.ranks.ranks import (
+from openai_bls.launcher.jobs import JobRequest
+from openai_bls.launcher.tritonserver.process import full_command
+from openai_bls_tensorrt_llm.legacy.ranks import mpi_job
+from openai_bls_tensorrt_llm.legacy.ranks.mpi_job import MpiJob, find_mpirun, orchestrator_flags
+from openai_bls_tensorrt_llm.legacy.ranks.ranks import (
     EngineHead,
     RankOptions,
+    Ranks,
     engine_heads,
-    orchestrator_flags,
     plan_job,
     plan_ranks,
     rank_environment,
 )
-from openai_bls.launcher.tritonserver.mpi_job import MpiJob, find_mpirun
-from openai_bls.launcher.tritonserver.process import full_command
-from tests.unit.engine_doubles import double
+from tests_tensorrt_llm.legacy.ranks.support import engine
 
 SERVER = ["tritonserver", "--model-repository=r", "--http-port=1", "--grpc-port=2", "--metrics-port=3"]
 TAIL = ["--disable-auto-complete-config"]
 OFF = ["--allow-http=false", "--allow-grpc=false", "--allow-metrics=false", "--model-control-mode=explicit"]
+
+
+NO_POOLS = ["--pinned-memory-pool-byte-size=0", "--enable-peer-access=false"]
 
 
 def shm(rank: int) -> str:
@@ -81,10 +84,19 @@ COMMANDS: list[tuple[str, MpiJob, list[str], list[str]]] = [
         ],
     ),
     (
-        "an orchestrator is one segment with all front ends",
+        "an orchestrator is one segment with all front ends, and takes no memory on its workers' GPUs",
         job(1, mode="orchestrator"),
         SERVER,
-        ["mpirun", "--allow-run-as-root", "-n", "1", *SERVER, *TAIL, shm(0)],
+        ["mpirun", "--allow-run-as-root", "-n", "1", *SERVER, *NO_POOLS, *TAIL, shm(0)],
+    ),
+    (
+        "paths for other machines are absolute",
+        job(1, absolute=True),
+        ["tritonserver", "--model-repository=/r", "--model-repository=r"],
+        [
+            *("mpirun", "--allow-run-as-root", "-n", "1", "tritonserver", "--model-repository=/r"),
+            *(f"--model-repository={Path.cwd() / 'r'}", *TAIL, shm(0)),
+        ],
     ),
 ]
 
@@ -92,7 +104,8 @@ COMMANDS: list[tuple[str, MpiJob, list[str], list[str]]] = [
 @pytest.mark.parametrize(
     ("made", "server", "expected"), [row[1:] for row in COMMANDS], ids=[row[0] for row in COMMANDS]
 )
-def test_command(made: MpiJob, server: list[str], expected: list[str]) -> None:
+def test_command(made: MpiJob, server: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi_job, "count_gpus", lambda: 0)
     assert made.command(server, "p_") == expected
 
 
@@ -111,7 +124,7 @@ PYTHON = Ranks(4, False)
 
 
 def heads(**records: Ranks | None) -> dict[str, EngineHead]:
-    return {name: EngineHead("double" if record else "null", record) for name, record in records.items()}
+    return {name: EngineHead(record) for name, record in records.items()}
 
 
 @pytest.fixture
@@ -122,7 +135,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def plan(repository: Path, found: dict[str, EngineHead], *extra: str, **options: Any) -> MpiJob | None:
-    return plan_job(RankOptions(**options), found, repository, extra, BARE)
+    return plan_job(RankOptions(**options), found, JobRequest(repository, extra, BARE))
 
 
 @pytest.mark.parametrize(
@@ -194,7 +207,7 @@ def test_what_does_not_fit_is_refused(
 
 def test_not_under_another_mpirun(repository: Path) -> None:
     with pytest.raises(LaunchError, match="without mpirun"):
-        plan_job(RankOptions(), heads(tensorrt_llm=CPP), repository, [], {"OMPI_COMM_WORLD_RANK": "0"})
+        plan_job(RankOptions(), heads(tensorrt_llm=CPP), JobRequest(repository, [], {"OMPI_COMM_WORLD_RANK": "0"}))
 
 
 @pytest.mark.parametrize(
@@ -229,13 +242,13 @@ def test_what_travels_to_other_machines(repository: Path) -> None:
         ],
         "x",
     )
-    options = RankOptions(hosts="a:1,b:1")
-    made = plan_job(options, heads(tensorrt_llm=CPP), repository, [], environment)
+    request = JobRequest(repository, [], environment)
+    made = plan_job(RankOptions(hosts="a:1,b:1"), heads(tensorrt_llm=CPP), request)
     assert made is not None
     assert made.exported == (
         *("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NCCL_DEBUG", "OPENAI_BLS_ENGINE", "PATH", "TLLM_LOG_LEVEL"),
     )
-    here = plan_job(RankOptions(), heads(tensorrt_llm=CPP), repository, [], environment)
+    here = plan_job(RankOptions(), heads(tensorrt_llm=CPP), request)
     assert here is not None
     assert here.exported == ()
 
@@ -253,13 +266,12 @@ def test_an_engine_that_does_not_split_says_so(repository: Path) -> None:
     assert split.summary().endswith("starts 2 ranks; those after 0 load tensorrt_llm")
 
 
-@pytest.mark.usefixtures("engine_doubles")
 @pytest.mark.parametrize(("size", "gpus"), [(1, "0;1"), (2, "0,1;2,3")])
 def test_several_instances_of_a_cpp_engine(repository: Path, size: int, gpus: str) -> None:
     """One tritonserver runs those of one GPU each; larger ones need an orchestrator."""
     folder = repository / "tensorrt_llm"
     (folder / "1").mkdir(parents=True, exist_ok=True)
-    write_manifest(folder / "1", double(size, by_server=True))
+    write_manifest(folder / "1", engine(size, by_server=True))
     (folder / "config.pbtxt").write_text(f'parameters {{ key: "gpu_device_ids" value {{ string_value: "{gpus}" }} }}')
     found = engine_heads(repository, ["tensorrt_llm"])
     assert found["tensorrt_llm"].instances == 2
@@ -293,7 +305,7 @@ def test_environment() -> None:
 
 
 def test_orchestrator_takes_no_gpu_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "count_gpus", lambda: 2)
+    monkeypatch.setattr(mpi_job, "count_gpus", lambda: 2)
     assert orchestrator_flags([]) == [
         "--pinned-memory-pool-byte-size=0",
         "--enable-peer-access=false",
@@ -306,11 +318,11 @@ def test_orchestrator_takes_no_gpu_memory(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_gpus_are_counted_by_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert ranks.count_gpus() == 0
+    assert mpi_job.count_gpus() == 0
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H100'\necho 'GPU 1: NVIDIA H100'\n")
     tool.chmod(0o755)
-    assert ranks.count_gpus() == 2
+    assert mpi_job.count_gpus() == 2
 
 
 def write_mpirun(folder: Path, says: str, code: int = 0) -> Path:
@@ -341,16 +353,15 @@ def test_an_mpirun_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.Monke
             find_mpirun({"PATH": "/nowhere"})
 
 
-@pytest.mark.usefixtures("engine_doubles")
 def test_heads_of_engines(repository: Path) -> None:
     """The engine itself refuses a manifest that cannot be read."""
-    write_manifest(repository / "tensorrt_llm" / "1", double(6, by_server=True))
+    write_manifest(repository / "tensorrt_llm" / "1", engine(6, by_server=True))
     (repository / "tensorrt_llm_small" / "1" / "engine.json").write_text("{")
-    found = engine_heads(repository, sorted(path.name for path in repository.iterdir()))
-    assert found == {
-        "tensorrt_llm": EngineHead("double", Ranks(6, True)),
+    request = JobRequest(repository, [], BARE)
+    assert engine_heads(repository, request.engines) == {
+        "tensorrt_llm": EngineHead(Ranks(6, True)),
         "tensorrt_llm_small": EngineHead(),
     }
-    made, _ = plan_ranks(RankOptions(), repository, ["tensorrt_llm"], [], BARE)
+    made, _ = plan_ranks(RankOptions(), request)
     assert made is not None
     assert made.world_size == 6

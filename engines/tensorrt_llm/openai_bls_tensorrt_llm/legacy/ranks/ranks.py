@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -14,12 +13,11 @@ from openai_bls.core import config_pbtxt
 from openai_bls.core.manifest import MANIFEST_NAME, EngineLoadError, Manifest, load_manifest
 from openai_bls.core.processes.machine import SERVER_MARK
 from openai_bls.core.processes.process_tree import names_a_rank
-from openai_bls.engines import registry
-from openai_bls.engines.plugin import Ranks
-from openai_bls.launcher.checks import engine_models
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.tritonserver.command import has_backend_setting, has_flag
-from openai_bls.launcher.tritonserver.mpi_job import Mode, MpiJob, find_mpirun
+from openai_bls.launcher.jobs import JobPlan, JobRequest
+from openai_bls.launcher.tritonserver.command import has_backend_setting
+from openai_bls_tensorrt_llm.legacy.ranks.mpi_job import Mode, MpiJob, find_mpirun
+from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,23 +55,30 @@ class RankOptions:
     mpirun_args: tuple[str, ...] = ()
 
 
+class Ranks(NamedTuple):
+    """Processes of an engine, each with separate GPUs."""
+
+    number: int
+    by_server: bool
+    """mpirun starts a tritonserver for each, for the C++ backend; False: the LLM API starts them."""
+
+
 class EngineHead(msgspec.Struct, frozen=True):
     """Part of an engine that concerns ranks."""
 
-    engine: str = ""
     ranks: Ranks | None = None
-    """Ranks of an engine that runs under MPI."""
+    """Ranks of an engine of TensorRT-LLM."""
     instances: int = 1
-    """Copies that a foreign backend runs, each on GPUs of its own (`gpu_device_ids` in config.pbtxt)."""
+    """Copies that the C++ backend runs, each on separate GPUs (`gpu_device_ids` in config.pbtxt)."""
 
 
-def engine_heads(repository: Path, names: Sequence[str]) -> dict[str, EngineHead]:
-    """Head of each engine model among `names`; an empty one where its manifest cannot be read.
+def engine_heads(repository: Path, engines: Sequence[str]) -> dict[str, EngineHead]:
+    """Head of each of these engines; an empty one where its manifest cannot be read.
 
     The engine itself refuses a manifest that breaks the contract.
     """
     heads = {}
-    for name in engine_models(names):
+    for name in engines:
         found = next(iter(sorted((repository / name).glob(f"*/{MANIFEST_NAME}"))), None)
         try:
             heads[name] = EngineHead() if found is None else _head(load_manifest(found.parent), repository / name)
@@ -83,10 +88,11 @@ def engine_heads(repository: Path, names: Sequence[str]) -> dict[str, EngineHead
 
 
 def _head(manifest: Manifest, model: Path) -> EngineHead:
-    part = registry.plugin(manifest.engine).ranks
-    ranks = None if part is None else part()(manifest)
-    instances = _instances(model / "config.pbtxt") if ranks is not None and ranks.by_server else 1
-    return EngineHead(manifest.engine, ranks, instances)
+    if manifest.engine != "tensorrt_llm":
+        return EngineHead()
+    record = TensorRtLlmRecord.of(manifest)
+    ranks = Ranks(record.world_size, by_server=record.backend == "cpp")
+    return EngineHead(ranks, _instances(model / "config.pbtxt") if ranks.by_server else 1)
 
 
 def _instances(path: Path) -> int:
@@ -97,46 +103,27 @@ def _instances(path: Path) -> int:
         return 1
 
 
-def plan_ranks(
-    options: RankOptions,
-    repository: Path,
-    names: Sequence[str],
-    extra: Sequence[str],
-    environment: Mapping[str, str],
-) -> tuple[MpiJob | None, dict[str, str]]:
+def plan_ranks(options: RankOptions, request: JobRequest) -> JobPlan:
     """MPI job for the ranks of a repository (None for a plain tritonserver), and its environment.
-
-    Args:
-        options: options of the command line.
-        repository: the model repository.
-        names: the models that rank 0 loads.
-        extra: tritonserver flags that the user gave.
-        environment: environment variables that the server has so far.
 
     Raises:
         LaunchError: the options do not fit the engines or each other, or there is no mpirun.
     """
-    heads = engine_heads(repository, names)
-    return plan_job(options, heads, repository, extra, environment), rank_environment(options, heads, environment)
+    heads = engine_heads(request.repository, request.engines)
+    return JobPlan(plan_job(options, heads, request), rank_environment(options, heads, request.environment))
 
 
-def plan_job(
-    options: RankOptions,
-    heads: Mapping[str, EngineHead],
-    repository: Path,
-    extra: Sequence[str],
-    environment: Mapping[str, str],
-) -> MpiJob | None:
+def plan_job(options: RankOptions, heads: Mapping[str, EngineHead], request: JobRequest) -> MpiJob | None:
     """Plan of `plan_ranks`, which has read the manifests; None where one plain tritonserver is right."""
-    _check_names(options, repository, list(heads))
+    _check_names(options, request.repository, list(heads))
     world_size = _world_size(options, heads)
     if options.mode == "leader" and world_size == 1:
         _refuse_what_is_mpiruns(options)
         return None
     _check_hosts(options)
-    if has_backend_setting(extra, "shm-region-prefix-name"):
+    if has_backend_setting(request.extra, "shm-region-prefix-name"):
         raise LaunchError("shm-region-prefix-name cannot be given with mpirun: each rank gets one of its own")
-    if _RANK_VARIABLE in environment:
+    if _RANK_VARIABLE in request.environment:
         raise LaunchError(
             "this command runs under an mpirun itself: start it once, without mpirun; it starts the ranks"
         )
@@ -145,13 +132,14 @@ def plan_job(
     if not models and world_size > 1:
         raise LaunchError("no engine for the other ranks to load: name it with --tensorrt_llm_model_name")
     return MpiJob(
-        mpirun=find_mpirun(environment),
+        mpirun=find_mpirun(request.environment),
         world_size=world_size,
         models=tuple(models),
         mode=options.mode,
         options=tuple(mpirun_options(options)),
-        exported=tuple(exported(environment)) if remote else (),
+        exported=tuple(exported(request.environment)) if remote else (),
         notes=tuple(_notes(options, heads, world_size)),
+        absolute=remote or options.mode == "orchestrator",
     )
 
 
@@ -166,27 +154,6 @@ def rank_environment(options: RankOptions, heads: Mapping[str, EngineHead], base
     if options.mode == "orchestrator":
         environment |= {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1"}
     return environment
-
-
-def orchestrator_flags(extra: Sequence[str]) -> list[str]:
-    """Flags by which the one tritonserver of orchestrator mode takes no memory on its workers' GPUs, as officially."""
-    flags = []
-    if not has_flag(extra, "--pinned-memory-pool-byte-size"):
-        flags.append("--pinned-memory-pool-byte-size=0")
-    if not has_flag(extra, "--enable-peer-access"):
-        flags.append("--enable-peer-access=false")
-    if not has_flag(extra, "--cuda-memory-pool-byte-size"):
-        flags += [f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in range(count_gpus())]
-    return flags
-
-
-def count_gpus() -> int:
-    """The GPUs that nvidia-smi lists; 0 without it."""
-    try:
-        listing = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return 0
-    return sum(line.startswith("GPU ") for line in listing.splitlines())
 
 
 def _cpp_ranks(heads: Mapping[str, EngineHead]) -> dict[str, int]:

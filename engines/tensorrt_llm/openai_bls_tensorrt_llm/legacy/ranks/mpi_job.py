@@ -22,10 +22,11 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.tritonserver.command import has_flag
+from openai_bls_tensorrt_llm.legacy.ranks.job_log import MpiJobLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ _RANK_0_FLAGS = (
     "--model-control-mode",
     "--load-model",
 )
+_REPOSITORY = "--model-repository="
 _FRONT_ENDS_OFF = ("--allow-http=false", "--allow-grpc=false", "--allow-metrics=false")
 
 
@@ -57,6 +59,10 @@ class MpiJob:
     """Names of environment variables for ranks on other machines."""
     notes: tuple[str, ...] = ()
     """Sentences for the operator."""
+    absolute: bool = False
+    """Name repositories by absolute paths: other machines and an orchestrator's workers need not have this working
+    directory."""
+    program: ClassVar[str] = "mpirun"
 
     def command(self, server: Sequence[str], prefix: str) -> list[str]:
         """The whole command.
@@ -65,6 +71,10 @@ class MpiJob:
             server: the command of rank 0, less what differs from rank to rank.
             prefix: beginning of the names of all shared-memory regions.
         """
+        if self.absolute:
+            server = [_absolute(word) for word in server]
+        if self.mode == "orchestrator":
+            server = [*server, *orchestrator_flags(server)]
         words = [self.mpirun, "--allow-run-as-root", *self.options]
         # Open MPI 4 takes -x for one segment, 5 for all of them.
         exports = [word for name in self.exported for word in ("-x", name)]
@@ -84,9 +94,19 @@ class MpiJob:
             text = f"{self.mpirun} starts {self.world_size} ranks; those after 0 load {', '.join(self.models)}"
         return "; ".join([text, *self.notes])
 
+    def log(self) -> MpiJobLog:
+        """Reader of what mpirun and the guardian say of the ranks."""
+        return MpiJobLog(self.world_size)
+
     def _follower(self, server: Sequence[str]) -> list[str]:
         loads = [f"--load-model={name}" for name in self.models]
         return [*without_flags(server, _RANK_0_FLAGS), *_FRONT_ENDS_OFF, "--model-control-mode=explicit", *loads]
+
+
+def _absolute(word: str) -> str:
+    if not word.startswith(_REPOSITORY):
+        return word
+    return f"{_REPOSITORY}{Path(word.removeprefix(_REPOSITORY)).absolute()}"
 
 
 def find_mpirun(environment: Mapping[str, str]) -> str:
@@ -124,3 +144,28 @@ def without_flags(args: Sequence[str], flags: Sequence[str]) -> list[str]:
         else:
             kept.append(argument)
     return kept
+
+
+def orchestrator_flags(extra: Sequence[str]) -> list[str]:
+    """Flags by which the one tritonserver of orchestrator mode takes no memory on its workers' GPUs, as officially.
+
+    Args:
+        extra: flags that it has, which count.
+    """
+    flags = []
+    if not has_flag(extra, "--pinned-memory-pool-byte-size"):
+        flags.append("--pinned-memory-pool-byte-size=0")
+    if not has_flag(extra, "--enable-peer-access"):
+        flags.append("--enable-peer-access=false")
+    if not has_flag(extra, "--cuda-memory-pool-byte-size"):
+        flags += [f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in range(count_gpus())]
+    return flags
+
+
+def count_gpus() -> int:
+    """The GPUs that nvidia-smi lists; 0 without it."""
+    try:
+        listing = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    return sum(line.startswith("GPU ") for line in listing.splitlines())

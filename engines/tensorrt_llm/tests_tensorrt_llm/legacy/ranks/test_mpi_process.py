@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.launcher.logs import RankWatcher
 from openai_bls.launcher.tritonserver import process
-from openai_bls.launcher.tritonserver.mpi_job import MpiJob, find_mpirun
 from openai_bls.launcher.tritonserver.process import ServerProcess
+from openai_bls_tensorrt_llm.legacy.ranks.job_log import MpiJobLog
+from openai_bls_tensorrt_llm.legacy.ranks.mpi_job import MpiJob, find_mpirun
 from tests.waiting import PATIENCE_S, until
 
 # A rank writes down what happens to it, and leaves on SIGTERM; `RANK_<n>` tells it otherwise.
@@ -65,7 +65,7 @@ class Job:
         return code
 
     def reason(self) -> str | None:
-        watcher = RankWatcher(2)
+        watcher = MpiJobLog(2)
         for line in (self.folder / "log").read_text().splitlines():
             watcher.feed(line)
         return watcher.reason()

@@ -37,7 +37,7 @@ def job(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     script.write_text(SERVED)
     served = [sys.executable, "-I", "-S", str(script)]
     words = ["sh", "-c", JOB, "job", *served]
-    imported = "import sys; from openai_bls.launcher.ranks.llmapi_job import run"
+    imported = "import sys; from openai_bls_tensorrt_llm.legacy.ranks.llmapi_job import run"
     run = f"{imported}; sys.exit(run({words}, {served}, follow_s=0.0))"
     environment = {**os.environ, "JOB_FOLDER": str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-c", run], env=environment, stdout=subprocess.PIPE)

@@ -11,11 +11,12 @@ import pytest
 
 from openai_bls.core.manifest import write_manifest
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ranks.llmapi_launch import PROXY_VARIABLE, command
-from openai_bls.launcher.ranks.ranks import RankOptions
-from tests.unit.engine_doubles import double
+from openai_bls.launcher.jobs import JobRequest
+from openai_bls_tensorrt_llm.legacy.ranks.llmapi_launch import command
+from openai_bls_tensorrt_llm.legacy.ranks.ranks import RankOptions
+from openai_bls_tensorrt_llm.legacy.ranks.started import PROXY_VARIABLE
+from tests_tensorrt_llm.legacy.ranks import support
 
-pytestmark = pytest.mark.usefixtures("engine_doubles")
 WORDS = ["serve", "--model-repository", "models", "--launcher", "srun", "--gpus-per-node=8", "--host", "0.0.0.0", "--"]
 INNER = ["trtllm-llmapi-launch", sys.executable, "-m", "openai_bls"]
 
@@ -25,12 +26,12 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def engine(repository: Path, *, by_server: bool = False) -> None:
+def put(repository: Path, *, by_server: bool = False) -> None:
     """An engine of 16 ranks."""
     folder = repository / "tensorrt_llm"
     (folder / "1").mkdir(parents=True)
     (folder / "config.pbtxt").write_text('name: "tensorrt_llm"')
-    write_manifest(folder / "1", double(16, by_server=by_server))
+    write_manifest(folder / "1", support.engine(16, by_server=by_server))
 
 
 @pytest.fixture
@@ -45,8 +46,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def test_srun(repository: Path, environment: dict[str, str]) -> None:
-    engine(repository)
-    words = command("srun", 8, RankOptions(), repository, [], [*WORDS, "--launcher=x"], environment)
+    put(repository)
+    words = command("srun", 8, RankOptions(), JobRequest(repository, [], environment), [*WORDS, "--launcher=x"])
     job = ["srun", "--mpi=pmix", "--ntasks=16", "--nodes=2", "--ntasks-per-node=8"]
     # Up to the flags of tritonserver.
     kept = ["serve", "--model-repository", "models", "--host", "0.0.0.0", "--", "--launcher=x"]
@@ -55,11 +56,11 @@ def test_srun(repository: Path, environment: dict[str, str]) -> None:
 
 def test_mpirun(repository: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", environment["PATH"])
-    engine(repository)
+    put(repository)
     ranks = RankOptions(world_size=16, hosts="a:8,b:8", mpirun_args=("--tag-output",))
     words = ["serve", "--hosts", "a:8,b:8", "--mpirun-arg=--tag-output", "--world-size", "16", "--launcher", "mpirun"]
     variables = {**environment, "NCCL_DEBUG": "WARN", "OPENAI_BLS_API_KEY": "stays here"}
-    found = command("mpirun", 8, ranks, repository, [], words, variables)
+    found = command("mpirun", 8, ranks, JobRequest(repository, [], variables), words)
     job = ["mpirun", "--allow-run-as-root", "-n", "16", "-x", "NCCL_DEBUG", "-x", "PATH", "--map-by", "ppr:8:node"]
     spread = ["--bind-to", "none", "--host", "a:8,b:8", "--tag-output"]
     assert found == [*job, *spread, *INNER, "serve"]
@@ -67,9 +68,9 @@ def test_mpirun(repository: Path, environment: dict[str, str], monkeypatch: pyte
 
 @pytest.mark.parametrize("word", ["/models/a b", "/models/*", ""])
 def test_words_that_the_launcher_would_split(word: str, repository: Path, environment: dict[str, str]) -> None:
-    engine(repository)
+    put(repository)
     with pytest.raises(LaunchError, match="trtllm-llmapi-launch splits its command at blanks"):
-        command("srun", None, RankOptions(), repository, [], ["serve", "--log-file", word], environment)
+        command("srun", None, RankOptions(), JobRequest(repository, [], environment), ["serve", "--log-file", word])
 
 
 @pytest.mark.parametrize(
@@ -89,14 +90,14 @@ def test_refusals(
     repository: Path,
     environment: dict[str, str],
 ) -> None:
-    engine(repository, **made)
+    put(repository, **made)
     with pytest.raises(LaunchError, match=said):
-        command("srun", per_node, ranks, repository, [], ["serve"], environment)
+        command("srun", per_node, ranks, JobRequest(repository, [], environment), ["serve"])
 
 
 def test_what_is_not_there_or_twice(repository: Path, tmp_path: Path) -> None:
-    engine(repository)
+    put(repository)
     with pytest.raises(LaunchError, match="no srun on PATH"):
-        command("srun", None, RankOptions(), repository, [], ["serve"], {"PATH": str(tmp_path)})
+        command("srun", None, RankOptions(), JobRequest(repository, [], {"PATH": str(tmp_path)}), ["serve"])
     with pytest.raises(LaunchError, match="given inside a job of trtllm-llmapi-launch"):
-        command("srun", None, RankOptions(), repository, [], ["serve"], {PROXY_VARIABLE: "1"})
+        command("srun", None, RankOptions(), JobRequest(repository, [], {PROXY_VARIABLE: "1"}), ["serve"])
