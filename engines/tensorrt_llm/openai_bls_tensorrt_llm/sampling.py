@@ -50,7 +50,6 @@ def sampling(
     request: GenerationRequest, info: EngineInfo, end_id: int | None, grammar_end_id: int | None = None
 ) -> Sampling:
     """Sampling parameters for TensorRT-LLM; `stop_words` are left to `deltas`."""
-    params = request.sampling
     stops = [token for token in dict.fromkeys(request.stop_token_ids) if token != end_id]
     bad_words = request.bad_words
     if request.grammar is not None and end_id == grammar_end_id is not None:
@@ -64,15 +63,7 @@ def sampling(
         stop_token_ids=tuple(stops),
         bad_words=bad_words,
         min_tokens=request.min_tokens,
-        temperature=params.temperature,
-        top_p=params.top_p,
-        top_k=params.top_k if params.top_k < info.vocab_size else 0,
-        min_p=params.min_p,
-        seed=params.seed,
-        repetition_penalty=params.repetition_penalty,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-        embedding_bias=params.logit_bias,
+        params=request.sampling,
         vocab_size=info.vocab_size,
         logprobs=request.logprobs,
         grammar=request.grammar,

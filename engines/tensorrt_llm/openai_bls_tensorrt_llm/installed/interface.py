@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from openai_bls.core.engine_types import Grammar
+from openai_bls.core.engine_types import Grammar, SamplingParams
 from openai_bls.core.manifest import Dtype, NotNegative, Positive
 
 Flow = Literal["tensorrt", "pytorch"]
@@ -121,7 +121,7 @@ class LlmOptions(msgspec.Struct, frozen=True):
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """One request's `SamplingParams`, in our terms; `api` writes them in the installed version's."""
+    """Sampling of one request in our terms; `sampling_params` writes it in the installed version's."""
 
     max_tokens: Positive
     end_id: int | None
@@ -131,23 +131,16 @@ class Sampling(msgspec.Struct, frozen=True):
     """Further token ids that end the output."""
     bad_words: tuple[tuple[int, ...], ...] = ()
     min_tokens: NotNegative = 0
-    temperature: float = 1.0
-    """0 is greedy."""
-    top_p: float = 1.0
-    top_k: int = 0
-    """0 is off."""
-    min_p: float = 0.0
-    seed: int | None = None
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    embedding_bias: dict[int, float] = {}
-    """Token id → what is added to its logit."""
+    params: SamplingParams = SamplingParams()
     vocab_size: Positive = 1
-    """Length of the bias tensor."""
+    """Length of the tensor for `logit_bias`."""
     logprobs: int | None = None
-    prompt_logprobs: int | None = None
     grammar: Grammar | None = None
+
+    @property
+    def top_k(self) -> int:
+        """`top_k`, or 0 (off) where it keeps every token."""
+        return self.params.top_k if self.params.top_k < self.vocab_size else 0
 
 
 class Completion(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from openai_bls.core.engine_types import Grammar
+from openai_bls.core.engine_types import Grammar, SamplingParams
 from openai_bls_tensorrt_llm.installed import speculation, versions
 from openai_bls_tensorrt_llm.installed.interface import LlmOptions, Sampling
 from openai_bls_tensorrt_llm.installed.module import TensorRtLlm
@@ -19,15 +19,9 @@ _GRAMMAR_FIELDS = {
 }
 """`Grammar.kind` → the field of `GuidedDecodingParams`."""
 
-_SCORES = (
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "embedding_bias",
-    "grammar",
-    "bad_words",
-    "min_tokens",
-)
+# Fields that change the scores that tokens are drawn by: of `SamplingParams`, and of `Sampling`.
+_SCORES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")
+_LIMITS = ("grammar", "bad_words", "min_tokens")
 
 
 def sampling_params(package: TensorRtLlm, options: LlmOptions, sampling: Sampling) -> Any:
@@ -47,7 +41,7 @@ def sampling_params(package: TensorRtLlm, options: LlmOptions, sampling: Samplin
         "detokenize": False,
     }
     values |= _drawing(sampling)
-    values |= _changes(sampling)
+    values |= _changes(sampling.params, sampling.vocab_size)
     if sampling.min_tokens:
         values["min_tokens"] = sampling.min_tokens
     if sampling.logprobs is not None:
@@ -66,8 +60,6 @@ def sampling_params(package: TensorRtLlm, options: LlmOptions, sampling: Samplin
 def _refuse(package: TensorRtLlm, options: LlmOptions, sampling: Sampling) -> None:
     if sampling.top_k > versions.MAX_TOP_K:
         raise ValueError(f"top_k: at most {versions.MAX_TOP_K} with TensorRT-LLM, not {sampling.top_k}")
-    if sampling.prompt_logprobs is not None:
-        raise ValueError("prompt_logprobs: streams of TensorRT-LLM do not have them")
     if sampling.logprobs is not None:
         if options.flow == "tensorrt" and not options.gather_generation_logits:
             raise ValueError("logprobs: this engine was built without --gather-logits")
@@ -82,11 +74,11 @@ def _refuse(package: TensorRtLlm, options: LlmOptions, sampling: Sampling) -> No
                 f"logprobs with {', '.join(changed)} is not supported by TensorRT-LLM {package.version_text} in the "
                 "PyTorch flow: it would change them"
             )
-    for token_id in sampling.embedding_bias:
+    for token_id in sampling.params.logit_bias:
         if not 0 <= token_id < sampling.vocab_size:
             raise ValueError(f"logit_bias: there is no token {token_id}; the vocabulary has {sampling.vocab_size}")
     drafting = speculation.speculation(options.extra_llm_api_options, package.version)
-    if drafting is not None and drafting.greedy and sampling.temperature != 0 and sampling.top_k != 1:
+    if drafting is not None and drafting.greedy and sampling.params.temperature != 0 and sampling.top_k != 1:
         raise ValueError(
             f"temperature: 0 is needed, for TensorRT-LLM {package.version_text} decodes greedily with the speculative "
             f"decoding that this model was loaded with ({drafting.decoding_type})"
@@ -112,11 +104,12 @@ def _by_the_cpp_sampler(package: TensorRtLlm, options: LlmOptions) -> bool:
 
 def _changed_scores(sampling: Sampling) -> list[str]:
     """Fields that change the scores that tokens are drawn by."""
-    neutral = Sampling(max_tokens=sampling.max_tokens, end_id=None, pad_id=None)
-    names = [name for name in _SCORES if getattr(sampling, name) != getattr(neutral, name)]
-    if sampling.temperature not in (0.0, 1.0):
+    params, neutral = sampling.params, SamplingParams()
+    names = [name for name in _SCORES if getattr(params, name) != getattr(neutral, name)]
+    names += [name for name in _LIMITS if getattr(sampling, name)]
+    if params.temperature not in (0.0, 1.0):
         names.append("temperature")
-    return ["logit_bias" if name == "embedding_bias" else name for name in names]
+    return names
 
 
 def _end_id(sampling: Sampling) -> int:
@@ -132,37 +125,38 @@ def _pad_id(sampling: Sampling) -> int:
 
 def _drawing(sampling: Sampling) -> dict[str, Any]:
     """Fields of sampling itself: temperature, top_p, top_k, min_p and seed."""
-    if sampling.temperature == 0:
+    params = sampling.params
+    if params.temperature == 0:
         # A temperature of 0 is out of range in the C++ decoder.
         return {"top_k": 1}
     values: dict[str, Any] = {
-        "temperature": sampling.temperature,
+        "temperature": params.temperature,
         # Said even where it is off: with neither top_p nor top_k, the temperature is passed over and it is greedy.
-        "top_p": sampling.top_p,
+        "top_p": params.top_p,
         # Without a seed all requests have the seed 0.
-        "seed": secrets.randbits(63) if sampling.seed is None else sampling.seed,
+        "seed": secrets.randbits(63) if params.seed is None else params.seed,
     }
     if sampling.top_k:
         values["top_k"] = sampling.top_k
-    if sampling.min_p:
-        values["min_p"] = sampling.min_p
+    if params.min_p:
+        values["min_p"] = params.min_p
     return values
 
 
-def _changes(sampling: Sampling) -> dict[str, Any]:
+def _changes(params: SamplingParams, vocab_size: int) -> dict[str, Any]:
     """Fields that change the logits before sampling: penalties and bias."""
     values: dict[str, Any] = {}
-    if sampling.repetition_penalty != 1:
-        values["repetition_penalty"] = sampling.repetition_penalty
-    if sampling.presence_penalty:
-        values["presence_penalty"] = sampling.presence_penalty
-    if sampling.frequency_penalty:
-        values["frequency_penalty"] = sampling.frequency_penalty
-    if sampling.embedding_bias:
+    if params.repetition_penalty != 1:
+        values["repetition_penalty"] = params.repetition_penalty
+    if params.presence_penalty:
+        values["presence_penalty"] = params.presence_penalty
+    if params.frequency_penalty:
+        values["frequency_penalty"] = params.frequency_penalty
+    if params.logit_bias:
         import torch
 
-        bias = torch.zeros(sampling.vocab_size, dtype=torch.float32)
-        for token_id, change in sampling.embedding_bias.items():
+        bias = torch.zeros(vocab_size, dtype=torch.float32)
+        for token_id, change in params.logit_bias.items():
             bias[token_id] = change
         values["embedding_bias"] = bias
     return values

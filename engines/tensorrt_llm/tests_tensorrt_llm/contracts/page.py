@@ -179,6 +179,7 @@ def _numbers(text: str) -> list[int]:
 def two_tokens() -> Iterator[Difference]:
     """Differences of the first two greedy tokens of the demo checkpoint from those of transformers."""
     try:
+        from openai_bls.core.engine_types import SamplingParams
         from openai_bls_tensorrt_llm.installed import api
         from openai_bls_tensorrt_llm.installed.interface import LlmOptions, Sampling
     except ImportError as error:
@@ -197,7 +198,7 @@ def two_tokens() -> Iterator[Difference]:
     llm = installed.open(wanted)
 
     async def run() -> list[int]:
-        sampling = Sampling(max_tokens=2, end_id=None, pad_id=0, temperature=0)
+        sampling = Sampling(max_tokens=2, end_id=None, pad_id=0, params=SamplingParams(temperature=0))
         output = installed.generate(llm, prompt, sampling, None)
         async for _ in output:
             pass

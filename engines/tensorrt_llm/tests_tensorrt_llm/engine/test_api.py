@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from openai_bls.core.engine_types import Grammar
+from openai_bls.core.engine_types import Grammar, SamplingParams
 from openai_bls.core.machine import nvidia_smi
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls_tensorrt_llm.installed import api
@@ -39,7 +39,8 @@ FLOWS = [
     for flow in ("tensorrt", "pytorch")
     if (version, flow) != ("0.20.0", "pytorch")
 ]
-PLAIN = Sampling(max_tokens=8, end_id=END, pad_id=0, temperature=0, vocab_size=20)
+GREEDY = SamplingParams(temperature=0)
+PLAIN = Sampling(max_tokens=8, end_id=END, pad_id=0, params=GREEDY, vocab_size=20)
 
 
 class World:
@@ -78,6 +79,12 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
+
+
+def asking(**values: Any) -> Sampling:
+    """`PLAIN` with other values, also of `SamplingParams`."""
+    params = {name: values.pop(name) for name in SamplingParams.__struct_fields__ if name in values}
+    return replace(PLAIN, params=replace(GREEDY, **params), **values)
 
 
 def ask(installed: Api, llm: Any, sampling: Sampling, lora: LoraAdapter | None = None) -> Any:
@@ -236,15 +243,17 @@ def test_every_field_of_a_request(version: str, flow: str, world: World) -> None
         stop_token_ids=(8, 4),
         bad_words=((11,), (12, 13)),
         min_tokens=2,
-        temperature=0.5,
-        top_p=0.9,
-        top_k=3,
-        min_p=0.1,
-        seed=7,
-        repetition_penalty=1.5,
-        presence_penalty=0.5,
-        frequency_penalty=-0.5,
-        embedding_bias={2: 1.0},
+        params=SamplingParams(
+            temperature=0.5,
+            top_p=0.9,
+            top_k=3,
+            min_p=0.1,
+            seed=7,
+            repetition_penalty=1.5,
+            presence_penalty=0.5,
+            frequency_penalty=-0.5,
+            logit_bias={2: 1.0},
+        ),
         vocab_size=20,
         logprobs=0 if flow == "tensorrt" else None,
     )
@@ -283,7 +292,7 @@ CHANGES: dict[str, Any] = {
     "repetition_penalty": 1.1,
     "presence_penalty": 0.1,
     "frequency_penalty": 0.1,
-    "embedding_bias": {2: 1.0},
+    "logit_bias": {2: 1.0},
     "bad_words": ((11,),),
     "min_tokens": 1,
     "temperature": 0.5,
@@ -293,14 +302,13 @@ CHANGES: dict[str, Any] = {
 @pytest.mark.parametrize("field", CHANGES)
 def test_log_probabilities_of_the_models_own(field: str, world: World) -> None:
     """The C++ sampler has those that a token was drawn by."""
-    sampling = replace(PLAIN, logprobs=0, **{field: CHANGES[field]})
-    name = {"embedding_bias": "logit_bias"}.get(field, field)
+    sampling = asking(logprobs=0, **{field: CHANGES[field]})
     with world.api() as installed:
         llm = installed.open(world.options(installed, "pytorch"))
-        with pytest.raises(ValueError, match=rf"^logprobs with {name} is not supported"):
+        with pytest.raises(ValueError, match=rf"^logprobs with {field} is not supported"):
             ask(installed, llm, sampling)
         for temperature in (0.0, 1.0):
-            found = ask(installed, llm, replace(PLAIN, logprobs=0, temperature=temperature))
+            found = ask(installed, llm, asking(logprobs=0, temperature=temperature))
             assert len(found.logprobs) == len(found.token_ids)
         llm.shutdown()
         engine = installed.open(world.options(installed, "tensorrt"))
@@ -325,7 +333,7 @@ def test_requests_without_a_seed_differ(world: World) -> None:
     with world.api() as installed:
         llm = installed.open(world.options(installed, "pytorch"))
         for _ in range(3):
-            ask(installed, llm, replace(PLAIN, temperature=1.0))
+            ask(installed, llm, asking(temperature=1.0))
         llm.shutdown()
     assert len({call["seed"] for call in world.calls("generate_async")}) == 3
     assert {call["top_p"] for call in world.calls("generate_async")} == {1.0}
@@ -334,11 +342,10 @@ def test_requests_without_a_seed_differ(world: World) -> None:
 @pytest.mark.parametrize(
     ("version", "flow", "values", "told"),
     [
-        ("1.2.1", "tensorrt", {"top_k": 1025, "temperature": 1.0}, "^top_k: at most 1024"),
-        ("1.2.1", "tensorrt", {"prompt_logprobs": 1}, "^prompt_logprobs: "),
+        ("1.2.1", "tensorrt", {"top_k": 1025, "temperature": 1.0, "vocab_size": 2000}, "^top_k: at most 1024"),
         ("1.2.1", "tensorrt", {"logprobs": 21}, "^logprobs: at most 20"),
         ("1.2.1", "pytorch", {"logprobs": 2}, "^logprobs: at most 1 with TensorRT-LLM 1.2.1"),
-        ("1.2.1", "tensorrt", {"embedding_bias": {20: 1.0}}, "^logit_bias: there is no token 20"),
+        ("1.2.1", "tensorrt", {"logit_bias": {20: 1.0}}, "^logit_bias: there is no token 20"),
         ("1.2.1", "tensorrt", {"grammar": Grammar("regex", "a")}, "^grammar: .* loaded with: none"),
     ],
 )
@@ -346,7 +353,7 @@ def test_what_cannot_be_asked(version: str, flow: str, values: dict[str, Any], t
     with world.api(version) as installed:
         llm = installed.open(world.options(installed, flow))
         with pytest.raises(ValueError, match=told):
-            ask(installed, llm, replace(PLAIN, **values))
+            ask(installed, llm, asking(**values))
         llm.shutdown()
 
 
@@ -387,7 +394,7 @@ def test_grammars(version: str, flow: str, backend: Any, kinds: tuple[str, ...],
         options = LlmOptions(model, flow, 4, 128, guided_decoding_backend=backend, tokenizer=DEMO)  # type: ignore[arg-type]
         assert installed.grammar_kinds(options) == kinds
         llm = installed.open(options)
-        sampling = Sampling(max_tokens=16, end_id=2, pad_id=0, temperature=0, vocab_size=3072)
+        sampling = Sampling(max_tokens=16, end_id=2, pad_id=0, params=GREEDY, vocab_size=3072)
         for kind, text in texts.items():
             asked = replace(sampling, grammar=Grammar(kind, text))  # type: ignore[arg-type]
             if kind not in kinds:
@@ -428,7 +435,7 @@ def adapter(tmp_path: Path) -> LoraAdapter:
     ("version", "flow"), [("0.20.0", "tensorrt"), ("1.2.1", "tensorrt"), ("1.0.0", "pytorch"), ("1.2.1", "pytorch")]
 )
 def test_adapters(version: str, flow: str, adapter: LoraAdapter, tmp_path: Path) -> None:
-    sampling = Sampling(max_tokens=6, end_id=None, pad_id=0, temperature=0, vocab_size=3072)
+    sampling = Sampling(max_tokens=6, end_id=None, pad_id=0, params=GREEDY, vocab_size=3072)
     with in_process(version) as installed:
         model = DEMO
         if flow == "tensorrt":

@@ -362,24 +362,16 @@ def test_a_request_that_the_version_cannot_honour(start: Starter) -> None:
 
 def test_what_tensorrt_llm_is_asked_for(start: Starter) -> None:
     engine, api, _ = start()
-    engine.submit(
-        request(
-            1,
-            stop_token_ids=(7, 91, END),
-            bad_words=((3, 4),),
-            lora_name="tuned",
-            logprobs=0,
-            sampling=SamplingParams(temperature=0.5, top_k=9, seed=11, logit_bias={4: -2.0}, min_p=0.1),
-        )
-    )
+    params = SamplingParams(temperature=0.5, top_k=9, seed=11, logit_bias={4: -2.0}, min_p=0.1)
+    named = {"lora_name": "tuned", "logprobs": 0, "sampling": params}
+    engine.submit(request(1, stop_token_ids=(7, 91, END), bad_words=((3, 4),), **named))
     output = api.next()
     asked = output.sampling
     assert output.prompt_token_ids == [1, 2, 3]
     assert output.lora == ADAPTER
     assert (asked.end_id, asked.pad_id, asked.stop_token_ids) == (END, 92, (7, 91))
     assert (asked.max_tokens, asked.bad_words, asked.logprobs) == (20, ((3, 4),), 0)
-    assert (asked.temperature, asked.top_k, asked.seed, asked.min_p) == (0.5, 9, 11, 0.1)
-    assert (asked.embedding_bias, asked.vocab_size) == ({4: -2.0}, 100)
+    assert (asked.params, asked.vocab_size) == (params, 100)
 
 
 def test_the_prefix_cache_is_not_reset(start: Starter) -> None:

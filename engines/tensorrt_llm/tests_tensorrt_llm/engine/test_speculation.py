@@ -19,7 +19,7 @@ from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
 from tests.engine_contract.support import Recorder
 from tests_tensorrt_llm.engine.fake_engines import write_fake_engine
 from tests_tensorrt_llm.engine.fake_support import in_process, small_checkpoint
-from tests_tensorrt_llm.engine.test_api import END, PLAIN, World, ask
+from tests_tensorrt_llm.engine.test_api import END, PLAIN, World, ask, asking
 from tests_tensorrt_llm.engine.test_engine import request
 from tests_tensorrt_llm.engine.test_llm_args import NGRAM, draft_model
 
@@ -79,10 +79,10 @@ def test_a_model_with_a_drafter(version: str, world: World) -> None:
             assert (list(found.token_ids), found.finish_reason) == ([5, 6, 7, END], "stop")
             if version < "1.2":
                 with pytest.raises(ValueError, match=r"^temperature: 0 is needed, for TensorRT-LLM .* \(NGram\)$"):
-                    ask(installed, llm, replace(PLAIN, temperature=1.0))
-                ask(installed, llm, replace(PLAIN, temperature=1.0, top_k=1))
+                    ask(installed, llm, asking(temperature=1.0))
+                ask(installed, llm, asking(temperature=1.0, top_k=1))
             else:
-                ask(installed, llm, replace(PLAIN, temperature=1.0))
+                ask(installed, llm, asking(temperature=1.0))
         finally:
             llm.shutdown()
     (call,) = world.calls("LLM.pytorch")
