@@ -45,13 +45,14 @@ class Postprocessing:
             raise InvalidRequestError("'TOKENS_BATCH' is missing.", param="TOKENS_BATCH")
         tokens = arrays["TOKENS_BATCH"]
         if tokens.ndim != 3:
-            raise InvalidRequestError("'TOKENS_BATCH' must have shape [batch, beams, length].")
+            raise InvalidRequestError("'TOKENS_BATCH' must have shape [batch, beams, length].", param="TOKENS_BATCH")
         batch, beams, length = tokens.shape
         lengths = arrays.get("SEQUENCE_LENGTH", np.full((batch, beams), length))
         if lengths.size != batch * beams or np.any(lengths > length) or np.any(lengths < 0):
             raise InvalidRequestError(
                 f"'SEQUENCE_LENGTH' of shape {list(lengths.shape)} does not fit 'TOKENS_BATCH' of "
-                f"shape {list(tokens.shape)}."
+                f"shape {list(tokens.shape)}.",
+                param="SEQUENCE_LENGTH",
             )
         lengths = lengths.reshape(batch, beams)
         texts = np.empty((batch, beams), dtype=np.object_)

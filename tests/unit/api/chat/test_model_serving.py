@@ -126,7 +126,7 @@ def test_bad_requests_never_reach_the_model(body: Any, param: str | None) -> Non
 def test_other_endpoints_name_the_right_one(path: str, body: dict[str, Any]) -> None:
     answered = asked(bench_of(ANSWER), path, {**body, "model": "rag"})
     assert answered.status == 400
-    assert "use /v1/chat/completions" in answered.json()["error"]["message"]
+    assert "/v1/chat/completions" in answered.json()["error"]["message"]
 
 
 def test_a_model_with_a_fault() -> None:

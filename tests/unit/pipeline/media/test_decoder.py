@@ -160,8 +160,9 @@ async def test_a_process_that_dies_is_replaced() -> None:
         await decoded(decoder, picture())
         (first,) = decoder.pids
         os.kill(first, signal.SIGKILL)
-        with pytest.raises(ImageError, match="too much time or memory"):
+        with pytest.raises(ImageError) as caught:
             await decoded(decoder, picture())
+        assert caught.value.code == "image_parse_error"
         assert (await decoded(decoder, picture())).height == 3
         assert first not in decoder.pids
     finally:
@@ -176,8 +177,9 @@ async def test_one_that_takes_too_long_is_killed() -> None:
         os.waitid(os.P_PID, decoder.pids[0], os.WEXITED | os.WNOWAIT)
 
     try:
-        with pytest.raises(ImageError, match="too much time or memory"):
+        with pytest.raises(ImageError) as caught:
             await decoder.decode(Encoded(picture(), MAX_PIXELS), slow)
+        assert caught.value.code == "image_parse_error"
     finally:
         decoder.close()
 

@@ -97,7 +97,7 @@ def test_limits_of_log_probabilities_and_of_the_vocabulary() -> None:
 def test_tools_need_a_form_that_is_known() -> None:
     unknown = model(ModelFormats())
     prepare.check_supported(chat(tools=[TOOL], tool_choice="none"), unknown)
-    with pytest.raises(InvalidRequestError, match="tool_call_parser") as info:
+    with pytest.raises(InvalidRequestError) as info:
         prepare.check_supported(chat(tools=[TOOL]), unknown)
     assert info.value.param == "tools"
 

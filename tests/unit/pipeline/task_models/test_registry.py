@@ -38,7 +38,7 @@ async def test_without_a_name_the_only_one() -> None:
     assert (await models.find(None, RERANK)).name == "ranks"
     assert (await refusal(models, None, "embeddings"))[0] == 503
     models.replace([model("rerank", "ranks"), model("score", "scores")])
-    with pytest.raises(ApiError, match=r"^'model' is missing: models for this endpoint: ranks, scores\.$") as info:
+    with pytest.raises(ApiError) as info:
         await models.find(None, RERANK)
     assert (info.value.status, info.value.code) == (400, "missing_required_parameter")
     # One that is hidden behind an engine is not counted.

@@ -124,12 +124,13 @@ async def test_ours_gives_by_bls_what_it_gives_by_the_exchange(tmp_path: Path, t
     for request in [*REQUESTS.values(), PromptRequest(messages=[USER], reasoning_effort="high")]:
         if not request.chat_template:
             assert await client.prepare(request) == ours.prepare(request)
-    with pytest.raises(InvalidRequestError, match="'chat_template' is not supported"):
+    with pytest.raises(InvalidRequestError) as refused:
         await client.prepare(REQUESTS["chat with two"])
-    with pytest.raises(InvalidRequestError, match="cannot be passed on"):
+    assert (refused.value.param, refused.value.code) == ("chat_template", "unsupported_parameter")
+    with pytest.raises(InvalidRequestError):
         await client.prepare(PromptRequest(prompts=["\ud800"]))
     world.calls.models["preprocessing"] = lambda inputs: {"PROMPT_RESULT": np.array([[b"\xc1"]], np.object_)}
-    with pytest.raises(EngineError, match="could not be prepared"):
+    with pytest.raises(EngineError):
         await client.prepare(REQUESTS["raw"])
 
 
@@ -169,7 +170,7 @@ async def test_bad_answers_are_a_plain_error(
     foreign.change = change
     world.calls.models["preprocessing"] = foreign
     client = world.official()
-    with caplog.at_level(logging.ERROR), pytest.raises(EngineError, match="The prompt could not be prepared"):
+    with caplog.at_level(logging.ERROR), pytest.raises(EngineError):
         await client.prepare(PromptRequest(prompts=["a"], bad_words=["b"]))
     assert "preprocessing" in caplog.text
     await client.close()
@@ -180,7 +181,7 @@ async def test_bad_words_need_their_tensors(tmp_path: Path, tokenizer_dir: Path,
     declared = render(OFFICIAL).replace(left_out, "SOMETHING_ELSE")
     world = World(tmp_path, tokenizer_dir, declared)
     world.calls.models["preprocessing"] = Foreign(tokenizer_dir)
-    with pytest.raises(InvalidRequestError, match="'bad_words' is not supported") as raised:
+    with pytest.raises(InvalidRequestError) as raised:
         await world.official().prepare(PromptRequest(prompts=["a"], bad_words=["b"]))
     assert raised.value.param == "bad_words"
 
@@ -190,8 +191,9 @@ async def test_bad_words_of_which_some_are_dropped_are_refused(world: World) -> 
     foreign = Foreign(world.tokenizer_dir)
     foreign.change = put("BAD_WORDS_IDS", np.array([[[1], [1]]], np.int32))
     world.calls.models["preprocessing"] = foreign
-    with pytest.raises(InvalidRequestError, match="'bad_words' is not supported"):
+    with pytest.raises(InvalidRequestError) as raised:
         await world.official().prepare(PromptRequest(prompts=["a"], bad_words=["b"]))
+    assert raised.value.param == "bad_words"
 
 
 async def test_templates_and_texts_that_cannot_be_honoured_are_the_clients(world: World) -> None:
@@ -233,14 +235,14 @@ async def test_failures_are_plain_errors(
         return {}
 
     missing = await error()
-    assert (type(missing), missing.message) == (OverloadedError, "The preprocessing model is not available.")
+    assert type(missing) is OverloadedError
     world.calls.models["preprocessing"] = fail
     with caplog.at_level(logging.ERROR):
         failed = await error()
     assert (type(failed), "/home/me" in failed.message, "/home/me" in caplog.text) == (EngineError, False, True)
     world.calls.models["preprocessing"] = hang
     late = await error()
-    assert (type(late), late.message) == (OverloadedError, "The preprocessing model does not answer.")
+    assert (type(late), late.message == missing.message) == (OverloadedError, False)
     await client.close()
 
 
@@ -258,5 +260,5 @@ async def test_a_request_waits_for_a_model_that_is_being_reloaded(world: World) 
 
 async def test_a_tokenizer_that_cannot_be_loaded_is_an_error_of_the_server(world: World, tmp_path: Path) -> None:
     world.tokenizer_dir = tmp_path
-    with pytest.raises(EngineError, match="could not be prepared"):
+    with pytest.raises(EngineError):
         await world.official().prepare(PromptRequest(messages=[USER]))

@@ -47,8 +47,9 @@ def test_lengths_and_padding(postprocessing: Postprocessing) -> None:
 
 def test_without_tokens(postprocessing: Postprocessing) -> None:
     # Triton counts inputs, it does not look for each.
-    with pytest.raises(InvalidRequestError, match=r"^'TOKENS_BATCH' is missing\.$"):
+    with pytest.raises(InvalidRequestError) as refused:
         postprocessing({"SEQUENCE_LENGTH": np.array([[2]], dtype=np.int32)})
+    assert refused.value.param == "TOKENS_BATCH"
 
 
 def test_special_tokens(postprocessing: Postprocessing) -> None:

@@ -127,20 +127,21 @@ def test_a_missing_tokenizer_is_an_os_or_value_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "param"),
     [
-        ([[b"\xc1"]], "is not one request"),
-        ([["[1]"]], "is not one request"),
-        ([[msgspec.msgpack.encode({"unknown": 1})]], "is not one request"),
-        ([[msgspec.msgpack.encode({})], [msgspec.msgpack.encode({})]], "is not one request"),
-        ([[b"\x91" * 100_000]], "is not one request"),
+        ([[b"\xc1"]], "PROMPT_REQUEST"),
+        ([["[1]"]], "PROMPT_REQUEST"),
+        ([[msgspec.msgpack.encode({"unknown": 1})]], "PROMPT_REQUEST"),
+        ([[msgspec.msgpack.encode({})], [msgspec.msgpack.encode({})]], "PROMPT_REQUEST"),
+        ([[b"\x91" * 100_000]], "PROMPT_REQUEST"),
         # Any client of the server may send it, and a template is a program.
-        ([[msgspec.msgpack.encode({"chat_template": "{{ 1 }}", "messages": []})]], "'chat_template' is not taken"),
+        ([[msgspec.msgpack.encode({"chat_template": "{{ 1 }}", "messages": []})]], "chat_template"),
     ],
 )
-def test_whole_requests_that_are_refused(preprocessing: Preprocessing, rows: list[list[Any]], message: str) -> None:
-    with pytest.raises(InvalidRequestError, match=message):
+def test_whole_requests_that_are_refused(preprocessing: Preprocessing, rows: list[list[Any]], param: str) -> None:
+    with pytest.raises(InvalidRequestError) as info:
         preprocessing({"QUERY": strings([""]), "PROMPT_REQUEST": strings(*rows)})
+    assert info.value.param == param
 
 
 @pytest.fixture
@@ -154,7 +155,7 @@ def test_a_query_that_cannot_fit_the_engines_context(tokenizer_dir: Path, engine
     """The engine may be another after a reload, or there may be none."""
     preprocessing = Preprocessing(tokenizer_dir, engine_dir=lambda: engine_dir)
     assert len(preprocessing({"QUERY": strings(["a" * 5000])})["INPUT_ID"][0]) == 5000
-    with pytest.raises(InvalidRequestError, match="5000 tokens") as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         preprocessing({"QUERY": strings(["a"], ["ab " * 200_000])})
     assert (caught.value.param, caught.value.code) == ("QUERY", "context_length_exceeded")
     (engine_dir / "engine.json").unlink()
@@ -192,5 +193,5 @@ def test_a_request_that_is_too_large(tokenizer_dir: Path) -> None:
     preprocessing = Preprocessing(tokenizer_dir, PreprocessingSettings(max_request_bytes=10))
     arrays = {"QUERY": strings(["12345"]), "REQUEST_OUTPUT_LEN": np.array([[5]], dtype=np.int32)}
     assert len(preprocessing(arrays)["INPUT_ID"][0]) == 5
-    with pytest.raises(TooLargeError, match="10 bytes"):
+    with pytest.raises(TooLargeError):
         preprocessing({**arrays, "STOP_WORDS_DICT": strings(["123456"])})

@@ -114,8 +114,9 @@ def test_outputs_that_a_client_names_are_asked_for() -> None:
     assert not asked(ABLE, ALL_OUTPUTS, streaming=True)
     assert not asked(INFO, ALL_OUTPUTS)
     for info, outputs in ((INFO, NAMED), (ABLE, frozenset({"output_ids", "context_logits"}))):
-        with pytest.raises(InvalidRequestError, match=r"'(output_log_probs|context_logits)' is not supported"):
+        with pytest.raises(InvalidRequestError) as refused:
             asked(info, outputs)
+        assert refused.value.param in outputs - {"output_ids"}
 
 
 def test_a_decoders_prompt_is_refused() -> None:
@@ -260,7 +261,7 @@ def test_guides_that_the_engines_libraries_cannot_enforce() -> None:
         grammar_kinds=kinds,
     )
     assert guided("ebnf_grammar", lark) == Grammar("lark", lark)
-    with pytest.raises(InvalidRequestError, match="llguidance") as info:
+    with pytest.raises(InvalidRequestError) as info:
         guided("ebnf_grammar", lark, one)
     assert info.value.param == "guided_decoding_guide"
 

@@ -77,8 +77,6 @@ def test_dimensions(changes: dict[str, Any], dimensions: int, vector: list[float
         return
     error = asked(bench, PATH, {"model": "vectors", "input": "a", "dimensions": dimensions}).json()["error"]
     assert (error["param"], error["code"]) == ("dimensions", "unsupported_parameter")
-    # What may be asked for instead.
-    assert error["message"].endswith("be at most 4." if changes else "be 4.")
 
 
 @pytest.mark.parametrize(
@@ -114,8 +112,7 @@ def test_the_engine_is_the_default_where_it_has_embeddings_and_keeps_its_name() 
 def test_models_of_another_task_and_with_a_fault() -> None:
     bench = bench_of()
     bench.service.models.tasks.replace([model("rerank", "ranks"), model("embeddings", "broken", output=[])])
-    answered = asked(bench, PATH, {"model": "ranks", "input": "a"})
-    assert (answered.status, "use /v1/rerank" in answered.json()["error"]["message"]) == (400, True)
+    assert refused(bench, PATH, {"model": "ranks", "input": "a"}) == (400, "model", "unsupported_endpoint")
     assert refused(bench, PATH, {"model": "broken", "input": "a"})[0] == 503
 
 
