@@ -60,7 +60,7 @@ def expect(condition: object, sentence: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """What the description of the API says of an endpoint: its types, as the code reads and writes them."""
+    """Description of an endpoint for openapi.json: its types, as the code reads and writes them."""
 
     summary: str
     """A few words."""
@@ -112,7 +112,7 @@ class Endpoint(Served):
     """None: not served on Triton's ports."""
     smoke: Smoke | None = None
     background: Callable[[Api], Coroutine[Any, Any, None]] | None = None
-    """Work beside the requests, for as long as the server runs."""
+    """Background work for as long as the server runs."""
 
     def routes(self, api: Api) -> list[Route]:
         """The endpoint's routes in an application."""

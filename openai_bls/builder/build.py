@@ -9,7 +9,7 @@
                ├─► tensorrt_llm/config.pbtxt      serving settings, as literal values
                └─► {tensorrt_llm,preprocessing,postprocessing,openai_bls}/1/tokenizer/
 
-A named engine gets models of its own. Each model holds its own copy of the tokenizer, since a repository in object
+A named engine gets separate models. Each model holds its own copy of the tokenizer, since a repository in object
 storage is fetched model by model. All of it is prepared aside and then moved into place; until then the last engine
 stays whole. `targets` has where everything lies; the plug-in of each engine has its recipe (`engine_build`).
 """
@@ -207,7 +207,7 @@ def _require_free(model_name: str, manifest: Manifest, options: BuildOptions, ta
     Raises:
         BuildError: it does.
     """
-    # A foreign backend's adapters are no models of their own.
+    # A foreign backend's adapters are no separate models.
     adapters = [] if foreign_backend(manifest) is not None else list(options.lora.adapters)
     if model_name in adapters:
         raise BuildError(
@@ -244,7 +244,7 @@ def _manifests(model: Path) -> list[Manifest]:
 
 
 def _adapters(manifest: Manifest) -> list[str]:
-    """LoRA adapters that the API serves as models of their own names."""
+    """LoRA adapters that the API serves as models, by their names."""
     return [] if foreign_backend(manifest) is not None else list(manifest.lora.adapters)
 
 

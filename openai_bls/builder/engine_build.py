@@ -50,7 +50,7 @@ class RecipeRequest(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What `--engine auto` chooses by."""
+    """Facts by which `--engine auto` chooses."""
 
     gguf: bool
     """The model is a GGUF file."""

@@ -33,7 +33,7 @@ class EngineEnvironment:
     """Environment that `openai-bls install-engine` makes."""
 
     description: str
-    """What is made and the disk that it takes, for --help."""
+    """Text on the environment and the disk that it takes, for --help."""
     default_folder: Lazy[Callable[[Path], Path]]
     """Folder of the environment for a model repository, where a build looks for it."""
     install: Lazy[Callable[[InstallOptions, Callable[[str], None]], object]]

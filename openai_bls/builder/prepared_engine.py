@@ -1,4 +1,4 @@
-"""A prepared engine, loaded in a process of its own for the build's self-test."""
+"""A prepared engine, loaded in a separate process for the build's self-test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command `engine`: an engine in a process of its own, which Triton's side connects to."""
+"""Command `engine`: an engine in a separate process, which Triton's side connects to."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _CLOSED_PIPE = 128 + signal.SIGPIPE
 """Exit status after the reader of standard output has gone, as a shell has it."""
 _INTERRUPTED = 128 + signal.SIGINT
 REFUSED = 2
-"""Exit status of a command that could not do its work, for whatever reason; 1 is that of one that found a fault."""
+"""Exit status of a command that could not do its work; 1 is that of one that found a fault."""
 
 _PRINTS_ALONE = {"-h", "--help", "--dry-run"}
 """Options whose output is all that a command prints."""
@@ -167,7 +167,7 @@ def _output_is_closed() -> bool:
 
 
 def _remedy(package: str) -> str:
-    """The command that installs `package` and whatever else belongs to it."""
+    """The command that installs `package` and what belongs to it."""
     extra = next((f"[{extra}]" for extra, packages in _EXTRAS.items() if package in packages), "")
     if (Path(__file__).parents[2] / "pyproject.toml").is_file():
         where = f"'.{extra}'" if extra else "."

@@ -160,7 +160,7 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     """Seconds that the request waited in the engine for a place in its batch, in the request's first delta; None where
     the engine does not tell."""
     predicted_tokens: int = 0
-    """How many of `token_ids` the request's `prediction` has in their place."""
+    """Number of `token_ids` that the request's `prediction` has in their place."""
 
 
 class LoraUpdate(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

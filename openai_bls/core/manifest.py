@@ -77,7 +77,7 @@ class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """LoRA adapters of an engine, and room for more."""
 
     adapters: dict[str, str] = {}
-    """Name of an adapter → its folder beside the manifest."""
+    """Name of an adapter → its folder next to the manifest."""
     max_loras: NotNegative = 0
     """Adapters that may be loaded at a time, those above included; 0 is no adapter at all."""
     max_lora_rank: NotNegative = 0
@@ -155,7 +155,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Unix seconds."""
     format_version: Positive = FORMAT_VERSION
     checkpoint: str = "checkpoint"
-    """Folder beside the manifest."""
+    """Folder next to the manifest."""
     dtype: Dtype = "auto"
     """Data type of the loaded weights. `auto` is float32 on a CPU and the checkpoint's own on a GPU."""
     kv_cache: KvCacheSettings = KvCacheSettings()

@@ -115,7 +115,7 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     max_image_bytes: Positive = 20 * 1024 * 1024
     """The largest image, in bytes of its file."""
     max_image_pixels: Annotated[int, msgspec.Meta(ge=1, le=256 * 1024 * 1024)] = 16 * 1024 * 1024
-    """The most pixels of an image. To decode one takes up to 32 bytes for each, in a process of its own."""
+    """The most pixels of an image. To decode one takes up to 32 bytes for each, in a separate process."""
     max_image_memory_bytes: Positive = 512 * 1024 * 1024
     """Bytes of all images in each instance: fetched files, and pixels (3 each) until a request has ended; above it 503.
     Of several API keys none takes more than it leaves free."""

@@ -1,4 +1,4 @@
-"""Random numbers of sampled tokens, by which a seed gives the same tokens in whatever batch."""
+"""Random numbers of sampled tokens, by which a seed gives the same tokens in any batch."""
 
 from __future__ import annotations
 

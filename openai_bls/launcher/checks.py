@@ -179,7 +179,7 @@ def taken_ports(ports: Ports, host: str, triton_host: str) -> dict[int, str]:
 
 
 def _port_labels(ports: Ports) -> dict[int, str]:
-    """What each port is for; raises `LaunchError` if one cannot be a port or is given twice."""
+    """Use of each port; raises `LaunchError` if one cannot be a port or is given twice."""
     owners: dict[int, str] = {}
     for name, (label, flag, _) in PORT_SETTINGS.items():
         port = getattr(ports, name)
@@ -304,7 +304,7 @@ def _check_default_engine(repository: Path) -> str | None:
 
 
 def _check_further_engine(folder: Path, name: str) -> str:
-    """What an engine beside the default one is, as the end of its folder's name in a line."""
+    """Predicate about a further engine, to follow its folder's name in a line."""
     if not any(folder.glob("*/engine.json")):
         raise LaunchError(
             f"there is no engine in {folder}: build it with `openai-bls build --name {name} --model"
@@ -360,7 +360,7 @@ def _check_tokenizers(repository: Path, place: str) -> None:
 
 
 def _further_engines(repository: Path) -> dict[Path, str]:
-    """Their folders, and what they are called; `tensorrt_llm_bls`, whose name begins alike, holds none."""
+    """Folders and names of further engines; `tensorrt_llm_bls`, whose name begins alike, holds none."""
     return {
         folder: folder.name.removeprefix(f"{ENGINE_MODEL}_")
         for folder in sorted(repository.glob(f"{ENGINE_MODEL}_*"))

@@ -1,4 +1,4 @@
-"""Doctor: every check of the machine, the environment and the model repository, whatever the others say."""
+"""Doctor: all checks of the machine, the environment and the model repository, none of which stops another."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def examine(repository: Path, ports: Ports, host: str, triton_host: str = "") ->
 
 
 def _engine_findings() -> list[Finding]:
-    """What the installed engines say about this machine; a plug-in that cannot be imported is one, too."""
+    """Findings of the installed engines about this machine; a plug-in that cannot be imported is one, too."""
     found: list[Finding] = []
     for name in registry.names():
         try:

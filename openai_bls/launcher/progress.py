@@ -32,17 +32,17 @@ class Bar:
             self._task = self._bar.add_task(what, total=total)
 
     def advance(self, amount: int) -> None:
-        """So much more is done."""
+        """Advance by `amount`."""
         if self._bar is not None:
             self._bar.advance(self._task, amount)
 
     def reach(self, done: int) -> None:
-        """So much is done in all."""
+        """Set the part that is done."""
         if self._bar is not None:
             self._bar.update(self._task, completed=done)
 
     def close(self) -> None:
-        """Take the bar away; again does nothing."""
+        """Remove the bar; idempotent."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

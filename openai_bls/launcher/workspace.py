@@ -36,7 +36,7 @@ RECORD_NAME = ".openai_bls.json"
 
 _PACKAGE = Path(openai_bls.__file__).parent
 _LOCAL = Path("model_repository")
-# Of a volume that is a file system of its own.
+# Of a volume that is a separate file system.
 _NOT_A_MODEL = {"lost+found"}
 
 
@@ -71,7 +71,7 @@ def default_repository(environ: Mapping[str, str]) -> Path:
 
 
 def is_own(repository: Path) -> bool:
-    """It is the library's own, which nobody has to make."""
+    """Whether `repository` is the library's, which nobody has to make."""
     return repository.absolute() == own_workspace(os.environ)
 
 

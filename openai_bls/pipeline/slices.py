@@ -58,7 +58,7 @@ class Turns:
         return len(self._waiting)
 
     def take(self, work: Callable[[], bool]) -> None:
-        """Call `work` in a turn of its own, and again as long as it returns True."""
+        """Call `work` in a separate turn, and again as long as it returns True."""
         self._waiting.append(work)
         self._schedule()
 

@@ -37,7 +37,7 @@ class LlamaCppOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.num_threads or max(1, cores // 2)
 
     def over(self, manifest: Manifest) -> Manifest:
-        """`manifest` with what these say in place of it."""
+        """Manifest with these options applied."""
         tokens = self.max_tokens_in_kv_cache or manifest.kv_cache.max_tokens_in_kv_cache
         return msgspec.structs.replace(
             manifest,

@@ -17,7 +17,7 @@ class OverError(Exception):
 
 
 class LoopThread:
-    """An event loop on a thread of its own.
+    """An event loop on a separate thread.
 
     Args:
         name: name of the thread.

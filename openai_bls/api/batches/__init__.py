@@ -1,1 +1,1 @@
-"""Batches: files of requests, answered beside the others, with progress and results on disk."""
+"""Batches: files of requests, answered in the background, with progress and results on disk."""

@@ -228,7 +228,7 @@ class Folder:
             self._mark(batch_id).touch(exist_ok=False)
 
     def cancelled_of(self, batch_ids: Iterable[str]) -> list[str]:
-        """Those of some batches that are to be cancelled."""
+        """Batches among `batch_ids` that are to be cancelled."""
         return [batch_id for batch_id in batch_ids if self._mark(batch_id).exists()]
 
     def cancelling_at(self, batch_id: str) -> int | None:

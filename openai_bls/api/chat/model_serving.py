@@ -42,7 +42,7 @@ class _StreamOptions(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
-    """What every chat request must be; all else is the model's."""
+    """Fields that every chat request needs; all else is the model's."""
 
     messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
     stream: bool | None = None

@@ -29,7 +29,7 @@ _DEFAULTS = msgspec.structs.asdict(SamplingParams())
 async def rendered(
     service: Service, context: RequestContext, request: ValidRequest, target: Target, id_prefix: str
 ) -> list[GenerateRequest]:
-    """What the engine would get, for each prompt of `request`.
+    """Request that the engine would get, for each prompt of `request`.
 
     Args:
         service: service that takes the request.

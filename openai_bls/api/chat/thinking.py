@@ -13,7 +13,7 @@ from openai_bls.output.detect import SWITCHES
 
 
 class ThinkingHints(NamedTuple):
-    """What a request says of the reasoning."""
+    """Fields of a request about the reasoning."""
 
     effort: str | None
     """Effort, for templates that have levels."""

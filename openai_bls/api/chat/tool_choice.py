@@ -72,7 +72,7 @@ def _offered(tool: messages.Tool | messages.CustomTool) -> dict[str, Any]:
 
 
 def _key(choice: messages.NamedToolChoice | messages.NamedCustomChoice) -> tuple[bool, str]:
-    """What tells a named tool from others: whether it is a custom one, and its name."""
+    """Key of a named tool: whether it is a custom one, and its name."""
     if isinstance(choice, messages.NamedCustomChoice):
         return True, choice.custom.name
     return False, choice.function.name

@@ -160,7 +160,7 @@ def _sampling(request: schema.Generation) -> dict[str, Any]:
 
 
 def _given(request: schema.Generation, names: Iterable[str]) -> dict[str, Any]:
-    """Those of the fields that are set, to anything but null."""
+    """Fields among `names` that the request sets to anything but null."""
     values = [(name, getattr(request, name, None)) for name in names]
     return {name: value for name, value in values if value is not None and value is not UNSET}
 

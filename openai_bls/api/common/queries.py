@@ -19,7 +19,7 @@ class Record(Protocol):
 
     @property
     def id(self) -> str:
-        """Its id, by which `after` names it."""
+        """Id of the item, by which `after` names it."""
 
 
 RecordT = TypeVar("RecordT", bound=Record)

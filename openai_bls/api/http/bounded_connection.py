@@ -175,7 +175,7 @@ class BoundedConnection(SlicedConnection):
                 self._is_replaying = False
 
     def _skipped(self, data: bytes | memoryview) -> bytes | memoryview:
-        """What follows the content of a body that nobody wants any more."""
+        """Bytes behind a body that nobody wants any more."""
         size = min(len(data), self._content_left)
         self._content_left -= size
         self._skipped_bytes += size

@@ -27,7 +27,7 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) ->
 
 
 async def _unless_lost(connection: StreamConnection, work: Coroutine[Any, Any, T]) -> T:
-    """`work` in the task of the request itself: a task of its own and one that waits for the client cost as much as the
+    """`work` in the task of the request itself: a separate task and one that waits for the client cost as much as the
     rest of a request's way through HTTP."""
     task = asyncio.current_task()
     assert task is not None

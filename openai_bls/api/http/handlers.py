@@ -85,7 +85,7 @@ class _Endpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """What the handlers of /v1 have in common, and in what they differ."""
+    """Options of a handler of /v1."""
 
     name: str
     """Label in the metrics; value of the input `endpoint` on Triton."""
@@ -267,7 +267,7 @@ class Api:
         return guarded
 
     async def parsed(self, request: Request, context: RequestContext, parse: Callable[[bytes], T]) -> T:
-        """What `parse` makes of the request's body, of a large one in a thread; raises as `body` and `parse` do."""
+        """Result of `parse` for the request's body, of a large one in a thread; raises as `body` and `parse` do."""
         body = await self.body(request, context)
         return await parsed(lambda: parse(body), large=is_large(body))
 

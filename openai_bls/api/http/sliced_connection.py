@@ -68,7 +68,7 @@ class SlicedConnection(HttpToolsProtocol):
         self._content_left = 0
         """Bytes of content that are still to come of a body with a declared length."""
         self._deaf = False
-        """Nothing more is parsed."""
+        """Bytes that come are no longer parsed."""
         self._discarded_bytes = 0
 
     def parse(self, data: bytes | memoryview) -> None:

@@ -80,7 +80,7 @@ class HttpServer:
         self._beside: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to accept connections, and the work beside them."""
+        """Start accepting connections, and the background work."""
         self._beside = [asyncio.get_running_loop().create_task(work()) for work in self._background]
         self._task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[self._listener.socket]))
 

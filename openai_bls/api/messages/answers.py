@@ -55,7 +55,7 @@ class AppliedEdit(msgspec.Struct, omit_defaults=True):
 
 
 class AppliedEdits(msgspec.Struct):
-    """What became of `context_management`."""
+    """Edits of `context_management` that were applied."""
 
     applied_edits: list[AppliedEdit]
 

@@ -120,7 +120,7 @@ def _told(edit: Edit, count: int, tokens: int) -> dict[str, Any]:
 
 
 def clear(edit: Edit, messages: list[Message]) -> Cleared:
-    """What an edit makes of messages, as far as they alone decide: not the numbers of tokens."""
+    """Messages after an edit, as far as the messages decide: the numbers of tokens do not count."""
     if isinstance(edit, ClearThinking):
         return _thinking_cleared(edit, messages)
     return _tool_uses_cleared(edit, messages)

@@ -2,7 +2,7 @@
 
 Turns of the same role that follow each other are one turn. Of a user's turn each tool result becomes a message of its
 own, in the order of the blocks; of an assistant's the text is joined as it was written. If the last turn is the
-assistant's, the answer goes on from its text (prefill); without text, or with calls, the answer is a turn of its own.
+assistant's, the answer goes on from its text (prefill); without text, or with calls, the answer is a separate turn.
 """
 
 from __future__ import annotations

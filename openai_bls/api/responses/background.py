@@ -85,7 +85,7 @@ class Job:
         return Stored(encoded, wanted.kept, self.recording, wanted.body.include or (), wanted.key)
 
     def lost(self) -> Stored:
-        """What is kept of a response that there is no room for."""
+        """Record of a response that there is no room for."""
         error = EngineError("The response is larger than what can be kept of it.")
         return Stored(encode(self._draft.failed([], error)), Inputs((), None), key=self.wanted.key)
 

@@ -283,7 +283,7 @@ class ResponsesHandlers:
         context: RequestContext,
         parse: Callable[[bytes, References, int, UnknownFields], RequestT],
     ) -> RequestT:
-        """What `parse` makes of the body; what it refers to has the same limit as the body itself."""
+        """Result of `parse` for the body; items that it refers to have the same limit as the body."""
         limit, unknown = self._service.settings.max_request_bytes, self._service.settings.unknown_fields
         max_items = self._service.models.longest_context
 

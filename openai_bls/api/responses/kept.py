@@ -24,7 +24,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class _Named(msgspec.Struct):
-    """What a store reads of an output item."""
+    """Fields of an output item that a store reads."""
 
     id: str
     type: str = ""
@@ -37,7 +37,7 @@ class _Texts(msgspec.Struct):
 
 
 class _Response(msgspec.Struct):
-    """What a store reads of a response."""
+    """Fields of a response that a store reads."""
 
     id: str
     output: list[_Named]
@@ -199,7 +199,7 @@ class Holder(Protocol):
 
     @property
     def by_id(self) -> Mapping[str, KeptItem]:
-        """Its items by their ids."""
+        """Items of the response by their ids."""
 
 
 HolderT = TypeVar("HolderT", bound=Holder)

@@ -45,7 +45,7 @@ class TextBody(msgspec.Struct):
 
 
 class TextAnswer(msgspec.Struct):
-    """Their outputs, of which there are more."""
+    """Text output of `ensemble` and `tensorrt_llm_bls`; other tensors are passed on."""
 
     text_output: str
 

@@ -40,7 +40,7 @@ def is_there(path: Path) -> bool:
 
 
 def check_small_files(source: Path) -> None:
-    """Check everything beside the weights that a build takes from `source`.
+    """Check all files but the weights that a build takes from `source`.
 
     Raises:
         BuildError: a file is empty, a git-LFS pointer, a web page, a broken link, or JSON that cannot be read.

@@ -1,4 +1,4 @@
-"""Images of a build, whatever its engine: how many are asked for, what rules them out, and how many are granted."""
+"""Images of a build with any engine: how many are asked for, what rules them out, and how many are granted."""
 
 from __future__ import annotations
 
@@ -70,5 +70,5 @@ def problem_of_options(options: BuildOptions) -> str | None:
 
 
 def problem_of_files(source: Path) -> str | None:
-    """What the checkpoint in `source` lacks; None if it has what images need."""
+    """Predicate about what the checkpoint in `source` lacks for images; None if it has all."""
     return None if has_processor(source) else f"{source} has no preprocessor_config.json or processor_config.json"

@@ -18,9 +18,9 @@ class LoraOptions(msgspec.Struct, frozen=True):
     adapters: dict[str, Path] = {}
     """Name → its directory."""
     max_loras: Positive | None = None
-    """None is as many as are built in."""
+    """Adapters of one step; None is as many as are built in."""
     max_lora_rank: Positive | None = None
-    """None is their highest."""
+    """Highest rank of an adapter; None is that of those built in."""
 
 
 def read_lora_options(values: Mapping[str, Any]) -> LoraOptions:

@@ -179,7 +179,7 @@ def no_gguf(engine: str, model: str, able: Sequence[str]) -> BuildError:
 
 
 def local_path(model: str) -> Path:
-    """The path that `model` is, if it is one."""
+    """`model` as a local path."""
     try:
         return Path(model).expanduser()
     except RuntimeError:  # the home of nobody here
@@ -187,7 +187,7 @@ def local_path(model: str) -> Path:
 
 
 def source_of(model: str) -> str:
-    """Source that --model names, whatever the current folder is."""
+    """Source that --model names, independent of the current folder."""
     path = local_path(model)
     return str(path.resolve()) if path.exists() else model
 

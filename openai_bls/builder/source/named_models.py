@@ -42,7 +42,7 @@ NAMED_MODELS = {
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     )
 }
-"""Names that `--model` takes, beside directories, files and hub ids."""
+"""Names that `--model` takes in addition to directories, files and hub ids."""
 
 
 def fetch(name: str, report: Callable[[str], None]) -> Path:

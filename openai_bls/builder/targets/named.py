@@ -26,7 +26,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_]{0,31}")
 
 
 class NamedTarget:
-    """Target of the engine `name`, in models of its own.
+    """Target of the engine `name`, in separate models.
 
     A build makes them in `.building-<name>/new`, which becomes `ready`. Then the old ones move to `old`, the engine
     first, and the new ones into place, the engine last. So an engine that is in place belongs to what is beside it, and

@@ -142,7 +142,7 @@ def _option(engine: str | None) -> str:
 
 
 def build_apart(words: Sequence[str]) -> None:
-    """Run `build` with these words in a process of its own: the launcher stays without what that imports."""
+    """Run `build` with these words in a separate process: the launcher stays without what that imports."""
     command = [sys.executable, "-c", _BUILD, *words]
     with ExitStack() as stack:
         for number in (signal.SIGTERM, signal.SIGHUP):

@@ -24,7 +24,7 @@ Put a Hugging Face checkpoint into the model repository.
 Where TensorRT-LLM and a GPU are, it places the checkpoint for the PyTorch flow, or converts it and builds a TensorRT
 engine (--flow tensorrt, the default before TensorRT-LLM 1.2); elsewhere the embedded engine of transformers takes the
 checkpoint as it is. A GGUF file goes to llama.cpp. With --engine vllm the checkpoint goes to vLLM, in an environment
-and a process of its own.
+and a separate process.
 
 The engine goes into `tensorrt_llm/1/`, its tokenizer into the models that need it, and serving settings into
 `tensorrt_llm/config.pbtxt` as literal values. All of it is prepared aside and moved into place at the end, so that a

@@ -1,1 +1,1 @@
-"""Commands that install: what a server or an engine needs beside this package."""
+"""Commands that install what a server or an engine needs besides this package."""

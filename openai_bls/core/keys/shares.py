@@ -29,7 +29,7 @@ def room_beside(capacity: int, others: Iterable[int]) -> int:
 
 
 class _Holding:
-    """What one key has."""
+    """Holdings of one key."""
 
     def __init__(self) -> None:
         self.order: OrderedDict[str, _Entry] = OrderedDict()

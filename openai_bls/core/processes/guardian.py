@@ -167,7 +167,7 @@ class _Server:
         self.pid = pid
 
     def look(self) -> float | None:
-        """Nothing to be looked after."""
+        """Look after nothing: a single server has no ranks."""
         return None
 
     def drain(self) -> None:

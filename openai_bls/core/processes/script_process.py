@@ -57,7 +57,7 @@ class ScriptProcess:
             raise self._lost() from None
 
     def read(self, size: int) -> bytes:
-        """So many bytes of the answer; raises LostProcessError."""
+        """`size` bytes of the answer; raises LostProcessError."""
         data = self._source.read(size)
         if len(data) < size:
             raise self._lost()

@@ -32,7 +32,7 @@ class WorkerLostError(LostProcessError):
 
 
 class Work(NamedTuple):
-    """What the workers of a pool do, and what a job of it may take."""
+    """Work of a pool: the program of its workers, and the limits of a job."""
 
     process: Process
     """Kind of the workers."""
@@ -102,7 +102,7 @@ class WorkerPool:
             return [worker.pid for worker in self._all]
 
     def run(self, job: Callable[[Worker], T], *, whole: tuple[type[Exception], ...] = ()) -> T:
-        """What `job` makes of the answer of a worker.
+        """Result of `job` with a worker.
 
         Args:
             job: writes a job and reads the whole of its answer.

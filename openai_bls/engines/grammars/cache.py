@@ -49,7 +49,7 @@ class GrammarCache:
         return self._shares.bytes
 
     def get(self, owned: Owned) -> Any:
-        """What is kept of a grammar; None without it."""
+        """Entry of a grammar; None if there is none."""
         entry = self._entries.get(owned)
         if entry is None:
             return None

@@ -9,7 +9,7 @@ from openai_bls.engines.grammars.cache import Owned
 
 
 class Waiters:
-    """Which request waits for which grammar. Thread-safe."""
+    """Requests that wait for grammars. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

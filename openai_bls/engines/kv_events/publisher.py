@@ -36,7 +36,7 @@ _NUMBER_BYTES = 8
 
 
 class KvEventsConfig(msgspec.Struct, frozen=True):
-    """Where KV events are published."""
+    """Sockets and topic of the publisher of KV events."""
 
     endpoint: str
     """Address of the PUB socket: `tcp://*:5557` binds, `tcp://host:5557` connects."""

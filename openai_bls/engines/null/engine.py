@@ -33,7 +33,7 @@ SUPPORTED = (
 
 
 def next_due(due: float, now: float, delay: float) -> float:
-    """When the step after the one due at `due` is due, all in seconds.
+    """Time of the step after the one due at `due`, all in seconds.
 
     Counted from the last due time, not from `now`, so that late wake-ups do not add up; after a long stall from `now`,
     so that no burst makes up for it.
@@ -111,7 +111,7 @@ class NullEngine:
         require_room(self._info, name)
 
     def reset_prefix_cache(self) -> None:
-        """Nothing is cached."""
+        """Reset nothing: there is no cache."""
 
     def close(self) -> None:
         """End every live request with "cancelled" and stop the thread."""

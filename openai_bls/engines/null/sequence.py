@@ -15,7 +15,7 @@ _DEFAULT_TOKENS = 64  # ids that an engine without `token_ids` repeats
 
 
 class Output(msgspec.Struct):
-    """What a request is answered with."""
+    """Answer to a request."""
 
     token_ids: list[int]
     finish_reason: EngineFinishReason = "length"

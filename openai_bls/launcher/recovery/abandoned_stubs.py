@@ -41,7 +41,7 @@ class AbandonedStubs:
         self._looks: Counter[int] = Counter()
 
     def look(self, server: int, stubs: Iterable[int]) -> list[int]:
-        """Those of the live `stubs` of the tritonserver `server`, by process id, that are to be killed."""
+        """Process ids among the live `stubs` of the tritonserver `server` that are to be killed."""
         awaited = awaited_children(server).intersection(stubs)
         self._looks = Counter({pid: self._looks[pid] + 1 for pid in awaited})
         return [pid for pid, count in self._looks.items() if count >= ABANDONED_LOOKS]

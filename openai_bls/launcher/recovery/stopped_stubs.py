@@ -28,7 +28,7 @@ class StoppedStubs:
         return bool(self._looks)
 
     def look(self, stopped: Iterable[int]) -> list[int]:
-        """Those to be killed.
+        """Process ids of the stubs to kill.
 
         Args:
             stopped: process ids of the stubs that are stopped now.

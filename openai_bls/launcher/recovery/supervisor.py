@@ -153,7 +153,7 @@ class _Model:
         self._forget()
 
     def fault(self, ready: bool, stubs: Sequence[Stub], *, silent: bool) -> tuple[str, list[int]] | None:
-        """What has happened to the model, if it is to be loaded again, and the stubs to kill before."""
+        """Sentence on a model that is to be loaded again, else None, and the stubs to kill before."""
         if self.recovering:
             return None
         if self._failure is not None:

@@ -46,7 +46,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def run(checks: Iterable[Check], session: Session) -> Iterator[Outcome]:
-    """Make the checks one after the other, whatever the others found."""
+    """Make the checks one after the other; none stops another."""
     for check in checks:
         begin = time.monotonic()
         status, detail = _make(check, session)

@@ -23,7 +23,7 @@ _READY_FLAG = "--strict-readiness"
 def load_flags(models: Sequence[Path], extra: Sequence[str]) -> list[str]:
     """Flags with which all models load side by side.
 
-    Triton loads four at a time, in the order of their names, and first runs each Python model in a process of its own
+    Triton loads four at a time, in the order of their names, and first runs each Python model in a separate process
     that completes its config.pbtxt, which is a fifth of the start. That is left out where no model needs it.
 
     Args:

@@ -101,7 +101,7 @@ class Gates:
         self._users[part].append(gate)
 
     def settle(self) -> list[bool]:
-        """For each gate, whether it opens."""
+        """Whether each gate opens."""
         missing = list(self._missing)
         ready = [gate for gate, count in enumerate(missing) if not count]
         while ready:

@@ -1,4 +1,4 @@
-"""Rules of `gbnf` as its text, with parts that are used often, or lie deep, as rules of their own."""
+"""Rules of `gbnf` as its text, with parts that are used often, or lie deep, as separate rules."""
 
 from __future__ import annotations
 

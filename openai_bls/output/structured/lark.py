@@ -1,7 +1,7 @@
 """Formats as Lark grammars for llguidance.
 
 llguidance reads with a lexer that takes the longest match. So everything regular becomes one terminal, in which nothing
-is ambiguous; JSON schemas are rules of their own (`%json`); free text that must end somewhere is a lazy terminal.
+is ambiguous; JSON schemas are separate rules (`%json`); free text that must end somewhere is a lazy terminal.
 """
 
 from __future__ import annotations

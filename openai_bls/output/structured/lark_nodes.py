@@ -199,7 +199,7 @@ class _Parser:
         return parts[0] if len(parts) == 1 else Sequence(tuple(parts), choice=True)
 
     def _next_bar(self, depth: int) -> bool:
-        """True if another alternative follows, on a line of its own or not."""
+        """True if another alternative follows, on a separate line or not."""
         at = self._at
         while self._tokens[at][0] == "line":
             at += 1

@@ -120,7 +120,7 @@ def _grammar(wanted: Any, target: Target | None) -> Grammar:
 
 
 def _llguidance(found: Format, markers: dict[str, int]) -> Grammar:
-    """For the embedded engine and vLLM."""
+    """Grammar of llguidance for a format, as the embedded engine and vLLM take it."""
     match found["type"]:
         case "json_schema" if "style" not in found:
             return Grammar("json_schema", lark_rules.json_schema(found["json_schema"]))

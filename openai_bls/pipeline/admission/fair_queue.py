@@ -21,7 +21,7 @@ QUANTUM_TOKENS = 256
 
 
 class Part(NamedTuple):
-    """What is taken of an item at once: all of it, or some of its sequences."""
+    """Part of an item that is taken at once: all of it, or some of its sequences."""
 
     ticket: Ticket
     sequences: int

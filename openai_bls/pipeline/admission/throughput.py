@@ -99,7 +99,7 @@ class Trend:
         self._covariance += (x * y - self._covariance) / _MEMORY_REQUESTS
 
     def at(self, x: float) -> float:
-        """Its value at `x`; 0 if there is no point yet."""
+        """Value of the line at `x`; 0 if there is no point yet."""
         if not self._x:
             return 0.0
         # Points that are all in one place tell no slope. Then it goes through 0, which errs most.

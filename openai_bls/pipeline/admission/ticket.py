@@ -21,7 +21,7 @@ class Job(Protocol):
 
 
 class Places(Protocol):
-    """What gives places: `pipeline.admission.admission.Admission`."""
+    """Giver of places: `pipeline.admission.admission.Admission`."""
 
     def enter(self, ticket: Ticket) -> None:
         """See `Ticket.enter`."""
@@ -111,7 +111,7 @@ class Ticket:
         self._admission.sequence_ended(self)
 
     def leave(self, output_tokens: int, first_token_at: float | None = None, *, done: bool) -> None:
-        """It has ended, wherever it was.
+        """End the request, in the queue or in the engine.
 
         Args:
             output_tokens: tokens that the request has generated.

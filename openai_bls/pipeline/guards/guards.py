@@ -1,7 +1,7 @@
 """Guards: other models of this server that see each request before the engine does, and each answer after it.
 
-A guard is called by BLS, once per request, with one JSON object. One that fails, is not loaded, is late or answers what
-it may not holds a request up for at most `guard_timeout_s`; what becomes of the request is said by `guard_on_failure`.
+A guard is called by BLS, once per request, with one JSON object. A guard that fails delays a request by at most
+`guard_timeout_s`; `guard_on_failure` then decides.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class RequestContext:
             self._observer.at_work.add(self)
 
     def end_work(self) -> None:
-        """It has been made."""
+        """Note that the work of the request has been done."""
         if self._observer is not None:
             self._observer.at_work.discard(self)
             self._observer.worked.add(self.endpoint)
@@ -180,7 +180,7 @@ class RequestContext:
 
     @property
     def total(self) -> RequestRecord | None:
-        """Its records as one, of which times are the first; None if no model was reached."""
+        """Sum of the request's records, with the times of the first; None if no model was reached."""
         records = self.records
         if len(records) < 2:
             return records[0] if records else None

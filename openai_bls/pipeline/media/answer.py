@@ -37,7 +37,7 @@ class _EndedError(Exception):
 
 
 class ImageAnswer:
-    """What httptools tells of an answer; only the body of a 200 is kept.
+    """Answer as httptools parses it; only the body of a 200 is kept.
 
     Args:
         max_bytes: most bytes of the body.

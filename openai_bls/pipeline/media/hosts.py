@@ -12,7 +12,7 @@ class Host(NamedTuple):
 
     name: str
     port: int | None
-    """None is the port of the URL's scheme."""
+    """Port of the host; None is that of the URL's scheme."""
 
     @classmethod
     def of(cls, text: str) -> Host:

@@ -48,7 +48,7 @@ class Shares:
 
     @property
     def waiting(self) -> int:
-        """How many wait for a place."""
+        """Number of those that wait for a place."""
         return sum(map(self._waiting_of, self._waiting))
 
     @contextlib.asynccontextmanager

@@ -35,7 +35,7 @@ class AdapterRequest:
         self._state: _State | None = None
 
     def waits(self) -> None:
-        """It waits for the engine."""
+        """Note that the request waits for the engine."""
         self._enter("waiting")
 
     def runs(self) -> None:
@@ -43,7 +43,7 @@ class AdapterRequest:
         self._enter("running")
 
     def ended(self) -> None:
-        """It has ended, wherever it was."""
+        """Note the end of the request, in the queue or in the engine."""
         self._enter(None)
 
     def _enter(self, state: _State | None) -> None:

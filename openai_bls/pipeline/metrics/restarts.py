@@ -14,10 +14,10 @@ SERVER = "tritonserver"
 
 
 class RestartCounts:
-    """Counts of this launcher, written to a file of its own."""
+    """Counts of this launcher, written to a separate file."""
 
     def __init__(self) -> None:
-        # In a folder of its own: another user could put a link at the name of the file's next version.
+        # In a separate folder: another user could put a link at the name of the file's next version.
         self._folder = tempfile.TemporaryDirectory(prefix="openai_bls-")
         self.path = Path(self._folder.name) / "restarts.json"
         self._counts = {SERVER: 0}

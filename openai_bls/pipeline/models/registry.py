@@ -234,7 +234,7 @@ class Models:
         return None
 
     def get(self, name: str | None) -> Target | TaskModel | None:
-        """What serves that name; None as name is the default, None as result that nothing does."""
+        """Model that serves `name`, None for the default; None if nothing does."""
         target = self.engine_target(name)
         return self.tasks.get(name) if target is None and name is not None else target
 

@@ -121,7 +121,7 @@ def _rounded(seconds: float) -> float:
 
 
 class RequestLog:
-    """Request log on a file descriptor, written by a thread of its own: a reader that stands still holds up nobody.
+    """Request log on a file descriptor, written by a separate thread: a reader that stands still holds up nobody.
 
     Args:
         form: `text` or `json`.
@@ -168,7 +168,7 @@ class RequestLog:
                 self._write(f"openai_bls: {dropped} lines of the request log were dropped: nobody read them\n".encode())
 
     def _piece(self) -> bytes:
-        """As many lines as may go out together, at least one."""
+        """Lines to write together, at least one."""
         piece = self._lines.popleft()
         while self._lines and len(piece) + len(self._lines[0]) <= _MAX_WRITE_BYTES:
             piece += self._lines.popleft()

@@ -22,12 +22,12 @@ INVALID_GRAMMAR = "invalid_grammar"
 
 _ANY_OBJECT = {"type": "object"}
 _TOOLS = "tools"
-# Grammars have threads of their own: slow ones hold up other grammars of their key only.
+# Grammars have separate threads: slow ones hold up other grammars of their key only.
 _GRAMMARS = FairExecutor(2, "grammar")
 
 
 class Constraint(NamedTuple):
-    """What the output must match."""
+    """Format that the output must match."""
 
     wanted: Requested
     grammar: Grammar
@@ -53,7 +53,7 @@ async def constrain(request: ValidRequest, model: ServedModel, tail: str, key: s
 
 
 def constrained(request: ValidRequest, model: ServedModel, tail: str) -> Constraint | None:
-    """What `constrain` answers. Takes milliseconds, for a large schema more."""
+    """Grammar of `constrain`. Takes milliseconds, for a large schema more."""
     tools = request.tools
     if tools is not None:
         _check_grammars(tools, request, model)

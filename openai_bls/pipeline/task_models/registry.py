@@ -79,7 +79,7 @@ class TaskModels:
         return self._models.get(name)
 
     def replace(self, models: Iterable[TaskModel]) -> None:
-        """Take `models` for those that there are."""
+        """Replace the registered task models."""
         self._models = {model.name: model for model in models}
 
     async def find(self, name: str | None, tasks: Collection[Task], served: Collection[str] = ()) -> TaskModel:

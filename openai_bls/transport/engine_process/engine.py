@@ -1,4 +1,4 @@
-"""Engine in a process of its own, as Triton's stub has it: its requests, its adapters, and its return after a loss."""
+"""Engine in a separate process, as Triton's stub has it: its requests, its adapters, and its return after a loss."""
 
 from __future__ import annotations
 

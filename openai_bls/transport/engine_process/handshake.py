@@ -51,7 +51,7 @@ class Status(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str = __version__
     """Version of its openai_bls."""
     error: str = ""
-    """One sentence, with `failed` and `refused`."""
+    """Reason for `failed` or `refused`, one sentence."""
 
 
 # Made here, since two threads that are the first to ask for a struct's types crash the process.
@@ -59,7 +59,7 @@ _STATUS = msgspec.json.Decoder(Status)
 
 
 class Preface(NamedTuple):
-    """What a connection begins with."""
+    """First message of a connection."""
 
     role: Role
     frames: str

@@ -60,7 +60,7 @@ class EngineState:
 
 
 class EngineListener(Acceptor):
-    """Accepts connections to an engine's process, each on a thread of its own.
+    """Accepts connections to an engine's process, each on a separate thread.
 
     Args:
         address: address of the listening socket.

@@ -96,7 +96,7 @@ def _remote(settings: EngineSettings, overrides: Mapping[str, str]) -> RemotePro
 
 
 def _engine_python(version_dir: Path) -> str:
-    """The interpreter in engine.json, or this one for an engine that has a process of its own anyway; else empty, also
+    """The interpreter in engine.json, or this one for an engine that has a separate process anyway; else empty, also
     without an engine.json, which only some engines need."""
     try:
         manifest = load_manifest(version_dir)

@@ -66,7 +66,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def listen_address(options: Namespace) -> EngineAddress:
-    """Where to listen.
+    """Address to listen on.
 
     Raises:
         EngineLoadError: that is no address.

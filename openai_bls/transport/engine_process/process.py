@@ -147,7 +147,7 @@ class EngineProcess:
         return f"the engine's process ended with exit status {status}{last}"
 
     def _clean_up_after_the_guardian(self) -> None:
-        """It was killed, and the engine's process with it; what that had started may live."""
+        """End what a killed engine's process had started; its guardian was killed, too."""
         deadline = time.monotonic() + _GRACE_S
         while (left := marked_processes(self._mark, ENGINE_MARK)) and time.monotonic() < deadline:
             for pid in left:

@@ -69,7 +69,7 @@ class EngineSource(Protocol):
         ...
 
     def lost(self) -> str:
-        """Why the process was lost, as a sentence; whatever is left of it has gone then."""
+        """Reason for the loss of the process, as a sentence; nothing is left of it then."""
         ...
 
     def kill(self) -> None:
@@ -133,7 +133,7 @@ class StartedProcess:
             raise
 
     def lost(self) -> str:
-        """How the process ended."""
+        """Reason for the end of the process, as a sentence."""
         assert self._process is not None
         self._process.wait_or_kill()
         return self._process.why_ended()
@@ -226,7 +226,7 @@ class RemoteProcess:
                 raise ClosedError
 
     def lost(self) -> str:
-        """That it was lost."""
+        """Sentence on the loss of the engine's process."""
         return f"the engine's process at {self._address} has gone"
 
     def kill(self) -> None:
@@ -237,7 +237,7 @@ class RemoteProcess:
         return False
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Free nothing: the process is another's."""
 
     def _open(self, closing: threading.Event) -> Opened:
         exchange = self._connect("exchange", closing)

@@ -104,7 +104,7 @@ class ServerFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
     update: UpdateResult | None = None
     """Answer to an update, in a separate frame; for an adapter after the frame with the new `info`."""
     lora: LoraUpdate | None = None
-    """The adapter that was loaded or unloaded, beside the new `info`."""
+    """Adapter that was loaded or unloaded; `info` is new, too."""
 
 
 # msgspec works out the types of a struct when they are first asked for, and two threads that ask at once crash the

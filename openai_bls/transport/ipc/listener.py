@@ -30,7 +30,7 @@ MOST_CONNECTIONS = 256
 
 
 class Acceptor:
-    """Accepts connections on a thread of its own.
+    """Accepts connections on a separate thread.
 
     Args:
         name: name of this end, for messages.
@@ -136,7 +136,7 @@ class Listener(Acceptor):
         return False
 
     def _holder(self) -> str:
-        """Who has the address, if that is no model of this server that is about to leave it."""
+        """Other holder of the address, unless it is a model of this server that is about to leave it."""
         peer = sockets.holder(self._address)
         if peer is None or _parent(peer.pid) == os.getppid():
             return ""

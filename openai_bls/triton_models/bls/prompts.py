@@ -80,7 +80,7 @@ class BlsPromptClient:
             raise self._bad_answer("PROMPT_RESULT", error) from None
 
     async def close(self) -> None:
-        """Nothing more is called."""
+        """Close the client: later requests are refused."""
         self._closed = True
 
     async def _call(self, outputs: Sequence[str], **texts: list[bytes]) -> Arrays:
@@ -146,7 +146,7 @@ class OfficialPromptClient(BlsPromptClient):
         return PromptResult(list(prompts), await self._bad_words(request.bad_words), prediction)
 
     async def close(self) -> None:
-        """Nothing more is called."""
+        """Close the client: later requests are refused."""
         await super().close()
         self._threads.close()
         if self._encoder.done() and not self._encoder.cancelled() and self._encoder.exception() is None:

@@ -318,7 +318,7 @@ class SenderThreads:
         self._answers: set[asyncio.Task[None]] = set()
 
     def answer(self, reply: Reply[BodyT], answer: Callable[[ResponseSender[BodyT]], Coroutine[Any, Any, None]]) -> None:
-        """Answer a new request in a task of its own, which is cancelled when its client has gone."""
+        """Answer a new request in a separate task, which is cancelled when its client has gone."""
         sender = self.sender_for(reply)
         task = self._loop.create_task(answer(sender))
         sender.when_cancelled(task.cancel)

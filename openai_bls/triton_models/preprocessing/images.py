@@ -119,7 +119,7 @@ class ImagePrompts:
         return found
 
     def _with_string(self, message: dict[str, Any]) -> dict[str, Any]:
-        """A message with its content as a string: each image on a line of its own, as such models were trained."""
+        """A message with its content as a string: each image on a separate line, as such models were trained."""
         content = message.get("content")
         if not isinstance(content, list):
             return message
@@ -152,7 +152,7 @@ class LazyImagePrompts:
         return self._made is not None and self._made.is_quick
 
     def load(self) -> ImagePrompts:
-        """Load them, unless they are.
+        """Load the image prompts once.
 
         Raises:
             InvalidRequestError: they cannot be loaded.

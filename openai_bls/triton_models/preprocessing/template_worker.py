@@ -52,7 +52,7 @@ def load() -> None:
 
 
 def _tokenizer(special_tokens: dict[str, Any]) -> Any:
-    """As much of a tokenizer of transformers as renders templates."""
+    """Tokenizer of transformers that can only render templates."""
     from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
     class Templates(PreTrainedTokenizerBase):  # type: ignore[misc]

@@ -55,7 +55,7 @@ class TokenBound(NamedTuple):
     bytes_per_token: int
     words_per_token: int
     strips: bool = False
-    """An added token takes all white space beside it along."""
+    """An added token takes adjacent white space along."""
 
     def exceeded_by(self, text: str, limit: int) -> bool:
         """True if `text` has more than `limit` tokens for certain; reads no more of it than it takes to know."""

@@ -22,7 +22,7 @@ class ForeignModel(NamedTuple):
 
 
 def foreign_model(model: Path) -> ForeignModel | None:
-    """What a foreign backend runs in the folder `model`; None if none does."""
+    """Engine that a foreign backend runs in the folder `model`; None if none does."""
     try:
         config = config_pbtxt.read(model / "config.pbtxt")
     except (OSError, ValueError):

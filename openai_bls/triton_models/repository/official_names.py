@@ -42,7 +42,7 @@ _INSTEAD: dict[str, dict[str, str]] = {
 
 
 def instead(model: str, name: str) -> str | None:
-    """What an operator sets instead of the official `name` of a model; None where it is no such name."""
+    """Advice on the setting that replaces the official `name` of a model; None where it is no such name."""
     if name == "triton_max_batch_size":
         return f"its name here is {model}.max_batch_size"
     return _INSTEAD.get(model, {}).get(name)

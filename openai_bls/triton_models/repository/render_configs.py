@@ -58,7 +58,7 @@ _FIELDS = {
     "model_transaction_policy", "dynamic_batching", "ensemble_scheduling",
 }  # fmt: skip
 _NUMBERS = ("instances", "max_batch_size", "max_queue_delay_microseconds", "max_queue_size")
-"""Settings beside a model's own parameters."""
+"""Settings in addition to a model's parameters."""
 _DECOUPLED_MODE = "decoupled_mode"
 """The official name of `Model.decoupled`, a setting of engines, and a parameter of `tensorrt_llm_bls`."""
 _AROUND_THE_ENGINE = (ENSEMBLE.name, TENSORRT_LLM_BLS.name)
@@ -123,7 +123,7 @@ def _rendered(repository: Path, changes: Iterable[str]) -> dict[Path, str]:
             base = ensemble_around(name, engine) if name == ENSEMBLE.name else bls_around(engine)
         if base.steps:
             if not table.steps:
-                # An ensemble for this engine, a model of its own for others, whose choices end here.
+                # An ensemble for this engine, a separate model for others, whose choices end here.
                 if _DECOUPLED_MODE in given:
                     raise SettingsError(f"{name}: {instead(ENSEMBLE.name, _DECOUPLED_MODE)}")
                 numbers = {key: value for key, value in chosen.numbers.items() if key == "max_batch_size"}

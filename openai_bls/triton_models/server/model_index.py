@@ -102,7 +102,7 @@ class _BlockingIndex(ABC):
 
     @abstractmethod
     def _config(self, name: str) -> Config | None:
-        """None if the model is gone."""
+        """Configuration of a model; None if it is gone."""
 
     def _configs(self, names: Sequence[str]) -> dict[str, Config]:
         answers = {name: self._config(name) for name in names}

@@ -55,7 +55,7 @@ class OfficialRequest(msgspec.Struct, frozen=True):
     """One Triton request of the contract."""
 
     prompts: list[list[int]]
-    """One for each row of the batch."""
+    """Prompts, one for each row of the batch."""
     template: GenerationRequest
     """Everything but the id and the prompt."""
     return_sequences: int

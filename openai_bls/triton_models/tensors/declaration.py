@@ -50,7 +50,7 @@ class Model(msgspec.Struct, frozen=True):
     outputs: tuple[Tensor, ...]
     backend: str = "python"
     decoupled: bool | None = None
-    """True: a request has any number of responses. False: one. None leaves it out, which is one for a model of its own
+    """True: a request has any number of responses. False: one. None leaves it out, which is one for a separate model
     and what the steps have for an ensemble."""
     queue: Queue | None = None
     """Dynamic batching; None leaves the section out: a request goes to the model when it comes."""

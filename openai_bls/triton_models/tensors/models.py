@@ -377,7 +377,7 @@ TENSORRT_LLM_BLS = Model(
 
 
 def tensorrt_llm_bls(engine: Model) -> Model:
-    """`tensorrt_llm_bls` for `engine`: a model of its own, as decoupled as the engine. The C++ backend has tensors that
+    """`tensorrt_llm_bls` for `engine`: a separate model, as decoupled as the engine. The C++ backend has tensors that
     only an ensemble passes on (beam search, logits), and around it that is what it is."""
     if engine.backend != TENSORRT_LLM.backend:
         return ensemble(TENSORRT_LLM_BLS.name, engine)

@@ -1,4 +1,4 @@
-"""Recipe of a llama.cpp engine: the GGUF file as it is, in a process of its own."""
+"""Recipe of a llama.cpp engine: the GGUF file as it is, in a separate process."""
 
 from __future__ import annotations
 

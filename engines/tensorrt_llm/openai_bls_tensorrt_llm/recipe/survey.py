@@ -1,4 +1,4 @@
-"""Survey of the installed TensorRT-LLM: version, GPUs and architectures, asked of a process of its own."""
+"""Survey of the installed TensorRT-LLM: version, GPUs and architectures, asked of a separate process."""
 
 from __future__ import annotations
 

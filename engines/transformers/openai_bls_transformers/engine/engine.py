@@ -118,7 +118,7 @@ class TransformersEngine:
         if kv_events is not None:
             self._publish_kv_events(kv_events)
         if device.type == "cuda":
-            # Or a collection looks at all that was loaded, while every sequence waits for 0.1 s and more.
+            # Keep the garbage collector from scanning the weights: a pass stalls all sequences for 0.1 s.
             gc.collect()
             gc.freeze()
 

@@ -1,4 +1,4 @@
-"""Self-test of a prepared engine in a process of its own: whatever happens there, the last good engine stays.
+"""Self-test of a prepared engine in a separate process: whatever happens there, the last good engine stays.
 
 The process is forked from a server of multiprocessing's that has imported the engine, so that several builds of one
 process import it once. Where there is a GPU the server imports nothing: CUDA does not survive a fork.

@@ -54,7 +54,7 @@ def start_workers(config: Any) -> Workers:
 def run(nodes: Nodes, start: Callable[[], Workers]) -> NoReturn:
     """Run this machine's workers until the first machine's engine ends, and end this process then.
 
-    Call it on the main thread of a process of its own: it handles signals. The exit status is 0 if the first machine
+    Call it on the main thread of a separate process: it handles signals. The exit status is 0 if the first machine
     ended in an orderly way, and 1 if it is gone.
 
     Args:

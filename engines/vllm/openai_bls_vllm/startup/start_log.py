@@ -1,4 +1,4 @@
-"""Cause of a failed start: vLLM's engine core is a process of its own, which says why it ends only in its log."""
+"""Cause of a failed start: vLLM's engine core is a separate process, which says why it ends only in its log."""
 
 from __future__ import annotations
 

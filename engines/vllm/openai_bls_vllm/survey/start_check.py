@@ -11,7 +11,7 @@ from openai_bls_vllm.survey.interpreter import find, located, require_version
 
 
 def check_start(manifest: Manifest, python: str) -> str:
-    """What will run the engine, e.g. `vLLM 0.32.0 of /srv/.venv-vllm/bin/python`.
+    """Program that will run the engine, e.g. `vLLM 0.32.0 of /srv/.venv-vllm/bin/python`.
 
     Args:
         manifest: manifest of the engine.

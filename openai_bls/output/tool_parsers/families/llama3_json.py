@@ -71,7 +71,7 @@ class LlamaReader(CallScanner):
 
 
 class _Answer:
-    """What is known of one answer."""
+    """State of one answer."""
 
     __slots__ = ("is_json",)
 
