@@ -117,7 +117,7 @@ def serve_options(options: Namespace) -> ServeOptions:
 def run(options: Namespace) -> int:
     """Serve until the end."""
     folder = repository(options)
-    status = jobs.run(options, jobs.JobRequest(folder, options.extra, os.environ))
+    status = jobs.run(options, jobs.JobRequest(folder, options.extra, dict(os.environ)))
     if status is not None:
         return status
     built_with = within_serve.words(options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
@@ -24,7 +24,7 @@ class JobRequest:
     repository: Path
     extra: Sequence[str]
     """Flags of tritonserver that the user gave."""
-    environment: Mapping[str, str]
+    environment: dict[str, str]
     """Environment variables of the server."""
 
     @functools.cached_property
@@ -38,7 +38,7 @@ class JobPlan(NamedTuple):
 
     job: Job | None
     """None: one plain tritonserver is right."""
-    environment: Mapping[str, str]
+    environment: dict[str, str]
 
 
 class ServerJobs(Protocol):

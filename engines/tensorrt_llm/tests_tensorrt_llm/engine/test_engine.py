@@ -363,7 +363,7 @@ def test_a_request_that_the_version_cannot_honour(start: Starter) -> None:
 def test_what_tensorrt_llm_is_asked_for(start: Starter) -> None:
     engine, api, _ = start()
     params = SamplingParams(temperature=0.5, top_k=9, seed=11, logit_bias={4: -2.0}, min_p=0.1)
-    named = {"lora_name": "tuned", "logprobs": 0, "sampling": params}
+    named: dict[str, Any] = {"lora_name": "tuned", "logprobs": 0, "sampling": params}
     engine.submit(request(1, stop_token_ids=(7, 91, END), bad_words=((3, 4),), **named))
     output = api.next()
     asked = output.sampling

@@ -47,6 +47,9 @@ LEFT = "openai_bls: rank 2 has left the others"
         ("All nodes which are allocated for this job are already filled.", "--oversubscribe"),
         ("There are not enough slots available in the system to satisfy the 8", "--oversubscribe"),
         ("I1121 all is well\nsignal 9 (Killed)\nExit code:    3", None),
+        # Lines of the request log hold what clients sent.
+        ('{"time":"2026-11-28T10:42:51.297Z","model":"not enough slots available"}', None),
+        ('2026-11-28T10:42:51.297Z POST /v1/chat/completions 200 model="not enough slots available"', None),
     ],
 )
 def test_reasons_of_ranks(text: str, reason: str | None) -> None:
