@@ -15,8 +15,7 @@ from transformers import AutoModelForCausalLM
 from tests.unit.builder.builds import answer, refusal, run
 from tests.unit.builder.checkpoint.breaks import WEIGHTS, config, indexed, tensors
 
-Tensor = torch.Tensor
-MORE: dict[str, tuple[str, Callable[[], Tensor]]] = {
+MORE: dict[str, tuple[str, Callable[[], torch.Tensor]]] = {
     "masks of older releases": ("self_attn.attn.bias", lambda: torch.ones(1, 1, 8, 8, dtype=torch.bool)),
     "the number behind a mask": ("self_attn.attn.masked_bias", lambda: torch.tensor(-1e4)),
     "a bias of zeros": ("self_attn.o_proj.bias", lambda: torch.zeros(64)),
@@ -34,7 +33,7 @@ def served_by_transformers(folder: Path) -> list[int]:
     return list(found[0, 3:].tolist())
 
 
-def others(folder: Path) -> dict[str, Tensor]:
+def others(folder: Path) -> dict[str, torch.Tensor]:
     """Weights in the shapes of those in `folder`, and others."""
     generator = torch.Generator().manual_seed(1)
     held = load_file(folder / WEIGHTS)
@@ -112,7 +111,7 @@ def test_fp8_without_a_scale_and_without_a_word(source: Path, repository: Path) 
 def test_quantized_without_a_word(dtype: torch.dtype, source: Path, repository: Path) -> None:
     name = "model.layers.0.mlp.up_proj.weight"
 
-    def quantize(held: dict[str, Tensor]) -> None:
+    def quantize(held: dict[str, torch.Tensor]) -> None:
         scale = held[name].abs().amax(1, keepdim=True) / 100
         held.update({name: (held[name] / scale).to(dtype), f"{name}_scale": scale})
 
