@@ -126,7 +126,7 @@ class SharedFactory(DetokenizerFactory, Generic[_Shown]):
         self._choices: dict[frozenset[str], _Shown] = {}
 
     @cached_property
-    def special(self) -> SpecialTokens:  # type: ignore[override]
+    def special(self) -> SpecialTokens:
         """The tokenizer's special tokens."""
         return SpecialTokens(self._special)
 

@@ -231,6 +231,11 @@ def test_the_ensembles_around_it(cpp_server: RunningServer, ensemble: str) -> No
     events = list(triton_client.generate_stream(cpp_server.http_url, ensemble, body))
     assert len(events) > 1
     assert "".join(event["text_output"] for event in events) == ANSWERED.answer
+    # A step refuses what is missing, and no client waits for it.
+    for missing in ("text_input", "max_tokens"):
+        rest = {name: value for name, value in body.items() if name != missing}
+        with pytest.raises(triton_client.TritonError, match=f"'{missing}'"):
+            list(triton_client.generate_stream(cpp_server.http_url, ensemble, rest))
 
 
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
