@@ -294,7 +294,7 @@ class Models:
             }
         model, lora_name = self.target(name, found)
         info = model.info
-        warnings = {"warnings": found} if (found := model.formats.warnings) else {}
+        said = model.formats.warnings
         return {
             "id": name,
             "object": "model",
@@ -305,5 +305,5 @@ class Models:
             "max_model_len": info.max_model_len,
             "task": "generate",
             "input_modalities": list(info.input_modalities),
-            **warnings,
+            **({"warnings": said} if said else {}),
         }
