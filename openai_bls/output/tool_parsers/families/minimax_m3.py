@@ -25,7 +25,7 @@ _NS = "]<]minimax[>["
 _TOOLS, _END_TOOLS = f"{_NS}<tool_call>", f"{_NS}</tool_call>"
 _INVOKE, _END_INVOKE = f'{_NS}<invoke name="', f"{_NS}</invoke>"
 _ITEM = "item"
-_TAG = re.compile(re.escape(_NS) + r"<(/?)([^<>\s]+)>")
+_TAG = re.compile(r"\]<\]minimax\[>\[<(/?)([^<>\s]+)>")
 _MAX_DEPTH = 64
 _END_CALL = "/invoke"
 _EMPTY = {"array": "[]", "object": "{}", "null": "null"}
