@@ -29,9 +29,8 @@ from pathlib import Path
 import msgspec
 
 from openai_bls import __version__
-from openai_bls.builder.checkpoint.config import require_config
-from openai_bls.builder.checkpoint.files import CONFIG_FILES, check_small_files
-from openai_bls.builder.checkpoint.numbers import require_counts, require_end_tokens
+from openai_bls.builder.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from openai_bls.builder.checkpoint.files import CONFIG_FILES
 from openai_bls.builder.configs import new_configs, report_edited, settings_hash
 from openai_bls.builder.engine_build import RecipeRequest, engine_build, engine_builds
 from openai_bls.builder.file_errors import of_files
@@ -44,7 +43,6 @@ from openai_bls.builder.source.hub import SOURCE, commit_of, default_name, find_
 from openai_bls.builder.targets.named import NamedTarget
 from openai_bls.builder.targets.selection import BuildTarget, sole_build, target_of
 from openai_bls.builder.tokenizer.placing import place_tokenizer, report_template
-from openai_bls.core.checkpoint import read_checkpoint, read_json
 from openai_bls.core.manifest import (
     ENGINE_FOLDER,
     FORMAT_VERSION,
@@ -118,17 +116,13 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
     if source.is_file():
         describe(source, scratch, report)
         source = scratch
-    check_small_files(source)
-    require_counts(source)
-    require_config(source)
-    facts = read_checkpoint(source)
-    require_end_tokens(source, facts, report, force=options.force)
+    checkpoint = open_checkpoint(source, report, force=options.force)
     model_name = options.served_model_name or default_name(options.model)
     if options.batch_size < 1:
         raise BuildError("--max-batch-size must be at least 1")
-    recipe = engine.recipe()(RecipeRequest(options, source, facts, model_name, target, report))
+    recipe = engine.recipe()(RecipeRequest(options, checkpoint, model_name, target, report))
     _require_free(model_name, recipe.manifest, options, target)
-    called = read_json(source / "config.json").get("_name_or_path")
+    called = checkpoint.config.get("_name_or_path")
     report_other_bases(options.lora, [model_name, source_of(options.model), str(called or "")], report)
     built_from = _fingerprint(source, recipe, target)
     source_id = f"{built_from}-{settings_hash(recipe.configs)}"
@@ -142,7 +136,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
         if present.source.partition("-")[0] == built_from:
             return _configure(present, identity, recipe, target, report)
     try:
-        files = _prepare(source, recipe, options, target, report)
+        files = _prepare(checkpoint, recipe, options, target, report)
         versions = _versions(engine.packages) | recipe.manifest.builder | {SOURCE: source_of(options.model)}
         manifest = msgspec.structs.replace(
             recipe.manifest, **identity, **files, created=int(time.time()), builder=versions
@@ -155,25 +149,25 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
 
 
 def _prepare(
-    source: Path, recipe: Recipe, options: BuildOptions, target: BuildTarget, report: Report
+    checkpoint: Checkpoint, recipe: Recipe, options: BuildOptions, target: BuildTarget, report: Report
 ) -> dict[str, dict[str, FileRecord]]:
     """Fill the folders that `target` gives; returns the manifest's fields about files."""
     prepared = target.begin()
-    checkpoint, tokenizers = prepared.checkpoint, prepared.tokenizers
+    tokenizers = prepared.tokenizers
     report("tokenizer")
-    tokenizer = place_tokenizer(source, tokenizers[0], report, trust_remote_code=options.trust_remote_code)
+    tokenizer = place_tokenizer(checkpoint, tokenizers[0], report, trust_remote_code=options.trust_remote_code)
     report_template(tokenizer, tokenizers[0], report)
     for folder in tokenizers[1:]:
         shutil.copytree(tokenizers[0], folder, dirs_exist_ok=True)
     for file_name in (*CONFIG_FILES, *PROCESSOR_FILES):
         # The tokenizer's folder may have the end tokens that a chat of this model needs beside its own.
-        found = next((folder / file_name for folder in (tokenizers[0], source) if (folder / file_name).is_file()), None)
-        if found is not None:
-            place(found, checkpoint / file_name)
+        found = [path for folder in (tokenizers[0], checkpoint.folder) if (path := folder / file_name).is_file()]
+        if found:
+            place(found[0], prepared.checkpoint / file_name)
     engine_files = recipe.fill(prepared)
     report("hashes")
     return {
-        "files": _records(checkpoint),
+        "files": _records(prepared.checkpoint),
         "engine_files": engine_files,
     }
 

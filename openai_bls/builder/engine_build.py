@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from openai_bls.builder.checkpoint.checkpoint import Checkpoint
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.recipe import Recipe, Report
 from openai_bls.builder.targets.selection import BuildTarget
-from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import BuildError
 from openai_bls.engines import registry
 from openai_bls.engines.plugin import Lazy
@@ -41,9 +40,7 @@ class RecipeRequest(NamedTuple):
     """Engine that is asked for, and what it is built from."""
 
     options: BuildOptions
-    source: Path
-    """Folder of the checkpoint."""
-    facts: CheckpointFacts
+    checkpoint: Checkpoint
     model_name: str
     target: BuildTarget
     report: Report

@@ -25,7 +25,7 @@ class NullRecipe:
         self.manifest = Manifest(
             engine="null",
             model_name=request.model_name,
-            max_model_len=max_model_len(options, request.facts),
+            max_model_len=max_model_len(options, request.checkpoint.facts),
             max_batch_size=options.batch_size,
             created=0,
             dtype=options.dtype,

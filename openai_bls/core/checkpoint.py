@@ -37,15 +37,36 @@ class CheckpointFacts(msgspec.Struct, frozen=True):
 def read_checkpoint(folder: Path) -> CheckpointFacts:
     """Facts about the checkpoint in `folder`.
 
-    End tokens come from generation_config.json, else from config.json. Sampling values that generation_config.json
-    sets are the defaults even if its `do_sample` is false; where it sets none, OpenAI's temperature of 1 applies.
-
     Raises:
         EngineLoadError: no readable config.json with a vocabulary size.
     """
-    config = read_json(folder / "config.json")
-    told = folder / "generation_config.json"
-    generation = read_json(told) if told.exists() else {}
+    return facts_of(folder, read_json(folder / "config.json"), generation_config(folder))
+
+
+def generation_config(folder: Path) -> dict[str, Any]:
+    """Contents of generation_config.json; {} where there is none.
+
+    Raises:
+        EngineLoadError: it cannot be read.
+    """
+    path = folder / "generation_config.json"
+    return read_json(path) if path.exists() else {}
+
+
+def facts_of(folder: Path, config: dict[str, Any], generation: dict[str, Any]) -> CheckpointFacts:
+    """Facts about a checkpoint, of its files' contents.
+
+    End tokens come from generation_config.json, else from config.json. Sampling values that generation_config.json
+    sets are the defaults even if its `do_sample` is false; where it sets none, OpenAI's temperature of 1 applies.
+
+    Args:
+        folder: folder of the checkpoint, for the message.
+        config: contents of config.json.
+        generation: contents of generation_config.json; {} where there is none.
+
+    Raises:
+        EngineLoadError: config.json has no vocabulary size.
+    """
     text = text_config(config)
     if "vocab_size" not in text and "padded_vocab_size" not in text:
         text = _class_defaults(text) | text

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from openai_bls.core.checkpoint import Tensors, read_json, text_config
+from openai_bls.core.checkpoint import Tensors, text_config
 from openai_bls.core.manifest import EngineLoadError
 
 _WEIGHT = ".weight"
@@ -45,9 +44,9 @@ def _is_fp8_group(group: Mapping[str, Any]) -> bool:
     )
 
 
-def quantization(folder: Path) -> dict[str, Any] | None:
+def quantization(config: dict[str, Any]) -> dict[str, Any] | None:
     """config.json's `quantization_config` of a checkpoint that is served as it is; None for any other."""
-    told = text_config(read_json(folder / "config.json")).get("quantization_config")
+    told = text_config(config).get("quantization_config")
     return told if isinstance(told, dict) and is_served(told) else None
 
 

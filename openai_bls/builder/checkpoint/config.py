@@ -20,22 +20,28 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     if not (folder / "config.json").is_file():
         raise BuildError(f"{folder} is not a Hugging Face checkpoint: it has no config.json")
-    config = read_json(folder / "config.json")
-    beside = folder / MODELOPT_FILE
-    if beside.is_file():
-        told = read_json(beside).get("quantization")
-        if isinstance(told, dict):
-            config["quantization_config"] = {**told, "quant_method": "modelopt", "told_by": MODELOPT_FILE}
-    return config
+    return with_modelopt(read_json(folder / "config.json"), folder)
 
 
-def require_config(source: Path) -> None:
-    """Check the fields of the config.json in `source` by transformers' class for its model, where it has one.
+def with_modelopt(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Contents of the config.json in `folder`, with ModelOpt's description as `quantization_config`."""
+    path = folder / MODELOPT_FILE
+    told = read_json(path).get("quantization") if path.is_file() else None
+    if not isinstance(told, dict):
+        return config
+    return {**config, "quantization_config": {**told, "quant_method": "modelopt", "told_by": MODELOPT_FILE}}
+
+
+def require_config(source: Path, config: dict[str, Any]) -> None:
+    """Check the fields of a config.json by transformers' class for its model, where it has one.
+
+    Args:
+        source: folder of the checkpoint.
+        config: contents of config.json; the class may change them.
 
     Raises:
         BuildError: a field has another type than the class wants, or they contradict each other.
     """
-    config = read_json(source / "config.json")
     if "AutoConfig" in (config.get("auto_map") or {}):
         return
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.builder.checkpoint.config import MODELOPT_FILE, read_config
+from openai_bls.builder.checkpoint.checkpoint import Checkpoint
+from openai_bls.builder.checkpoint.config import MODELOPT_FILE
 from openai_bls.builder.checkpoint.quantized import CHECKPOINT_FORMS, stored_as
 from openai_bls.core import fp8_checkpoint
 from openai_bls.core.checkpoint import CheckpointFacts, read_json, text_config
@@ -38,20 +39,20 @@ def require_no_adapter(source: Path) -> None:
     )
 
 
-def causal_lm(source: Path, facts: CheckpointFacts, *, trust_remote_code: bool) -> str | None:
-    """What to know of the causal language model in `source`: that only its text part is served; else None.
+def causal_lm(checkpoint: Checkpoint, *, trust_remote_code: bool) -> str | None:
+    """Note on a causal language model of which only the text part is served; None for any other one.
 
     Raises:
         BuildError: it is another kind of model, or one that transformers has no class for.
     """
     from transformers.models.auto import modeling_auto
 
-    config = read_json(source / "config.json")
+    source, config = checkpoint.folder, checkpoint.config
     if "AutoModelForCausalLM" in (config.get("auto_map") or {}):
         if not trust_remote_code:
             raise BuildError(f"{source} comes with Python code of its own: pass --trust-remote-code if you trust it")
         return None
-    model_type, architecture = facts.model_type, facts.architecture
+    model_type, architecture = checkpoint.facts.model_type, checkpoint.facts.architecture
     with_images = _with_images()
     causal = _names(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type))
     multimodal = architecture in _names(with_images.get(model_type))
@@ -96,14 +97,13 @@ def _names(known: Any) -> tuple[str, ...]:
     return (known,) if isinstance(known, str) else tuple(known or ())
 
 
-def quantized(source: Path) -> bool:
-    """Whether the checkpoint in `source` is quantized, in a form that transformers and its packages here can load.
+def quantized(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint is quantized, in a form that transformers and its packages here can load.
 
     Raises:
         BuildError: it is quantized, and they cannot.
     """
-    config = read_config(source)
-    text = text_config(config)
+    source, text = checkpoint.folder, text_config(checkpoint.config)
     told = text.get("quantization_config") or text.get("compression_config")
     if not told and (source / "quantize_config.json").is_file():
         told = {"quant_method": "gptq", "file": "quantize_config.json"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.core.checkpoint import CheckpointFacts, is_count, read_json, text_config
+from openai_bls.core.checkpoint import CheckpointFacts, is_count, text_config
 from openai_bls.core.manifest import BuildError
 
 _COUNTS = (
@@ -19,13 +19,17 @@ _COUNTS = (
 """Fields of config.json that are a whole number of at least 1, or absent; some models have a list for some of them."""
 
 
-def require_counts(source: Path) -> None:
-    """Check the sizes in the config.json of the checkpoint in `source`.
+def require_counts(source: Path, config: dict[str, Any]) -> None:
+    """Check the sizes in a config.json.
+
+    Args:
+        source: folder of the checkpoint.
+        config: contents of config.json.
 
     Raises:
         BuildError: one is zero, negative, or no whole number.
     """
-    text = text_config(read_json(source / "config.json"))
+    text = text_config(config)
     for name in _COUNTS:
         value = text.get(name)
         if value is not None and not isinstance(value, list) and not is_count(value):
@@ -34,11 +38,21 @@ def require_counts(source: Path) -> None:
             )
 
 
-def require_end_tokens(source: Path, facts: CheckpointFacts, report: Callable[[str], None], *, force: bool) -> None:
-    """Check that the end tokens in the files of `source` are of the model's vocabulary; -1 is none.
+def require_end_tokens(
+    source: Path,
+    config: dict[str, Any],
+    generation: dict[str, Any],
+    facts: CheckpointFacts,
+    report: Callable[[str], None],
+    *,
+    force: bool,
+) -> None:
+    """Check that the end tokens of a checkpoint are of the model's vocabulary; -1 is none.
 
     Args:
         source: folder of the checkpoint.
+        config: contents of config.json.
+        generation: contents of generation_config.json; {} where there is none.
         facts: facts of the checkpoint.
         report: called with a line if only some of them are.
         force: take a checkpoint that has no other.
@@ -46,19 +60,15 @@ def require_end_tokens(source: Path, facts: CheckpointFacts, report: Callable[[s
     Raises:
         BuildError: none of them is, so that no answer would end.
     """
-    for name in ("generation_config.json", "config.json"):
-        path = source / name
-        values = text_config(read_json(path)) if path.is_file() else {}
-        if "eos_token_id" in values:
-            break
-    told = values.get("eos_token_id")
+    name = "generation_config.json" if "eos_token_id" in generation else "config.json"
+    told = generation.get("eos_token_id", text_config(config).get("eos_token_id"))
     if told is None:
         return
     listed = told if isinstance(told, list) else [told]
     if all(one == -1 or one in facts.eos_token_ids for one in listed):
         return
     last = facts.vocab_size - 1
-    problem = f"{path}: eos_token_id is {_json(told)}, where ids of the vocabulary are needed (0 to {last})"
+    problem = f"{source / name}: eos_token_id is {_json(told)}, where ids of the vocabulary are needed (0 to {last})"
     if not facts.eos_token_ids and not force:
         raise BuildError(f"{problem}: no answer would end (--force builds it so)")
     report(problem)

@@ -6,15 +6,8 @@ import pickle
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from openai_bls.builder.checkpoint.config import read_config
-from openai_bls.builder.checkpoint.files import (
-    PYTORCH,
-    SAFETENSORS,
-    named_weight_files,
-    other_weight_files,
-    read_headers,
-    weight_files,
-)
+from openai_bls.builder.checkpoint.checkpoint import Checkpoint
+from openai_bls.builder.checkpoint.files import PYTORCH, other_weight_files, weight_files
 from openai_bls.builder.checkpoint.finite import not_finite
 from openai_bls.builder.checkpoint.kind import causal_lm, quantized
 from openai_bls.builder.checkpoint.quantized import plain_under, untold
@@ -27,15 +20,13 @@ from openai_bls.builder.checkpoint.tensor_names import (
 )
 from openai_bls.builder.placing.files import place
 from openai_bls.core import fp8_checkpoint
-from openai_bls.core.checkpoint import CheckpointFacts, Tensors, read_json
 from openai_bls.core.manifest import BuildError, first_line
 from openai_bls.launcher import progress
 
 
 def place_weights(
-    source: Path,
+    checkpoint: Checkpoint,
     target: Path,
-    facts: CheckpointFacts,
     report: Callable[[str], None],
     *,
     trust_remote_code: bool,
@@ -45,9 +36,8 @@ def place_weights(
     """Put the weights of a causal language model into `target` as safetensors.
 
     Args:
-        source: folder of the checkpoint.
+        checkpoint: the checkpoint.
         target: folder of the engine.
-        facts: facts of the checkpoint.
         report: called with one line per stage.
         trust_remote_code: whether the checkpoint's own code may run.
         force: take a checkpoint with whole layers or an adapter that the model does not use, or with weights that are
@@ -57,34 +47,35 @@ def place_weights(
     Raises:
         BuildError: no causal language model, or weights that are missing, do not load, or are not finite numbers.
     """
-    note = None if images else causal_lm(source, facts, trust_remote_code=trust_remote_code)
+    source = checkpoint.folder
+    note = None if images else causal_lm(checkpoint, trust_remote_code=trust_remote_code)
     if note is not None:
         report(note)
-    whole = not quantized(source) and not trust_remote_code
+    whole = not quantized(checkpoint) and not trust_remote_code
     if trust_remote_code:
         _place_code(source, target)
-    names, tensors = find_weights(source)
-    _report_strange(source, names, tensors, report, force=force or trust_remote_code)
-    if fp8_checkpoint.quantization(source) is not None:
+    names, tensors = checkpoint.weights
+    _report_strange(checkpoint, report, force=force or trust_remote_code)
+    if fp8_checkpoint.quantization(checkpoint.config) is not None:
         fp8_checkpoint.scale_names(tensors)
     unused: Collection[str] = ()
     if tensors:
         if whole:
-            unused = _require_whole(source, tensors, report, force=force, images=images)
+            unused = _require_whole(checkpoint, report, force=force, images=images)
         _place_files(source, target, names, report)
     else:
         report("weights: converting PyTorch files to safetensors")
-        _convert(source, target, report, trust_remote_code=trust_remote_code, force=force, images=images)
+        _convert(checkpoint, target, report, trust_remote_code=trust_remote_code, force=force, images=images)
     require_finite(source, target, unused)
 
 
 def place_as_it_is(
-    source: Path, target: Path, report: Callable[[str], None], *, trust_remote_code: bool, force: bool
+    checkpoint: Checkpoint, target: Path, report: Callable[[str], None], *, trust_remote_code: bool, force: bool
 ) -> None:
     """Put the weights into `target` in the format that they have, for an engine that reads them itself.
 
     Args:
-        source: folder of the checkpoint.
+        checkpoint: the checkpoint.
         target: folder of the engine.
         report: called with one line per stage.
         trust_remote_code: whether the checkpoint's own code may run, and knows what its weights are.
@@ -93,11 +84,11 @@ def place_as_it_is(
     Raises:
         BuildError: there are none, or some are missing, or quantized in a form that config.json does not tell of.
     """
+    source = checkpoint.folder
     if trust_remote_code:
         _place_code(source, target)
-    names, tensors = find_weights(source)
-    _report_strange(source, names, tensors, report, force=force or trust_remote_code)
-    _place_files(source, target, names, report)
+    _report_strange(checkpoint, report, force=force or trust_remote_code)
+    _place_files(source, target, checkpoint.weights.names, report)
     require_finite(source, target)
 
 
@@ -134,36 +125,14 @@ def _place_files(source: Path, target: Path, names: Sequence[str], report: Calla
             place(source / name, target / name, bar.advance)
 
 
-def find_weights(source: Path) -> tuple[list[str], Tensors]:
-    """Names of the files with the weights of the checkpoint in `source`, and their tensors; {} for PyTorch's own files.
-
-    Raises:
-        BuildError: there are none, or some are missing, cut off or damaged.
-    """
-    told = read_json(source / "config.json").get("transformers_weights")
-    if isinstance(told, str):
-        names = named_weight_files(source, told)
-    else:
-        names = weight_files(source) or weight_files(source, PYTORCH)
-    if not names:
-        others = sorted(
-            path.name for path in source.iterdir() if path.suffix in (".safetensors", ".bin", ".pt", ".pth")
-        )
-        beside = f"; {', '.join(others[:3])} is none of these" if others else ""
-        raise BuildError(f"{source} has no weights ({SAFETENSORS}, {PYTORCH}, or their parts with an index){beside}")
-    return names, read_headers(source, names)
-
-
-def _report_strange(
-    source: Path, names: Sequence[str], tensors: Tensors, report: Callable[[str], None], *, force: bool
-) -> None:
+def _report_strange(checkpoint: Checkpoint, report: Callable[[str], None], *, force: bool) -> None:
     """Say what is well-formed and may be the rest of another checkpoint, or is quantized and not told of."""
+    source, (names, tensors) = checkpoint.folder, checkpoint.weights
     if others := other_weight_files(source, names):
         report(f"weights: those of {names[-1]}; not read: {listed(others)}")
-    config = read_config(source)
-    if form := plain_under(config, tensors):
+    if form := plain_under(checkpoint.config, tensors):
         report(f"weights: none of them is quantized, and the quantization_config of {source} says {form}")
-    found = None if (source / "quantize_config.json").is_file() else untold(config, tensors)
+    found = None if (source / "quantize_config.json").is_file() else untold(checkpoint.config, tensors)
     if found is None:
         return
     told = f"the weights in {source} are quantized ({' and '.join(found.types)}, {listed(found.names)})"
@@ -176,12 +145,11 @@ def _report_strange(
     report(f"{told}, and are served as {served}: its config.json has no quantization_config")
 
 
-def _require_whole(
-    source: Path, tensors: Tensors, report: Callable[[str], None], *, force: bool, images: bool
-) -> list[str]:
+def _require_whole(checkpoint: Checkpoint, report: Callable[[str], None], *, force: bool, images: bool) -> list[str]:
     """Names of the tensors that the model does not use."""
     from openai_bls.builder.checkpoint.tensor_check import check_tensors
 
+    source, tensors = checkpoint.folder, checkpoint.weights.tensors
     unused: list[str] = []
     try:
         problem, unused = check_tensors(source, tensors, images=images)
@@ -189,15 +157,21 @@ def _require_whole(
         problem = f"transformers makes no model of them: {first_line(error)}"
     if problem is not None:
         raise BuildError(f"the weights in {source} are not those of the model in its config.json: {problem}")
-    _require_used(source, unused, tensors, report, force=force)
+    _require_used(checkpoint, unused, tensors, report, force=force)
     return unused
 
 
 def _require_used(
-    source: Path, unused: Collection[str], names: Collection[str], report: Callable[[str], None], *, force: bool
+    checkpoint: Checkpoint,
+    unused: Collection[str],
+    names: Collection[str],
+    report: Callable[[str], None],
+    *,
+    force: bool,
 ) -> None:
     """Check that the tensors that the model does not use are nothing that it would be another one without."""
-    if layers := surplus_layers(unused, names, read_json(source / "config.json")):
+    source = checkpoint.folder
+    if layers := surplus_layers(unused, names, checkpoint.config):
         _refuse(
             f"the weights in {source} have layers that config.json does not: number {', '.join(map(str, layers))}, "
             "counted from 0",
@@ -223,10 +197,17 @@ def _refuse(told: str, advice: str, report: Callable[[str], None], *, force: boo
 
 
 def _convert(
-    source: Path, target: Path, report: Callable[[str], None], *, trust_remote_code: bool, force: bool, images: bool
+    checkpoint: Checkpoint,
+    target: Path,
+    report: Callable[[str], None],
+    *,
+    trust_remote_code: bool,
+    force: bool,
+    images: bool,
 ) -> None:
     import transformers
 
+    source = checkpoint.folder
     auto = transformers.AutoModelForImageTextToText if images else transformers.AutoModelForCausalLM
     try:
         model, info = auto.from_pretrained(
@@ -235,7 +216,7 @@ def _convert(
         reason = problem_of_missing(info["missing_keys"], info["unexpected_keys"])
         if reason is None:
             unused = sorted(info["unexpected_keys"])
-            _require_used(source, unused, {*model.state_dict(), *unused}, report, force=force)
+            _require_used(checkpoint, unused, {*model.state_dict(), *unused}, report, force=force)
             model.save_pretrained(target)
     except BuildError:
         raise

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from openai_bls.builder.checkpoint.checkpoint import Checkpoint
 from openai_bls.builder.checkpoint.files import TOKENIZER_FILES, check_tokenizer
 from openai_bls.builder.placing.files import place
 from openai_bls.builder.placing.tokenizer import save, write_json
@@ -15,7 +16,7 @@ from openai_bls.builder.tokenizer.contradictions import contradictions
 from openai_bls.builder.tokenizer.original import load_original
 from openai_bls.builder.tokenizer.processor import place_processor
 from openai_bls.builder.tokenizer.samples import SAMPLES
-from openai_bls.core.checkpoint import read_checkpoint, read_json, text_config
+from openai_bls.core.checkpoint import generation_config, text_config
 from openai_bls.core.manifest import BuildError, first_line
 from openai_bls.engines.images.processor import has_processor
 from openai_bls.output import detect
@@ -26,18 +27,21 @@ _SAVED = ("special_tokens_map.json", "added_tokens.json", "chat_template.json")
 """Files whose content is in tokenizer.json, tokenizer_config.json and chat_template.jinja once these are saved."""
 
 
-def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *, trust_remote_code: bool) -> Any:
+def place_tokenizer(
+    checkpoint: Checkpoint, target: Path, report: Callable[[str], None], *, trust_remote_code: bool
+) -> Any:
     """Put the tokenizer's files, with a tokenizer.json in any case, generation_config.json and the processor's files
     into `target`; returns the tokenizer of transformers that they make.
 
     Raises:
         BuildError: there is no tokenizer, none that can be written as tokenizer.json, one of another model, or one that
-            makes other token ids from `target` than from `source`.
+            makes other token ids from `target` than from the checkpoint.
     """
+    source = checkpoint.folder
     made = python_code.make(source) if not (source / "tokenizer.json").is_file() else None
     original = None
     if made is not None:
-        _write_made(made, source, target)
+        _write_made(made, checkpoint, target)
     else:
         original = load_original(source, trust_remote_code=trust_remote_code)
         _write_original(original, source, target)
@@ -45,8 +49,7 @@ def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *
         if (source / name).is_file() and not (target / name).exists():
             place(source / name, target / name)
     place_processor(source, target)
-    vocab_size = read_checkpoint(source).vocab_size
-    beyond = check_tokenizer(target, source, vocab_size)
+    beyond = check_tokenizer(target, source, checkpoint.facts.vocab_size)
     if beyond:
         named = ", ".join(beyond[:5]) + (f" and {len(beyond) - 5} more" if len(beyond) > 5 else "")
         report(f"the tokenizer has tokens that the model has not: {named}; prompts with them are refused")
@@ -68,7 +71,7 @@ def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *
         text, back = lost[0]
         more = f" (and {len(lost) - 1} more of {len(SAMPLES)} texts)" if len(lost) > 1 else ""
         report(f"the tokenizer does not hold every text: {text!r} comes back as {back!r}{more}")
-    _add_end_token(placed, source, target, vocab_size, report)
+    _add_end_token(placed, checkpoint, target, report)
     return placed
 
 
@@ -82,22 +85,19 @@ def report_template(tokenizer: Any, folder: Path, report: Callable[[str], None])
         report(warning)
 
 
-def _write_made(made: python_code.Made, source: Path, target: Path) -> None:
+def _write_made(made: python_code.Made, checkpoint: Checkpoint, target: Path) -> None:
     """Files of a tokenizer that stands for one in Python; what the checkpoint says itself is not in them."""
+    source = checkpoint.folder
     made.tokenizer.save(str(target / "tokenizer.json"))
     write_json(target / "tokenizer_config.json", made.config)
     has_template = "chat_template" in made.config or (source / "chat_template.jinja").is_file()
     if made.chat_template and not has_template:
         (target / "chat_template.jinja").write_text(made.chat_template, encoding="utf-8")
     if made.end_tokens:
-        generation = _json_if_any(source / "generation_config.json")
-        ends = _end_tokens(generation, source)
+        generation = generation_config(source)
+        ends = _end_tokens(generation, checkpoint)
         generation["eos_token_id"] = list(dict.fromkeys([*ends, *made.end_tokens]))
         write_json(target / "generation_config.json", generation)
-
-
-def _json_if_any(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
 
 
 def _write_original(original: Any, source: Path, target: Path) -> None:
@@ -115,22 +115,22 @@ def _write_original(original: Any, source: Path, target: Path) -> None:
         )
 
 
-def _add_end_token(tokenizer: Any, source: Path, target: Path, vocab_size: int, report: Callable[[str], None]) -> None:
+def _add_end_token(tokenizer: Any, checkpoint: Checkpoint, target: Path, report: Callable[[str], None]) -> None:
     """Let the tokenizer's own end token end answers as well: fine-tunes often name it there alone."""
     end = tokenizer.eos_token_id
     path = target / "generation_config.json"
-    generation = _json_if_any(path)
-    ends = _end_tokens(generation, source)
-    if end is None or end in ends or not 0 <= end < vocab_size:
+    generation = generation_config(target)
+    ends = _end_tokens(generation, checkpoint)
+    if end is None or end in ends or not 0 <= end < checkpoint.facts.vocab_size:
         return
     report(f"the tokenizer's end token {tokenizer.eos_token} ({end}) ends answers too: the configuration names {ends}")
     path.unlink(missing_ok=True)  # it may be a link to the checkpoint's
     write_json(path, {**generation, "eos_token_id": [*ends, end]})
 
 
-def _end_tokens(generation: dict[str, Any], source: Path) -> list[int]:
-    """End tokens of a generation_config.json, else of the config.json in `source`."""
-    told = generation.get("eos_token_id", text_config(read_json(source / "config.json")).get("eos_token_id"))
+def _end_tokens(generation: dict[str, Any], checkpoint: Checkpoint) -> list[int]:
+    """End tokens of a generation_config.json, else of the checkpoint's config.json."""
+    told = generation.get("eos_token_id", text_config(checkpoint.config).get("eos_token_id"))
     if told is None:
         return []
     return list(told) if isinstance(told, list) else [told]

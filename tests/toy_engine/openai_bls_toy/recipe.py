@@ -18,7 +18,7 @@ class ToyRecipe:
         self.manifest = Manifest(
             engine="toy",
             model_name=request.model_name,
-            max_model_len=max_model_len(request.options, request.facts),
+            max_model_len=max_model_len(request.options, request.checkpoint.facts),
             max_batch_size=request.options.batch_size,
             created=0,
         )

@@ -74,6 +74,19 @@ def test_a_change_builds_again(source: Path, repository: Path) -> None:
         assert (repository / name / "1" / "tokenizer" / "tokenizer.json").is_file()
 
 
+def test_config_json_is_read_once(source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Besides the check that each small file is whole."""
+    reads, read = list[Path](), Path.read_bytes
+
+    def noted(path: Path) -> bytes:
+        reads.append(path)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", noted)
+    run(source, repository)
+    assert reads.count(source / "config.json") == 2
+
+
 def test_a_build_takes_the_place_of_an_engine_for_several_gpus(source: Path, repository: Path) -> None:
     """An older release's, which is refused at its load."""
     built, _ = run(source, repository)

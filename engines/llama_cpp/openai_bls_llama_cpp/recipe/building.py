@@ -32,7 +32,8 @@ class LlamaCppRecipe:
     """
 
     def __init__(self, request: RecipeRequest) -> None:
-        options, source, facts, model_name, _, report = request
+        options, checkpoint, model_name, _, report = request
+        source, facts = checkpoint.folder, checkpoint.facts
         self._options, self._source, self._facts, self._report = options, source, facts, report
         if not (source / GGUF_NAME).is_file():
             raise BuildError(f"--engine llama_cpp is for GGUF files, and {options.model} is none")

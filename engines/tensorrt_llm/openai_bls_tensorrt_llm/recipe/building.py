@@ -16,12 +16,11 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.builder.checkpoint.config import read_config
 from openai_bls.builder.engine_build import RecipeRequest
 from openai_bls.builder.options.build import BuildOptions
 from openai_bls.builder.options.images import with_processor
 from openai_bls.builder.placing.adapters import fingerprint, place_adapters
-from openai_bls.builder.placing.weights import find_weights, place_as_it_is
+from openai_bls.builder.placing.weights import place_as_it_is
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.builder.targets.selection import BuildTarget
 from openai_bls.builder.tokenizer.processor import complete_processor
@@ -56,15 +55,15 @@ class TensorRtLlmRecipe:
     """
 
     def __init__(self, asked: RecipeRequest) -> None:
-        options, source, _, model_name, target, report = asked
-        self._options, self._source, self._report = options, source, report
+        options, checkpoint, model_name, target, report = asked
+        self._options, self._checkpoint, self._report = options, checkpoint, report
         self._own = options.own_as(TensorRtLlmOptions)
-        find_weights(source)
+        # Refuses a checkpoint without them before TensorRT-LLM is asked.
+        _ = checkpoint.weights
         self._survey = survey(self._own.extra_llm_api_options)
         gpus = self._survey.gpus
-        self._config = read_config(source)
         installed = self._survey.architectures, self._survey.arguments_refusal
-        request = request_of(options, self._config, source, *installed)
+        request = request_of(options, checkpoint.config, checkpoint.folder, *installed)
         self._plan = plan(request, Version.parse(self._survey.version), as_gpu(gpus[0]) if gpus else None)
         require_flow(self._plan.engine.flow, self._plan.version, self._survey.version)
         self._check()
@@ -78,7 +77,7 @@ class TensorRtLlmRecipe:
         if self._plan.engine.flow == "pytorch":
             trust = self._options.trust_remote_code
             place_as_it_is(
-                self._source, prepared.checkpoint, self._report, trust_remote_code=trust, force=self._options.force
+                self._checkpoint, prepared.checkpoint, self._report, trust_remote_code=trust, force=self._options.force
             )
             images = with_processor(self.manifest.max_images, self._options, prepared.tokenizers[0], self._report)
             self.manifest = msgspec.structs.replace(self.manifest, max_images=images)
@@ -88,8 +87,9 @@ class TensorRtLlmRecipe:
         self._require_disk(prepared)
         with self._workspace(prepared) as workspace:
             spec = self._spec(prepared.engine, workspace)
-            if self._config.get("model_type") == "chatglm":
-                spec = msgspec.structs.replace(spec, model=chatglm.readable(spec.model, self._config, spec.workspace))
+            config = self._checkpoint.config
+            if config.get("model_type") == "chatglm":
+                spec = msgspec.structs.replace(spec, model=chatglm.readable(spec.model, config, spec.workspace))
             progress = Progress(self._report)
             with contextlib.closing(progress):
                 _run(spec, progress)
@@ -188,7 +188,7 @@ class TensorRtLlmRecipe:
         made, own = self._plan, self._own
         dataset = Path(own.calib_dataset).expanduser()
         return BuildSpec(
-            model=self._source.absolute(),
+            model=self._checkpoint.folder.absolute(),
             output=output.absolute(),
             workspace=workspace.absolute(),
             max_batch_size=made.engine.max_batch_size,

@@ -18,7 +18,7 @@ import transformers
 from safetensors import safe_open
 
 from openai_bls.core import fp8_checkpoint
-from openai_bls.core.checkpoint import safetensors_header
+from openai_bls.core.checkpoint import read_json, safetensors_header
 from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls_transformers import fp8_numbers
 from openai_bls_transformers.model import fp8_layers, quant_distance
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 def config_without_quantization(folder: Path, *, trust_remote_code: bool) -> Any:
     """Configuration by which transformers loads an FP8 checkpoint as if it were none; None for other checkpoints."""
-    if fp8_checkpoint.quantization(folder) is None:
+    if fp8_checkpoint.quantization(read_json(folder / "config.json")) is None:
         return None
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
     for part in (config, config.get_text_config(decoder=True)):

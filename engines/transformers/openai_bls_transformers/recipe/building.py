@@ -10,7 +10,7 @@ from openai_bls.builder.placing.adapters import fingerprint, lora_settings, plac
 from openai_bls.builder.placing.weights import place_weights
 from openai_bls.builder.recipe import max_model_len
 from openai_bls.builder.targets.folders import Prepared
-from openai_bls.core.checkpoint import read_json, text_config
+from openai_bls.core.checkpoint import text_config
 from openai_bls.core.manifest import BuildError, EngineSetupError, FileRecord, KvCacheSettings, Manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.images.processor import VisionProcessor
@@ -26,11 +26,11 @@ class EmbeddedRecipe:
     """See `Recipe`."""
 
     def __init__(self, request: RecipeRequest) -> None:
-        options, source, facts, model_name, _, report = request
+        options, checkpoint, model_name, _, report = request
         self._quant = quant = options.own_as(EmbeddedOptions).quant
-        self._options, self._source, self._facts, self._report = options, source, facts, report
-        longest = max_model_len(options, facts)
-        if quant and quantized(source):
+        self._options, self._checkpoint, self._report = options, checkpoint, report
+        longest = max_model_len(options, checkpoint.facts)
+        if quant and quantized(checkpoint):
             raise BuildError(f"--quant {quant}: the checkpoint is quantized already, and served as it is")
         self.manifest = Manifest(
             engine="transformers",
@@ -40,7 +40,7 @@ class EmbeddedRecipe:
             created=0,
             dtype=options.dtype,
             record=EmbeddedRecord(quant).fields(),
-            max_images=max_images(options, source, facts, report),
+            max_images=max_images(options, checkpoint, report),
             kv_cache=KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache),
             trust_remote_code=options.trust_remote_code,
             lora=lora_settings(options.lora, read_adapters(options.lora)),
@@ -59,7 +59,7 @@ class EmbeddedRecipe:
                 raise
             # Nobody asked for images: what was served without them before there were any still is.
             trust = self._options.trust_remote_code
-            refuse_without_text(self._source, self._facts, str(error), trust_remote_code=trust)
+            refuse_without_text(self._checkpoint, str(error), trust_remote_code=trust)
             self._report(f"images are refused: {error}")
             self.manifest = msgspec.structs.replace(self.manifest, max_images=0)
             for placed in prepared.checkpoint.glob("*.safetensors*"):
@@ -72,9 +72,8 @@ class EmbeddedRecipe:
         if images:
             VisionProcessor(prepared.tokenizers[0])  # Raises if it cannot serve images.
         place_weights(
-            self._source,
+            self._checkpoint,
             prepared.checkpoint,
-            self._facts,
             self._report,
             trust_remote_code=self._options.trust_remote_code,
             force=self._options.force,
@@ -82,7 +81,7 @@ class EmbeddedRecipe:
         )
         if images:
             self._report(
-                f"a vision-language model ({self._facts.architecture}): takes images, at most "
+                f"a vision-language model ({self._checkpoint.facts.architecture}): takes images, at most "
                 f"{self.manifest.max_images} in a prompt ({TEXT_ALONE})"
             )
         if self._options.self_test:
@@ -100,7 +99,7 @@ class EmbeddedRecipe:
         assert passed is not None
         how = f"{passed.runner} with attention {passed.attention}, in {passed.dtype} on {passed.device}"
         self._report(f"self-test: passed by {how}")
-        if advice := vllm_advice(text_config(read_json(prepared.checkpoint / "config.json")), passed):
+        if advice := vllm_advice(text_config(self._checkpoint.config), passed):
             self._report(advice)
         if (distance := passed.quant_distance) is not None:
             self._report(

@@ -11,7 +11,7 @@ from openai_bls.builder.engine_build import RecipeRequest
 from openai_bls.builder.options.images import with_processor
 from openai_bls.builder.placing.adapters import fingerprint, lora_settings, place_adapters, read_adapters
 from openai_bls.builder.placing.files import place
-from openai_bls.builder.placing.weights import find_weights, place_as_it_is
+from openai_bls.builder.placing.weights import place_as_it_is
 from openai_bls.builder.targets.folders import Prepared
 from openai_bls.builder.tokenizer.processor import complete_processor
 from openai_bls.core.manifest import BuildError, FileRecord, Manifest
@@ -33,10 +33,11 @@ class VllmRecipe:
     """
 
     def __init__(self, request: RecipeRequest) -> None:
-        options, source, report = request.options, request.source, request.report
+        options, report = request.options, request.report
+        checkpoint, source = request.checkpoint, request.checkpoint.folder
         own = options.own_as(VllmOptions)
-        self._options, self._source, self._report = options, source, report
-        names = find_weights(source)[0]
+        self._options, self._checkpoint, self._report = options, checkpoint, report
+        names = checkpoint.weights.names
         adapters = read_adapters(options.lora)
         folders = (Path.cwd(), options.model_repository.absolute().parent)
         python = find_interpreter(own.engine_python, os.environ, folders)
@@ -74,7 +75,7 @@ class VllmRecipe:
         place_adapters(self._options.lora, prepared.lora)
         trust = self._options.trust_remote_code
         place_as_it_is(
-            self._source, prepared.checkpoint, self._report, trust_remote_code=trust, force=self._options.force
+            self._checkpoint, prepared.checkpoint, self._report, trust_remote_code=trust, force=self._options.force
         )
         # vLLM reads the tokenizer's folder as a model's: without these it logs an error and waits 2 s at each start.
         for path in (prepared.checkpoint / "config.json", *prepared.checkpoint.glob("*.py")):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from openai_bls.builder.checkpoint.checkpoint import Checkpoint
 from openai_bls.builder.placing.weights import place_as_it_is
 from openai_bls.core.manifest import BuildError
 from tests.unit.builder.checkpoint.breaks import WEIGHTS, config, indexed, tensors, written
@@ -17,7 +18,8 @@ def place(source: Path, target: Path, *, trust_remote_code: bool = False, force:
     """The lines of the build."""
     lines: list[str] = []
     target.mkdir(exist_ok=True)
-    place_as_it_is(source, target, lines.append, trust_remote_code=trust_remote_code, force=force)
+    checkpoint = Checkpoint.read(source)
+    place_as_it_is(checkpoint, target, lines.append, trust_remote_code=trust_remote_code, force=force)
     return lines
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from openai_bls.builder.checkpoint.checkpoint import Checkpoint
 from openai_bls.builder.tokenizer.placing import place_tokenizer, report_template
 from openai_bls.output.detect import UNKNOWN_CALLS, UNKNOWN_REASONING
 from openai_bls.triton_models.preprocessing.prompt import load_tokenizer
@@ -70,7 +71,7 @@ def test_files_that_contradict_each_other(tmp_path: Path, case: str) -> None:
     path = folder / name
     path.write_text(json.dumps((json.loads(path.read_text()) if path.is_file() else {}) | changes))
     (folder / "config.json").write_text('{"model_type": "qwen2", "vocab_size": 512}')
-    placed = place_tokenizer(folder, target, lines.append, trust_remote_code=False)
+    placed = place_tokenizer(Checkpoint.read(folder), target, lines.append, trust_remote_code=False)
     assert any("contradict each other" in line for line in lines) == told
     own = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     text = "a<new>b<|im_end|>c</nowhere>d"
@@ -82,5 +83,5 @@ def test_tokens_beyond_the_vocabulary_are_said(tmp_path: Path) -> None:
     folder, target, lines = write_tokenizer(tmp_path / "source"), tmp_path / "placed", list[str]()
     target.mkdir()
     (folder / "config.json").write_text('{"model_type": "qwen2", "vocab_size": 260}')
-    place_tokenizer(folder, target, lines.append, trust_remote_code=False)
+    place_tokenizer(Checkpoint.read(folder), target, lines.append, trust_remote_code=False)
     assert any("tokens that the model has not: </tool_call> (260)" in line for line in lines)

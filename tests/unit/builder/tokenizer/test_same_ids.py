@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 from transformers.models.auto import tokenization_auto
 
+from openai_bls.builder.checkpoint.checkpoint import Checkpoint
 from openai_bls.builder.tokenizer.placing import place_tokenizer
 from openai_bls.builder.tokenizer.samples import SAMPLES
 from openai_bls.core.manifest import BuildError
@@ -68,9 +69,9 @@ def test_every_combination(tmp_path: Path, declared: str | None, tokenizer: Any)
             wanted = _ids(_own(source))
         except Exception:  # a class that does not fit, each in its own way
             with pytest.raises(BuildError):
-                place_tokenizer(source, target, lambda _: None, trust_remote_code=False)
+                place_tokenizer(Checkpoint.read(source), target, lambda _: None, trust_remote_code=False)
             continue
-        place_tokenizer(source, target, lambda _: None, trust_remote_code=False)
+        place_tokenizer(Checkpoint.read(source), target, lambda _: None, trust_remote_code=False)
         assert _ids(load_tokenizer(target)) == wanted, name
         shutil.copy(source / "config.json", target)
         assert _ids(_own(target)) == wanted, name
@@ -94,7 +95,7 @@ def test_every_added_token_is_decoded(tmp_path: Path, tokenizer: Any, where: str
     if where == "added_tokens.json":
         (source / where).write_text(json.dumps(numbered))
     target.mkdir()
-    place_tokenizer(source, target, lambda _: None, trust_remote_code=False)
+    place_tokenizer(Checkpoint.read(source), target, lambda _: None, trust_remote_code=False)
     detokenizers = factory.load(target)
     original = _own(source)
     for name, number in numbered.items():
@@ -104,7 +105,7 @@ def test_every_added_token_is_decoded(tmp_path: Path, tokenizer: Any, where: str
 
 def _placed(source: Path, target: Path, lines: list[str]) -> Path:
     target.mkdir()
-    place_tokenizer(source, target, lines.append, trust_remote_code=False)
+    place_tokenizer(Checkpoint.read(source), target, lines.append, trust_remote_code=False)
     return target
 
 
