@@ -14,34 +14,34 @@ from openai_bls.output.harmony import HARMONY_FORMAT, HARMONY_REASONING, MARKERS
 from openai_bls.output.reasoning_forms import ENDING_CALLS, REASONINGS
 from openai_bls.output.reasoning_forms import SIGNS as _REASONING_SIGNS
 from openai_bls.output.reasoning_parser import Reasoning, ReasoningParser
-from openai_bls.output.tool_parsers.families import (
+from openai_bls.output.tool_parsers.families.json_calls import (
     apertus,
     cohere,
-    deepseek,
     functionary,
-    gemma,
     gigachat3,
-    glm,
     granite,
     granite_20b,
     hermes,
     hunyuan,
-    hy_v3,
     internlm2,
     kimi_k2,
-    kimi_k3,
-    lfm2,
     llama3_json,
-    minicpm5,
-    minimax,
-    minimax_m3,
     mistral,
     nemotron,
     phi4_mini,
-    pythonic,
-    qwen3_coder,
     solar_open,
     xlam,
+)
+from openai_bls.output.tool_parsers.families.literals import gemma, lfm2, pythonic
+from openai_bls.output.tool_parsers.families.tags import (
+    deepseek,
+    glm,
+    hy_v3,
+    kimi_k3,
+    minicpm5,
+    minimax,
+    minimax_m3,
+    qwen3_coder,
 )
 from openai_bls.output.tool_parsers.formats import Sign, ToolFormat, names_of, written
 

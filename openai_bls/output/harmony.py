@@ -19,7 +19,7 @@ from typing import Any
 from openai_bls.output.events import AnswerEnd, ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
 from openai_bls.output.markers import Markers
 from openai_bls.output.reasoning_parser import Reasoning
-from openai_bls.output.tool_parsers.families import hermes
+from openai_bls.output.tool_parsers.families.json_calls import hermes
 from openai_bls.output.tool_parsers.formats import NAME, ToolFormat
 from openai_bls.output.tool_parsers.parser import new_call_id
 

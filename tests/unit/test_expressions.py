@@ -26,7 +26,7 @@ from openai_bls.output import harmony
 from openai_bls.output.markers import Markers
 from openai_bls.output.stop_strings import StopMatcher
 from openai_bls.output.structured import patterns
-from openai_bls.output.structured.lark_rules import Rules
+from openai_bls.output.structured.libraries.lark_rules import Rules
 from openai_bls.triton_models.preprocessing.borders import border_pattern
 from tests.unit.api.http_support import application
 from tests.unit.attack_texts import LENGTHS, Attack, attacks
@@ -217,7 +217,7 @@ MADE: dict[str, Made] = {
     "openai_bls/output/markers.py": of_markers,
     "openai_bls/output/markers.py#2": lambda texts: bound(Markers(*("<" + text for text in texts)).may_begin),
     "openai_bls/output/stop_strings.py": lambda texts: bound(StopMatcher(tuple(texts), False)._automaton.begin),
-    "openai_bls/output/structured/lark_rules.py": of_rules,
+    "openai_bls/output/structured/libraries/lark_rules.py": of_rules,
     "openai_bls/output/structured/patterns.py": lambda _: patterns._COUNT,
     "openai_bls/triton_models/preprocessing/borders.py": of_borders,
 }

@@ -20,7 +20,7 @@ from openai_bls.core.settings import EngineSettings
 from openai_bls.engines import answers
 from openai_bls.engines.capabilities import MAX_LOGPROBS
 from openai_bls.engines.engine_info import engine_info
-from openai_bls.output.structured.guidance import KINDS
+from openai_bls.output.structured.libraries.guidance import KINDS
 from openai_bls_vllm import lora
 from openai_bls_vllm.arguments import engine_args
 from openai_bls_vllm.clients import core_client

@@ -35,7 +35,7 @@ from openai_bls.engines.grammars.errors import GrammarError, require_size
 from openai_bls.engines.grammars.matcher import Constraint, ConstraintFactory
 from openai_bls.engines.grammars.trials import Trials
 from openai_bls.engines.grammars.vocabulary import GrammarVocabulary, bitmask
-from openai_bls.output.structured.gbnf import slashed
+from openai_bls.output.structured.grammars.gbnf import slashed
 
 logger = logging.getLogger(__name__)
 

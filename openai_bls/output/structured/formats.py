@@ -26,9 +26,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from openai_bls.output.structured import gbnf, patterns, schema
+from openai_bls.output.structured import patterns
 from openai_bls.output.structured.errors import FormatError, shown
-from openai_bls.output.structured.lark_arguments import STYLES
+from openai_bls.output.structured.grammars import gbnf
+from openai_bls.output.structured.libraries.lark_arguments import STYLES
+from openai_bls.output.structured.schemas import schema
 
 Format = dict[str, Any]
 

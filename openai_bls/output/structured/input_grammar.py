@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from openai_bls.core.request import ToolGrammar
-from openai_bls.output.structured import gbnf, gbnf_lark, gbnf_text, lark_nodes, regex_nodes
 from openai_bls.output.structured.errors import FormatError
 from openai_bls.output.structured.formats import Format
-from openai_bls.output.structured.gbnf import Node
-from openai_bls.output.structured.json_escape import escaped
-from openai_bls.output.structured.pruning import pruned
+from openai_bls.output.structured.grammars import gbnf, lark_nodes, regex_nodes
+from openai_bls.output.structured.grammars.gbnf import Node
+from openai_bls.output.structured.grammars.json_escape import escaped
+from openai_bls.output.structured.grammars.pruning import pruned
+from openai_bls.output.structured.libraries import gbnf_lark, gbnf_text
 
 _START = lark_nodes.START
 

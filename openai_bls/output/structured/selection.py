@@ -9,10 +9,12 @@ import msgspec
 
 from openai_bls.core.engine_types import EngineInfo, Grammar
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.output.structured import bounds, gbnf, gbnf_lark, guidance, guided_decoding, lark, lark_rules, patterns
+from openai_bls.output.structured import patterns
 from openai_bls.output.structured.errors import FormatError, cut
 from openai_bls.output.structured.formats import Format, checked, unwrapped
-from openai_bls.output.structured.guided_decoding import Target
+from openai_bls.output.structured.grammars import bounds, gbnf
+from openai_bls.output.structured.libraries import gbnf_lark, guidance, guided_decoding, lark, lark_rules
+from openai_bls.output.structured.libraries.guided_decoding import Target
 
 _MAX_BYTES = 256 * 1024
 _MAX_DEPTH = 100

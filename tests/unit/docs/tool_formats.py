@@ -9,7 +9,7 @@ import re
 
 from openai_bls.output.detect import HARMONY, TOOL_FORMATS
 from openai_bls.output.harmony import HARMONY_FORMAT
-from openai_bls.output.structured import guided_decoding
+from openai_bls.output.structured.libraries import guided_decoding
 from tests.unit.docs.pages import ROOT, code
 from tests.unit.output.chat_templates.rows import table
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from openai_bls.output.events import ContentDelta, ReasoningDelta
 from openai_bls.output.reasoning_forms import REASONINGS
 from openai_bls.output.reasoning_parser import Reasoning, ReasoningParser
-from openai_bls.output.tool_parsers.families import hermes
+from openai_bls.output.tool_parsers.families.json_calls import hermes
 from openai_bls.output.tool_parsers.parser import ToolCallParser
 from tests.unit.output.parsing import (
     Found,

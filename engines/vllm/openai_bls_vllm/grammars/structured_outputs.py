@@ -9,7 +9,7 @@ Every grammar goes as Lark text in the field `grammar`, the text that the embedd
 - vLLM's mask has one end token, the tokenizer's. The request's other stop tokens end the grammar as tokens of their own
   (`<[7]>`), so each is allowed where the grammar may end, and nowhere else.
 
-Other backends are not used: xgrammar leaves keywords out (see `output.structured.keywords`), outlines and
+Other backends are not used: xgrammar leaves keywords out (see `output.structured.schemas.keywords`), outlines and
 lm-format-enforcer have no exact answer here.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from openai_bls.core.engine_types import GenerationRequest, Grammar
-from openai_bls.output.structured.gbnf import slashed
+from openai_bls.output.structured.grammars.gbnf import slashed
 
 CONFIG: Mapping[str, Any] = {"backend": "guidance"}
 """Fields of vLLM's `StructuredOutputsConfig`. It has no reasoning parser: the grammar has the thoughts in it."""

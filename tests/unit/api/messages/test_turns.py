@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from openai_bls.api.messages.turns import call_id_of, tool_input, tool_use_id
-from openai_bls.output.tool_parsers.families.mistral import short_call_id
+from openai_bls.output.tool_parsers.families.json_calls.mistral import short_call_id
 from openai_bls.output.tool_parsers.parser import new_call_id
 from tests.unit.api.messages.messages_support import USER, converted, field_at_fault, prompt_of
 

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.output.structured import bounds, gbnf, grammar, patterns, requested
+from openai_bls.output.structured import grammar, patterns, requested
 from openai_bls.output.structured.errors import FormatError
+from openai_bls.output.structured.grammars import bounds, gbnf
 from tests.unit.output.structured.driving import EMBEDDED, accepts, json_schema, made
 
 # Each of these took from half a minute to for ever; they take well under a second.

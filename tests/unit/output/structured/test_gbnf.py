@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from openai_bls.output.structured import gbnf
 from openai_bls.output.structured.errors import FormatError
+from openai_bls.output.structured.grammars import gbnf
 from tests.unit.output.structured.driving import accepts, made
 
 SAMPLES: list[tuple[str, list[str], list[str]]] = [

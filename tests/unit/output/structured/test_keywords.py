@@ -12,7 +12,8 @@ from openai.lib._pydantic import to_strict_json_schema
 from pydantic import BaseModel, Field
 
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.output.structured import grammar, keywords, schema
+from openai_bls.output.structured import grammar
+from openai_bls.output.structured.schemas import keywords, schema
 from tests.unit.output.structured.driving import XGRAMMAR, accepts, json_schema, made
 
 Schema = dict[str, Any]

@@ -10,7 +10,7 @@ from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import Requested
 from openai_bls.output.reasoning_parser import Reasoning
 from openai_bls.output.structured import grammar, requested
-from openai_bls.output.tool_parsers.families.hermes import HERMES
+from openai_bls.output.tool_parsers.families.json_calls.hermes import HERMES
 from tests.unit.output.structured.driving import EMBEDDED, accepts
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from openai_bls.output.events import OutputParser
-from openai_bls.output.tool_parsers.families.hermes import HERMES
+from openai_bls.output.tool_parsers.families.json_calls.hermes import HERMES
 from openai_bls.output.tool_parsers.formats import as_json_array, either
 from tests.unit.output.parsing import Found, check_every_split
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_bls.output.events import ContentDelta, Event, ToolCallArguments, ToolCallStart
-from openai_bls.output.tool_parsers.families import granite, kimi_k2
-from openai_bls.output.tool_parsers.families.deepseek import CALLS_BEGIN, CALLS_END
-from openai_bls.output.tool_parsers.families.gemma import FUNCTION_GEMMA, GEMMA4, GemmaTexts
-from openai_bls.output.tool_parsers.families.qwen3_coder import xml_calls
+from openai_bls.output.tool_parsers.families.json_calls import granite, kimi_k2
+from openai_bls.output.tool_parsers.families.literals.gemma import FUNCTION_GEMMA, GEMMA4, GemmaTexts
+from openai_bls.output.tool_parsers.families.tags.deepseek import CALLS_BEGIN, CALLS_END
+from openai_bls.output.tool_parsers.families.tags.qwen3_coder import xml_calls
 from openai_bls.output.tool_parsers.parser import ToolCallParser, new_call_id
 from tests.unit.output.parsing import (
     check_any_cut,

@@ -15,7 +15,7 @@ from openai_bls.output.harmony import HarmonyParser
 from openai_bls.output.reasoning_forms import REASONINGS
 from openai_bls.output.reasoning_parser import ReasoningParser
 from openai_bls.output.stop_strings import StopMatcher
-from openai_bls.output.tool_parsers.families import hermes
+from openai_bls.output.tool_parsers.families.json_calls import hermes
 from openai_bls.output.tool_parsers.parser import ToolCallParser
 from tests.unit.api.http_support import asked
 from tests.unit.api.responses.responses_support import THINKS_AND_CALLS

@@ -15,7 +15,7 @@ from openai_bls.core.request_record import Progress
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.output.stops import StopStrings
-from openai_bls.output.tool_parsers.families import hermes
+from openai_bls.output.tool_parsers.families.json_calls import hermes
 from openai_bls.output.tool_parsers.parser import ToolCallParser
 from openai_bls.pipeline.admission.admission import Admission
 from openai_bls.pipeline.generation.generation import Generation

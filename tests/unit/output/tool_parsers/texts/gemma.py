@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from openai_bls.output.tool_parsers.families.gemma import FUNCTION_GEMMA, GEMMA4, GemmaTexts, gemma
+from openai_bls.output.tool_parsers.families.literals.gemma import FUNCTION_GEMMA, GEMMA4, GemmaTexts, gemma
 from tests.unit.output.parsing import Form, Found, content
 from tests.unit.output.tool_parsers.texts.xml_families import SCHEMAS
 

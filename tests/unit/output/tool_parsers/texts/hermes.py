@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openai_bls.output.tool_parsers.families.hermes import SYNTAX
+from openai_bls.output.tool_parsers.families.json_calls.hermes import SYNTAX
 from tests.unit.output.parsing import Form, Found, content
 
 Expected = tuple[list[str], list[tuple[str, str]]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openai_bls.output.tool_parsers.families import granite, hunyuan, kimi_k2
+from openai_bls.output.tool_parsers.families.json_calls import granite, hunyuan, kimi_k2
 from tests.unit.output.parsing import Form, Found, content
 
 F, G = ("call", "f", "{}"), ("call", "g", '{"a": "]}</tool_calls><|tool_call_end|>"}')

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from openai_bls.output.tool_parsers.families import deepseek, mistral
-from openai_bls.output.tool_parsers.families.deepseek import CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, SEPARATOR
-from openai_bls.output.tool_parsers.families.llama3_json import llama3_json
+from openai_bls.output.tool_parsers.families.json_calls import mistral
+from openai_bls.output.tool_parsers.families.json_calls.llama3_json import llama3_json
+from openai_bls.output.tool_parsers.families.tags import deepseek
+from openai_bls.output.tool_parsers.families.tags.deepseek import (
+    CALL_BEGIN,
+    CALL_END,
+    CALLS_BEGIN,
+    CALLS_END,
+    SEPARATOR,
+)
 from tests.unit.output.parsing import Form, Found, content
 
 # Unicode, escapes, nested braces, braces and markers in strings

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from openai_bls.output.tool_parsers.families import apertus, cohere, granite_20b, internlm2, nemotron, phi4_mini
-from openai_bls.output.tool_parsers.families.lfm2 import lfm2
+from openai_bls.output.tool_parsers.families.json_calls import (
+    apertus,
+    cohere,
+    granite_20b,
+    internlm2,
+    nemotron,
+    phi4_mini,
+)
+from openai_bls.output.tool_parsers.families.literals.lfm2 import lfm2
 from tests.unit.output.parsing import Form, Found, content
 
 G_ARGUMENTS = '{"a": "]}</TOOLCALL><|END_ACTION|>functools[", "b": [{}]}'

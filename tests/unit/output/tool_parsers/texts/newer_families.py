@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from openai_bls.output.tool_parsers.families import functionary, gigachat3, solar_open
-from openai_bls.output.tool_parsers.families.kimi_k3 import kimi_k3
-from openai_bls.output.tool_parsers.families.minimax_m3 import minimax_m3
-from openai_bls.output.tool_parsers.families.xlam import xlam
+from openai_bls.output.tool_parsers.families.json_calls import functionary, gigachat3, solar_open
+from openai_bls.output.tool_parsers.families.json_calls.xlam import xlam
+from openai_bls.output.tool_parsers.families.tags.kimi_k3 import kimi_k3
+from openai_bls.output.tool_parsers.families.tags.minimax_m3 import minimax_m3
 from tests.unit.output.parsing import Form, Found, content
 from tests.unit.output.tool_parsers.texts.markers_and_json import F_JSON, G_JSON, PAIR, F, G
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openai_bls.output.tool_parsers.families.pythonic import pythonic
+from openai_bls.output.tool_parsers.families.literals.pythonic import pythonic
 from tests.unit.output.parsing import Form, Found, content
 
 STOP = ("call", "stop", "{}")

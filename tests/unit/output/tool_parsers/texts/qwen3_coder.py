@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from openai_bls.output.tool_parsers.families.qwen3_coder import xml_calls
+from openai_bls.output.tool_parsers.families.tags.qwen3_coder import xml_calls
 from tests.unit.output.parsing import Form, Found, content
 
 SCHEMA: dict[str, Any] = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from openai_bls.output.tool_parsers.families.deepseek import V32_TAGS
-from openai_bls.output.tool_parsers.families.glm import glm
-from openai_bls.output.tool_parsers.families.hy_v3 import HyTags, hy_tags, hy_v3
-from openai_bls.output.tool_parsers.families.minicpm5 import minicpm5
-from openai_bls.output.tool_parsers.families.minimax import M2_TAGS
+from openai_bls.output.tool_parsers.families.tags.deepseek import V32_TAGS
+from openai_bls.output.tool_parsers.families.tags.glm import glm
+from openai_bls.output.tool_parsers.families.tags.hy_v3 import HyTags, hy_tags, hy_v3
+from openai_bls.output.tool_parsers.families.tags.minicpm5 import minicpm5
+from openai_bls.output.tool_parsers.families.tags.minimax import M2_TAGS
 from openai_bls.output.tool_parsers.xml import invokes
 from tests.unit.output.parsing import Form, Found, content
 

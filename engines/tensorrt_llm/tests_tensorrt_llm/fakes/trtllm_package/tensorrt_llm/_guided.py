@@ -13,7 +13,9 @@ from typing import Any
 import llguidance
 from llguidance import LLMatcher
 
-from openai_bls.output.structured import formats, gbnf, gbnf_lark, lark
+from openai_bls.output.structured import formats
+from openai_bls.output.structured.grammars import gbnf
+from openai_bls.output.structured.libraries import gbnf_lark, lark
 
 
 class Guides:

@@ -22,9 +22,11 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from openai_bls.output.structured import bounds, keywords, patterns
+from openai_bls.output.structured import patterns
 from openai_bls.output.structured.errors import FormatError, cut, shown
-from openai_bls.output.structured.schema_nodes import (
+from openai_bls.output.structured.grammars import bounds
+from openai_bls.output.structured.schemas import keywords
+from openai_bls.output.structured.schemas.schema_nodes import (
     PREFIX,
     Schema,
     check_depth,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openai_bls.output.structured.gbnf import Literal, Node, Repeat, Rule, Sequence, matchable, uses
+from openai_bls.output.structured.grammars.gbnf import Literal, Node, Repeat, Rule, Sequence, matchable, uses
 
 NOTHING: Node = Sequence((), choice=True)
 """A part that no text matches."""

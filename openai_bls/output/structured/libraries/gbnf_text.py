@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from openai_bls.output.structured.gbnf import CharSet, Literal, Node, Repeat, Rule, Sequence, count
-from openai_bls.output.structured.gbnf_lark import TERMINAL
+from openai_bls.output.structured.grammars.gbnf import CharSet, Literal, Node, Repeat, Rule, Sequence, count
+from openai_bls.output.structured.libraries.gbnf_lark import TERMINAL
 
 # Groups within one another in one rule.
 _MAX_GROUPS = 12

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from openai_bls.output.structured.gbnf import CharSet, Literal, Node, Repeat, Rule, Sequence, matchable
-from openai_bls.output.structured.json_escape import ESCAPE
-from openai_bls.output.structured.pruning import NOTHING, may_be_empty, pruned
+from openai_bls.output.structured.grammars.gbnf import CharSet, Literal, Node, Repeat, Rule, Sequence, matchable
+from openai_bls.output.structured.grammars.json_escape import ESCAPE
+from openai_bls.output.structured.grammars.pruning import NOTHING, may_be_empty, pruned
 
 _EMPTY = Literal("")
 _BACKSLASH = Literal(ESCAPE)

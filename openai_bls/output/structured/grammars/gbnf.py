@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from openai_bls.output.structured import bounds
-from openai_bls.output.structured.bounds import Gates
 from openai_bls.output.structured.errors import FormatError
+from openai_bls.output.structured.grammars import bounds
+from openai_bls.output.structured.grammars.bounds import Gates
 
 _MAX_NESTING = 40
 _MAX_RULES = 10_000

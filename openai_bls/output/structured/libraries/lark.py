@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from openai_bls.output.structured import ending, gbnf, gbnf_lark, patterns
+from openai_bls.output.structured import patterns
 from openai_bls.output.structured.errors import FormatError
 from openai_bls.output.structured.formats import Format
-from openai_bls.output.structured.gbnf import slashed
-from openai_bls.output.structured.lark_arguments import ArgumentRules
-from openai_bls.output.structured.lark_rules import any_of, containing, one_of, without
+from openai_bls.output.structured.grammars import ending, gbnf
+from openai_bls.output.structured.grammars.gbnf import slashed
+from openai_bls.output.structured.libraries import gbnf_lark
+from openai_bls.output.structured.libraries.lark_arguments import ArgumentRules
+from openai_bls.output.structured.libraries.lark_rules import any_of, containing, one_of, without
 from openai_bls.output.structured.patterns import literal
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openai_bls.output.tool_parsers.families.hunyuan import HUNYUAN_A13B
+from openai_bls.output.tool_parsers.families.json_calls.hunyuan import HUNYUAN_A13B
 from openai_bls.output.tool_parsers.formats import Sign
 from openai_bls.output.tool_parsers.parser import Syntax
 from openai_bls.output.tool_parsers.scanner import ListReader

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from openai_bls.output.tool_parsers.families.pythonic import PythonicReader
+from openai_bls.output.tool_parsers.families.literals.pythonic import PythonicReader
 from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat, names_of
 from openai_bls.output.tool_parsers.parser import Syntax
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from openai_bls.output.structured.gbnf import CharSet, Literal, Node, Repeat, Rule, Sequence
-from openai_bls.output.structured.pruning import NOTHING
-from openai_bls.output.structured.regex_nodes import complement, merged
+from openai_bls.output.structured.grammars.gbnf import CharSet, Literal, Node, Repeat, Rule, Sequence
+from openai_bls.output.structured.grammars.pruning import NOTHING
+from openai_bls.output.structured.grammars.regex_nodes import complement, merged
 
 ESCAPE = "\\"
 _SHORT = {'"': '"', "\\": "\\", "\n": "n", "\t": "t", "\r": "r", "\b": "b", "\f": "f"}

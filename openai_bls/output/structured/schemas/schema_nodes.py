@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any
 
-from openai_bls.output.structured import bounds, keywords
-from openai_bls.output.structured.bounds import Gates
 from openai_bls.output.structured.errors import FormatError
+from openai_bls.output.structured.grammars import bounds
+from openai_bls.output.structured.grammars.bounds import Gates
+from openai_bls.output.structured.schemas import keywords
 
 Schema = dict[str, Any]
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from openai_bls.output.structured import schema_nodes
 from openai_bls.output.structured.errors import FormatError
 from openai_bls.output.structured.formats import Format
+from openai_bls.output.structured.schemas import schema_nodes
 
 KINDS = ("json_schema", "regex", "lark")
 """Values of `Grammar.kind` that vLLM's `guidance` backend gets."""

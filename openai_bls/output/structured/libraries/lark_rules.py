@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from openai_bls.output.structured import schema_nodes
 from openai_bls.output.structured.errors import dumped
-from openai_bls.output.structured.gbnf import slashed
+from openai_bls.output.structured.grammars.gbnf import slashed
 from openai_bls.output.structured.patterns import literal
-from openai_bls.output.structured.schema_nodes import Schema
+from openai_bls.output.structured.schemas import schema_nodes
+from openai_bls.output.structured.schemas.schema_nodes import Schema
 
 _JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """Options of llguidance for JSON as `json.dumps` writes it."""

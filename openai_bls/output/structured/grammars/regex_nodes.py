@@ -12,7 +12,7 @@ import unicodedata
 from functools import lru_cache
 
 from openai_bls.output.structured.errors import FormatError
-from openai_bls.output.structured.gbnf import CharSet, Literal, Node, Repeat, Sequence
+from openai_bls.output.structured.grammars.gbnf import CharSet, Literal, Node, Repeat, Sequence
 
 Ranges = list[tuple[int, int]]
 

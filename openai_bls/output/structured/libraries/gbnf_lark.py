@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from openai_bls.output.structured import bounds, patterns
-from openai_bls.output.structured.escape_lexing import lexable
-from openai_bls.output.structured.gbnf import (
+from openai_bls.output.structured import patterns
+from openai_bls.output.structured.grammars import bounds
+from openai_bls.output.structured.grammars.escape_lexing import lexable
+from openai_bls.output.structured.grammars.gbnf import (
     CharSet,
     Literal,
     Node,

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
-from openai_bls.output.structured import regex_nodes
 from openai_bls.output.structured.errors import FormatError, shown
-from openai_bls.output.structured.gbnf import CharSet, Literal, Node, Repeat, Rule, Sequence, uses
+from openai_bls.output.structured.grammars import regex_nodes
+from openai_bls.output.structured.grammars.gbnf import CharSet, Literal, Node, Repeat, Rule, Sequence, uses
 
 _MAX_NESTING = 20
 _MAX_RULES = 5_000

@@ -21,11 +21,14 @@ import re
 from typing import Any, NamedTuple
 
 from openai_bls.core.engine_types import EngineInfo, Grammar, GrammarDialect
-from openai_bls.output.structured import bounds, gbnf, gbnf_lark, lark, lark_rules, patterns, schema_nodes
+from openai_bls.output.structured import patterns
 from openai_bls.output.structured.errors import FormatError, dumped, shown
 from openai_bls.output.structured.formats import Format
-from openai_bls.output.structured.gbnf import CharSet, Literal, Node, Repeat, Rule, Sequence
-from openai_bls.output.structured.pruning import may_be_empty
+from openai_bls.output.structured.grammars import bounds, gbnf
+from openai_bls.output.structured.grammars.gbnf import CharSet, Literal, Node, Repeat, Rule, Sequence
+from openai_bls.output.structured.grammars.pruning import may_be_empty
+from openai_bls.output.structured.libraries import gbnf_lark, lark, lark_rules
+from openai_bls.output.structured.schemas import schema_nodes
 
 _CLIENTS_EXPRESSIONS_SINCE = (1, 0)
 EXCLUDES_SINCE = (1, 2, 1)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from openai_bls.output.structured import gbnf
 from openai_bls.output.structured.errors import FormatError, shown
-from openai_bls.output.structured.gbnf import CharSet, Literal, Node, Repeat, Rule
-from openai_bls.output.structured.pruning import may_be_empty
+from openai_bls.output.structured.grammars import gbnf
+from openai_bls.output.structured.grammars.gbnf import CharSet, Literal, Node, Repeat, Rule
+from openai_bls.output.structured.grammars.pruning import may_be_empty
 
 
 def check(rules: dict[str, Node], excludes: Sequence[str], ends: Sequence[str]) -> None:

@@ -13,12 +13,13 @@ import re
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
-from openai_bls.output.structured import gbnf, keywords, schema_nodes
 from openai_bls.output.structured.errors import FormatError, dumped, shown
-from openai_bls.output.structured.gbnf import slashed
-from openai_bls.output.structured.lark_rules import Rules, any_of, one_of
+from openai_bls.output.structured.grammars import gbnf
+from openai_bls.output.structured.grammars.gbnf import slashed
+from openai_bls.output.structured.libraries.lark_rules import Rules, any_of, one_of
 from openai_bls.output.structured.patterns import literal
-from openai_bls.output.structured.schema_nodes import Schema
+from openai_bls.output.structured.schemas import keywords, schema_nodes
+from openai_bls.output.structured.schemas.schema_nodes import Schema
 
 _SPACE = slashed(r"[\t\n\r ]?")
 _NAME = "[A-Za-z_][A-Za-z0-9_]*"

@@ -1,0 +1,1 @@
+"""Texts of grammars for the engines' libraries, and what each of these enforces."""

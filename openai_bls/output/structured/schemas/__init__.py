@@ -1,0 +1,1 @@
+"""JSON schemas: their reader, their parts and their keywords."""

@@ -1,0 +1,1 @@
+"""Forms whose arguments are JSON."""

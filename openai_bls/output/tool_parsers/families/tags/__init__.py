@@ -1,0 +1,1 @@
+"""Forms in which each argument stands between tags of its own."""
