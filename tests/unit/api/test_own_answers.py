@@ -163,7 +163,9 @@ def is_same(formats: ModelFormats, whole: Answer, streamed: Answer) -> bool:
     if (whole.reasoning, whole.content) == (streamed.reasoning, streamed.content):
         return True
     thought = formats.reasoning is not None and whole.reasoning and not streamed.reasoning
-    return bool(thought) and whole.reasoning in streamed.content and streamed.content.endswith(whole.content)
+    # In several parts it is joined by line breaks.
+    kept = all(line in streamed.content for line in whole.reasoning.split("\n"))
+    return bool(thought) and kept and streamed.content.endswith(whole.content)
 
 
 any_text = settings(
