@@ -218,6 +218,8 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     grammar_dialect: GrammarDialect = "llguidance"
     grammar_kinds: tuple[str, ...] = ()
     """Supported values of `Grammar.kind`; empty is all of the library's."""
+    grammar_excludes: tuple[str, ...] = ()
+    """Fields of `supported` that are not honoured together with a grammar."""
     marker_token_ids: dict[str, int] = {}
     """Ids of added tokens, by their text, that grammars must name by id, since no text in a grammar matches them; empty
     where text matches whatever tokens spell it."""

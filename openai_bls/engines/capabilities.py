@@ -109,6 +109,9 @@ def _outputs(request: GenerationRequest, info: EngineInfo) -> str | None:
         return (
             f"grammar of the kind {request.grammar.kind} is not supported by the engine {info.engine}: it takes {known}"
         )
+    for field in info.grammar_excludes if request.grammar is not None else ():
+        if getattr(request, field) != getattr(_DEFAULT_REQUEST, field):
+            return f"{field} together with a grammar is not supported by the engine {info.engine}"
     if request.lora_name is not None and request.lora_name not in info.lora_names:
         known = ", ".join(info.lora_names)
         return f"lora_name is {request.lora_name!r}, which is not an adapter of this engine: it has {known}"

@@ -26,6 +26,7 @@ def engine_info(
     grammar_backend: Literal["", "llguidance", "xgrammar"] = "",
     grammar_kinds: tuple[str, ...] = (),
     grammar_dialect: GrammarDialect = "llguidance",
+    grammar_excludes: tuple[str, ...] = (),
     marker_token_ids: dict[str, int] | None = None,
 ) -> EngineInfo:
     """Identity, limits and capabilities of the engine of `manifest`.
@@ -40,6 +41,7 @@ def engine_info(
         grammar_backend: library that holds outputs to a grammar; empty is none.
         grammar_kinds: values of `Grammar.kind` that it takes; empty is all.
         grammar_dialect: formats that it takes.
+        grammar_excludes: see `EngineInfo`.
         marker_token_ids: see `EngineInfo`.
     """
     names = set(supported) - {"grammar", "lora_name", "media"}
@@ -66,6 +68,7 @@ def engine_info(
         grammar_backend=grammar_backend,
         grammar_kinds=grammar_kinds if grammar_backend else (),
         grammar_dialect=grammar_dialect,
+        grammar_excludes=grammar_excludes,
         marker_token_ids=marker_token_ids or {},
         lora_names=tuple(manifest.lora.adapters),
         max_loras=manifest.lora.max_loras,

@@ -35,7 +35,7 @@ from openai_bls_vllm.multi_node.nodes import Nodes
 from openai_bls_vllm.multi_node.watch import Gathering, gather
 from openai_bls_vllm.options import ClientChoice, VllmOptions
 from openai_bls_vllm.record import VllmRecord
-from openai_bls_vllm.requests.sampling import FIELDS, SPECULATIVE_REFUSED, Runner
+from openai_bls_vllm.requests.sampling import FIELDS, GRAMMAR_EXCLUDES, SPECULATIVE_REFUSED, Runner
 from openai_bls_vllm.startup import arguments
 from openai_bls_vllm.startup.kv_cache import GIB, cpu_kv_cache_bytes
 from openai_bls_vllm.startup.start_log import StartLog, sentence, short_line
@@ -187,6 +187,7 @@ def _open(start: _Start, manifest: Manifest, gathering: Gathering | None) -> Ope
         grammar_backend="" if grammars is None else "llguidance",
         grammar_kinds=KINDS,
         grammar_dialect="guidance",
+        grammar_excludes=GRAMMAR_EXCLUDES,
         marker_token_ids=None if grammars is None else grammars.marker_token_ids,
     )
     # vLLM writes both here once it has measured what memory there is.

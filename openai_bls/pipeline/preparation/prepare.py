@@ -308,6 +308,8 @@ def make_sequences(
     named_tool = tools is not None and tools.name is not None
     calls = tool_format(request, model)
     forced = tools is not None and tools.required and calls is not None
+    if constraint is not None:
+        _check_with_grammar(request, model, constraint.wanted.param)
     kept: frozenset[str] = frozenset()
     reasoning_open = held = False
     if request.chat:
@@ -360,6 +362,29 @@ def _refusable_param(request: ValidRequest, constraint: Constraint | None) -> st
     if request.images:
         return request.images[0].param
     return None if constraint is None else constraint.wanted.param
+
+
+def _check_with_grammar(request: ValidRequest, model: ServedModel, grammar_param: str) -> None:
+    """Refuse fields that the engine does otherwise under a grammar, by the client's names for them.
+
+    Args:
+        request: request whose answer is held to a grammar.
+        model: its model.
+        grammar_param: field of the request that the grammar comes from.
+    """
+    given = {
+        "logprobs": "logprobs" if request.logprobs is not None else "best_of" * (request.candidates > request.n),
+        "bad_words": "bad_words" if request.prompt is not None and request.prompt.bad_words else "",
+        "min_tokens": "min_tokens" if request.min_tokens else "",
+    }
+    for field in model.info.grammar_excludes:
+        if param := given[field]:
+            raise InvalidRequestError(
+                f"'{param}' together with '{grammar_param}' is not supported by the engine of this model "
+                f"({model.info.engine}): leave one of them out.",
+                param=param,
+                code="unsupported_parameter",
+            )
 
 
 def _parser(

@@ -25,6 +25,10 @@ FIELDS = (
 )
 """Fields of requests that this engine honours; some as the model has them, which `engine_info` decides."""
 
+GRAMMAR_EXCLUDES = ("logprobs", "bad_words", "min_tokens")
+"""Fields that vLLM does otherwise under a grammar: its log-probabilities are taken after the grammar's mask, and where
+one of the others forbids all that the grammar allows, it samples any token."""
+
 SPECULATIVE_REFUSED = frozenset({"min_p", "logit_bias", "bad_words", "min_tokens", "seed"})
 """Fields that vLLM ignores, or has not proved, while it drafts."""
 
@@ -54,20 +58,7 @@ def refusal(request: GenerationRequest, info: EngineInfo, runner: Runner) -> str
                 f"prompt_logprobs of a prompt with {length} tokens are not supported by the engine {info.engine}: it "
                 f"needs room for one more token (max_model_len is {info.max_model_len})"
             )
-    return _grammar(request, info) or (_buffers(request, info) if runner.second else None)
-
-
-def _grammar(request: GenerationRequest, info: EngineInfo) -> str | None:
-    """Refusal of what vLLM does otherwise under a grammar."""
-    if request.grammar is None:
-        return None
-    # Its log-probabilities are taken after the grammar's mask; and where one of the others forbids all that the
-    # grammar allows, it samples any token.
-    for field in ("logprobs", "bad_words", "min_tokens"):
-        value = getattr(request, field)
-        if value or (field == "logprobs" and value is not None):
-            return f"{field} together with grammar is not supported by the engine {info.engine}"
-    return None
+    return _buffers(request, info) if runner.second else None
 
 
 def _buffers(request: GenerationRequest, info: EngineInfo) -> str | None:

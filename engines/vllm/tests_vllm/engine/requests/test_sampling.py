@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from openai_bls.core.engine_types import Grammar, SamplingParams
-from openai_bls_vllm.requests.sampling import Runner, refusal, sampling_params
+from openai_bls.engines import capabilities
+from openai_bls_vllm.requests.sampling import GRAMMAR_EXCLUDES, Runner, refusal, sampling_params
 from tests_vllm.contracts.tables import VERSIONS, members
 from tests_vllm.engine.vllm_support import INFO, asked
 
@@ -70,9 +72,6 @@ def test_every_version_has_the_fields(version: str) -> None:
         ("temperature", {"temperature": 2.1}),
         ("seed", {"seed": (1 << 64) - 1}),
         ("prompt_logprobs", {"max_tokens": 0, "prompt_logprobs": 0, "prompt_token_ids": [1] * 64}),
-        ("logprobs", {"grammar": REGEX, "logprobs": 0}),
-        ("bad_words", {"grammar": REGEX, "bad_words": ((1,),)}),
-        ("min_tokens", {"grammar": REGEX, "min_tokens": 1}),
     ],
 )
 def test_what_vllm_does_otherwise_is_refused_by_name(field: str, changes: dict[str, Any]) -> None:
@@ -81,6 +80,15 @@ def test_what_vllm_does_otherwise_is_refused_by_name(field: str, changes: dict[s
     problem = refusal(asked(sampling=SamplingParams(**own), **rest), INFO, FIRST)
     assert problem is not None
     assert problem.startswith(field)
+
+
+@pytest.mark.parametrize("given", [{"logprobs": 0}, {"bad_words": ((1,),)}, {"min_tokens": 1}])
+def test_what_vllm_does_otherwise_under_a_grammar_is_refused_by_name(given: dict[str, Any]) -> None:
+    info = msgspec.structs.replace(INFO, grammar_excludes=GRAMMAR_EXCLUDES)
+    assert capabilities.refusal(asked(**given), info) is None
+    problem = capabilities.refusal(asked(grammar=REGEX, **given), info)
+    assert problem is not None
+    assert problem.startswith(next(iter(given)))
 
 
 @pytest.mark.parametrize("temperature", [0, 0.01, 1, 2])
