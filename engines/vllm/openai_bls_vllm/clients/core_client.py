@@ -1,7 +1,7 @@
 """Client of vLLM's engine core: one message per step for all requests, without a task or a queue per request.
 
-It is one level below `AsyncLLM` and not public, so it is used for the versions on which it was run, and only if the
-names that it needs are there.
+It is one level below `AsyncLLM` and not public, so it is used for the versions that were read, and only if the names
+that it needs are there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from openai_bls.core.manifest import EngineLoadError, first_line
 from openai_bls_vllm.clients.async_llm import PlainOutput
@@ -81,6 +81,16 @@ def missing_names(vllm: Vllm, *, images: bool = False) -> list[str]:
     return missing
 
 
+class _Sent(NamedTuple):
+    """A request with images whose first output has not come."""
+
+    generation: Generation
+    params: Any
+    """`SamplingParams`."""
+    again: bool
+    """Its images were sent before, and the engine core had forgotten one."""
+
+
 class CoreClient:
     """A `Client` over `AsyncMPClient`. Made on the event loop's thread; blocks it until the model is loaded.
 
@@ -101,8 +111,12 @@ class CoreClient:
             log_stats=True,
         )
         self._media = MediaQueue(vllm, config, self._expanded) if images else None
-        self._expanding: set[str] = set()
-        """Ids of requests whose images are being expanded, and that were not aborted."""
+        self._expanding: dict[str, _Sent] = {}
+        """Requests whose images are being expanded."""
+        self._unwanted: set[str] = set()
+        """Those of them that were aborted."""
+        self._sent: dict[str, _Sent] = {}
+        """Requests with images whose first output has not come."""
         self._backend = getattr(config.structured_outputs_config, "backend", None)
         self._calls: deque[Callable[[], Awaitable[Any]]] = deque()
         """Messages to send, in order."""
@@ -121,7 +135,8 @@ class CoreClient:
         try:
             while True:
                 step = await take()
-                on_outputs(step.outputs, step.scheduler_stats)
+                outputs = self._with_known_images(step.outputs) if self._sent else step.outputs
+                on_outputs(outputs, step.scheduler_stats)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -134,39 +149,64 @@ class CoreClient:
     def add(self, generations: Sequence[Generation]) -> None:
         """Start requests."""
         for generation in generations:
+            try:
+                # Before its images are expanded: what is expanded must reach the engine core.
+                params = self._params(generation)
+            except ValueError as error:
+                self._listeners.refused(generation.request_id, first_line(error))
+                continue
             if generation.media is not None and self._media is not None:
-                self._expanding.add(generation.request_id)
-                self._media.put(generation)
+                self._expand(self._media, _Sent(generation, params, again=False))
             else:
-                self._add(generation)
+                self._add(generation, params)
         self._send_soon()
 
-    def _add(self, generation: Generation, features: Any = None) -> None:
-        try:
-            request = self._engine_core_request(generation, features)
-        except ValueError as error:
-            self._listeners.refused(generation.request_id, first_line(error))
-            return
+    def _add(self, generation: Generation, params: Any, features: Any = None) -> None:
+        request = self._engine_core_request(generation, params, features)
         self._calls.append(lambda: self._client.add_request_async(request))
+
+    def _expand(self, media: MediaQueue, sent: _Sent) -> None:
+        self._expanding[sent.generation.request_id] = sent
+        media.put(sent.generation)
 
     def _expanded(self, generation: Generation, found: Expanded | BaseException) -> None:
         """Start a request whose images are expanded."""
         request_id = generation.request_id
-        wanted = request_id in self._expanding
-        self._expanding.discard(request_id)
+        sent = self._expanding.pop(request_id)
+        wanted = request_id not in self._unwanted
+        self._unwanted.discard(request_id)
         if isinstance(found, Expanded):
             # One that is not wanted any more, too: vLLM sends an image to the engine core once, and this was the time.
-            self._add(generation, found.features)
+            self._add(generation, sent.params, found.features)
             try:
                 require_same(generation, found.prompt_token_ids)
             except RuntimeError as error:
                 self._refuse(request_id, error)
                 wanted = False
-            if not wanted:
+            if wanted:
+                self._sent[request_id] = sent
+            else:
                 self.abort([request_id])
             self._send_soon()
         elif wanted:
             self._refuse(request_id, found)
+
+    def _with_known_images(self, outputs: Sequence[Any]) -> Sequence[Any]:
+        """The outputs but those of requests whose images the engine core has forgotten, which are sent once more."""
+        left = []
+        for output in outputs:
+            sent = self._sent.pop(output.request_id, None)
+            # vLLM has this field from 0.32 on; in older versions no image is forgotten.
+            if sent is None or not getattr(output, "mm_cache_miss_hashes", None):
+                left.append(output)
+                continue
+            assert self._media is not None
+            self._media.forget()
+            if sent.again:
+                left.append(output)
+            else:
+                self._expand(self._media, sent._replace(again=True))
+        return left
 
     def _refuse(self, request_id: str, error: BaseException) -> None:
         # What the processor of a model does not take, an image of 1 pixel by 300, say, is a ValueError.
@@ -176,11 +216,14 @@ class CoreClient:
         logger.error("vLLM failed to read the images of a request", exc_info=error)
         self._listeners.outputs([PlainOutput(request_id, [], finish_reason="error")], None)
 
-    def _engine_core_request(self, generation: Generation, features: Any) -> Any:
+    def _params(self, generation: Generation) -> Any:
         params = self._objects.sampling_params(generation)
         if params.structured_outputs is not None:
             # The input processor would set it, after a check that needs a tokenizer in this process.
             params.structured_outputs._backend = self._backend
+        return params
+
+    def _engine_core_request(self, generation: Generation, params: Any, features: Any) -> Any:
         return self._request(
             request_id=generation.request_id,
             external_req_id=generation.request_id,
@@ -196,9 +239,14 @@ class CoreClient:
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Stop requests."""
-        ids = [one for one in request_ids if one not in self._expanding]
-        # Those are aborted once they have started.
-        self._expanding.difference_update(request_ids)
+        ids = []
+        for request_id in request_ids:
+            self._sent.pop(request_id, None)
+            if request_id in self._expanding:
+                # It is aborted once it has started.
+                self._unwanted.add(request_id)
+            else:
+                ids.append(request_id)
         if not ids:
             return
         self._calls.append(lambda: self._client.abort_requests_async(ids))

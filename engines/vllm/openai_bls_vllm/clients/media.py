@@ -102,9 +102,21 @@ class MediaQueue:
 
     def _process(self, generation: Generation) -> Any:
         params = self._params(max_tokens=1)
-        return self._processor.process_inputs(
-            generation.request_id, prompt(generation), params, supported_tasks=("generate",)
-        )
+        try:
+            return self._processor.process_inputs(
+                generation.request_id, prompt(generation), params, supported_tasks=("generate",)
+            )
+        except BaseException:
+            # Of several images those before the one that failed were processed, and never reach the engine core.
+            self._processor.renderer.clear_mm_cache()
+            raise
+
+    def forget(self) -> None:
+        """Send all images to the engine core again when they come next: it may lack some that were processed.
+
+        On the thread that processes them, as vLLM's cache is not for several.
+        """
+        self._thread.submit(self._processor.renderer.clear_mm_cache)
 
     def close(self) -> None:
         """End the threads."""

@@ -29,7 +29,12 @@ class Processor:
         self.go = threading.Event()
         self.error: Exception | None = None
         self.prompts: list[dict[str, Any]] = []
-        self.renderer = SimpleNamespace(shutdown=lambda: None)
+        self.forgotten = 0
+        """Calls that cleared the cache of images that were sent."""
+        self.renderer = SimpleNamespace(shutdown=lambda: None, clear_mm_cache=self._clear)
+
+    def _clear(self) -> None:
+        self.forgotten += 1
 
     def process_inputs(self, request_id: str, prompt: dict[str, Any], params: Any, supported_tasks: Any) -> Any:
         assert self.go.wait(60)
@@ -45,6 +50,7 @@ class Core:
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, Any]] = []
+        self.steps: asyncio.Queue[Any] = asyncio.Queue()
 
     async def add_request_async(self, request: Any) -> None:
         self.sent.append(("add", request))
@@ -53,10 +59,20 @@ class Core:
         self.sent.append(("abort", ids))
 
     async def get_output_async(self) -> Any:
-        await asyncio.Event().wait()
+        return await self.steps.get()
+
+    def step(self, *outputs: Any) -> None:
+        """Answer with a step's outputs."""
+        self.steps.put_nowait(SimpleNamespace(outputs=outputs, scheduler_stats=None))
 
     def shutdown(self) -> None:
         pass
+
+
+def sampling_params(*, temperature: float = 1.0, **_: Any) -> Any:
+    if temperature < 0:
+        raise ValueError("temperature must be non-negative")
+    return SimpleNamespace(structured_outputs=None)
 
 
 class Made:
@@ -70,7 +86,7 @@ class Made:
             "EngineCoreClient": SimpleNamespace(make_async_mp_client=lambda **_: self.core),
             "Executor": SimpleNamespace(get_class=lambda _: None),
             "RequestOutputKind": SimpleNamespace(DELTA=1),
-            "SamplingParams": lambda **_: SimpleNamespace(structured_outputs=None),
+            "SamplingParams": sampling_params,
         }
         vllm = SimpleNamespace(name=lambda path: names.get(path.rpartition(".")[2], SimpleNamespace))
         config = SimpleNamespace(structured_outputs_config=None)
@@ -170,8 +186,75 @@ def test_what_the_processor_does_not_take_ends_that_request_alone(error: Excepti
         await made.until(lambda: len(made.core.sent) == 1)
 
     made = run(test)
+    # Those of its images that were processed are sent again when they come next.
+    assert made.processor.forgotten == 1
     assert made.refused == ([("1", "too narrow")] if refused else [])
     assert [(one.request_id, one.finish_reason) for one in made.outputs] == ([] if refused else [("1", "error")])
+
+
+def missed(key: str) -> Any:
+    """Answer of an engine core whose cache lacks an image of the request."""
+    return SimpleNamespace(request_id=key, new_token_ids=[], finish_reason="error", mm_cache_miss_hashes=["a1"])
+
+
+def test_images_that_the_engine_core_has_forgotten_are_sent_once_more() -> None:
+    async def test(made: Made) -> None:
+        made.processor.go.set()
+        made.client.add([generation("1")])
+        await made.until(lambda: len(made.core.sent) == 1)
+        made.core.step(missed("1"))
+        await made.until(lambda: len(made.core.sent) == 2)
+        assert not made.outputs
+        made.core.step(SimpleNamespace(request_id="1", new_token_ids=[7], finish_reason=None))
+        await made.until(lambda: len(made.outputs) == 1)
+        # It is no more among those whose images may be missed.
+        made.core.step(missed("1"))
+        await made.until(lambda: len(made.outputs) == 2)
+
+    made = run(test)
+    assert [(what, request.request_id) for what, request in made.core.sent] == [("add", "1"), ("add", "1")]
+    assert made.processor.forgotten == 1
+    assert made.outputs[0].new_token_ids == [7]
+
+
+def test_images_that_are_forgotten_twice_are_an_error() -> None:
+    async def test(made: Made) -> None:
+        made.processor.go.set()
+        made.client.add([generation("1")])
+        for count in (1, 2):
+            await made.until(lambda: len(made.core.sent) == count)  # noqa: B023 - called in this turn.
+            made.core.step(missed("1"))
+        await made.until(lambda: bool(made.outputs))
+
+    made = run(test)
+    assert [(one.request_id, one.finish_reason) for one in made.outputs] == [("1", "error")]
+
+
+def test_a_request_that_was_aborted_is_not_sent_again() -> None:
+    async def test(made: Made) -> None:
+        made.processor.go.set()
+        made.client.add([generation("1")])
+        await made.until(lambda: len(made.core.sent) == 1)
+        made.client.abort(["1"])
+        await made.until(lambda: len(made.core.sent) == 2)
+        made.core.step(missed("1"))
+        await made.until(lambda: bool(made.outputs))
+
+    assert [what for what, _ in run(test).core.sent] == ["add", "abort"]
+
+
+def test_what_vllm_refuses_is_refused_before_its_images_are_processed() -> None:
+    """Else vLLM would hold them for sent."""
+
+    async def test(made: Made) -> None:
+        made.processor.go.set()
+        refused = msgspec.structs.replace(generation("1"), params={"temperature": -1.0})
+        made.client.add([refused, generation("2")])
+        await made.until(lambda: len(made.core.sent) == 1)
+
+    made = run(test)
+    assert [key for key, _ in made.refused] == ["1"]
+    assert len(made.processor.prompts) == 1
 
 
 def test_more_images_than_the_model_takes_are_refused() -> None:
