@@ -28,6 +28,8 @@ CLIENT_REQUIREMENTS := tests/triton/operation/clients/requirements.txt
 CLIENT_PACKAGES := tests/triton/operation/clients/package.json
 # A third one, for vLLM, which runs in a process of its own.
 VLLM := .venv-vllm
+VLLM_VERSIONS ?= 0.24.0 0.25.1 0.26.0 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0
+VLLM_VERSION_TESTS := $(addprefix engines/vllm/tests_vllm/installed/test_,$(addsuffix .py,golden conformance requests guidance adapters serve_defaults sudden_death))
 # A fourth one, for routers of other people's, which `make router` runs in front of two servers.
 ROUTER := .venv-router
 ROUTER_REQUIREMENTS := tests/triton/operation/router-requirements.txt
@@ -69,10 +71,10 @@ endif
 TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,docs,dev,bench
 
 .DEFAULT_GOAL := help
-.PHONY: help env serve check test agents architectures next torture router lint ruff mypy imports format engine bench docs wheels doctor lock sbom clean distclean FORCE
+.PHONY: help env serve check test agents architectures next torture router vllm-versions lint ruff mypy imports format engine bench docs wheels doctor lock sbom clean distclean FORCE
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 env: $(VENV)/.installed ## make .venv with the server and the engine's packages
 
@@ -101,6 +103,15 @@ next: $(VENV)/.installed-test ## run the embedded engine's tests on the newest t
 
 torture: $(VENV)/.installed-test engine ## ten minutes of generated requests, faults and known streams (ARGS="--seconds 60")
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(ARGS)
+
+# One environment at a time, of 3 GB. All versions take hours.
+vllm-versions: $(VENV)/.installed-test ## run the tests of the real vLLM with each version's build for CPUs (VLLM_VERSIONS="0.24.0 0.28.0")
+	@for version in $(VLLM_VERSIONS); do \
+		rm -rf $(VLLM)-$$version && \
+		$(BIN)/python -m openai_bls install-engine vllm --version $$version --dir $(VLLM)-$$version $(if $(strip $(TORCH_INDEX_URL)),--torch-index-url $(TORCH_INDEX_URL)) && \
+		OPENAI_BLS_TEST_VLLM_PYTHON=$(CURDIR)/$(VLLM)-$$version/bin/python $(BIN)/python -m pytest -n 0 $(ARGS) $(VLLM_VERSION_TESTS) && \
+		rm -rf $(VLLM)-$$version || exit 1; \
+	done
 
 router: $(VENV)/.installed-test engine $(ROUTER)/.installed ## run two routers in front of two servers: prefix hits, and a server that dies
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s -m router tests/triton/operation/test_router.py $(ARGS)
@@ -157,7 +168,7 @@ distclean: clean ## remove .venv and the other environments as well
 	rm -rf $(VENV) $(CLIENTS) $(VLLM) $(ROUTER) $(AGENTS) $(NEXT)
 
 # What the engine is built in: where a goal needs the tests' packages as well, pip installs all of them at once.
-INSTALLED := $(VENV)/.installed$(if $(filter test agents architectures next torture router lint format bench docs,$(MAKECMDGOALS)),-test)
+INSTALLED := $(VENV)/.installed$(if $(filter test agents architectures next torture router vllm-versions lint format bench docs,$(MAKECMDGOALS)),-test)
 
 ENGINE_ARGS := $(if $(strip $(ENGINE)),--engine $(ENGINE)) $(BUILD_ARGS)
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
+from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint, read_json, text_config
 from openai_bls.core.engine import Engine, LoraError, StepListener
 from openai_bls.core.manifest import (
     BUILD_HINT,
@@ -39,7 +39,7 @@ from openai_bls_vllm.requests.sampling import FIELDS, GRAMMAR_EXCLUDES, SPECULAT
 from openai_bls_vllm.startup import arguments
 from openai_bls_vllm.startup.kv_cache import GIB, cpu_kv_cache_bytes
 from openai_bls_vllm.startup.start_log import StartLog, sentence, short_line
-from openai_bls_vllm.versions import CORE_CLIENT_RUN, KV_CACHE_BYTES_ON_CPU
+from openai_bls_vllm.versions import KV_CACHE_BYTES_ON_CPU, NEWEST
 
 logger = logging.getLogger(__name__)
 
@@ -148,6 +148,9 @@ def _prepare(version_dir: Path, manifest: Manifest, settings: EngineSettings, op
     if grammars is not None:
         config = vllm.name("vllm.config.StructuredOutputsConfig")
         values["structured_outputs_config"] = config(**structured_outputs.CONFIG)
+    config_json = read_json(checkpoint / "config.json")
+    if values.get("quantization") == "fp8" and "quantization_config" not in config_json | text_config(config_json):
+        values["quantization"] = vllm.online_fp8()
     if vllm.on_cpu:
         _limit_cpu_kv_cache(vllm, manifest, facts, values)
     return _Start(vllm, values | nodes.engine_args(), checkpoint, facts, grammars, nodes, options.vllm_client)
@@ -199,7 +202,8 @@ def _open(start: _Start, manifest: Manifest, gathering: Gathering | None) -> Ope
 def _config(start: _Start, *, headless: bool = False) -> Any:
     """`VllmConfig`, the same on all machines."""
     vllm = start.vllm
-    context = vllm.name("vllm.usage.usage_lib.UsageContext").ENGINE_CONTEXT
+    # Of `vllm serve`: tokens per step for the GPU that is there.
+    context = vllm.name("vllm.usage.usage_lib.UsageContext").OPENAI_API_SERVER
     config = vllm.name("vllm.AsyncEngineArgs")(**start.values).create_engine_config(context, headless=headless)
     if vllm.on_cpu and not _runner(config).second:
         _forbid_chunks(config, start.values)
@@ -238,7 +242,7 @@ def _client(vllm: Vllm, config: Any, choice: ClientChoice, *, images: bool) -> C
             logger.warning(
                 "vLLM %s has no %s: its public AsyncLLM is used, which takes more CPU", vllm.version_text, missing[0]
             )
-        elif choice == "core_client" or vllm.version in CORE_CLIENT_RUN:
+        elif choice == "core_client" or vllm.version <= NEWEST:
             return core_client.CoreClient(vllm, config, images=images)
     return AsyncLlmClient(vllm, config)
 

@@ -68,6 +68,11 @@ class Vllm:
         """Name → type (`engine_args`) of the fields of `AsyncEngineArgs`."""
         return installed(self.name("vllm.AsyncEngineArgs"))
 
+    def online_fp8(self) -> str:
+        """The name of FP8 with one scale per tensor, made of plain weights at the load: `fp8` in older versions."""
+        methods = importlib.import_module("vllm.model_executor.layers.quantization").QUANTIZATION_METHODS
+        return "fp8_per_tensor" if "fp8_per_tensor" in methods else "fp8"
+
     @property
     def on_cpu(self) -> bool:
         """True if vLLM computes on the CPU."""

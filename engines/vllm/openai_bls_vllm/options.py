@@ -14,4 +14,4 @@ class VllmOptions(NodeOptions, frozen=True, forbid_unknown_fields=True):
 
     vllm_client: ClientChoice = "auto"
     """`core_client` speaks to vLLM's engine core directly, `async_llm` through the public `AsyncLLM`. `auto` is
-    `core_client` for the versions on which it was run, else `async_llm`."""
+    `core_client` from 0.24 to 0.33, else `async_llm`."""

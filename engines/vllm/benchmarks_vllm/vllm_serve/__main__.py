@@ -56,7 +56,6 @@ _QUICK: dict[str, Any] = {
 _GPU_ARGUMENTS: dict[str, Any] = {
     "dtype": "bfloat16",
     "max_num_seqs": 256,
-    "max_num_batched_tokens": 8192,
     "max_model_len": 32768,
     "attention_backend": "FLASH_ATTN",
     "enable_prefix_caching": False,
@@ -64,7 +63,6 @@ _GPU_ARGUMENTS: dict[str, Any] = {
 _CPU_ARGUMENTS: dict[str, Any] = {
     "dtype": "float32",
     "max_num_seqs": 16,
-    "max_num_batched_tokens": 2048,
     "max_model_len": 2048,
     "enforce_eager": True,
     "enable_prefix_caching": False,

@@ -77,7 +77,7 @@ USED = {
         ),
     ),
     "vllm.v1.executor.Executor": Used((), ("get_class",)),
-    "vllm.usage.usage_lib.UsageContext": Used(("ENGINE_CONTEXT",)),
+    "vllm.usage.usage_lib.UsageContext": Used(("OPENAI_API_SERVER",)),
     "vllm.v1.metrics.stats.SchedulerStats": Used(("num_waiting_reqs", "kv_cache_usage", "spec_decoding_stats")),
     "vllm.v1.metrics.stats.PrefillStats": Used(("num_cached_tokens",)),
     "vllm.v1.spec_decode.metrics.SpecDecodingStats": Used(("num_draft_tokens", "num_accepted_tokens")),
