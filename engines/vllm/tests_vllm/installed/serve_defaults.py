@@ -4,8 +4,8 @@
 
     PYTHONPATH=.:engines/vllm <vllm's python> serve_defaults.py VERSION_DIR MODEL < devices.json
 
-A device is `[name, bytes of memory]`. Prints for each `[ours, theirs]`: what `loading` makes of the engine in VERSION_DIR,
-and what the command line of `vllm serve` makes of MODEL. No engine is started.
+A device is `[name, bytes of memory]`. Prints for each `[ours, theirs]`: what `loading` makes of the engine in
+VERSION_DIR, and what the command line of `vllm serve` makes of MODEL. No engine is started.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
     for name, memory in devices:
         vllm.engine.arg_utils.current_platform = Pretended(current_platform, name, memory)
         found.append([settings(ours(version_dir)), settings(theirs(model))])
-    print(json.dumps(found))
+    sys.stdout.write(json.dumps(found))
 
 
 def ours(version_dir: Path) -> Any:

