@@ -21,7 +21,8 @@ GIB = 1 << 30
 DEVICES = {
     "NVIDIA H100 80GB HBM3": (80 * GIB, 8192),
     "NVIDIA H200": (141 * GIB, 8192),
-    "NVIDIA B200": (180 * GIB, 16384),
+    # 8,192 in older versions.
+    "NVIDIA B200": (180 * GIB, None),
     "NVIDIA A100-SXM4-80GB": (80 * GIB, 2048),
     "NVIDIA L4": (24 * GIB, 2048),
 }
@@ -54,4 +55,5 @@ def test_they_are_those_of_vllm_serve(tmp_path: Path) -> None:
         DEVICES.items(), json.loads(ran.stdout.splitlines()[-1]), strict=True
     ):
         assert ours == theirs, name
-        assert (ours["max_num_seqs"], ours["max_num_batched_tokens"]) == (64, tokens), name
+        assert ours["max_num_seqs"] == 64
+        assert tokens in (None, ours["max_num_batched_tokens"]), name
