@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,8 +88,7 @@ def open_checkpoint(folder: Path, report: Callable[[str], None], *, force: bool)
     check_small_files(folder)
     config, generation = read_json(folder / "config.json"), generation_config(folder)
     require_counts(folder, config)
-    # A copy: transformers changes what it is given.
-    require_config(folder, copy.deepcopy(config))
+    require_config(folder, config)
     facts = facts_of(folder, config, generation)
     require_end_tokens(folder, config, generation, facts, report, force=force)
     return Checkpoint(folder, with_modelopt(config, folder), facts)
