@@ -86,11 +86,12 @@ def test_no_body_that_is_cut_short(form: str, data: bytes, drawn: st.DataObject)
     [
         ("gzip", b"{}"),
         ("deflate", b"{}"),
-        ("gzip", gzip.compress(b"{}") + b"{}"),
+        # The time of a header would be another in each worker, and so the name of the test.
+        ("gzip", gzip.compress(b"{}", mtime=0) + b"{}"),
         ("deflate", zlib.compress(b"{}") + b"{}"),
         # Nothing for ever.
-        ("gzip", gzip.compress(b"") * 10_000),
-        ("gzip", gzip.compress(b"")[:10] + b"\0\0\0\xff\xff" * 50_000),
+        ("gzip", gzip.compress(b"", mtime=0) * 10_000),
+        ("gzip", gzip.compress(b"", mtime=0)[:10] + b"\0\0\0\xff\xff" * 50_000),
     ],
 )
 def test_what_is_not_what_it_says(coding: str, packed: bytes) -> None:
