@@ -178,7 +178,13 @@ def of_options(texts: list[str]) -> re.Pattern[Any]:
 
 
 def of_markers(texts: list[str]) -> re.Pattern[Any]:
-    return bound(Markers(*("<" + text for text in texts)).find)
+    return bound(Markers(*apart(texts)).find)
+
+
+def apart(texts: list[str]) -> list[str]:
+    """Markers of these texts, without those that are a part of another."""
+    markers = dict.fromkeys("<" + text for text in texts)
+    return [one for one in markers if not any(one in other for other in markers if other != one)]
 
 
 def of_rules(texts: list[str]) -> re.Pattern[Any]:
@@ -215,7 +221,7 @@ MADE: dict[str, Made] = {
     "openai_bls/output/harmony.py": lambda _: harmony._CHANNEL,
     "openai_bls/output/harmony.py#2": lambda _: harmony._TO_NAME,
     "openai_bls/output/markers.py": of_markers,
-    "openai_bls/output/markers.py#2": lambda texts: bound(Markers(*("<" + text for text in texts)).may_begin),
+    "openai_bls/output/markers.py#2": lambda texts: bound(Markers(*apart(texts)).may_begin),
     "openai_bls/output/stop_strings.py": lambda texts: bound(StopMatcher(tuple(texts), False)._automaton.begin),
     "openai_bls/output/structured/libraries/lark_rules.py": of_rules,
     "openai_bls/output/structured/patterns.py": lambda _: patterns._COUNT,
