@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -115,6 +116,14 @@ def is_empty(control: InferenceServerClient) -> bool:
     return all(model.get("reason") == "unloaded" for model in index if "state" in model)
 
 
+def have_replaced(server: RunningServer) -> bool:
+    """True once the models that the load of the ensemble loaded anew have taken the places of those before: requests in
+    progress of an engine that is unloaded end with an error."""
+    log = server.log_path.read_text(encoding="utf-8", errors="replace")
+    loaded, unloaded = (re.findall(f"successfully {done} '([a-z_]+)'", log) for done in ("loaded", "unloaded"))
+    return sorted(loaded) == sorted([*unloaded, *MODELS])
+
+
 def test_loads_in_any_order_as_from_object_storage(apart: list[Path], tmp_path: Path) -> None:
     place = tmp_path / "local"
     place.mkdir()
@@ -130,6 +139,7 @@ def test_loads_in_any_order_as_from_object_storage(apart: list[Path], tmp_path: 
         for order in orders():
             for name in order:
                 load(server, control, name)
+            until(lambda: have_replaced(server))
             until(lambda: openai_is_open(server))
             check(server)
             for name in reversed(order):
