@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -141,40 +142,45 @@ async def test_within_a_key_the_lowest_priority_is_next(server: RunningServer, c
     running = [Stream(client, "many", 2000) for _ in range(PLACES)]
     await until(server, lambda samples: find(samples, "requests_in_progress") - waiting(samples) == PLACES)
     await until(server, lambda samples: sum(stream.began.is_set() for stream in running) == PLACES - 1)
-    many, ended = client.with_options(api_key="many"), list[int]()
-    short: Any = {"max_tokens": 30, "ignore_eos": True}
+    many = client.with_options(api_key="many")
 
-    async def asked(priority: int, answer: Callable[[dict[str, Any]], Any]) -> None:
-        # Of the default priority is what names none.
-        await answer({**short, **({"priority": priority} if priority else {})})
-        ended.append(priority)
+    async def chat(fields: dict[str, Any], tokens: int) -> None:
+        await many.chat.completions.create(model="openai_bls", messages=HELLO, max_tokens=tokens, extra_body=fields)
 
-    async def chat(fields: dict[str, Any]) -> None:
-        await many.chat.completions.create(model="openai_bls", messages=HELLO, extra_body=fields)
+    async def completion(fields: dict[str, Any], tokens: int) -> None:
+        await many.completions.create(model="openai_bls", prompt="Hello", max_tokens=tokens, extra_body=fields)
 
-    async def completion(fields: dict[str, Any]) -> None:
-        await many.completions.create(model="openai_bls", prompt="Hello", extra_body=fields)
+    async def response(fields: dict[str, Any], tokens: int) -> None:
+        await many.responses.create(model="openai_bls", input="Hello", max_output_tokens=tokens, extra_body=fields)
 
-    async def response(fields: dict[str, Any]) -> None:
-        given = {name: value for name, value in fields.items() if name != "max_tokens"}
-        await many.responses.create(model="openai_bls", input="Hello", max_output_tokens=30, extra_body=given)
-
-    async def generate(fields: dict[str, Any]) -> None:
-        body = {"messages": json.dumps(HELLO), "api_key": "many", **fields}
+    async def generate(fields: dict[str, Any], tokens: int) -> None:
+        body = {"messages": json.dumps(HELLO), "api_key": "many", "max_tokens": tokens, **fields}
         await asyncio.to_thread(triton_client.chat, server.http_url, body)
 
     doors = ((7, chat), (3, completion), (0, chat), (-1, response), (-2, generate))
-    tasks = []
-    for count, (priority, answer) in enumerate(doors, 1):
-        tasks.append(asyncio.create_task(asked(priority, answer)))
+    priority_of, tasks, logged = dict[int, int](), [], len(server.log_path.read_text())
+    for count, (priority, ask) in enumerate(doors, 1):
+        # Of the default priority is what names none. By its length each is found in the log.
+        tokens = 30 + count
+        priority_of[tokens] = priority
+        fields = {"ignore_eos": True, **({"priority": priority} if priority else {})}
+        tasks.append(asyncio.create_task(ask(fields, tokens)))
         await until(server, lambda samples, count=count: waiting(samples) == count)  # type: ignore[misc]
     # The stream that was sent ahead takes one of the engine's two places, and they have the other.
     for stream in running:
         if stream.began.is_set():
             stream.task.cancel()
     await asyncio.gather(*tasks)
-    assert ended == [-2, -1, 0, 3, 7]
+    lines = await asyncio.to_thread(wait_until, lambda: of_lengths(server.log_path.read_text()[logged:], priority_of))
+    assert [priority_of[tokens] for tokens in lines] == [-2, -1, 0, 3, 7]
     await leave(server, running)
+
+
+def of_lengths(log: str, lengths: Collection[int]) -> list[int]:
+    """Generated tokens of the requests of these lengths, in the order of their ends; none until all have ended."""
+    found = [int(tokens) for tokens in re.findall(r"generated_tokens=(\d+)", log)]
+    ended = [tokens for tokens in found if tokens in lengths]
+    return ended if len(ended) == len(lengths) else []
 
 
 def refusals(server: RunningServer) -> list[str]:
