@@ -279,14 +279,19 @@ class TransformersEngine:
                 self._stopping = True
                 self._batcher.stop()
         elif not self._failed:
-            self._settle(
-                self._prefill_queue.examine(lambda state: self._live.of_sequence(state.key) is not None), deltas
-            )
+            self._settle(self._prefill_queue.examine(self._is_live, self._are_steps_due), deltas)
         if self._kv_events is not None and self._batcher is not None:
             events = self._batcher.take_kv_events(self._adapter_name)
             if events:
                 self._kv_events.publish(events)
         emit(self._on_step, deltas)
+
+    def _is_live(self, state: RequestState) -> bool:
+        return self._live.of_sequence(state.key) is not None
+
+    def _are_steps_due(self) -> bool:
+        load = NO_LOAD if self._batcher is None else self._batcher.stats()
+        return load.running + load.waiting > 0
 
     def _adapter_name(self, number: int) -> str:
         assert self._adapters is not None

@@ -60,6 +60,8 @@ class PrefillQueue:
         """Prompts share a pass only if they are of one length: others would change how positions are told."""
         self._token_s = 0.0
         """Seconds that a token of a pass has taken lately; 0 before the first."""
+        self._rest_until = -math.inf
+        """Time on the monotonic clock until which steps go on without passes between them."""
 
     def start(self, state: RequestState) -> list[Prepared]:
         """Take a request; returns it if there is nothing to be done for it."""
@@ -97,8 +99,32 @@ class PrefillQueue:
             return [(state, state.end("error", error=state.images.error, invalid=state.images.invalid))]
         return [_ready(state)]
 
-    def examine(self, is_live: Callable[[RequestState], bool]) -> list[Prepared]:
-        """Run the passes of waiting prompts that are live still, within the bounds of one pause between steps."""
+    def examine(
+        self, is_live: Callable[[RequestState], bool], are_steps_due: Callable[[], bool] = lambda: False
+    ) -> list[Prepared]:
+        """Run the passes of waiting prompts that are live still, within the bounds of one pause between steps.
+
+        A long prompt has its pass whole, which may take many steps' time: where sequences wait for their steps, these
+        have as much time after the passes as the passes had.
+
+        Args:
+            is_live: prompts of which it is false are dropped.
+            are_steps_due: whether there are sequences that wait for steps; asked only where prompts wait.
+        """
+        if not self._to_examine:
+            return []
+        began_at = time.monotonic()
+        if began_at < self._rest_until and are_steps_due():
+            self._wake()
+            return []
+        done = self._pass_within_bounds(is_live)
+        ended_at = time.monotonic()
+        self._rest_until = ended_at + (ended_at - began_at)
+        if self._to_examine:
+            self._wake()
+        return done
+
+    def _pass_within_bounds(self, is_live: Callable[[RequestState], bool]) -> list[Prepared]:
         done: list[Prepared] = []
         room = _LEAST_PASS_TOKENS
         if self._token_s:
@@ -110,8 +136,6 @@ class PrefillQueue:
             token_s = (time.monotonic() - began_at) / tokens
             self._token_s = (self._token_s + token_s) / 2 if self._token_s else token_s
             room -= tokens
-        if self._to_examine:
-            self._wake()
         return done
 
     def _next_batch(self, is_live: Callable[[RequestState], bool], room: int, *, alone: bool) -> list[RequestState]:

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls_transformers.engine import prefill_queue
@@ -22,16 +24,16 @@ class Passes:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, token_s: float) -> None:
         self.seen: list[list[int]] = []
-        self._now = 0.0
+        self.now = 0.0
         self._token_s = token_s
         monkeypatch.setattr(PASSES + "prompt_pass", lambda model, asked: self._run([asked])[0])
         monkeypatch.setattr(PASSES + "embeddings", lambda model, asked: [found.embedding for found in self._run(asked)])
-        monkeypatch.setattr(prefill_queue, "time", SimpleNamespace(monotonic=lambda: self._now))
+        monkeypatch.setattr(prefill_queue, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def _run(self, asked: list[GenerationRequest]) -> list[PromptFindings]:
         lengths = [len(one.prompt_token_ids) for one in asked]
         self.seen.append(lengths)
-        self._now += self._token_s * len(lengths) * max(lengths)
+        self.now += self._token_s * len(lengths) * max(lengths)
         return [PromptFindings(embedding=[1.0]) for _ in asked]
 
 
@@ -81,6 +83,31 @@ def test_steps_go_on_between_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = PrefillQueue(model(), None, lambda: wakes.append(None))
     assert run(queue, [1] * 600) == [256, 256, 88]
     assert len(wakes) == 2
+
+
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=8), st.sampled_from([1e-6, 1e-4, 1e-3]), st.integers(1, 9))
+def test_steps_have_as_much_time_as_passes(lengths: list[int], token_s: float, times: int) -> None:
+    """However long the prompts are; without sequences that wait for steps there is no rest."""
+    with pytest.MonkeyPatch.context() as patch:
+        ran = Passes(patch, token_s)
+        wakes: list[None] = []
+        queue = PrefillQueue(model(), None, lambda: wakes.append(None))
+        for at, length in enumerate(lengths):
+            queue.start(RequestState(str(at), request(at, prompt=[1] * length, max_tokens=0, pooling="last"), "tiny"))
+        step_s, left, in_passes, in_steps = token_s * times * 50, len(lengths), 0.0, 0.0
+        while left:
+            began = ran.now
+            found = queue.examine(lambda state: True, lambda: True)
+            # Without a pass there was a rest, that is, what is left is waited for.
+            assert found or wakes
+            assert not found or in_steps >= in_passes
+            in_passes += ran.now - began
+            left -= len(found)
+            ran.now += step_s
+            in_steps += step_s
+        for at in range(2):
+            queue.start(RequestState(f"x{at}", request(at, prompt=[1] * 3000, max_tokens=0, pooling="last"), "tiny"))
+        assert [len(queue.examine(lambda state: True, lambda: False)) for _ in range(2)] == [1, 1]
 
 
 def test_a_pass_that_yields_log_probabilities_has_one_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
