@@ -33,6 +33,7 @@ from tests.torture.verdicts import fault_of, stalls, status_of
 V1 = Case("POST /v1/chat/completions", "openai", "/v1/chat/completions", b'{"messages": "/tmp/x"}')
 GENERATE = Case("generate ensemble", "http", "/v2/models/ensemble/generate", b"{")
 GRPC = Case("gRPC ensemble", "grpc", "ModelStreamInfer", b"")
+PASSED_ON = Case("POST /v2/models/ensemble/generate_stream", "openai", "/v2/models/ensemble/generate_stream", b"{}")
 BODILESS = Case("POST /reset_prefix_cache", "openai", "/reset_prefix_cache", b"")
 HURRIED = Case(V1.door, "openai", V1.path, b"{}", headers=(("x-request-timeout", "0.1"),))
 ERROR = json.dumps({"error": {"message": "no"}})
@@ -62,6 +63,7 @@ def fault(case: Case, status: str, text: str, *, disturbed: bool = False) -> str
         (V1, "400", json.dumps({"error": {"message": "Traceback (most recent call last)"}})),
         (V1, "200", 'data: {"choices": []}\n\n'),
         (V1, "200", "data: {\n\ndata: [DONE]\n\n"),
+        (PASSED_ON, "400", "data: {\n\n"),
         (GENERATE, "500", '{"error":"stub process is not healthy"}'),
         (GENERATE, "400", '{"error":"ValueError: x"}'),
         (GRPC, "INTERNAL", ""),
@@ -83,6 +85,7 @@ def test_what_is_wrong(case: Case, status: str, text: str) -> None:
         (replace(GENERATE, body=b'{"timeout": 0.1}'), "500", LATE),
         (V1, "400", json.dumps({"error": {"message": "not /tmp/x"}})),
         (V1, "200", 'data: {"choices": []}\n\ndata: [DONE]\n\n'),
+        (PASSED_ON, "400", 'data: {"error":"no"}\n\n'),
         (GENERATE, "400", '{"error":"no"}'),
         (GENERATE, "500", '{"error":"failed to parse the request JSON buffer: Invalid value. at 0"}'),
         (GRPC, "OK", "no"),
