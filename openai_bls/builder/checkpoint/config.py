@@ -50,7 +50,9 @@ def require_config(source: Path, config: dict[str, Any]) -> None:
     if model_type not in CONFIG_MAPPING:
         return
     try:
-        CONFIG_MAPPING[model_type].from_dict(_with_floats(config))
+        # Read by transformers again, which writes numbers that JSON lacks in a way of its own.
+        config_class = CONFIG_MAPPING[model_type]
+        config_class.from_dict(config_class.get_config_dict(source)[0])
     except (ValueError, OSError):
         # A newer release of it, in the interpreter of another engine, may take that.
         return
@@ -58,15 +60,6 @@ def require_config(source: Path, config: dict[str, Any]) -> None:
         named = next((name for name in ("dtype", "torch_dtype") if f"'{config.get(name)}'" in str(error)), None)
         told = f"{named} is no type of torch, such as float32: " if named else ""
         raise BuildError(f"transformers does not take {source}/config.json: {told}{first_line(error)}") from None
-
-
-def _with_floats(value: Any) -> Any:
-    """Copy of config.json's contents, with the numbers that JSON lacks: transformers writes `{"__float__": "NaN"}`."""
-    if isinstance(value, dict):
-        if value.keys() == {"__float__"} and value["__float__"] in ("NaN", "Infinity", "-Infinity"):
-            return float(value["__float__"])
-        return {name: _with_floats(member) for name, member in value.items()}
-    return [_with_floats(member) for member in value] if isinstance(value, list) else value
 
 
 def first_architecture(config: dict[str, Any]) -> str:
