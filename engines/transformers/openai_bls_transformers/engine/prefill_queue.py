@@ -99,9 +99,7 @@ class PrefillQueue:
             return [(state, state.end("error", error=state.images.error, invalid=state.images.invalid))]
         return [_ready(state)]
 
-    def examine(
-        self, is_live: Callable[[RequestState], bool], are_steps_due: Callable[[], bool] = lambda: False
-    ) -> list[Prepared]:
+    def examine(self, is_live: Callable[[RequestState], bool], are_steps_due: Callable[[], bool]) -> list[Prepared]:
         """Run the passes of waiting prompts that are live still, within the bounds of one pause between steps.
 
         A long prompt has its pass whole, which may take many steps' time: where sequences wait for their steps, these

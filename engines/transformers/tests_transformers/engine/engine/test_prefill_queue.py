@@ -48,7 +48,7 @@ def run(queue: PrefillQueue, lengths: list[int], **more: Any) -> list[int]:
         asked = request(at, prompt=[1] * length, max_tokens=0, pooling="last", **more)
         assert queue.start(RequestState(str(at), asked, "tiny")) == []
     found = []
-    while done := queue.examine(lambda state: True):
+    while done := queue.examine(lambda state: True, lambda: False):
         found.append(len(done))
     return found
 
