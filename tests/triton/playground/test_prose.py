@@ -76,6 +76,39 @@ def test_the_work_for_a_long_answer_grows_as_it_does(modules: Playground) -> Non
     assert found[1]
 
 
+def test_a_pause_of_the_machine_does_not_leave_an_answer_plain(modules: Playground) -> None:
+    """Nor makes it the page safe all of the answer again with each piece; the clock leaps while one piece is read."""
+    block = "## Part\n\nSome *prose* and `code`.\n\n- one\n- two\n\n```python\nx = 1\n```\n\n"
+    found = modules.run(
+        """async ([text, pieces, leaps]) => {
+            const { Prose } = await import("/static/playground/prose/prose.js");
+            const [sanitize, now] = [DOMPurify.sanitize, performance.now];
+            let work = 0;
+            DOMPurify.sanitize = (html, options) => {
+                work += html.length;
+                return sanitize.call(DOMPurify, html, options);
+            };
+            const prose = new Prose();
+            const shown = [];
+            for (let piece = 1; piece <= pieces; piece++) {
+                if (leaps.includes(piece)) {
+                    let calls = 0;
+                    performance.now = () => now.call(performance) + 1000 * calls++;
+                }
+                prose.grow(text.slice(0, (text.length * piece) / pieces));
+                performance.now = now;
+                if (leaps.includes(piece)) shown.push(prose.node.querySelectorAll(".plain").length);
+            }
+            shown.push(prose.node.querySelectorAll(".plain").length);
+            DOMPurify.sanitize = sanitize;
+            return [work / text.length, shown];
+        }""",
+        [block * 400, 1000, [1, 10, 500, 900]],
+    )
+    assert found[1] == [1, 1, 1, 1, 0]
+    assert found[0] < 6
+
+
 FORMULAS = (
     "$a^2$, \\(b\\), $5 or $10.\n\n$$\\frac{1}{2}$$\n\n\\[\n\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix} \\vec{v}\n\\]\n\n"
     "`$no$` and $\\fcolorbox{red}{blue}{x} \\pmb{y}$ and $\\unknown{z}$\n\n"

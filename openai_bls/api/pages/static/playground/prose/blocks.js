@@ -80,7 +80,7 @@ export function blocksOf(text, { mayGrow = false, links = {}, elements = MOST_EL
     return Object.assign(within(blocks.flatMap(inParts), elements), { links: blocks.links });
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
-    return plainBlocks(text);
+    return Object.assign([plainBlock(text)], { links: {} });
   } finally {
     grows = false;
     deadline = Infinity;
@@ -88,8 +88,6 @@ export function blocksOf(text, { mayGrow = false, links = {}, elements = MOST_EL
 }
 
 /** A text as one block that is shown as it was written. */
-export const plainBlocks = (text) => Object.assign([plainBlock(text)], { links: {} });
-
 const plainBlock = (text) => ({ type: "plain", raw: text, text });
 
 /** Blocks of which the first make at most so many elements; what follows these is one block of the type `plain`. */

@@ -1,7 +1,7 @@
 // Prose of one answer: markdown that grows while it streams in. Blocks that can no longer change are made once.
 
 import { element } from "../ui/dom.js";
-import { blocksOf, elementsOf, MOST_ELEMENTS, plainBlocks, within } from "./blocks.js";
+import { blocksOf, elementsOf, MOST_ELEMENTS, within } from "./blocks.js";
 import { fragmentOf } from "./markdown.js";
 
 /** From so many blocks on, those out of sight are not laid out. */
@@ -21,18 +21,22 @@ export class Prose {
   #elements = 0;
   #text = "";
   #links = {};
-  /** Whether the text took too long, or made too many elements: until its end the rest of it is shown as it is written. */
-  #isPlain = false;
+  /** Once the unsettled text took too long, or made too many elements: the length at which its markdown is tried again.
+   * Until then it is shown as it is written. */
+  #plainUntil = 0;
 
   /** Shows `text`, of which more may follow. */
   grow(text) {
     const whole = withoutReturns(text);
     if (!whole.startsWith(this.#text)) this.#reset();
+    const added = whole.slice(this.#text.length);
     this.#text = whole;
     const rest = whole.slice(this.#length);
+    if (rest.length < this.#plainUntil) return this.#tail[0].firstChild.appendData(added);
     const options = { mayGrow: true, links: this.#links, elements: MOST_ELEMENTS - this.#elements };
-    const blocks = this.#isPlain ? plainBlocks(rest) : blocksOf(rest, options);
-    this.#isPlain = blocks[0]?.type === "plain";
+    const blocks = blocksOf(rest, options);
+    // Tried once more for each doubling: work grows as the text does, and one pause of the machine is made up for.
+    this.#plainUntil = blocks.length === 1 && blocks[0].type === "plain" ? 2 * rest.length : 0;
     const last = blocks.findLastIndex(({ type }) => type !== "space");
     this.#dropTail();
     Object.assign(this.#links, blocks.links);
@@ -44,7 +48,7 @@ export class Prose {
   finish(text) {
     const whole = withoutReturns(text);
     const blocks = blocksOf(whole);
-    this.#isPlain = false;
+    this.#plainUntil = 0;
     this.#dropTail();
     this.#text = whole;
     // What a definition says of a link may stand after the link.
@@ -67,7 +71,7 @@ export class Prose {
 
   #reset() {
     this.#links = {};
-    this.#isPlain = false;
+    this.#plainUntil = 0;
     this.#dropTail();
     this.#cut([]);
   }
