@@ -52,61 +52,69 @@ def test_an_answer_that_grows_ends_as_if_it_had_come_at_once(modules: Playground
     assert max(lost for steps in found for _, lost in steps) < 20
 
 
+BLOCK = "## Part\n\nSome *prose* and `code`.\n\n- one\n- two\n\n```python\nx = 1\n```\n\n"
+# Characters of HTML that are made safe, in relation to those of the answer; how many blocks are plain after each leap
+# of the clock and before the end; whether those out of sight are not laid out.
+GROWN = """async ([text, pieces, leaps]) => {
+    const { Prose } = await import("/static/playground/prose/prose.js");
+    const [sanitize, now] = [DOMPurify.sanitize, performance.now];
+    let work = 0;
+    DOMPurify.sanitize = (html, options) => {
+        work += html.length;
+        return sanitize.call(DOMPurify, html, options);
+    };
+    const prose = new Prose();
+    const plain = () => prose.node.querySelectorAll(".plain").length;
+    const shown = [];
+    for (let piece = 1; piece <= pieces; piece++) {
+        let looks = 0;
+        if (leaps.includes(piece)) performance.now = () => now.call(performance) + 1000 * looks++;
+        prose.grow(text.slice(0, (text.length * piece) / pieces));
+        performance.now = now;
+        if (leaps.includes(piece)) shown.push(plain());
+    }
+    shown.push(plain());
+    prose.finish(text);
+    DOMPurify.sanitize = sanitize;
+    return [work / text.length, shown, prose.node.classList.contains("many")];
+}"""
+
+
 def test_the_work_for_a_long_answer_grows_as_it_does(modules: Playground) -> None:
-    """Characters of HTML that are made safe, in relation to those of the answer: not once more with each piece."""
-    block = "## Part\n\nSome *prose* and `code`.\n\n- one\n- two\n\n```python\nx = 1\n```\n\n"
-    found = modules.run(
-        """async ([text, pieces]) => {
-            const { Prose } = await import("/static/playground/prose/prose.js");
-            const real = DOMPurify.sanitize;
-            let work = 0;
-            DOMPurify.sanitize = (html, options) => {
-                work += html.length;
-                return real.call(DOMPurify, html, options);
-            };
-            const prose = new Prose();
-            for (let piece = 1; piece <= pieces; piece++) prose.grow(text.slice(0, (text.length * piece) / pieces));
-            prose.finish(text);
-            DOMPurify.sanitize = real;
-            return [work / text.length, prose.node.classList.contains("many")];
-        }""",
-        [block * 400, 1000],
-    )
-    assert found[0] < 6
-    assert found[1]
+    """Not once more with each piece."""
+    work, _, many = modules.run(GROWN, [BLOCK * 400, 1000, []])
+    assert work < 6
+    assert many
 
 
 def test_a_pause_of_the_machine_does_not_leave_an_answer_plain(modules: Playground) -> None:
-    """Nor makes it the page safe all of the answer again with each piece; the clock leaps while one piece is read."""
-    block = "## Part\n\nSome *prose* and `code`.\n\n- one\n- two\n\n```python\nx = 1\n```\n\n"
+    """Nor makes it the page safe all of the answer again with each piece."""
+    work, plain, _ = modules.run(GROWN, [BLOCK * 400, 1000, [1, 10, 500, 900]])
+    assert plain == [1, 1, 1, 1, 0]
+    assert work < 6
+
+
+def test_an_answer_that_is_plain_takes_any_character(modules: Playground) -> None:
+    """One that the parser of HTML drops, too: nothing may be left of what was first shown."""
     found = modules.run(
-        """async ([text, pieces, leaps]) => {
+        """async (texts) => {
             const { Prose } = await import("/static/playground/prose/prose.js");
-            const [sanitize, now] = [DOMPurify.sanitize, performance.now];
-            let work = 0;
-            DOMPurify.sanitize = (html, options) => {
-                work += html.length;
-                return sanitize.call(DOMPurify, html, options);
-            };
-            const prose = new Prose();
-            const shown = [];
-            for (let piece = 1; piece <= pieces; piece++) {
-                if (leaps.includes(piece)) {
-                    let calls = 0;
-                    performance.now = () => now.call(performance) + 1000 * calls++;
-                }
-                prose.grow(text.slice(0, (text.length * piece) / pieces));
+            const { now } = performance;
+            return texts.map((text) => {
+                const prose = new Prose();
+                let looks = 0;
+                performance.now = () => now.call(performance) + 1000 * looks++;
+                prose.grow(text);
                 performance.now = now;
-                if (leaps.includes(piece)) shown.push(prose.node.querySelectorAll(".plain").length);
-            }
-            shown.push(prose.node.querySelectorAll(".plain").length);
-            DOMPurify.sanitize = sanitize;
-            return [work / text.length, shown];
+                const plain = prose.node.querySelectorAll(".plain").length;
+                prose.grow(text + "x");
+                prose.finish(text + "x");
+                return [plain, prose.node.textContent.trim().at(-1)];
+            });
         }""",
-        [block * 400, 1000, [1, 10, 500, 900]],
+        ["\0\0\0", "a\0", " \u2028 b", "\ud800 c"],
     )
-    assert found[1] == [1, 1, 1, 1, 0]
-    assert found[0] < 6
+    assert found == [[1, "x"]] * 4
 
 
 FORMULAS = (

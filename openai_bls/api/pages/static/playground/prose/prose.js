@@ -32,7 +32,10 @@ export class Prose {
     const added = whole.slice(this.#text.length);
     this.#text = whole;
     const rest = whole.slice(this.#length);
-    if (rest.length < this.#plainUntil) return this.#tail[0].firstChild.appendData(added);
+    if (rest.length < this.#plainUntil) {
+      this.#tail[0].append(added);
+      return;
+    }
     const options = { mayGrow: true, links: this.#links, elements: MOST_ELEMENTS - this.#elements };
     const blocks = blocksOf(rest, options);
     // Tried once more for each doubling: work grows as the text does, and one pause of the machine is made up for.
