@@ -19,10 +19,21 @@ from tokenizers import Tokenizer, normalizers
 from openai_bls.builder.placing.tokenizer import save
 from openai_bls.core.checkpoint import GGUF_NAME, require_content
 from openai_bls.core.manifest import BuildError, first_line
+from openai_bls.engines.capabilities import RANGES
 
 _PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 _ANSWER = "Fine, thanks."
 _KIND = ("tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.add_space_prefix")
+_SAMPLING = {
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repetition_penalty",
+}
+"""Sampling values of a file's metadata → their names in generation_config.json."""
+_LLAMA_CPP_SAMPLING = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+"""What llama.cpp samples with where a file says nothing: small models ramble at a temperature of 1 without limits."""
 _WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "tekken")
 """Pre-tokenizers whose words are looked up whole before they are merged, which transformers' reader leaves out."""
 
@@ -72,7 +83,7 @@ def describe(file: Path, folder: Path, report: Callable[[str], None]) -> None:
     config.save_pretrained(folder)
     ends = _end_tokens(config, tokenizer)
     generation = {"bos_token_id": config.bos_token_id, "eos_token_id": ends, "pad_token_id": config.pad_token_id}
-    told = {name: value for name, value in generation.items() if value not in (None, [])}
+    told = {name: value for name, value in generation.items() if value not in (None, [])} | _sampling(metadata, report)
     (folder / "generation_config.json").write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=2))
     (folder / GGUF_NAME).symlink_to(file.resolve())
     # By these a build knows whether anything has changed since the last one.
@@ -82,7 +93,7 @@ def describe(file: Path, folder: Path, report: Callable[[str], None]) -> None:
 
 
 def _read_whole(file: Path) -> dict[str, Any]:
-    """The tokenizer's kind of a whole file, by the keys of the metadata that say it.
+    """The tokenizer's kind and the sampling values of a whole file, by the keys of its metadata.
 
     Raises:
         BuildError: the file is damaged, or the package gguf is not there to read it.
@@ -97,9 +108,25 @@ def _read_whole(file: Path) -> dict[str, Any]:
 
     try:
         fields = gguf.GGUFReader(file).fields
-        return {key: fields[key].contents() for key in _KIND if key in fields}
+        return {key: fields[key].contents() for key in (*_KIND, *_SAMPLING) if key in fields}
     except Exception as error:  # numpy's and Python's own, wherever the file ends
         raise BuildError(f"{file} is cut short or damaged: {first_line(error)}") from None
+
+
+def _sampling(metadata: dict[str, Any], report: Callable[[str], None]) -> dict[str, float]:
+    """The file's sampling values, with llama.cpp's for those that it does not say."""
+    own = {name: value for key, name in _SAMPLING.items() if _is_sampling(name, value := metadata.get(key))}
+    # A float32 of the file is the number that was written: 0.6, not 0.6000000238.
+    own = {name: value if isinstance(value, int) else float(f"{value:.6g}") for name, value in own.items()}
+    if missing := [f"{name} {value:g}" for name, value in _LLAMA_CPP_SAMPLING.items() if name not in own]:
+        report(f"sampling where a request says nothing, by llama.cpp as the file does not say: {', '.join(missing)}")
+    return {**_LLAMA_CPP_SAMPLING, **own}
+
+
+def _is_sampling(name: str, value: object) -> bool:
+    is_whole = name == "top_k"
+    kind = isinstance(value, int if is_whole else int | float) and not isinstance(value, bool)
+    return kind and RANGES[name].first_outside([value]) is None  # type: ignore[list-item]
 
 
 def _prefix_as_llama_cpp(backend: Tokenizer, has_prefix: bool) -> None:

@@ -38,7 +38,7 @@ def examples(
     base = f"{ports.openai_root(host)}/v1"
     parts = []
     if serves_openai(names, ports):
-        chat = {"model": model, "messages": _QUESTION, "max_tokens": 32}
+        chat = {"model": model, "messages": _QUESTION, "max_tokens": 32, "temperature": 0}
         title = "OpenAI API"
         if ports.tls:
             title += ", by the name in its certificate; for a CA of your own: curl --cacert FILE, or SSL_CERT_FILE=FILE"
@@ -49,7 +49,7 @@ def examples(
         parts.append(("OpenAI API, Python", f'client = openai.OpenAI(base_url="{base}", api_key={given})'))
     if OPENAI_MODEL in names:
         # An array of objects cannot pass Triton's generate endpoint, so `messages` is JSON text.
-        body = {"messages": json.dumps(_QUESTION), "max_tokens": 32, "stream": True, **key}
+        body = {"messages": json.dumps(_QUESTION), "max_tokens": 32, "temperature": 0, "stream": True, **key}
         # The role chunk has no content, and jq must not wait for the end of its input.
         delta = (
             "sed -un 's/^data: //p' | jq --unbuffered -rj '.response | fromjson | .choices[0].delta.content // empty'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
@@ -21,6 +22,7 @@ def write_gguf(
     context: int = MAX_MODEL_LEN,
     merged: bool = False,
     sentencepiece: bool = False,
+    sampling: Mapping[str, float | str] | None = None,
 ) -> Path:
     """A file of the architecture `kind` whose matrices have the type `weights`; its norms are F32.
 
@@ -31,6 +33,7 @@ def write_gguf(
         context: longest sequence.
         merged: with a merge and its token, without which llama.cpp reads no vocabulary.
         sentencepiece: with a vocabulary of Llama 2's kind.
+        sampling: general.sampling.* → its value.
     """
     random = np.random.default_rng(1)
     kind_of_weights = gguf.GGMLQuantizationType[weights]
@@ -44,6 +47,14 @@ def write_gguf(
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
     writer.add_rope_dimension_count(WIDTH // HEADS)
+    for name, value in (sampling or {}).items():
+        key = f"general.sampling.{name}"
+        if isinstance(value, str):
+            writer.add_string(key, value)
+        elif isinstance(value, int):
+            writer.add_int32(key, value)
+        else:
+            writer.add_float32(key, value)
     size = _add_sentencepiece(writer) if sentencepiece else _add_vocabulary(writer, merged=merged)
 
     def matrix(name: str, rows: int, columns: int) -> None:

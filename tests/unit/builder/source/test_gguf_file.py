@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import msgspec
 import pytest
+from hypothesis import given, settings, strategies
 from tokenizers import Tokenizer
 
+from openai_bls.builder.source.gguf_file import describe
 from openai_bls.builder.source.hub import fetch_config
+from openai_bls.core.checkpoint import facts_of, generation_config
+from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.manifest import BuildError, load_manifest
 from tests.unit.builder.builds import refusal, run
 from tests.unit.builder.source.gguf_support import write_gguf
@@ -26,6 +32,35 @@ def test_tokenizer_and_template_come_along(tmp_path: Path, repository: Path) -> 
     assert (folder / "chat_template.jinja").read_text() == CHAT_TEMPLATE
     generation = json.loads((folder / "generation_config.json").read_text())
     assert generation["eos_token_id"] == [tokenizer.token_to_id(token) for token in ("<|endoftext|>", "<|im_end|>")]
+
+
+GOOD = {
+    "temp": strategies.integers(0, 200).map(lambda n: n / 100),
+    "top_k": strategies.integers(0, 1000),
+    "top_p": strategies.integers(1, 100).map(lambda n: n / 100),
+    "min_p": strategies.integers(0, 100).map(lambda n: n / 100),
+    "penalty_repeat": strategies.integers(1, 200).map(lambda n: n / 100),
+}
+BAD: strategies.SearchStrategy[float | str] = strategies.sampled_from((-1, -0.5, float("nan"), float("inf"), "0.7"))
+NAMES = {"temp": "temperature", "penalty_repeat": "repetition_penalty"}
+
+
+@settings(max_examples=12)
+@given(strategies.fixed_dictionaries({}, optional=GOOD), strategies.dictionaries(strategies.sampled_from([*GOOD]), BAD))
+def test_sampling_values(good: dict[str, float], bad: dict[str, float | str]) -> None:
+    """The file's own, llama.cpp's where it has none or none that an engine takes, and the build says which."""
+    lines: list[str] = []
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "described"
+        folder.mkdir()
+        file = write_gguf(Path(scratch) / "tiny.gguf", sampling={**good, **bad})
+        describe(file, folder, lines.append)
+        made = facts_of(folder, {"vocab_size": 9}, generation_config(folder)).sampling_defaults
+    own = {NAMES.get(name, name): value for name, value in good.items() if name not in bad}
+    llama_cpp = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+    assert made == msgspec.convert({**llama_cpp, **own}, SamplingParams)
+    said = [line for line in lines if line.startswith("sampling ")]
+    assert [name for name in llama_cpp if said and name in said[0]] == [name for name in llama_cpp if name not in own]
 
 
 def test_a_folder_with_a_file_and_a_second_run(tmp_path: Path, repository: Path) -> None:
