@@ -38,15 +38,14 @@ def examples(
     base = f"{ports.openai_root(host)}/v1"
     parts = []
     if serves_openai(names, ports):
-        chat = {"model": model, "messages": _QUESTION, "max_tokens": 32, "temperature": 0}
+        chat: dict[str, object] = {"model": model, "messages": _QUESTION, "max_tokens": 32, "temperature": 0}
         title = "OpenAI API"
         if ports.tls:
             title += ", by the name in its certificate; for a CA of your own: curl --cacert FILE, or SSL_CERT_FILE=FILE"
         if ports.client_certificates:
             title += "; with a certificate of the client: curl --cert FILE --key FILE"
         parts.append((title, _curl("-s", f"{base}/chat/completions", chat, keys=keys)))
-        given = f'os.environ["{KEY_VARIABLE}"]' if keys else '"none"'
-        parts.append(("OpenAI API, Python", f'client = openai.OpenAI(base_url="{base}", api_key={given})'))
+        parts.append(("OpenAI API, Python", _python(base, chat, keys=keys)))
     if OPENAI_MODEL in names:
         # An array of objects cannot pass Triton's generate endpoint, so `messages` is JSON text.
         body = {"messages": json.dumps(_QUESTION), "max_tokens": 32, "temperature": 0, "stream": True, **key}
@@ -61,6 +60,17 @@ def examples(
         url = f"{triton}/models/ensemble/generate"
         parts.append(("Triton", f"{_curl('-s', url, body)} \\\n  | jq -r .text_output"))
     return "\n\n".join(f"# {title}\n{text}" for title, text in parts)
+
+
+def _python(base: str, chat: dict[str, object], *, keys: bool) -> str:
+    """A program as it is: no line of it is left to the reader."""
+    key = f'os.environ["{KEY_VARIABLE}"]' if keys else '"none"'
+    fields = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in chat.items())
+    return (
+        f"import {'os, ' if keys else ''}openai\n"
+        f'client = openai.OpenAI(base_url="{base}", api_key={key})\n'
+        f"print(client.chat.completions.create({fields}).choices[0].message.content)"
+    )
 
 
 def _curl(options: str, url: str, body: object, *, keys: bool = False) -> str:

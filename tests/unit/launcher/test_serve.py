@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -319,13 +320,29 @@ def test_examples_with_a_key_run_in_a_shell(tmp_path: Path) -> None:
     )
     (tmp_path / "curl").write_text('#!/bin/sh\nprintf "%s\\n" "$@" >&2\n')
     (tmp_path / "curl").chmod(0o755)
-    shell = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("client = "))
+    shell = "\n\n".join(part for part in text.split("\n\n") if "Python" not in part)
     environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "OPENAI_BLS_API_KEY": "k"}
     said = subprocess.run(["sh", "-c", shell], env=environ, capture_output=True, text=True, check=False).stderr
     bodies = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert [body.get("api_key") for body in bodies] == ["k", None, "k"]
     assert "authorization: Bearer k" in said
-    assert 'api_key=os.environ["OPENAI_BLS_API_KEY"]' in text
+
+
+@pytest.mark.parametrize("keys", [False, True])
+def test_the_program_of_the_examples_runs(
+    keys: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it is printed, with nothing of its own imports left out."""
+    monkeypatch.setenv("OPENAI_BLS_API_KEY", "k")
+    client = MagicMock()
+    client.return_value.chat.completions.create.return_value.choices[0].message.content = "Paris."
+    monkeypatch.setattr("openai.OpenAI", client)
+    text = examples("127.0.0.1", PORTS, ["openai_bls"], 'a "model" é', keys=keys)
+    (program,) = (part for part in text.split("\n\n") if "Python" in part)
+    exec(program, {})
+    assert capsys.readouterr().out == "Paris.\n"
+    client.assert_called_once_with(base_url="http://127.0.0.1:4/v1", api_key="k" if keys else "none")
+    assert client.return_value.chat.completions.create.call_args.kwargs["model"] == 'a "model" é'
 
 
 def test_examples_follow_the_repository() -> None:
