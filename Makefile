@@ -172,12 +172,13 @@ INSTALLED := $(VENV)/.installed$(if $(filter test agents architectures next tort
 
 ENGINE_ARGS := $(if $(strip $(ENGINE)),--engine $(ENGINE)) $(BUILD_ARGS)
 
-# One stamp for each checkpoint and its options, of which only the last one built exists, so that others build again.
+# One stamp for each checkpoint and its options, of which only the last one built exists, so that others build again. A
+# manifest that is newer was made by another build: this one is called, which knows whether there is something to do.
 ENGINE_STAMP := $(VENV)/.engine-$(subst /,_,$(subst $(eval ) ,_,$(strip $(MODEL) $(ENGINE_ARGS))))
 
 engine: $(ENGINE_STAMP) ## build the engine from MODEL
 
-$(ENGINE_STAMP): build/engine.py $(wildcard $(MODEL)/*) $(wildcard $(filter %.gguf,$(MODEL))) $(if $(wildcard $(MANIFEST)),,FORCE) | $(INSTALLED) $(if $(filter vllm,$(ENGINE)),$(if $(filter vllm,$(IN_IMAGE)),,$(VLLM)/.installed))
+$(ENGINE_STAMP): build/engine.py $(wildcard $(MODEL)/*) $(wildcard $(filter %.gguf,$(MODEL))) $(or $(wildcard $(MANIFEST)),FORCE) | $(INSTALLED) $(if $(filter vllm,$(ENGINE)),$(if $(filter vllm,$(IN_IMAGE)),,$(VLLM)/.installed))
 	@$(BIN)/python build/engine.py --model $(MODEL) $(ENGINE_ARGS)
 	@rm -f $(VENV)/.engine-*
 	@touch $@
