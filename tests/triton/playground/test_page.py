@@ -231,6 +231,16 @@ def test_markdown(playground: Playground, client: openai.OpenAI) -> None:
     assert playground.run("navigator.clipboard.readText()") == told
 
 
+def test_suggestions_are_answered(playground: Playground) -> None:
+    """By what the toy has learnt, and with no address, since it has learnt one where nothing is."""
+    page = playground.page
+    for number in range(page.locator(".suggestion").count()):
+        page.click(f".suggestion >> nth={number}")
+        playground.wait()
+        assert "http" not in playground.answers[0]
+        page.click("#new-chat")
+
+
 def test_requests_to_copy_work(playground: Playground, server: RunningServer, client: openai.OpenAI) -> None:
     page = playground.page
     prompt = 'Repeat after me: it\'s "quoted" \\ $HOME `ls` 🚀'

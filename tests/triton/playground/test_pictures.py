@@ -106,6 +106,26 @@ def test_pictures_are_attached_sent_and_kept(playground: Playground) -> None:
     assert playground.bodies[2]["messages"] == [{"role": "user", "content": [part, part, text]}]
 
 
+def test_suggestions_are_those_of_the_model(playground: Playground) -> None:
+    """A model that sees is asked about a picture, which is chosen first; without one nothing is asked."""
+    page = playground.page
+    of_words = page.locator(".suggestion").all_inner_texts()
+    page.select_option("#model", "sees")
+    of_pictures = page.locator(".suggestion").all_inner_texts()
+    assert of_words and of_pictures and not {*of_words} & {*of_pictures}
+    for files in ([], [picture()]):
+        with page.expect_file_chooser() as chooser:
+            page.click(".suggestion >> nth=0")
+        chooser.value.set_files(files)
+    page.wait_for_selector(".stats")
+    [body] = playground.bodies
+    text = {"type": "text", "text": of_pictures[0]}
+    assert body["messages"][0]["content"] == [{"type": "image_url", "image_url": {"url": URI}}, text]
+    page.click("#new-chat")
+    page.select_option("#model", "reads")
+    assert page.locator(".suggestion").all_inner_texts() == of_words
+
+
 def test_what_cannot_be_attached_has_a_sentence(playground: Playground) -> None:
     page = playground.page
     playground.run(GIVE, ["drop", "#messages", "dot.png", "image/png", PIXEL])

@@ -26,7 +26,10 @@ const code = new CodeDialog(() => Boolean(settings.key));
 const models = new Models(
   settings,
   (problem) => chat.showListProblem(problem),
-  () => attachments.refresh(),
+  () => {
+    attachments.refresh();
+    composer.suggest(models.takesPictures);
+  },
 );
 const attachments = new Attachments(models);
 const library = new Library({

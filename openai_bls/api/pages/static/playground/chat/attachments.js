@@ -19,7 +19,7 @@ export class Attachments {
   /** @param models has `selected`, and `takesPictures` of it */
   constructor(models) {
     this.#models = models;
-    this.#button.addEventListener("click", async () => this.add(await chosenFiles(Object.keys(FORMATS).join())));
+    this.#button.addEventListener("click", () => this.choose());
     byId("prompt").addEventListener("paste", (event) => {
       const files = [...event.clipboardData.files];
       // Text that has pictures with it, as word processors have it, is text.
@@ -42,6 +42,11 @@ export class Attachments {
       this.add([...event.dataTransfer.files]);
     });
     this.refresh();
+  }
+
+  /** Lets the visitor choose files; none if they change their mind. */
+  async choose() {
+    this.add(await chosenFiles(Object.keys(FORMATS).join()));
   }
 
   /** Pictures of the next message. */

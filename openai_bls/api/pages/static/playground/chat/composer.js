@@ -3,7 +3,9 @@
 import { byId, element } from "../ui/dom.js";
 import { ofThisTab } from "../ui/storage.js";
 
-const SUGGESTIONS = ["What is machine learning?", "What is a KV cache?", "Write a haiku.", "How do I send a request with curl?"];
+/** Questions that any model of words can answer, and those for a model that reads pictures, of one that is chosen first. */
+const SUGGESTIONS = ["What is machine learning?", "What is a KV cache?", "Write a haiku."];
+const OF_A_PICTURE = ["What is in the picture?", "What color is it?", "Describe the picture."];
 
 export class Composer {
   #chat;
@@ -33,8 +35,20 @@ export class Composer {
     });
     for (const id of ["new-chat", "list-new-chat"]) byId(id).addEventListener("click", () => this.begin());
     byId("code-button").addEventListener("click", () => chat.showCode(this.text, attachments.pictures));
-    const buttons = SUGGESTIONS.map((text) => element("button", { type: "button", className: "suggestion", textContent: text, onclick: () => this.send(text) }));
-    byId("suggestions").append(...buttons.map((button) => element("li", {}, button)));
+    this.suggest(false);
+  }
+
+  /** Offers questions that the chosen model can answer.
+   * @param takesPictures whether it reads pictures */
+  suggest(takesPictures) {
+    const ask = (text) => (takesPictures ? this.#askOfPicture(text) : this.send(text));
+    const buttons = (takesPictures ? OF_A_PICTURE : SUGGESTIONS).map((text) => element("button", { type: "button", className: "suggestion", textContent: text, onclick: () => ask(text) }));
+    byId("suggestions").replaceChildren(...buttons.map((button) => element("li", {}, button)));
+  }
+
+  async #askOfPicture(text) {
+    if (!this.#attachments.pictures.length) await this.#attachments.choose();
+    if (this.#attachments.pictures.length) this.send(text);
   }
 
   get text() {
