@@ -36,7 +36,7 @@ class TritonHttp:
 
     def __init__(self, host: str, port: int, control_headers: Mapping[str, str]) -> None:
         self._host = host
-        self._port = port
+        self.port = port
         self._control_headers = control_headers
 
     async def index(self, body: bytes) -> FrontEndAnswer:
@@ -50,7 +50,7 @@ class TritonHttp:
             OverloadedError: the front end does not answer.
         """
         given = {
-            "Host": f"{self._host}:{self._port}", "Content-Type": "application/json",
+            "Host": f"{self._host}:{self.port}", "Content-Type": "application/json",
             "Content-Length": str(len(body)), "Connection": "close", **(headers or {}),
         }  # fmt: skip
         head = "".join(
@@ -58,7 +58,7 @@ class TritonHttp:
         )
         writer = None
         try:
-            reader, writer = await asyncio.open_connection(self._host, self._port, limit=_MAX_LINE_BYTES)
+            reader, writer = await asyncio.open_connection(self._host, self.port, limit=_MAX_LINE_BYTES)
             writer.write(head.encode("latin-1") + body)
             await writer.drain()
             status, fields = _head(await reader.readuntil(b"\r\n\r\n"))

@@ -7,9 +7,11 @@ import re
 from typing import Any, cast
 
 import pytest
+from hypothesis import given, strategies
 
 from openai_bls.api.app import create_app
 from openai_bls.api.pages.static_files import FOLDER, MEDIA_TYPES, static_files
+from openai_bls.transport.triton_http import TritonHttp
 from tests.unit.api.connections import connected
 from tests.unit.api.http_support import asked
 from tests.unit.core_support import Answered, Bench
@@ -32,6 +34,17 @@ def test_the_playground() -> None:
     assert answered.status == 200
     assert answered.headers["content-type"] == "text/html; charset=utf-8"
     assert answered.body == (FOLDER / PLAYGROUND).read_bytes()
+
+
+@given(strategies.integers(1, 65535))
+def test_the_playground_knows_tritons_port(port: int) -> None:
+    bench = Bench()
+    bench.service.front_end = TritonHttp("127.0.0.1", port, {})
+    answered = asked(bench, "/", method="GET")
+    named = f'<meta name="triton-http-port" content="{port}">'.encode()
+    assert answered.body.count(named) == 1
+    assert answered.body.replace(named, named.replace(b"%d" % port, b"")) == get("/").body
+    assert answered.headers["etag"] != get("/").headers["etag"]
 
 
 @pytest.mark.parametrize("path", ["/", *(f"/static/{name}" for name in static_files())])

@@ -2,6 +2,9 @@
 
 const VARIABLE = "OPENAI_API_KEY";
 
+/** Port of Triton's own endpoints, by the server; its usual one where the server does not tell. */
+const TRITON_PORT = document.querySelector("[name=triton-http-port]")?.content || "8000";
+
 /** Text in single quotes, as a shell takes it. */
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
@@ -40,7 +43,7 @@ print()
 }
 
 function generateStream(body, root, hasKey) {
-  const url = `http://${new URL(root).hostname}:8000/v2/models/openai_bls/generate_stream`;
+  const url = `http://${new URL(root).hostname}:${TRITON_PORT}/v2/models/openai_bls/generate_stream`;
   const request = JSON.stringify({ request: JSON.stringify(body) });
   // The shell puts the key in between two texts in quotes.
   const data = hasKey ? `'{"api_key": "'"$${VARIABLE}"'", '${quoted(request.slice(1))}` : quoted(request);
@@ -51,5 +54,5 @@ function generateStream(body, root, hasKey) {
 export const FORMS = {
   curl: { text: curl, note: "" },
   Python: { text: sdk, note: "Needs the package openai." },
-  generate_stream: { text: generateStream, note: "Triton's own endpoint. 8000 is its usual port; yours may be another." },
+  generate_stream: { text: generateStream, note: `Triton's own endpoint, on its port ${TRITON_PORT}; outside a container it may have another.` },
 };
