@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from playwright.sync_api import FilePayload
 
@@ -203,6 +204,52 @@ def test_bad_files_are_told_and_malformed_messages_left_out(playground: Playgrou
     playground.wait_for_questions("hello")
     assert playground.answers == ["fine"]
     assert page.locator(".message img").count() == 0
+
+
+CUT = """([content]) => {
+    const body = new ReadableStream({
+        start(controller) {
+            const chunk = { choices: [{ index: 0, delta: { content } }] };
+            if (content) controller.enqueue(new TextEncoder().encode(`data: ${JSON.stringify(chunk)}\\n\\n`));
+        },
+    });
+    const real = window.fetch;
+    window.fetch = (url, options) => String(url).endsWith("/chat/completions")
+        ? Promise.resolve(new Response(body, { headers: { "content-type": "text/event-stream" } })) : real(url, options);
+}"""
+
+
+@pytest.mark.parametrize("begun", ["It goes on and", ""])
+def test_a_reload_in_the_middle_of_an_answer(playground: Playground, client: openai.OpenAI, begun: str) -> None:
+    """What had come is kept and marked, and the answer can be made again."""
+    page = playground.page
+    playground.run(CUT, [begun])
+    playground.ask(SHORT, whole=False)
+    page.wait_for_selector("#conversation-list li.runs")
+    if begun:
+        # Kept while it comes in, by no event of the page.
+        kept = """async (text) => {
+            const open = indexedDB.open("openai_bls");
+            const database = await new Promise((resolve) => (open.onsuccess = () => resolve(open.result)));
+            const all = database.transaction("contents").objectStore("contents").getAll();
+            const found = await new Promise((resolve) => (all.onsuccess = () => resolve(all.result)));
+            return JSON.stringify(found).includes(text);
+        }"""
+        page.wait_for_function(kept, arg=begun)
+    page.reload()
+    page.wait_for_selector("#problem:visible")
+    assert playground.questions == [SHORT]
+    assert playground.answers == ([begun] if begun else [])
+    assert page.locator(".stats").all_inner_texts() == (["incomplete"] if begun else [])
+    page.get_by_role("button", name="Try again").click()
+    asked: Any = [{"role": "user", "content": SHORT}]
+    whole = client.chat.completions.create(model="demo", messages=asked).choices[0].message.content
+    playground.wait_for_answers(str(whole))
+    playground.wait()
+    assert playground.problem == ""
+    page.reload()
+    playground.wait_for_answers(str(whole))
+    assert playground.problem == ""
 
 
 def test_a_browser_that_keeps_nothing(browser: Browser, server: RunningServer) -> None:

@@ -112,7 +112,9 @@ def test_suggestions_are_those_of_the_model(playground: Playground) -> None:
     of_words = page.locator(".suggestion").all_inner_texts()
     page.select_option("#model", "sees")
     of_pictures = page.locator(".suggestion").all_inner_texts()
-    assert of_words and of_pictures and not {*of_words} & {*of_pictures}
+    assert of_words
+    assert of_pictures
+    assert not {*of_words} & {*of_pictures}
     for files in ([], [picture()]):
         with page.expect_file_chooser() as chooser:
             page.click(".suggestion >> nth=0")

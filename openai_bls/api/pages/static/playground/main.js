@@ -34,7 +34,7 @@ const models = new Models(
 const attachments = new Attachments(models);
 const library = new Library({
   model: () => models.selected,
-  onShown: () => chat.show(),
+  onShown: (isRead) => chat.show(isRead),
   onChange: () => {
     chat.showRunning();
     list.mark();

@@ -20,6 +20,15 @@ export const unreachable = () =>
 export const brokenOff = () =>
   new Problem("The connection was lost before the answer was complete.", "What has arrived is kept.", { canRetry: true });
 
+/** The page was left before the answer was complete.
+ * @param hasBegun whether something of it is kept */
+export const cutOff = (hasBegun) =>
+  new Problem(
+    hasBegun ? "This answer is incomplete." : "This question has no answer.",
+    "It may still come in in another tab; else try again.",
+    { canRetry: true, status: "" },
+  );
+
 /** A JSON field of the settings that cannot be sent. */
 export const badSetting = (field, title, advice) => new Problem(title, advice, { field });
 

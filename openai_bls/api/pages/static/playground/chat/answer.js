@@ -2,9 +2,9 @@
 
 import { count, duration } from "../ui/numbers.js";
 
-/** A message of the assistant, empty so far. */
+/** A message of the assistant, empty so far. It is kept as incomplete until its end has come. */
 export function emptyAnswer() {
-  return { role: "assistant", content: "", reasoning: "", toolCalls: [], tokens: [], stats: null };
+  return { role: "assistant", content: "", reasoning: "", toolCalls: [], tokens: [], stats: null, isIncomplete: true };
 }
 
 /** Adds chunks to a message and takes the time.
@@ -51,6 +51,7 @@ export class AnswerReader {
   /** Ends the message.
    * @param finish why, where the server did not say */
   end(finish = "") {
+    delete this.#message.isIncomplete;
     const usage = this.#usage;
     this.#message.stats = {
       firstMs: this.#first === null ? null : this.#first - this.#began,

@@ -5,7 +5,7 @@ import { chatChunks } from "../api/api.js";
 import { byId, element } from "../ui/dom.js";
 import { ScrollEnd } from "./scroll_end.js";
 import { MessageView } from "./message_view.js";
-import { Problem } from "../problems.js";
+import { Problem, cutOff } from "../problems.js";
 import { requestBody } from "../settings/request_body.js";
 
 /** From so many messages on, those out of sight are not laid out, and are made when they come near. */
@@ -16,6 +16,7 @@ export class Chat {
   #settings;
   #model;
   #views = new Map();
+  #coming = new Set();
   #end = new ScrollEnd(byId("scroll"), byId("messages"), () => this.running);
   #actions;
   #onField;
@@ -32,6 +33,7 @@ export class Chat {
       edit: (message, text) => this.#edit(message, text),
       code: (message) => this.#withProblems(() => openCode(message.request ?? this.body(this.#conversation.before(message)))),
       results: (message, results) => this.#sendResults(message, results),
+      isComing: (message) => this.#coming.has(message),
       isLast: (message) => this.#conversation.messages.at(-1) === message,
     };
     this.#showAll();
@@ -45,9 +47,11 @@ export class Chat {
     return this.#library.runOf(this.#conversation) !== undefined;
   }
 
-  /** Shows the conversation that the library has turned to. */
-  show() {
-    this.showProblem(null);
+  /** Shows the conversation that the library has turned to.
+   * @param isRead whether it was read from the browser, which may have ended with the page before its answer had */
+  show(isRead = false) {
+    const { messages, lacksAnswer } = this.#conversation;
+    this.showProblem(isRead && lacksAnswer && !this.running ? cutOff(messages.at(-1).isIncomplete === true) : null);
     this.#showAll();
     this.showRunning();
   }
@@ -84,7 +88,7 @@ export class Chat {
   async retry() {
     await this.#stopped();
     const last = this.#conversation.messages.at(-1);
-    if (last?.role === "assistant" && last.stats?.finish === "broken") this.#conversation.cutAt(last);
+    if (last?.role === "assistant" && (last.isIncomplete || last.stats?.finish === "broken")) this.#conversation.cutAt(last);
     this.#answerConversation();
   }
 
@@ -156,7 +160,7 @@ export class Chat {
       this.send(text, message.pictures);
       return;
     }
-    Object.assign(message, { content: text, tokens: [] });
+    Object.assign(message, { content: text, tokens: [], isIncomplete: undefined });
     this.#conversation.keep();
     this.#views.get(message)?.finish();
   }
@@ -177,6 +181,7 @@ export class Chat {
   async #stream(conversation, body, signal) {
     this.showProblem(null);
     const message = { ...emptyAnswer(), request: body, json: Boolean(body.response_format) };
+    this.#coming.add(message);
     conversation.messages.push(message);
     this.#showAll();
     const reader = new AnswerReader(message);
@@ -199,6 +204,7 @@ export class Chat {
       else throw error;
     } finally {
       reader.end(cause);
+      this.#coming.delete(message);
       this.#close(conversation, message, body);
     }
     if (!isShown()) return;

@@ -22,7 +22,7 @@ export class MessageView {
   #notBefore = 0;
 
   /** @param options `later`: the text alone for now, and all of it when it comes near to what is seen
-   * @param actions `again`, `edit`, `code`, `results` and `isLast`, each called with the message */
+   * @param actions `again`, `edit`, `code`, `results`, `isLast` and `isComing`, each called with the message */
   constructor(message, actions, { later = false } = {}) {
     this.#message = message;
     this.#actions = actions;
@@ -106,8 +106,9 @@ export class MessageView {
   }
 
   #showFoot() {
-    const { role, stats, tokens, content } = this.#message;
-    const words = statsInWords(stats);
+    const { role, stats, tokens, content, isIncomplete } = this.#message;
+    const isCut = isIncomplete && !this.#actions.isComing(this.#message);
+    const words = isCut ? ["incomplete"] : statsInWords(stats);
     if (words.length) this.#foot.append(element("p", { className: "stats" }, ...words.map((text, index) => element("span", { textContent: index < words.length - 1 ? `${text} · ` : text }))));
     const copy = symbolButton("copy", "Copy", () => copyText(content, copy, (done) => copy.classList.toggle("done", done)));
     const buttons = [copy, symbolButton("edit", "Edit", () => this.edit())];

@@ -2,8 +2,13 @@
 
 import { newId } from "./store.js";
 
-/** Between two times that an answer is kept while it streams in. */
-const INTERVAL_MS = 1500;
+/** Between two times that an answer is kept while it streams in; more where keeping it takes long. */
+const INTERVAL_MS = 250;
+const PAUSE = 10;
+
+/** True for the beginning of an answer of which nothing has come before the page was left. */
+const isNothing = ({ isIncomplete, content, reasoning, toolCalls }) => isIncomplete === true && !content && !reasoning && !toolCalls?.length;
+const readable = (messages) => messages.filter((message) => !isNothing(message));
 
 export class Conversation {
   id;
@@ -13,6 +18,7 @@ export class Conversation {
   #saving = null;
   #again = false;
   #timer = 0;
+  #tookMs = 0;
   #model;
   #onKept;
 
@@ -21,11 +27,17 @@ export class Conversation {
     [this.#store, this.#model, this.#onKept] = [store, model, onKept];
     this.id = loaded?.id ?? newId();
     this.#revision = loaded?.revision ?? 0;
-    this.messages = loaded?.messages ?? [];
+    this.messages = readable(loaded?.messages ?? []);
   }
 
   get isNew() {
     return this.#revision === 0;
+  }
+
+  /** True if its last question has no answer, or one without its end. */
+  get lacksAnswer() {
+    const last = this.messages.at(-1);
+    return last?.role === "user" || last?.isIncomplete === true;
   }
 
   add(message) {
@@ -56,7 +68,7 @@ export class Conversation {
 
   /** Keeps them before long: for an answer that streams in. */
   keepSoon() {
-    this.#timer ||= setTimeout(() => this.keep(), INTERVAL_MS);
+    this.#timer ||= setTimeout(() => this.keep(), Math.max(INTERVAL_MS, PAUSE * this.#tookMs));
   }
 
   /** Resolves when all is kept. */
@@ -67,6 +79,7 @@ export class Conversation {
 
   async #save() {
     let fault = null;
+    const began = performance.now();
     try {
       do {
         this.#again = false;
@@ -77,6 +90,7 @@ export class Conversation {
       fault = error;
     }
     this.#saving = null;
+    this.#tookMs = performance.now() - began;
     this.#onKept(this, fault);
   }
 
@@ -89,7 +103,7 @@ export class Conversation {
    * @param loaded what the store gave */
   follow(loaded) {
     if (this.#saving || this.#timer || loaded.revision <= this.#revision) return false;
-    [this.#revision, this.messages] = [loaded.revision, loaded.messages];
+    [this.#revision, this.messages] = [loaded.revision, readable(loaded.messages)];
     return true;
   }
 }

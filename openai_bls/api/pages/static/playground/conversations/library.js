@@ -17,7 +17,8 @@ export class Library {
   #onChange;
   #onFault;
 
-  /** @param options `model()`; `onShown()`: another conversation is shown, or another tab has changed it; `onChange()`:
+  /** @param options `model()`; `onShown(isRead)`: another conversation is shown, perhaps one that was read
+   * from the browser, or another tab has changed it; `onChange()`:
    * an answer began or ended; `onFault(conversation, error)`: the browser does not keep a conversation */
   constructor({ model, onShown, onChange, onFault }) {
     [this.#model, this.#onShown, this.#onChange, this.#onFault] = [model, onShown, onChange, onFault];
@@ -43,7 +44,7 @@ export class Library {
     const held = [...this.#running.keys()].find((conversation) => conversation.id === id);
     const loaded = held || !id ? null : await this.store.load(id);
     if (id && !held && !loaded) history.replaceState(null, "", location.pathname + location.search);
-    this.#turnTo(held ?? this.#make(loaded));
+    this.#turnTo(held ?? this.#make(loaded), Boolean(loaded));
   }
 
   /** Begins a new conversation; the one that was shown stays in the list. */
@@ -53,9 +54,9 @@ export class Library {
     this.#turnTo(this.#make(null));
   }
 
-  #turnTo(conversation) {
+  #turnTo(conversation, isRead = false) {
     this.current = conversation;
-    this.#onShown();
+    this.#onShown(isRead);
     this.#onChange();
   }
 

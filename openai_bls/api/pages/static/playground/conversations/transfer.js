@@ -39,6 +39,7 @@ export function readMessages(found) {
       toolCalls: (message.toolCalls ?? []).map(({ id, name, arguments: text, result }) => ({ id: isText(id) ? id : "", name, arguments: text, ...(isText(result) && { result }) })),
       stats: hasStats(message) ? message.stats : null,
       json: message.json === true,
+      ...(message.isIncomplete === true && { isIncomplete: true }),
     }),
     ...(message.pictures?.length && { pictures: message.pictures.map(readPicture).filter(Boolean) }),
   }));
