@@ -119,7 +119,7 @@ def test_tabs_share_and_never_overwrite(playground: Playground) -> None:
     tab.evaluate("BroadcastChannel.prototype.postMessage = () => {}")
     other.ask("What is 2+2?")
     playground.ask("What is the capital of France?")
-    page.wait_for_function("() => document.querySelectorAll('#conversation-list li').length === 2")
+    page.wait_for_function("() => document.querySelectorAll('#conversation-list [data-id]').length === 2")
     assert sorted(titles(page)) == [SHORT, f"{SHORT} (of another tab)"]
     assert [playground.questions[-1], other.questions[-1]] == ["What is the capital of France?", "What is 2+2?"]
     page.reload()
@@ -142,9 +142,9 @@ def test_an_answer_goes_on_while_another_chat_is_looked_at(playground: Playgroun
     page.keyboard.press("Alt+n")
     page.wait_for_selector("#welcome:visible")
     assert page.is_visible("#send")
-    page.wait_for_selector("#conversation-list li.runs")
+    page.wait_for_selector("#conversation-list .runs")
     release[0].continue_()
-    page.wait_for_selector("#conversation-list li:not(.runs)")
+    page.wait_for_selector("#conversation-list [data-id]:not(.runs)")
     assert playground.questions == []
     page.click(f"text={SHORT}")
     page.wait_for_selector(".message.assistant .stats")
@@ -206,6 +206,28 @@ def test_bad_files_are_told_and_malformed_messages_left_out(playground: Playgrou
     assert page.locator(".message img").count() == 0
 
 
+OLDER = """async () => {
+    const open = indexedDB.open("openai_bls");
+    const database = await new Promise((resolve) => (open.onsuccess = () => resolve(open.result)));
+    const heads = database.transaction("heads", "readwrite").objectStore("heads");
+    const all = heads.getAll();
+    all.onsuccess = () => all.result.forEach((head) => heads.put({ ...head, updated: Date.UTC(2026, 2, 15, 12) }));
+    await new Promise((resolve) => (heads.transaction.oncomplete = resolve));
+}"""
+
+
+def test_the_list_has_dates(playground: Playground) -> None:
+    page = playground.page
+    playground.ask(SHORT)
+    page.click("#list-new-chat")
+    playground.ask(JOKE)
+    listed(page, JOKE, SHORT)
+    wait_for_texts(page, "#conversation-list .group", "Today")
+    playground.run(OLDER)
+    page.reload()
+    wait_for_texts(page, "#conversation-list .group", "March 2026")
+
+
 CUT = """([content]) => {
     const body = new ReadableStream({
         start(controller) {
@@ -214,8 +236,9 @@ CUT = """([content]) => {
         },
     });
     const real = window.fetch;
-    window.fetch = (url, options) => String(url).endsWith("/chat/completions")
-        ? Promise.resolve(new Response(body, { headers: { "content-type": "text/event-stream" } })) : real(url, options);
+    const streamed = () => new Response(body, { headers: { "content-type": "text/event-stream" } });
+    window.fetch = async (url, options) =>
+        String(url).endsWith("/chat/completions") ? streamed() : real(url, options);
 }"""
 
 
@@ -225,7 +248,7 @@ def test_a_reload_in_the_middle_of_an_answer(playground: Playground, client: ope
     page = playground.page
     playground.run(CUT, [begun])
     playground.ask(SHORT, whole=False)
-    page.wait_for_selector("#conversation-list li.runs")
+    page.wait_for_selector("#conversation-list .runs")
     if begun:
         # Kept while it comes in, by no event of the page.
         kept = """async (text) => {

@@ -21,6 +21,14 @@ pytestmark = pytest.mark.triton
 
 QUESTION = "What is a KV cache?"
 SHORT = "Say this is a test"
+# Lines of code that the button above them lies on.
+COVERED = """() => {
+    const [button, code] = [".code-block .button", ".code-block code"].map((found) => document.querySelector(found));
+    const range = document.createRange();
+    range.selectNodeContents(code);
+    const place = button.getBoundingClientRect();
+    return [...range.getClientRects()].filter((line) => line.top < place.bottom && line.bottom > place.top).length;
+}"""
 PHONE = {"width": 390, "height": 844}
 
 
@@ -238,7 +246,7 @@ def test_suggestions_are_answered(playground: Playground) -> None:
         page.click(f".suggestion >> nth={number}")
         playground.wait()
         assert "http" not in playground.answers[0]
-        page.click("#new-chat")
+        page.click("#list-new-chat")
 
 
 def test_requests_to_copy_work(playground: Playground, server: RunningServer, client: openai.OpenAI) -> None:
@@ -277,7 +285,7 @@ def test_problems_have_sentences(playground: Playground) -> None:
     assert playground.run("document.activeElement.id") == "model"
     playground.ask("one two three four " * 2000)
     assert playground.problem == "This conversation is too long for the model."
-    page.click("#new-chat")
+    page.click("#list-new-chat")
     page.wait_for_selector("#welcome:visible")
     assert playground.problem == ""
     page.fill("#temperature", "5")
@@ -421,6 +429,7 @@ def test_a_phone(browser: Browser, server: RunningServer) -> None:
         playground.wait()
         page.wait_for_selector(".stats")
         assert playground.overflow() <= 0
+        assert playground.run(COVERED) == 0
         page.tap("#settings-button")
         assert page.is_visible("#key")
         page.select_option("#format", "json_schema")

@@ -123,7 +123,7 @@ def test_suggestions_are_those_of_the_model(playground: Playground) -> None:
     [body] = playground.bodies
     text = {"type": "text", "text": of_pictures[0]}
     assert body["messages"][0]["content"] == [{"type": "image_url", "image_url": {"url": URI}}, text]
-    page.click("#new-chat")
+    page.click("#list-new-chat")
     page.select_option("#model", "reads")
     assert page.locator(".suggestion").all_inner_texts() == of_words
 

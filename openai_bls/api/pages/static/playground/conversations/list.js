@@ -2,6 +2,7 @@
 
 import { byId, element, symbolButton } from "../ui/dom.js";
 import { chosenFiles, download } from "../ui/files.js";
+import { groupOf, inFull } from "./dates.js";
 import { search } from "./search.js";
 import { asMarkdown, fromFile, toJson } from "./transfer.js";
 
@@ -50,7 +51,11 @@ export class ConversationList {
 
   /** Shows which conversation is open, and which have an answer that streams in. */
   async mark() {
-    for (const item of this.#list.children) this.#markOne(item);
+    for (const item of this.#items()) this.#markOne(item);
+  }
+
+  #items() {
+    return [...this.#list.querySelectorAll("[data-id]")];
   }
 
   #markOne(item) {
@@ -69,7 +74,9 @@ export class ConversationList {
     const found = query ? await search(this.#store, this.#heads, query, signal) : null;
     if (signal.aborted || this.#renaming) return;
     const shown = this.#heads.filter(({ id }) => !found || found.has(id));
-    this.#list.replaceChildren(...shown.map((head) => this.#item(head, found?.get(head.id) ?? "")));
+    const groups = Map.groupBy(shown, ({ updated }) => groupOf(updated));
+    const nodes = [...groups].flatMap(([name, heads]) => [element("li", { className: "group note", textContent: name }), ...heads.map((head) => this.#item(head, found?.get(head.id) ?? ""))]);
+    this.#list.replaceChildren(...nodes);
     const empty = byId("conversations-empty");
     empty.hidden = shown.length > 0;
     empty.textContent = query ? "Nothing is found." : "Conversations will be listed here. They are kept in this browser.";
@@ -77,7 +84,7 @@ export class ConversationList {
   }
 
   #item(head, excerpt) {
-    const link = element("a", { href: `#chat=${head.id}`, title: head.title, dir: "auto" }, element("span", { className: "title", textContent: head.title }));
+    const link = element("a", { href: `#chat=${head.id}`, title: `${head.title}\n${inFull(head.updated)}`, dir: "auto" }, element("span", { className: "title", textContent: head.title }));
     if (excerpt) link.append(element("span", { className: "excerpt note", textContent: excerpt }));
     const more = symbolButton("more", `More for “${head.title}”`, () => this.#openMenu(head, more));
     more.setAttribute("aria-haspopup", "true");
@@ -128,7 +135,7 @@ export class ConversationList {
 
   /** Opens a conversation's title for editing. */
   rename({ id, title }) {
-    const item = [...this.#list.children].find((node) => node.dataset.id === id);
+    const item = this.#items().find((node) => node.dataset.id === id);
     if (!item) return;
     this.#renaming = id;
     const field = element("input", { className: "input", value: title, maxLength: 200, "aria-label": "Title" });
@@ -137,7 +144,7 @@ export class ConversationList {
       this.#renaming = "";
       if (keeps && field.value.trim() !== title) await this.#store.rename(id, field.value.trim());
       await this.refresh();
-      [...this.#list.children].find((node) => node.dataset.id === id)?.querySelector("a").focus();
+      this.#items().find((node) => node.dataset.id === id)?.querySelector("a").focus();
     };
     field.addEventListener("keydown", (event) => {
       if (event.isComposing || !["Enter", "Escape"].includes(event.key)) return;
