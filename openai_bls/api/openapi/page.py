@@ -40,11 +40,13 @@ _TEMPLATE = """<!doctype html>
 <link rel="stylesheet" href="static/base.css">
 <link rel="stylesheet" href="static/reference.css">
 <script src="static/theme.js"></script>
-<script src="static/reference.js" defer></script>
+<script type="module" src="static/reference.js"></script>
 </head>
 <body>
 <nav aria-label="Endpoints"><h1>{title} {version}</h1>
 <p><a href="./">Playground</a> · <a href="openapi.json">openapi.json</a></p>
+<p><input type="search" id="filter" placeholder="Filter" aria-label="Filter" autocomplete="off">
+<span id="filter-count" class="soft" role="status"></span></p>
 <details open><summary>Endpoints</summary>{contents}</details></nav>
 <main>{start}<p>{description}</p>{operations}</main>
 </body>
@@ -63,9 +65,14 @@ def _contents(document: dict[str, Any]) -> Iterator[str]:
         yield f"<h2>{escape(tag['name'])}</h2><ul>"
         for path, method, operation in _each(document, tag["name"]):
             if "description" not in operation:
-                label = f'<span class="method">{method.upper()}</span>{escape(path)}'
+                label = f'<span class="method">{method.upper()}</span>{_breakable(path)}'
                 yield f'<li><a href="#{escape(operation["operationId"])}">{label}</a></li>'
         yield "</ul>"
+
+
+def _breakable(path: str) -> str:
+    """A path that a browser breaks before a slash, and not within a word."""
+    return escape(path).replace("/", "<wbr>/")
 
 
 def _operations(document: dict[str, Any], model: str | None) -> Iterator[str]:
@@ -74,7 +81,7 @@ def _operations(document: dict[str, Any], model: str | None) -> Iterator[str]:
         yield f"<h2>{escape(tag['name'])}</h2>"
         for path, method, operation in _each(document, tag["name"]):
             yield f'<section id="{escape(operation["operationId"])}">'
-            yield f'<h3><span class="method">{method.upper()}</span><code>{escape(path)}</code></h3>'
+            yield f'<h3><span class="method">{method.upper()}</span><code>{_breakable(path)}</code></h3>'
             yield f"<p>{_prose(operation['summary'])}.</p>"
             if "description" in operation:
                 yield f"<p>{_prose(operation['description'])}</p></section>"
@@ -84,12 +91,13 @@ def _operations(document: dict[str, Any], model: str | None) -> Iterator[str]:
             else:
                 has_keys = "security" in document
                 yield _curl(_filled(path, None if has_keys else model), method, operation, has_keys=has_keys)
+            yield "<details><summary>Fields and answers</summary>"
             yield from _parameters(operation)
             for content in operation.get("requestBody", {}).get("content", {}).values():
                 yield "<h4>Request body</h4>"
                 yield from _type(content["schema"], components, ())
             yield from _responses(operation, components)
-            yield "</section>"
+            yield "</details></section>"
 
 
 def _filled(path: str, model: str | None) -> str:
@@ -101,20 +109,25 @@ def _filled(path: str, model: str | None) -> str:
 
 def _curl(path: str, method: str, operation: dict[str, Any], *, has_keys: bool) -> str:
     words = [f"curl {ORIGIN}{path}"]
+    request = {"method": method.upper(), "path": path}
     if method not in ("get", "post"):
         words.append(f"-X {method.upper()}")
     if has_keys and operation.get("security") is None:
         words.append('-H "Authorization: Bearer $OPENAI_API_KEY"')
+        request["keys"] = ""
     contents = operation.get("requestBody", {}).get("content", {})
     content = contents.get("application/json")
     if "multipart/form-data" in contents:
         words += [f"-F {name}={value}" for name, value in contents["multipart/form-data"]["example"].items()]
     elif content is not None:
-        body = json.dumps(content.get("example", {}), ensure_ascii=False, indent=2).replace("'", "'\\''")
-        words += ["-H 'Content-Type: application/json'", f"-d '{body}'"]
+        body = json.dumps(content.get("example", {}), ensure_ascii=False, indent=2)
+        request["body"] = body
+        quoted = body.replace("'", "'\\''")
+        words += ["-H 'Content-Type: application/json'", f"-d '{quoted}'"]
     elif method == "post":
         words.append("-X POST")
-    return figure(" \\\n  ".join(words))
+    # A form takes a file of the visitor's machine.
+    return figure(" \\\n  ".join(words), None if "multipart/form-data" in contents else request)
 
 
 def _parameters(operation: dict[str, Any]) -> Iterator[str]:

@@ -52,10 +52,17 @@ def start(document: dict[str, Any], served: Mapping[str, Sequence[str]]) -> Iter
     yield "</section>"
 
 
-def figure(code: str) -> str:
-    """Code with a button that copies it."""
-    text = escape(code)
-    return f'<figure><button type="button">Copy</button><pre tabindex="0"><code>{text}</code></pre></figure>'
+def figure(code: str, request: Mapping[str, str] | None = None) -> str:
+    """Code with a button that copies it.
+
+    Args:
+        code: the code.
+        request: parts of the request in it, which the page's script sends: its method, path and body, and `keys`
+            where it needs one; None is none that a browser can send.
+    """
+    data = "".join(f' data-{name}="{escape(value)}"' for name, value in (request or {}).items())
+    buttons = '<div class="buttons"><button type="button" class="copy">Copy</button></div>'
+    return f'<figure{data}>{buttons}<pre tabindex="0"><code>{escape(code)}</code></pre></figure>'
 
 
 def _models(served: Mapping[str, Sequence[str]]) -> str:

@@ -488,6 +488,34 @@ def test_keyboard_and_theme(playground: Playground) -> None:
     assert playground.run("getComputedStyle(document.body).backgroundColor") in colours
 
 
+def test_the_reference_is_filtered_and_tried(browser: Browser, server: RunningServer) -> None:
+    with opened(browser, server.openai_url.removesuffix("v1"), "docs", viewport=PHONE) as reference:
+        page = reference.page
+        assert reference.overflow() <= 0
+        everything = reference.run("document.documentElement.scrollHeight")
+        page.fill("#filter", "tokenize nowhere")
+        assert page.locator("main > section:visible").count() == 0
+        page.fill("#filter", "POST tokenize")
+        shown = page.locator("main > section:visible h3").all_inner_texts()
+        assert shown
+        assert all("tokenize" in text for text in shown)
+        assert page.locator("nav li:visible").count() == len(shown)
+        assert page.inner_text("#filter-count") == f"{len(shown)} found"
+        assert reference.run("document.documentElement.scrollHeight") < everything / 4
+        page.get_by_role("button", name="Try it").first.click()
+        page.fill(".try textarea", json.dumps({"model": "demo", "prompt": "Hello"}))
+        page.click(".try [type=submit]")
+        page.wait_for_selector(".try [type=submit]:text('Send')")
+        assert page.inner_text(".try [role=status]").startswith("200")
+        assert json.loads(page.inner_text(".try pre"))["count"] > 0
+        page.fill(".try textarea", "{")
+        page.click(".try [type=submit]")
+        page.wait_for_function("document.querySelector('.try [role=status]').textContent.startsWith('400')")
+        page.fill("#filter", "")
+        assert reference.run("document.documentElement.scrollHeight") >= everything
+        assert reference.overflow() <= 0
+
+
 def test_every_control_has_a_name(playground: Playground) -> None:
     playground.ask(QUESTION)
     nameless = playground.run(

@@ -1,5 +1,7 @@
-// Reference page of the API: commands for this server, a list that folds on a phone, buttons that copy.
-"use strict";
+// Reference page of the API: commands for this server, a list that folds on a phone, a filter, buttons that copy and try.
+
+import { filter } from "./reference_filter.js";
+import { tryForm } from "./reference_try.js";
 
 // Commands name the server that this page came from, with the path that a proxy may put before it.
 const root = new URL("./", document.baseURI).href.replace(/\/$/, "");
@@ -12,10 +14,28 @@ const wide = matchMedia("(min-width: 56rem)");
 const show = () => { contents.open = wide.matches; };
 wide.addEventListener("change", show);
 show();
+const field = document.querySelector("#filter");
+const count = document.querySelector("#filter-count");
+field.addEventListener("input", () => {
+  const found = filter(field.value);
+  count.textContent = field.value.trim() ? `${found} found` : "";
+  contents.open ||= field.value.trim() !== "";
+});
+for (const figure of document.querySelectorAll("figure[data-path]")) {
+  const button = document.createElement("button");
+  Object.assign(button, { type: "button", textContent: "Try it", className: "try-button" });
+  button.addEventListener("click", () => {
+    const shown = figure.querySelector("form");
+    if (shown) return void (shown.hidden = !shown.hidden);
+    figure.append(tryForm(figure));
+    figure.querySelector("form textarea, form input").focus();
+  });
+  figure.querySelector(".buttons").append(button);
+}
 document.addEventListener("click", async (event) => {
   if (event.target.matches("nav a") && !wide.matches) contents.open = false;
-  if (!event.target.matches("figure button")) return;
-  const code = event.target.parentElement.querySelector("code");
+  if (!event.target.matches("button.copy")) return;
+  const code = event.target.closest("figure").querySelector("code");
   try {
     await navigator.clipboard.writeText(code.textContent);
     event.target.textContent = "Copied";

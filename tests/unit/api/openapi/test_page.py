@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,6 +67,26 @@ def test_examples_that_no_model_serves_are_left_out() -> None:
     # curl has a meaning of its own for braces.
     assert not re.search(r"curl \S*\{", text)
     assert "curl http://localhost:9000/v1/models/demo" in text
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_requests_that_the_page_sends_are_those_that_it_shows(has_keys: bool) -> None:
+    """Every figure of an endpoint has the parts of its curl line, but for files of the visitor's machine."""
+    found = document(BY_TITLE, has_keys=has_keys, has_guards=False, served={**ENGINE, **TASKS})
+    text = page(found, {**ENGINE, **TASKS}).decode()
+    tried = 0
+    for attributes, code in re.findall(r"<figure([^>]*)>.*?<code>(.*?)</code>", text, re.DOTALL):
+        parts = {name: html.unescape(value) for name, value in re.findall(r'data-(\w+)="([^"]*)"', attributes)}
+        words = shlex.split(html.unescape(code).replace("\\\n", " ")) if "import" not in code else []
+        assert bool(parts) == ("curl" in words and "-F" not in words and "What is a KV cache?" not in code)
+        if parts:
+            tried += 1
+            assert words[1] == f"http://localhost:9000{parts['path']}"
+            assert parts.get("body") == (words[words.index("-d") + 1] if "-d" in words else None)
+            method = words[words.index("-X") + 1] if "-X" in words else "POST" if "-d" in words else "GET"
+            assert parts["method"] == method
+            assert ("keys" in parts) == ("Authorization: Bearer $OPENAI_API_KEY" in words)
+    assert tried > 40
 
 
 def test_with_keys_no_model_is_named() -> None:
