@@ -13,7 +13,6 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from openai_bls import __version__
@@ -168,8 +167,6 @@ def _output_is_closed() -> bool:
 
 def _remedy(package: str) -> str:
     """The command that installs `package` and what belongs to it."""
-    extra = next((f"[{extra}]" for extra, packages in _EXTRAS.items() if package in packages), "")
-    if (Path(__file__).parents[2] / "pyproject.toml").is_file():
-        where = f"'.{extra}'" if extra else "."
-        return f"run `pip install -e {where}` in the source tree"
-    return f"run `pip install 'openai_bls{extra}'`"
+    from openai_bls.core.installation import install_command
+
+    return f"run {install_command(next((extra for extra, packages in _EXTRAS.items() if package in packages), ''))}"

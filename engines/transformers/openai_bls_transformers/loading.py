@@ -7,6 +7,7 @@ import importlib.util
 from pathlib import Path
 
 from openai_bls.core.engine import Engine, StepListener
+from openai_bls.core.installation import install_command
 from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls_transformers.options import EngineOptions, with_settings
@@ -39,7 +40,7 @@ def _check_packages(options: EngineOptions) -> None:
         if importlib.util.find_spec(package) is None:
             raise EngineLoadError(
                 f"the engine needs the package {package}, which this Python does not have: "
-                "run `pip install 'openai_bls[engine]'`"
+                f"run {install_command('engine')}"
             )
     found = importlib.metadata.version("transformers")
     low, high = TESTED_TRANSFORMERS
@@ -48,5 +49,5 @@ def _check_packages(options: EngineOptions) -> None:
         wanted = f"from {low[0]}.{low[1]} and below {high[0]}.{high[1]}"
         raise EngineLoadError(
             f"transformers {found} is outside the range this release was tested with ({wanted}): "
-            f"run `pip install 'openai_bls[engine]'`"
+            f"run {install_command('engine')}"
         )

@@ -19,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from openai_bls.core.installation import install_command
 from openai_bls.core.processes.machine import STUB_PROGRAM
 from openai_bls.core.processes.process_tree import OUTER_LIBRARY_PATH_VARIABLE
 from openai_bls.launcher.errors import LaunchError
@@ -65,8 +66,8 @@ def find_server() -> Server:
         raise LaunchError(f"no tritonserver: {no_wheel_reason(python_version())}, or run inside an NGC image")
     if root is None:
         raise LaunchError(
-            "no tritonserver: run inside an NGC image (nvcr.io/nvidia/tritonserver), or"
-            " pip install 'openai_bls[server]'"
+            "no tritonserver: run inside an NGC image (nvcr.io/nvidia/tritonserver), or run"
+            f" {install_command('server')}"
         )
     version = metadata.version("nvidia-pytriton")
     return Server("wheel", root / "bin" / "tritonserver", f"nvidia-pytriton {version}")
@@ -234,7 +235,7 @@ def install_shim(target: Path | None = None) -> Path:
         raise LaunchError(f"{path} is another tritonserver; it stays as it is")
     root = wheel_root()
     if root is None:
-        raise LaunchError("the wheel's tritonserver is missing: pip install 'openai_bls[server]'")
+        raise LaunchError(f"the wheel's tritonserver is missing: run {install_command('server')}")
     assemble_backends(root)
     temporary = path.with_name(f".tritonserver.{secrets.token_hex(4)}")
     # A shell line finds an interpreter whose path is too long, or has a space, for a #! line. -I

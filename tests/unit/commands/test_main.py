@@ -158,8 +158,9 @@ def test_a_missing_package(words: Sequence[str], package: str, remedy: str) -> N
 
 
 def test_the_remedy_outside_a_source_tree() -> None:
-    code = "import sys, openai_bls.commands.main as m; m.__file__ = '/a/b/c'; sys.modules['openai'] = None"
-    assert "run `pip install 'openai_bls[smoke]'`" in run("smoke", code=code).stderr
+    code = "import sys, pathlib, openai_bls.core.installation as i; i._ROOT = pathlib.Path('/a')\n"
+    code += "sys.modules['openai'] = None"
+    assert "run `pip install 'openai_bls-0.1.0-py3-none-any.whl[smoke]'`" in run("smoke", code=code).stderr
 
 
 @pytest.mark.parametrize(
