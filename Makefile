@@ -239,7 +239,7 @@ with_vllm = $(if $(shell $(BIN)/python -c 'import sys; sys.version_info >= (3, 1
 $(CLIENTS)/.made $(ROUTER)/.made $(AGENTS)/.made: VENV_FLAGS :=
 $(VENV)/.made $(CLIENTS)/.made $(ROUTER)/.made $(AGENTS)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { \
-		echo "error: $(PYTHON) is not Python 3.10 to 3.12, of which alone there are a server and numpy below 2: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+		echo "error: $(PYTHON) is not Python 3.10 to 3.12, and there is no server for another: give one, as in make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "making $(@D) with $(PYTHON)"
 	@$(PYTHON) -m venv $(VENV_FLAGS) $(@D) || { \
 		$(PYTHON) -m venv --without-pip $(VENV_FLAGS) $(@D) && \

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from openai_bls.commands.table import COMMANDS
+from openai_bls.core.nearest import did_you_mean, meant_or_known
 
 _MOST_COMMANDS = 3
 """Commands that are named for one option."""
@@ -14,9 +14,7 @@ _MOST_COMMANDS = 3
 
 def unknown_command(name: str) -> str:
     """Sentence about a command that does not exist."""
-    names = [command.name for command in COMMANDS]
-    near = get_close_matches(name, names, 1)
-    return f"there is no command {name!r}: " + (f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}")
+    return f"there is no command {name!r}: {meant_or_known(name, [command.name for command in COMMANDS])}"
 
 
 def unknown(command: str, parser: ArgumentParser, arguments: Sequence[str]) -> str:
@@ -34,9 +32,9 @@ def unknown(command: str, parser: ArgumentParser, arguments: Sequence[str]) -> s
         return f"unrecognized arguments: {' '.join(arguments)}{hint}"
     said = []
     for option in options:
-        near = get_close_matches(option, own, 1)
+        near = did_you_mean(option, own)
         elsewhere = [name for name in _that_have(option) if name != command][:_MOST_COMMANDS]
-        hints = [f"did you mean {near[0]}?"] if near else []
+        hints = [near] if near else []
         if elsewhere:
             hints.append(
                 f"{' and '.join(f'`openai-bls {name}`' for name in elsewhere)} have it"

@@ -109,6 +109,6 @@ def refuse(parser: argparse.ArgumentParser, arguments: Sequence[str], names: Map
             continue
         written = name.replace("_", "-")
         if name in names:
-            parser.error(f"{name} is an option of the guides; {names[name]}")
+            parser.error(f"{name} is an option of another server; {names[name]}")
         if written in known:
             parser.error(f"{name} is written {written} here")

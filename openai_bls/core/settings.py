@@ -14,6 +14,7 @@ from msgspec import inspect
 
 from openai_bls.core.guide_names import SETTINGS
 from openai_bls.core.manifest import NotNegative, Positive
+from openai_bls.core.nearest import meant_or_known
 
 ENV_PREFIX = "OPENAI_BLS_"
 
@@ -334,7 +335,7 @@ def load(cls: type[SettingsT], parameters: Mapping[str, str], environ: Mapping[s
     known = [name for name in cls.__struct_fields__ if name not in _ENVIRONMENT_ONLY]
     for key in values:
         if key not in known:
-            instead = f": {SETTINGS[key]}" if key in SETTINGS else f"; known are {', '.join(known) or 'none'}"
+            instead = f": {SETTINGS[key]}" if key in SETTINGS else f"; {meant_or_known(key, known)}"
             raise SettingsError(f"unknown parameter {key!r} in config.pbtxt{instead}")
     sources = {}
     for name in cls.__struct_fields__:

@@ -19,6 +19,7 @@ import msgspec
 
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
+from openai_bls.core.nearest import meant_or_known
 from openai_bls.core.settings import EngineSettings, wrong_values
 from openai_bls.engines.plugin import GROUP, EnginePlugin, Lazy
 
@@ -116,7 +117,7 @@ def parse_options(overrides: Mapping[str, str]) -> tuple[str, dict[str, msgspec.
     known = {"engine"}.union(*(options.__struct_fields__ for options in types.values()))
     for name in overrides:
         if name not in known:
-            raise EngineLoadError(f"unknown engine setting {name!r}; known are {', '.join(sorted(known))}")
+            raise EngineLoadError(f"unknown engine setting {name!r}; {meant_or_known(name, sorted(known))}")
     wanted = overrides.get("engine", "auto")
     if wanted not in ("auto", *types):
         raise EngineLoadError(f"bad engine setting: engine is {wanted!r}, not one of auto, {', '.join(types)}")
@@ -187,7 +188,7 @@ def _choose(version_dir: Path, overrides: Mapping[str, str]) -> _Choice:
             raise
     kind = manifest.engine if manifest is not None and wanted == "auto" else wanted
     if kind not in names():
-        raise EngineLoadError(f"engine.json names the engine {kind!r}; known are {', '.join(names())}")
+        raise EngineLoadError(f"engine.json names the engine {kind!r}; {meant_or_known(kind, names())}")
     chosen = plugin(kind)
     _require_own_options(chosen, overrides)
     if manifest is not None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 
 import msgspec
 
+from openai_bls.core.nearest import nearest
 from openai_bls.core.processes.machine import ENGINE_FOLDER, ENGINE_MARK, SERVER_MARK
 from openai_bls.core.processes.process_tree import OUTER_LIBRARY_PATH_VARIABLE
 from openai_bls.core.settings import ENV_PREFIX, EngineSettings, OpenAiBlsSettings, PreprocessingSettings
@@ -46,8 +46,8 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
         if name in known or name in _OWN or _SERVICE.fullmatch(name):
             continue
         # Without the prefix, which would make all of them alike.
-        near = get_close_matches(name.removeprefix(ENV_PREFIX), [one.removeprefix(ENV_PREFIX) for one in known], 1)
-        hint = f": did you mean {ENV_PREFIX}{near[0]}?" if near else ""
+        near = nearest(name.removeprefix(ENV_PREFIX), [one.removeprefix(ENV_PREFIX) for one in sorted(known)])
+        hint = f": did you mean {ENV_PREFIX}{near}?" if near else ""
         said.append(f"nothing reads the variable {name}{hint}")
     return said
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from openai_bls.core.nearest import meant_or_known
 from openai_bls.output.events import OutputParser
 from openai_bls.output.harmony import HARMONY_FORMAT, HARMONY_REASONING, MARKERS, HarmonyParser, is_harmony
 from openai_bls.output.reasoning_forms import ENDING_CALLS, REASONINGS
@@ -204,7 +205,7 @@ def _choose(
         plain = written(template)
         return next((name for name, any_of in signs.items() if any(sign.fits(plain) for sign in any_of)), None)
     if value != "none" and value not in known:
-        raise ValueError(f"{setting} is {value!r}; known are auto, none, {', '.join(sorted(known))}")
+        raise ValueError(f"{setting} is {value!r}; {meant_or_known(value, ['auto', 'none', *sorted(known)])}")
     return None if value == "none" else value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from openai_bls.builder.checkpoint.kind import require_no_adapter
 from openai_bls.builder.source.gguf_file import sole_gguf
 from openai_bls.builder.source.named_models import NAMED_MODELS, fetch
 from openai_bls.core.manifest import BuildError, first_line
+from openai_bls.core.nearest import did_you_mean, nearest
 
 SOURCE = "model"
 """Key of `Manifest.builder`: what the engine was built from, as `source_of` has it."""
@@ -205,12 +205,32 @@ def _require_hub_id(model: str) -> None:
     if not model.startswith((".", "/", "~")) and _HUB_ID.fullmatch(model):
         return
     path = path.absolute()
-    missing = next(part for part in (*reversed(path.parents), path) if not part.exists())
-    close = difflib.get_close_matches(missing.name, [other.name for other in missing.parent.iterdir()], 1)
-    hint = f" (did you mean {missing.with_name(close[0])}?)" if close else ""
+    missing = _missing(path)
+    near = nearest(missing.name, _inside(missing.parent))
+    hint = f" (did you mean {missing.with_name(near)}?)" if near else ""
     raise BuildError(
         f"there is no {missing}{hint}: --model is a directory with a Hugging Face checkpoint, a GGUF file or a hub id"
     )
+
+
+def _missing(path: Path) -> Path:
+    """The first part of an absolute path that is not there."""
+    return next(part for part in (*reversed(path.parents), path) if not part.exists())
+
+
+def _inside(folder: Path) -> list[str]:
+    """Names of what is in a folder, as far as this user may see."""
+    try:
+        return sorted(other.name for other in folder.iterdir())
+    except OSError:
+        return []
+
+
+def _meant(model: str) -> str:
+    """Hint for a hub id that is near to a named model or to a path here; empty if it is near to none."""
+    missing = _missing(Path(model).absolute())
+    said = did_you_mean(model, [*NAMED_MODELS]) or did_you_mean(missing.name, _inside(missing.parent))
+    return f" ({said})" if said else ""
 
 
 def _unreachable(model: str, error: Exception, revision: str) -> BuildError:
@@ -218,7 +238,7 @@ def _unreachable(model: str, error: Exception, revision: str) -> BuildError:
 
     if isinstance(error, RevisionNotFoundError):
         return BuildError(f"{model} has no commit, tag or branch {revision} on the hub (--revision)")
-    here = f"{model} is no directory here ({Path(model).absolute()})"
+    here = f"{model} is no directory here ({Path(model).absolute()}){_meant(model)}"
     if isinstance(error, GatedRepoError):
         return BuildError(f"{model} is gated: accept its terms on its page on the hub, then run `hf auth login`")
     if isinstance(error, RepositoryNotFoundError):

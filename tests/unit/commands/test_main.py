@@ -21,7 +21,7 @@ from openai_bls.commands.completion import SHELLS
 from openai_bls.commands.table import COMMANDS
 from openai_bls.launcher.doctor import Report
 
-HEAVY = {"msgspec", "numpy", "torch", "transformers", "starlette", "grpc", "logging", "openai_bls.core"}
+HEAVY = {"msgspec", "numpy", "torch", "transformers", "starlette", "grpc", "logging", "openai_bls.core.settings"}
 
 
 def program(*words: str, code: str = "") -> list[str]:
@@ -74,9 +74,13 @@ def test_python_m_is_the_same() -> None:
     [
         (["serv"], "openai-bls: error: there is no command 'serv': did you mean serve?"),
         (["serve", "--quantt", "fp8"], "openai-bls serve: error: there is no option --quantt: did you mean --quant?"),
+        (["serve", "--modle", "m"], "openai-bls serve: error: there is no option --modle: did you mean --model?"),
         (["smoke", "--concurrency=1"], "there is no option --concurrency: `openai-bls run-batch` has it"),
         (["serve", "Qwen/Qwen2.5-0.5B"], "unrecognized arguments: Qwen/Qwen2.5-0.5B (a model is --model NAME)"),
-        (["serve", "--tensor-parallel-size", "2"], "--tensor-parallel-size is an option of the guides; give --tp-size"),
+        (
+            ["serve", "--tensor-parallel-size", "2"],
+            "--tensor-parallel-size is an option of another server; give --tp-size",
+        ),
     ],
 )
 def test_what_nobody_knows_names_the_nearest(

@@ -14,7 +14,7 @@ def test_options_of_launch_triton_server(name: str, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         main(["serve", f"{name}=1"])
     said = capsys.readouterr().err
-    assert f"{name} is an option of the guides; {guide_names.SERVE[name]}" in said
+    assert f"{name} is an option of another server; {guide_names.SERVE[name]}" in said
     serve = parse("serve", []).parser
     known = {option for action in serve._actions for option in action.option_strings}
     assert name not in known

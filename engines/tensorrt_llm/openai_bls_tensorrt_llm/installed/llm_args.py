@@ -8,7 +8,6 @@ tests_tensorrt_llm/contracts names; none of it was run with the real package.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from openai_bls.core.manifest import EngineLoadError, first_line
+from openai_bls.core.nearest import nearest
 from openai_bls_tensorrt_llm.installed.interface import Version
 from openai_bls_tensorrt_llm.installed.module import TensorRtLlm
 
@@ -225,8 +225,8 @@ def _why_not(table: Recorded, version: Version, name: str, key: str, where: str)
         owner = next((field for field, kind in table.classes[_ROOT].items() if kind.rstrip("?!") == homes[0]), "")
         place = owner or (SPECULATION if homes[0] in table.decoding_types.values() else "")
         return f"it belongs {f'into {place}' if place and homes[0] != _ROOT else 'at the top'}; {known}"
-    near = get_close_matches(key, fields, 1)
-    return f"{f'there is {near[0]}; ' if near else ''}{known}"
+    near = nearest(key, fields)
+    return f"{f'there is {near}; ' if near else ''}{known}"
 
 
 def _value(table: Recorded, version: Version, kind: str, value: Any, where: str) -> Any:

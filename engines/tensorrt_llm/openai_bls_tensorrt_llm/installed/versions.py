@@ -7,9 +7,9 @@ are named.
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 
 from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.nearest import nearest
 from openai_bls_tensorrt_llm.installed.interface import Flow, GuidedDecodingBackend, KvCacheDtype, Version
 
 OLDEST = Version(0, 20)
@@ -72,8 +72,8 @@ def plugin_refusal(name: str, text: str, version: Version) -> str | None:
         return None
     allowed = _PLUGINS.get(name)
     if allowed is None:
-        near = get_close_matches(name, _PLUGINS)
-        why = _GONE.get(name, f"there is {' or '.join(near)}" if near else "see PluginConfig in its documentation")
+        near = nearest(name, _PLUGINS)
+        why = _GONE.get(name, f"there is {near}" if near else "see PluginConfig in its documentation")
         return f"TensorRT-LLM {version} has no plugin option {name}: {why}"
     if not allowed:
         return None if text.isdecimal() and int(text) else f"plugin option {name} is {text!r}: give a number of tokens"

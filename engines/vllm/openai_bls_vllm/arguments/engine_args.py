@@ -12,7 +12,6 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import msgspec
 
 from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.nearest import nearest
 from openai_bls_vllm.arguments.engine_args_refused import refusal
 
 OPTION = "--extra-engine-args"
@@ -102,9 +102,9 @@ def _table() -> dict[str, dict[str, str]]:
 
 
 def _unknown(written: str, name: str, fields: Mapping[str, str], version: str) -> str:
-    near = get_close_matches(name, fields, n=1)
+    near = nearest(name, fields)
     if near:
-        return f"vLLM {version} has no {written}, which {OPTION} gives: the nearest name is {near[0]}"
+        return f"vLLM {version} has no {written}, which {OPTION} gives: the nearest name is {near}"
     elsewhere = sorted(one for one in map(_numbers, _table().get(name, {})) if one)
     if elsewhere:
         return f"vLLM {version} has no {written}, which {OPTION} gives: vLLM {'.'.join(map(str, elsewhere[0]))} has it"

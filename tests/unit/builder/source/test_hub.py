@@ -164,3 +164,24 @@ def test_a_gguf_file_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
     with pytest.raises(BuildError, match=r"give one of them: someone/model/NAME\.gguf"):
         find_source("someone/model", print)
+
+
+@pytest.mark.parametrize(
+    ("model", "meant"),
+    [("smolm2", "smollm2"), ("models/tniy", "tiny"), ("owner/name", "")],
+)
+def test_a_hub_id_that_is_near_to_what_is_here(
+    model: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models" / "tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def download(*_: object, **__: object) -> str:
+        raise OSError("no network")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with pytest.raises(BuildError) as caught:
+        find_source(model, print)
+    assert ("did you mean" in str(caught.value)) == bool(meant)
+    assert meant in str(caught.value)
