@@ -121,16 +121,18 @@ def run(options: Namespace) -> int:
     if status is not None:
         return status
     built_with = within_serve.words(options)
+    build = None
     console = Console()
     if workspace.is_own(folder) or options.model or options.engine or built_with:
         # Here, since the builder imports numpy; and what takes long comes last.
-        from openai_bls.commands.building.first_engine import ensure_engine, needed
+        from openai_bls.commands.building.first_engine import check_source, ensure_engine, needed
 
         if options.dry_run:
             build = needed(
                 folder, options.model, lambda line: console.line(f"# {line}"), engine=options.engine, given=built_with
             )
             if build is not None:
+                check_source(build)
                 console.line(shlex.join(["openai-bls", "build", *build]))
         else:
             wanted = serve_options(options)
@@ -143,4 +145,4 @@ def run(options: Namespace) -> int:
             f" another release, run `openai-bls prepare --model-repository {folder}`"
         )
     # Read again: the model repository may be new.
-    return serve(serve_options(options), console)
+    return serve(serve_options(options), console, builds=build is not None)

@@ -40,20 +40,12 @@ def find_source(model: str, report: Callable[[str], None], revision: str = "") -
         BuildError: there is none, or it cannot be had, or its name is not UTF-8; or there is a revision of what is not
             on the hub.
     """
-    require_utf8(source_of(model))
-    if revision:
-        _require_revisions(model)
-    path = local_path(model)
-    if is_there(path) and path.suffix == ".gguf":
-        return path
-    if path.is_dir():
-        gguf = sole_gguf(path)
-        return _checkpoint(path) if gguf is None else gguf
+    found = source_here(model, revision)
+    if found is not None:
+        return found
     if model in NAMED_MODELS:
         return fetch(model, report)
-    inside = None if path.exists() or model.startswith((".", "/", "~")) else _HUB_FILE.fullmatch(model)
-    if not inside:
-        _require_hub_id(model)
+    inside = _hub_file(model)
     report(f"downloading {model}" + (f" at {revision}" if revision else ""))
     try:
         from huggingface_hub import hf_hub_download
@@ -69,6 +61,32 @@ def find_source(model: str, report: Callable[[str], None], revision: str = "") -
     if not (folder / "config.json").is_file():
         raise BuildError(f"{model} has no config.json; if it has GGUF files, give one of them: {model}/NAME.gguf")
     return folder
+
+
+def source_here(model: str, revision: str = "") -> Path | None:
+    """The folder or the GGUF file of `model` on this machine; None if it would be downloaded. Asks no network.
+
+    Raises:
+        BuildError: it cannot be downloaded either, since it is no name that a hub could have; or as `find_source`.
+    """
+    require_utf8(source_of(model))
+    if revision:
+        _require_revisions(model)
+    path = local_path(model)
+    if is_there(path) and path.suffix == ".gguf":
+        return path
+    if path.is_dir():
+        gguf = sole_gguf(path)
+        return _checkpoint(path) if gguf is None else gguf
+    if model not in NAMED_MODELS and not _hub_file(model):
+        _require_hub_id(model)
+    return None
+
+
+def _hub_file(model: str) -> re.Match[str] | None:
+    """Match of a file in a repository of the hub, such as owner/name/file.gguf."""
+    outside = local_path(model).exists() or model.startswith((".", "/", "~"))
+    return None if outside else _HUB_FILE.fullmatch(model)
 
 
 def require_utf8(path: str) -> None:

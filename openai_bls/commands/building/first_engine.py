@@ -11,8 +11,8 @@ from pathlib import Path
 from types import FrameType
 
 from openai_bls.builder.engine_build import engine_builds
-from openai_bls.builder.source.hub import SOURCE, default_name, source_of
-from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
+from openai_bls.builder.source.hub import SOURCE, default_name, source_here, source_of
+from openai_bls.core.manifest import BuildError, EngineLoadError, Manifest, load_manifest
 from openai_bls.engines import registry
 from openai_bls.launcher import workspace
 from openai_bls.launcher.checks import engine_address
@@ -115,6 +115,18 @@ def needed(
         report(f"building {model} in the place of {present.model_name}")
     chosen = ["--engine", engine] if engine else []
     return ["--model", model, "--model-repository", str(repository), *chosen, *given]
+
+
+def check_source(words: Sequence[str]) -> None:
+    """Check the model that a `build` with these words is made from, as far as this machine knows.
+
+    Raises:
+        LaunchError: there is none.
+    """
+    try:
+        source_here(words[words.index("--model") + 1])
+    except BuildError as error:
+        raise LaunchError(str(error)) from None
 
 
 def is_same(present: Manifest, model: str) -> bool:

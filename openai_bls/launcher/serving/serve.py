@@ -29,21 +29,19 @@ if TYPE_CHECKING:
 _KEEP_LOG_BYTES = 16 * 1024 * 1024
 
 
-def serve(options: ServeOptions, console: Console) -> int:
+def serve(options: ServeOptions, console: Console, *, builds: bool = False) -> int:
     """Run a server until it ends or is stopped; returns its exit code.
 
     Args:
         options: options of the server.
         console: console that the progress is written to.
+        builds: a dry run whose script builds the engine first, so that there need be none.
 
     Raises:
         LaunchError: a check failed, and nothing was started.
     """
     if options.dry_run:
-        with workspace.draft(options.repository) as there:
-            text = dry_run(plan(replace(options, repository=there)), os.environ)
-        console.line(text.replace(str(there), str(options.repository)))
-        return 0
+        return _dry_run(options, console, builds=builds)
     start = plan(options)
     checks.check_runtime(start.server)
     problems = checks.check_some_engine(options.repository)
@@ -57,6 +55,21 @@ def serve(options: ServeOptions, console: Console) -> int:
     if start.job is not None:
         console.step(start.job.summary())
     return _run(options, start, console, log_path)
+
+
+def _dry_run(options: ServeOptions, console: Console, *, builds: bool) -> int:
+    """Print the script, after the checks of a start; ports that are taken are said, since the script is for later."""
+    with workspace.draft(options.repository) as there:
+        start = plan(replace(options, repository=there))
+        text = dry_run(start, os.environ)
+    checks.check_runtime(start.server)
+    problems = [] if builds else checks.check_some_engine(options.repository)
+    taken = checks.taken_ports(options.ports, options.host, options.triton_address)
+    checks.with_tls(options.ports, options.repository, start.environment)
+    for said in [*problems, *(f"port {port} is taken just now" for port in taken)]:
+        console.line(f"# {said}")
+    console.line(text.replace(str(there), str(options.repository)))
+    return 0
 
 
 def _run(options: ServeOptions, start: Start, console: Console, log_path: Path) -> int:

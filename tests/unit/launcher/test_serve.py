@@ -4,6 +4,7 @@ import http.server
 import json
 import os
 import shlex
+import socket
 import ssl
 import subprocess
 import threading
@@ -127,6 +128,40 @@ def test_dry_run_before_anything_is_there(
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model", "./no-such-folder"], "there is no"),
+        (["--model-repository", "none"], "there is no model repository"),
+        (["--model-repository", "unbuilt"], "there is no engine"),
+        (["--model-repository", "fine", "--http-port", "9000", "--openai-port", "9000"], "is given to both"),
+        (["--model-repository", "fine", "--http-port", "70000"], "is not a TCP port"),
+        (["--model-repository", "fine", "--ssl-certfile", "none.pem"], "no HTTPS on /v1"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_start_refuses(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("OPENAI_BLS_MODEL_REPOSITORY", raising=False)
+    (tmp_path / "fine" / "openai_bls").mkdir(parents=True)
+    (tmp_path / "fine" / "openai_bls" / "config.pbtxt").write_text('name: "openai_bls"\n')
+    (tmp_path / "unbuilt" / "tensorrt_llm" / "1").mkdir(parents=True)
+    assert cli.main(["serve", "--dry-run", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_dry_run_says_which_ports_are_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        lines = run_dry(capsys, "--model-repository", str(tmp_path), "--http-port", str(port))
+    assert f"# port {port} is taken just now" in lines
+
+
+@pytest.mark.parametrize(
     ("host", "environ", "said"),
     [
         (
@@ -165,6 +200,7 @@ def test_what_is_open_to_whom(tmp_path: Path, host: str, environ: dict[str, str]
 def test_the_address_of_v1_is_the_configs_unless_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(checks, "check_some_engine", lambda _: [])
     for variable in ("OPENAI_BLS_HTTP_PORT", "OPENAI_BLS_HTTP_HOST"):
         monkeypatch.delenv(variable, raising=False)
     configure(tmp_path, ["openai_bls.http_port=9200", "openai_bls.http_host=0.0.0.0"])
@@ -183,6 +219,7 @@ def test_the_address_of_v1_is_the_configs_unless_given(
 def test_models_are_loaded_again_where_there_are_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(checks, "check_some_engine", lambda _: [])
     (tmp_path / "tensorrt_llm").mkdir()
     where = ("--model-repository", str(tmp_path))
     control = "--model-control-mode=explicit"
