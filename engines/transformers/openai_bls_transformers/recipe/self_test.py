@@ -9,7 +9,10 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import threading
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -70,7 +73,8 @@ def self_test(prepared: Prepared, manifest: Manifest, *, cap: bool = False) -> O
         (prepared.work / name).symlink_to(folder.resolve())
     process = context.Process(target=_run, args=(sender, prepared.work.resolve(), manifest, options, cap))
     try:
-        process.start()
+        with interrupts_held():
+            process.start()
     except OSError as error:
         raise BuildError(f"the self-test cannot be started: {first_line(error)}") from None
     sender.close()
@@ -86,6 +90,21 @@ def self_test(prepared: Prepared, manifest: Manifest, *, cap: bool = False) -> O
         receiver.close()
         process.kill()
         process.join()
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back from what is started: the builder ends it, and its imports would show a traceback.
+
+    A signal that comes meanwhile is delivered at the end.
+    """
+    # What multiprocessing starts by itself would let them through again.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _death(code: int) -> str:
