@@ -27,6 +27,7 @@ from openai_bls.launcher.variables import unknown_variables
 from openai_bls.launcher.workspace import is_own
 
 _LITTLE_DISK_BYTES = 2 * 10**9
+_NO_DISK_BYTES = 50 * 10**6
 _LITTLE_MEMORY_BYTES = 2 * 10**9
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -51,8 +52,17 @@ def doctor(console: Console, report: Report, *, as_json: bool = False) -> int:
         labels = {"ok": "ok  ", "note": "note", "failed": "FAIL"}
         for finding in report.checks:
             console.line(f"{labels[finding.status]}  {finding.detail}")
-        console.line("all is well" if not report.failed else f"{report.failed} failed")
+        console.line(_verdict(report))
     return 1 if report.failed else 0
+
+
+def _verdict(report: Report) -> str:
+    """The last line: what is full or missing is no failure, and not well either."""
+    notes = sum(finding.status == "note" for finding in report.checks)
+    said = f"{notes} to look at" if notes else ""
+    if report.failed:
+        return f"{report.failed} failed" + (f", {said}" if said else "")
+    return f"nothing failed; {said}" if said else "all is well"
 
 
 def examine(repository: Path, ports: Ports, host: str, triton_host: str = "") -> Report:
@@ -111,6 +121,8 @@ def disk_finding(repository: Path) -> Finding:
     folder = next(path for path in (repository.absolute(), *repository.absolute().parents) if path.is_dir())
     free = shutil.disk_usage(folder).free
     text = f"{free / 1e9:.1f} GB free on the disk of {folder}"
+    if free < _NO_DISK_BYTES:
+        return Finding("disk", "failed", f"{text}: a build and the logs of a server have no room")
     if free < _LITTLE_DISK_BYTES:
         return Finding("disk", "note", f"{text}: an engine takes as much again as its checkpoint, unless both share it")
     return Finding("disk", "ok", text)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import shutil
 import socket
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from openai_bls.engines.plugin import Finding
 from openai_bls.launcher import doctor
-from openai_bls.launcher.doctor import examine
+from openai_bls.launcher.console import Console
+from openai_bls.launcher.doctor import Report, examine
 from openai_bls.launcher.tritonserver.ports import Ports, lease_ports
 from openai_bls.launcher.variables import unknown_variables
 
@@ -39,6 +45,8 @@ def test_disk_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert str(tmp_path) in doctor.disk_finding(tmp_path / "not" / "yet").detail
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**9))
     assert doctor.disk_finding(tmp_path).status == "note"
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**6))
+    assert doctor.disk_finding(tmp_path).status == "failed"
     monkeypatch.setattr(doctor, "_CGROUP", tmp_path)
     free = doctor.available_memory()
     assert free is not None
@@ -46,6 +54,17 @@ def test_disk_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (tmp_path / "memory.current").write_text("1000\n")
     assert doctor.available_memory() == 2000
     assert [doctor.memory_finding(size).status for size in (2000, 1 << 40)] == ["note", "ok"]
+
+
+@given(st.lists(st.sampled_from(["ok", "note", "failed"]), max_size=6))
+def test_all_is_well_only_if_it_is(found: list[Literal["ok", "note", "failed"]]) -> None:
+    checks = [Finding("check", status, "said") for status in found]
+    report = Report("0", "3", "python", "models", checks, found.count("failed"))
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        status = doctor.doctor(Console(), report)
+    assert status == bool(found.count("failed"))
+    assert (out.getvalue().splitlines()[-1] == "all is well") == (set(found) <= {"ok"})
 
 
 def test_a_variable_that_nothing_reads() -> None:
