@@ -15,6 +15,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "Make a model repository, or bring the code of its models up to this release. Engines stay, and so do the"
         " values in config.pbtxt files, which are rendered again only if an older release wrote them."
     )
+    parser.epilog = "Example: openai-bls prepare --model-repository /srv/models"
     add_repository(parser)
 
 

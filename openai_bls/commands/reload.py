@@ -16,6 +16,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "Unload models of a running server and load them again, over gRPC: model control over HTTP cuts off streams of"
         " other models. The server must have been started by `serve` or with --model-control-mode=explicit."
     )
+    parser.epilog = "Example: openai-bls reload openai_bls, or openai-bls reload tensorrt_llm after a build"
     add_place(parser)
     parser.add_argument("models", nargs="+", metavar="MODEL", help="a model of the repository, such as tensorrt_llm")
 

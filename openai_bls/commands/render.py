@@ -16,6 +16,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "Rewrite every config.pbtxt of the repository from this release's tables, with the values that are in it and"
         " those given. What it does not know, there or here, is refused, and then nothing is written."
     )
+    parser.epilog = "Example: openai-bls render --set openai_bls.instances=2 --set openai_bls.http_port=9100"
     add_repository(parser)
     parser.add_argument(
         "--set",

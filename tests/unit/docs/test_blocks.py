@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.unit.docs.blocks import CLIENTS, MARKED, NEEDS, RUN, SHOWN, all_blocks, at, client_files, matches, may_run
@@ -36,6 +38,34 @@ def test_a_marker_is_before_a_block() -> None:
     for page in PAGES:
         markers = text(page).count("<!-- needs: ")
         assert markers == sum(bool(block.needs) for block in BLOCKS if block.page == page), page
+
+
+_SHELL = re.compile(r"^( *)```bash\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+_REDIRECTED_HERE = r"(?<![<>&=-])>>? *(?![ >&/~$\"'(])[\w.]"
+_LEFT_HERE = re.compile(_REDIRECTED_HERE + r"|\b(?:ssh-keygen|openssl (?:req|genrsa|genpkey))\b", re.ASCII)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_block_leaves_files_in_the_clone(page: str) -> None:
+    """Least of all keys: what a block writes lies in a scratch folder, or outside, by its path."""
+    for _, code in _SHELL.findall(text(page)):
+        assert not _LEFT_HERE.search(code) or "$(mktemp -d)" in code, code
+
+
+@pytest.mark.parametrize(
+    ("code", "leaves"),
+    [
+        ("ssh-keygen -f id", True),
+        ("openai-bls key a >> keys", True),
+        ("echo a >b", True),
+        ("echo a > /tmp/b", False),
+        ("echo a >> ~/b", False),
+        ("cat <<EOF | jq '.a => b'", False),
+        ("command 2>&1", False),
+    ],
+)
+def test_what_leaves_files(code: str, leaves: bool) -> None:
+    assert bool(_LEFT_HERE.search(code)) == leaves
 
 
 def test_ports() -> None:
