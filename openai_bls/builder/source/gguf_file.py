@@ -116,18 +116,20 @@ def _read_whole(file: Path) -> dict[str, Any]:
 
 def _sampling(metadata: dict[str, Any], report: Callable[[str], None]) -> dict[str, float]:
     """The file's sampling values, with llama.cpp's for those that it does not say."""
-    own = {name: value for key, name in _SAMPLING.items() if _is_sampling(name, value := metadata.get(key))}
-    # A float32 of the file is the number that was written: 0.6, not 0.6000000238.
-    own = {name: value if isinstance(value, int) else float(f"{value:.6g}") for name, value in own.items()}
+    found = {name: _sampling_value(name, metadata.get(key)) for key, name in _SAMPLING.items()}
+    own = {name: value for name, value in found.items() if value is not None}
     if missing := [f"{name} {value:g}" for name, value in _LLAMA_CPP_SAMPLING.items() if name not in own]:
         report(f"sampling where a request says nothing, by llama.cpp as the file does not say: {', '.join(missing)}")
     return {**_LLAMA_CPP_SAMPLING, **own}
 
 
-def _is_sampling(name: str, value: object) -> bool:
-    is_whole = name == "top_k"
-    kind = isinstance(value, int if is_whole else int | float) and not isinstance(value, bool)
-    return kind and RANGES[name].first_outside([value]) is None  # type: ignore[list-item]
+def _sampling_value(name: str, value: object) -> float | None:
+    """The value as it was written; None if it is none that an engine takes."""
+    kinds = int if name == "top_k" else int | float
+    if isinstance(value, bool) or not isinstance(value, kinds) or RANGES[name].first_outside([value]) is not None:
+        return None
+    # A float32 of the file is the number that was written: 0.6, not 0.6000000238.
+    return value if isinstance(value, int) else float(f"{value:.6g}")
 
 
 def _prefix_as_llama_cpp(backend: Tokenizer, has_prefix: bool) -> None:
