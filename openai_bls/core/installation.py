@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from importlib import metadata
 from pathlib import Path
 
 from openai_bls import __version__
 
 _ROOT = Path(__file__).resolve().parents[2]
-_ENGINES = {"engine": "transformers", "llama-cpp": "llama_cpp", "tensorrt-llm": "tensorrt_llm", "vllm": "vllm"}
-"""Extra that names an engine → folder of engines/."""
+_PACKAGE = "openai_bls"
 
 
 def install_command(extra: str = "", root: Path | None = None) -> str:
@@ -20,7 +21,7 @@ def install_command(extra: str = "", root: Path | None = None) -> str:
         extra: an extra of pyproject.toml; empty is the server without any.
         root: folder that the package lies in, by default this one; with a pyproject.toml it is a source tree.
     """
-    engine = _ENGINES.get(extra)
+    engine = _engine_of(extra)
     if ((root or _ROOT) / "pyproject.toml").is_file():
         name = f"engines/{engine}" if engine else f"'.[{extra}]'" if extra else "."
         return f"`pip install -e {name}` in the source tree"
@@ -28,3 +29,17 @@ def install_command(extra: str = "", root: Path | None = None) -> str:
         return f"`pip install openai_bls_{engine}-{__version__}-py3-none-any.whl`, the engine's wheel"
     wheel = f"openai_bls-{__version__}-py3-none-any.whl"
     return f"`pip install '{wheel}[{extra}]'`" if extra else f"`pip install {wheel}`"
+
+
+def _engine_of(extra: str) -> str:
+    """Folder in engines/ of the distribution that an extra of ours names; empty if it names none of ours."""
+    try:
+        wanted = metadata.requires(_PACKAGE) or []
+    except metadata.PackageNotFoundError:
+        return ""
+    for line in wanted:
+        name, _, condition = line.partition(";")
+        name = re.split(r"[^\w-]", name.strip().replace("-", "_"), maxsplit=1)[0]
+        if name.startswith(f"{_PACKAGE}_") and re.search(rf"extra == ['\"]{re.escape(extra)}['\"]", condition):
+            return name.removeprefix(f"{_PACKAGE}_")
+    return ""
