@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from importlib import metadata
 from pathlib import Path
 
@@ -38,8 +37,8 @@ def _engine_of(extra: str) -> str:
     except metadata.PackageNotFoundError:
         return ""
     for line in wanted:
-        name, _, condition = line.partition(";")
-        name = re.split(r"[^\w-]", name.strip().replace("-", "_"), maxsplit=1)[0]
-        if name.startswith(f"{_PACKAGE}_") and re.search(rf"extra == ['\"]{re.escape(extra)}['\"]", condition):
+        requirement, _, condition = line.replace("'", '"').partition(";")
+        name = requirement.split()[0].replace("-", "_")
+        if name.startswith(f"{_PACKAGE}_") and f'extra == "{extra}"' in condition:
             return name.removeprefix(f"{_PACKAGE}_")
     return ""
