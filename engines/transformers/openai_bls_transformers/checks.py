@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 
-from openai_bls.core.installation import install_command
+from openai_bls.core import installing
 from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.load_memory import of_checkpoint
@@ -23,8 +23,8 @@ def problem() -> str:
     if not missing:
         return ""
     return (
-        f"the embedded engine needs {' and '.join(missing)}, which {sys.executable} does not have: run"
-        f" {install_command('engine')}"
+        f"the embedded engine needs {' and '.join(missing)}, which {sys.executable} does not have: "
+        + installing.with_engine("transformers")
     )
 
 

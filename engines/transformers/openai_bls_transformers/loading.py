@@ -6,8 +6,8 @@ import importlib.metadata
 import importlib.util
 from pathlib import Path
 
+from openai_bls.core import installing
 from openai_bls.core.engine import Engine, StepListener
-from openai_bls.core.installation import install_command
 from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls_transformers.options import EngineOptions, with_settings
@@ -40,7 +40,7 @@ def _check_packages(options: EngineOptions) -> None:
         if importlib.util.find_spec(package) is None:
             raise EngineLoadError(
                 f"the engine needs the package {package}, which this Python does not have: "
-                f"run {install_command('engine')}"
+                + installing.with_engine("transformers")
             )
     found = importlib.metadata.version("transformers")
     low, high = TESTED_TRANSFORMERS
@@ -49,5 +49,5 @@ def _check_packages(options: EngineOptions) -> None:
         wanted = f"from {low[0]}.{low[1]} and below {high[0]}.{high[1]}"
         raise EngineLoadError(
             f"transformers {found} is outside the range this release was tested with ({wanted}): "
-            f"run {install_command('engine')}"
+            + installing.with_engine("transformers")
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from openai_bls.core.installation import install_command
+from openai_bls.core import installing
 from openai_bls.core.machine.nvidia_smi import visible_gpus
 from openai_bls.engines.plugin import Finding
 
@@ -46,7 +46,9 @@ def installed_torch() -> TorchBuild | None:
 def torch_finding(torch: TorchBuild | None, gpus: list[str]) -> Finding:
     """Build of PyTorch: the one that is there, whether it suits the machine, and how to get the other one."""
     if torch is None:
-        return Finding("torch", "note", f"no torch: the embedded engine needs it ({install_command('engine')})")
+        return Finding(
+            "torch", "note", f"no torch, which the embedded engine needs: {installing.with_engine('transformers')}"
+        )
     wanted = f"torch=={torch.version.partition('+')[0]}"
     if torch.hip:
         return Finding("torch", "ok", f"torch {torch.version}, built for ROCm {torch.hip}")

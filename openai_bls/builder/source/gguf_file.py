@@ -18,7 +18,6 @@ from tokenizers import Tokenizer, normalizers
 
 from openai_bls.builder.placing.tokenizer import save
 from openai_bls.core.checkpoint import GGUF_NAME, require_content
-from openai_bls.core.installation import install_command
 from openai_bls.core.manifest import BuildError, first_line
 from openai_bls.engines.capabilities import RANGES
 
@@ -104,7 +103,7 @@ def _read_whole(file: Path) -> dict[str, Any]:
         if opened.read(4) != b"GGUF":
             raise BuildError(f"{file} is no GGUF file: it does not begin with GGUF")
     if importlib.util.find_spec("gguf") is None:
-        raise BuildError(f"{file} is a GGUF file: run {install_command('llama-cpp')} to have it read")
+        raise BuildError(f"{file} is a GGUF file: run `pip install gguf` to have it read")
     import gguf
 
     try:

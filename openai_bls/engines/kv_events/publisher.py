@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.core.installation import install_command
+from openai_bls.core import installing
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.kv_events.events import AllBlocksCleared, Event, EventBatch
 
@@ -63,7 +63,7 @@ def config_of(endpoint: str, replay_endpoint: str, topic: str) -> KvEventsConfig
     if importlib.util.find_spec("zmq") is None:
         raise EngineLoadError(
             "kv_events_endpoint needs the package pyzmq, which this Python does not have: "
-            f"run {install_command('kv-events')}"
+            + installing.with_extra("kv-events")
         )
     return KvEventsConfig(endpoint, replay_endpoint, topic)
 

@@ -8,5 +8,5 @@
 | `registry_checks.py` | one check of /v1, and one of Triton's generate, for every endpoint of the API's registry |
 | `command.py` | all checks against one server, and what is printed of them |
 
-It needs the `openai` package (the extra `smoke`). Imports launcher and api.
+It needs the `openai` package, which the extra `smoke` brings. Imports launcher and api.
 """

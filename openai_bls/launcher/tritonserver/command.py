@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from openai_bls.core.installation import install_command
+from openai_bls.core import installing
 from openai_bls.core.processes.machine import STUB_PROGRAM
 from openai_bls.core.processes.process_tree import OUTER_LIBRARY_PATH_VARIABLE
 from openai_bls.launcher.errors import LaunchError
@@ -66,8 +66,8 @@ def find_server() -> Server:
         raise LaunchError(f"no tritonserver: {no_wheel_reason(python_version())}, or run inside an NGC image")
     if root is None:
         raise LaunchError(
-            "no tritonserver: run inside an NGC image (nvcr.io/nvidia/tritonserver), or run"
-            f" {install_command('server')}"
+            "no tritonserver: run inside an NGC image (nvcr.io/nvidia/tritonserver), or "
+            + installing.with_extra("server")
         )
     version = metadata.version("nvidia-pytriton")
     return Server("wheel", root / "bin" / "tritonserver", f"nvidia-pytriton {version}")
@@ -235,7 +235,7 @@ def install_shim(target: Path | None = None) -> Path:
         raise LaunchError(f"{path} is another tritonserver; it stays as it is")
     root = wheel_root()
     if root is None:
-        raise LaunchError(f"the wheel's tritonserver is missing: run {install_command('server')}")
+        raise LaunchError(f"the wheel's tritonserver is missing: {installing.with_extra('server')}")
     assemble_backends(root)
     temporary = path.with_name(f".tritonserver.{secrets.token_hex(4)}")
     # A shell line finds an interpreter whose path is too long, or has a space, for a #! line. -I

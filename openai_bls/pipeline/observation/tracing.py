@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from openai_bls import __version__
-from openai_bls.core.installation import install_command
 from openai_bls.pipeline.lifecycle.context import TRITON, RequestContext
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ def _check_packages() -> None:
             found = None
         if found is None:
             raise TracingError(
-                f"'tracing' needs the package {package}: {install_command('tracing')}, or "
+                f"'tracing' needs the package {package}: run "
                 "`pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http`"
             )
 

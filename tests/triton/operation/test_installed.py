@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
+from openai_bls import __version__
 from openai_bls.core.manifest import load_manifest
 from openai_bls.launcher.tritonserver.ports import Ports, lease_ports
 from tests.waiting import lines_until
@@ -160,10 +161,11 @@ def test_without_the_extras(installed: Installed, tmp_path: Path) -> None:
         f"sys.modules.update(dict.fromkeys({gone}))\n"
     )
     hidden = {"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin", "XDG_DATA_HOME": str(tmp_path / "data")}
+    server = f"openai_bls-{__version__}-py3-none-any.whl"
     for command, status, said in (
-        ("serve", 2, "-py3-none-any.whl[server]'"),
-        ("build", 2, "openai_bls_transformers-"),
-        ("smoke", 2, "-py3-none-any.whl[smoke]'"),
+        ("serve", 2, f"pip install '{server}[server]'"),
+        ("build", 2, f"pip install {server} openai_bls_transformers-{__version__}-py3-none-any.whl"),
+        ("smoke", 2, f"pip install '{server}[smoke]'"),
     ):
         done = installed.run(command, **hidden)
         assert (done.returncode, done.stderr.count("\n")) == (status, 1), done.stderr

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from openai_bls import __version__
 from openai_bls.commands import main as cli
 from openai_bls.commands.building import options as build_options
 from openai_bls.commands.building import within_serve
@@ -161,10 +162,17 @@ def test_a_missing_package(words: Sequence[str], package: str, remedy: str) -> N
     assert f"does not have the package {package}: run `pip install -e {remedy}` in the source tree" in done.stderr
 
 
+def test_the_remedy_for_a_package_of_the_embedded_engine() -> None:
+    assert "-e engines/transformers" in cli._remedy("tiktoken")
+
+
 def test_the_remedy_outside_a_source_tree() -> None:
-    code = "import sys, pathlib, openai_bls.core.installation as i; i._ROOT = pathlib.Path('/a')\n"
-    code += "sys.modules['openai'] = None"
-    assert "run `pip install 'openai_bls-0.1.0-py3-none-any.whl[smoke]'`" in run("smoke", code=code).stderr
+    code = (
+        "import pathlib, sys, openai_bls.core.installing as i\n"
+        "i._TREE = pathlib.Path('/a'); sys.modules['openai'] = None"
+    )
+    said = run("smoke", code=code).stderr
+    assert f"run `pip install 'openai_bls-{__version__}-py3-none-any.whl[smoke]'` (`make wheels` " in said
 
 
 @pytest.mark.parametrize(

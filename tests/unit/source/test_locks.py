@@ -65,7 +65,7 @@ def test_every_requirement_is_locked_in_its_bounds(name: str, python: str) -> No
 
 def test_the_engines_are_locked_with_the_server() -> None:
     """By what they need: they are of this repository, as the server is."""
-    names = {canonicalize_name(Requirement(text).name) for text in lock.requirements(("engine", "llama-cpp"))}
+    names = {canonicalize_name(Requirement(text).name) for text in lock.requirements(("transformers", "llama_cpp"))}
     assert {"llguidance", "transformers", "xllamacpp", "starlette"} <= names
     assert not [name for name in names if name.startswith("openai-bls")]
 

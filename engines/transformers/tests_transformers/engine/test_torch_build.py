@@ -15,7 +15,7 @@ from openai_bls_transformers.torch_build import TorchBuild, installed_torch, tor
         (TorchBuild("2.13.0", cuda="13.0"), [], "note", "--index-url INDEX torch==2.13.0`"),
         (TorchBuild("2.13.0+cpu"), ["H100"], "note", "`pip install --force-reinstall torch==2.13.0`"),
         (TorchBuild("2.13.0+rocm7.2", hip="7.2"), [], "ok", "built for ROCm 7.2"),
-        (None, [], "note", "engines/transformers"),
+        (None, [], "note", "-e engines/transformers"),
     ],
 )
 def test_torch(torch: TorchBuild | None, gpus: list[str], status: str, said: str) -> None:

@@ -120,4 +120,4 @@ def test_what_cannot_be_built_from(tmp_path: Path, repository: Path, monkeypatch
     with pytest.raises(BuildError, match=r"has no config\.json"):
         fetch_config(str(file))
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    assert "engines/llama_cpp" in refusal(file, repository, engine="null")
+    assert "pip install gguf" in refusal(file, repository, engine="null")

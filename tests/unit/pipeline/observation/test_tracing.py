@@ -33,7 +33,7 @@ def test_nothing_is_imported_without_it() -> None:
 def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "otlp" in name else real(name))
-    with pytest.raises(TracingError, match=r"pip install 'openai_bls\[tracing\]'"):
+    with pytest.raises(TracingError, match=r"pip install opentelemetry-sdk"):
         Observer.of(OpenAiBlsSettings(tracing=True, request_log="off"))
 
 
