@@ -97,8 +97,9 @@ class Api:
         names = set(versions.sampling_fields(options.flow, self.version))
         if options.flow == "tensorrt" and not options.gather_generation_logits:
             names.discard("logprobs")
-        if speculation.speculation(options.extra_llm_api_options, self.version):
-            names &= speculation.FIELDS
+        drafting = speculation.speculation(options.extra_llm_api_options, self.version)
+        if drafting is not None:
+            names &= speculation.fields(drafting, self.version)
         return tuple(sorted(names))
 
     def grammar_kinds(self, options: LlmOptions) -> tuple[str, ...]:

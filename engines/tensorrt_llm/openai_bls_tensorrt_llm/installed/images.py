@@ -15,6 +15,9 @@ from openai_bls_tensorrt_llm.installed.interface import Flow, Output, Version
 _HASHED = Version(1, 2)
 """First release that tells the images of cached prompts apart, by a hash in the key of a block."""
 _LATER = Version(1, 3)
+_GEMMA4 = Version(1, 3, 0, 25)
+"""First candidate that has it for certain: its sources are in main before."""
+_NEWEST = Version(1, 4)
 
 ARCHITECTURES: dict[str, Version] = {
     **dict.fromkeys(
@@ -30,10 +33,27 @@ ARCHITECTURES: dict[str, Version] = {
     ),
     "Qwen3VLForConditionalGeneration": _LATER,
     "Qwen3VLMoeForConditionalGeneration": _LATER,
+    "Gemma4ForConditionalGeneration": _GEMMA4,
+    **dict.fromkeys(
+        (
+            "Gemma4UnifiedForConditionalGeneration",
+            "Qwen3_5ForConditionalGeneration",
+            "Qwen3_5MoeForConditionalGeneration",
+        ),
+        _NEWEST,
+    ),
 }
-"""Architecture that takes images, with a processor of transformers' own → first version that is used for them."""
+"""Architecture that takes images, with a processor of transformers' own → first version that is used for them.
 
-WHOLE_PROMPTS = ("Gemma3ForConditionalGeneration",)
+Nemotron Nano VL and Omni are none of them: their processor is code of the checkpoint, and TensorRT-LLM sizes their
+images by what the prompt leaves free.
+"""
+
+WHOLE_PROMPTS = (
+    "Gemma3ForConditionalGeneration",
+    "Gemma4ForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",
+)
 """Architectures whose image tokens see each other: a prompt with images is neither cut nor begun from a cache."""
 
 
@@ -47,7 +67,7 @@ def problem(architecture: str, flow: Flow, version: Version) -> str | None:
     """
     since = ARCHITECTURES.get(architecture)
     if since is None:
-        return f"TensorRT-LLM reads images for {', '.join(ARCHITECTURES)}, not for {architecture}"
+        return f"images with TensorRT-LLM are for {', '.join(ARCHITECTURES)}, not for {architecture}"
     if flow != "pytorch":
         return "images are for --flow pytorch: engines need an engine of the vision tower beside them"
     if version < since:

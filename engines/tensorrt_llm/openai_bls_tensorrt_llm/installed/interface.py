@@ -6,6 +6,7 @@ it through these types, and tests put a fake `tensorrt_llm` package underneath `
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -36,16 +37,22 @@ Quant = Literal[
 KvCacheDtype = Literal["auto", "fp8", "int8", "nvfp4"]
 
 
+_FINAL = 1 << 16
+_CANDIDATE = re.compile(r"rc(\d+)")
+
+
 class Version(msgspec.Struct, frozen=True, order=True):
-    """Version of TensorRT-LLM, compared by its numbers alone."""
+    """Version of TensorRT-LLM, in the order of its releases and their candidates."""
 
     major: int
     minor: int
     patch: int = 0
+    candidate: int = 0
+    """Number of a release candidate; 0 stands before all of them, so "since 1.3" has those of 1.3 in it."""
 
     @classmethod
     def parse(cls, text: str) -> Version:
-        """Version of a text such as `1.2.0` or `1.2.0rc6.post2`.
+        """Version of a text such as `1.2.0` or `1.2.0rc6.post2`; `1.2` is where its candidates begin.
 
         Raises:
             ValueError: it does not begin with two numbers.
@@ -53,11 +60,15 @@ class Version(msgspec.Struct, frozen=True, order=True):
         parts = text.split(".")
         if len(parts) < 2:
             raise ValueError(text)
-        patch = "".join(_leading_digits(parts[2])) if len(parts) > 2 else ""
-        return cls(int(parts[0]), int(_leading_digits(parts[1]) or "x"), int(patch or 0))
+        major, minor = int(parts[0]), int(_leading_digits(parts[1]) or "x")
+        if len(parts) == 2:
+            return cls(major, minor)
+        candidate = _CANDIDATE.search(parts[2])
+        return cls(major, minor, int(_leading_digits(parts[2]) or 0), int(candidate[1]) if candidate else _FINAL)
 
     def __str__(self) -> str:
-        return f"{self.major}.{self.minor}.{self.patch}"
+        candidate = f"rc{self.candidate}" if 0 < self.candidate < _FINAL else ""
+        return f"{self.major}.{self.minor}.{self.patch}{candidate}"
 
 
 def _leading_digits(text: str) -> str:

@@ -7,7 +7,7 @@ tests_tensorrt_llm/contracts names; none of it was run with the real package.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -124,6 +124,9 @@ _OF_THE_REPOSITORY = {
 }  # fmt: skip
 """Keys that nobody may set → why."""
 
+_TRITON_DEPRECATED_SINCE = Version(1, 3, 0, 28)
+"""First candidate after pull request 19035."""
+
 _OTHER_DRAFTERS = {
     "Medusa": "it is for --flow tensorrt of TensorRT-LLM's own scripts",
     "Lookahead": "it is for --flow tensorrt of TensorRT-LLM's own scripts",
@@ -167,6 +170,15 @@ def read(values: Any, version: Version) -> dict[str, Any]:
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise EngineLoadError(f"{OPTION} is no mapping of names to values")
     return _object(table, version, _ROOT, values, "")
+
+
+def notes(values: Mapping[str, Any], version: Version) -> Iterator[str]:
+    """Consequences of arguments that were read, a sentence each."""
+    if (values.get("moe_config") or {}).get("backend") == "TRITON" and version >= _TRITON_DEPRECATED_SINCE:
+        yield (
+            f"moe_config.backend in {OPTION} is TRITON, which TensorRT-LLM has deprecated and means to remove: CUTLASS "
+            "takes the same weights"
+        )
 
 
 def objects(package: TensorRtLlm, values: Mapping[str, Any], owner: str = _ROOT) -> dict[str, Any]:

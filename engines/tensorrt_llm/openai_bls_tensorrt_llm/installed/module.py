@@ -14,7 +14,7 @@ from typing import Any
 from openai_bls.core.manifest import EngineLoadError, first_line
 from openai_bls.core.processes.process_tree import names_a_rank
 from openai_bls_tensorrt_llm.installed.interface import Flow, Version
-from openai_bls_tensorrt_llm.installed.versions import OLDEST
+from openai_bls_tensorrt_llm.installed.versions import KNOWN, OLDEST
 
 IMAGES = {
     "0.10.0": "24.06",
@@ -86,7 +86,7 @@ class TensorRtLlm:
             return getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError):
             raise EngineLoadError(
-                f"TensorRT-LLM {self.version_text} has no {path}: versions 0.20 to 1.2 are known to work"
+                f"TensorRT-LLM {self.version_text} has no {path}: the names of versions {KNOWN} are known here"
             ) from None
 
     def llm_class(self, flow: Flow) -> Any:
@@ -122,7 +122,7 @@ class TensorRtLlm:
         if missing:
             raise EngineLoadError(
                 f"TensorRT-LLM {self.version_text}: {owner} does not have {', '.join(missing)}; "
-                "versions 0.20 to 1.2 are known to work"
+                f"the names of versions {KNOWN} are known here"
             )
 
 

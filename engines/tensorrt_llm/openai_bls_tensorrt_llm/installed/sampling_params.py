@@ -133,7 +133,7 @@ def _drawing(sampling: Sampling) -> dict[str, Any]:
         "temperature": params.temperature,
         # Said even where it is off: with neither top_p nor top_k, the temperature is passed over and it is greedy.
         "top_p": params.top_p,
-        # Without a seed all requests have the seed 0.
+        # Without one all requests have the seed 0, or draw from one generator while the model drafts (issue 19487).
         "seed": secrets.randbits(63) if params.seed is None else params.seed,
     }
     if sampling.top_k:

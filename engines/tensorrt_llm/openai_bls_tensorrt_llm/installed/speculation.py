@@ -17,8 +17,10 @@ _SAMPLES_SINCE = Version(1, 4)
 _GUIDED_SINCE = {False: Version(1, 1), True: Version(1, 2)}
 """Whether drafter and model are one engine → first version that holds their outputs to a grammar: the matrices
 features/feature-combination-matrix.md of 1.1.0, and `create_py_executor` of 1.0 and 1.2."""
-FIELDS = frozenset({"temperature", "top_p", "top_k", "stop_token_ids"})
-"""Fields of requests that are honoured while it drafts, as far as the sources show."""
+_SEED_SINCE = Version(1, 3, 0, 26)
+"""First candidate that has it for certain that a drafter which is part of the model draws by a request's seed (pull
+request 17599)."""
+_FIELDS = frozenset({"temperature", "top_p", "top_k", "stop_token_ids"})
 
 
 class Speculation(msgspec.Struct, frozen=True):
@@ -52,6 +54,11 @@ def speculation(values: Mapping[str, Any], version: Version) -> Speculation | No
         draft_model=Path(draft) if draft else None,
         guided=version >= _GUIDED_SINCE[one],
     )
+
+
+def fields(asked: Speculation, version: Version) -> frozenset[str]:
+    """Fields of requests that are honoured while it drafts, as far as the sources show."""
+    return _FIELDS | {"seed"} if asked.one_engine and version >= _SEED_SINCE else _FIELDS
 
 
 def refusals(
@@ -89,8 +96,9 @@ def notes(values: Mapping[str, Any], version: Version) -> Iterator[str]:
     asked = speculation(values, version)
     if asked is None:
         return
+    seed = "" if "seed" in fields(asked, version) else "seed, "
     yield (
-        "with speculative_config, requests with penalties, logit_bias, bad_words, min_p, min_tokens, seed or logprobs "
+        f"with speculative_config, requests with {seed}penalties, logit_bias, bad_words, min_p, min_tokens or logprobs "
         "are refused: it is not known that TensorRT-LLM honours them while it drafts"
     )
     if asked.draft_model is not None:

@@ -6,7 +6,6 @@ are named.
 
 from __future__ import annotations
 
-import re
 
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.nearest import nearest
@@ -17,11 +16,20 @@ _PYTORCH_SINCE = Version(1, 0)
 _STRUCTURAL_TAGS_SINCE = Version(1, 2)
 """First with structural tags (PyTorch). Before, they had another form; the C++ decoder of `tensorrt` refuses them."""
 _ONE_SAMPLER_SINCE = Version(1, 3)
-"""TorchSampler penalizes from then on (pull request 16485); before, it took penalties and passed them over."""
-_TENSORRT_GONE = re.compile(r"1\.3\.0rc(\d+)")
+"""TorchSampler draws all requests from then on; before, the C++ decoder drew those that it could not."""
+_TENSORRT_FLOW_END = Version(1, 3, 0, 21)
+# When they came to main, and which candidate main was then, is public; what each candidate was cut from is not. So
+# these are the candidates that have them for certain.
+_PENALTIES_SINCE = Version(1, 3, 0, 24)
+"""TorchSampler penalizes from then on (pull request 16485); before, it takes penalties and passes them over."""
+_SEED_SINCE = Version(1, 3, 0, 25)
+"""TorchSampler takes a request's seed from then on (pull request 17172)."""
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
-_RECORDED = (Version(0, 20), Version(1, 3))
-"""Versions whose signatures are recorded, the second excluded."""
+KNOWN = "0.20 to 1.4"
+"""Versions of which the names that are called are recorded, as far as their public sources could be read."""
+_ENGINES_RECORDED = (Version(0, 20), Version(1, 3))
+"""Versions whose engine flow is recorded, the second excluded."""
 
 MAX_TOP_K = 1024
 """Largest `top_k` of the C++ decoder, which cuts larger values down to it (`TOP_K_MAX`)."""
@@ -31,7 +39,7 @@ _TYPES = ("auto", "float16", "float32", "bfloat16", "int32", "disable")
 _SWITCH = ("enable", "disable")
 _FP8 = ("fp8", "disable")
 
-# The same in all recorded versions, 0.20 to 1.2; a test holds it against the recorded tables.
+# The same in all versions that build engines, 0.20 to 1.2; a test holds it against the recorded tables.
 _PLUGINS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         (
@@ -68,7 +76,7 @@ _GONE = {
 
 def plugin_refusal(name: str, text: str, version: Version) -> str | None:
     """Refusal of a value of `PluginConfig`; None if it is valid, or if the version is none of the recorded ones."""
-    if not _RECORDED[0] <= version < _RECORDED[1]:
+    if not _ENGINES_RECORDED[0] <= version < _ENGINES_RECORDED[1]:
         return None
     allowed = _PLUGINS.get(name)
     if allowed is None:
@@ -80,17 +88,9 @@ def plugin_refusal(name: str, text: str, version: Version) -> str | None:
     return None if text in allowed else f"plugin option {name} is {text!r}: give one of {', '.join(allowed)}"
 
 
-def has_tensorrt_flow(version_text: str) -> bool:
-    """True up to 1.3.0rc20: 1.3.0rc21 has no TensorRT flow."""
-    candidate = _TENSORRT_GONE.match(version_text)
-    if candidate:
-        return int(candidate[1]) < 21
-    return Version.parse(version_text) < Version(1, 3)
-
-
 def require_flow(flow: Flow, version: Version, version_text: str) -> None:
     """Raise `EngineLoadError` if this version does not have the flow."""
-    if flow == "tensorrt" and not has_tensorrt_flow(version_text):
+    if flow == "tensorrt" and version >= _TENSORRT_FLOW_END:
         raise EngineLoadError(
             f"TensorRT-LLM {version_text} builds and runs no TensorRT engines any more (1.3.0rc21 took them out): use "
             "an image with 1.2, or build with --flow pytorch, which serves the checkpoint itself"
@@ -135,16 +135,14 @@ def max_logprobs(flow: Flow, version: Version) -> int:
 
 def sampling_fields(flow: Flow, version: Version) -> tuple[str, ...]:
     """Fields of `engine_types.SamplingParams` and `GenerationRequest` that are honoured whatever the model."""
-    seeded = flow == "tensorrt" or cpp_sampler(version)
+    by_cpp = flow == "tensorrt" or cpp_sampler(version)
     return (
         "temperature",
         "top_p",
         "top_k",
         "min_p",
-        *(("seed",) if seeded else ()),
-        "repetition_penalty",
-        "presence_penalty",
-        "frequency_penalty",
+        *(("seed",) if by_cpp or version >= _SEED_SINCE else ()),
+        *(_PENALTIES if by_cpp or version >= _PENALTIES_SINCE else ()),
         "logit_bias",
         "stop_token_ids",
         "bad_words",

@@ -220,11 +220,28 @@ def test_what_cannot_be_loaded(version: str, flow: str, values: dict[str, Any], 
     assert world.calls(f"LLM.{flow}") == []
 
 
+@pytest.mark.parametrize(
+    ("version", "missing"),
+    [
+        ("1.2.1", set()),
+        ("1.3.0rc21", {"seed", "repetition_penalty", "presence_penalty", "frequency_penalty"}),
+        ("1.3.0rc24", {"seed"}),
+        ("1.3.0rc25.post1", set()),
+        ("1.4.0rc4", set()),
+    ],
+)
+def test_requests_name_what_the_sampler_honours(version: str, missing: set[str], world: World) -> None:
+    """What it would pass over is refused by name: the engine's fields are all that the server lets through."""
+    with world.api(version) as installed:
+        found = set(installed.supported(world.options(installed, "pytorch")))
+    asked = {"seed", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "min_tokens"}
+    assert asked - found == missing
+
+
 @pytest.mark.parametrize("version", ["1.3.0rc26", "1.4.0rc1"])
 def test_a_later_version_serves_checkpoints(version: str, world: World) -> None:
     with world.api(version) as installed:
         options = world.options(installed, "pytorch")
-        assert "seed" not in installed.supported(options)
         llm = installed.open(options)
         assert list(ask(installed, llm, replace(PLAIN, logprobs=5)).token_ids) == [5, 6, 7, END]
         llm.shutdown()
@@ -329,8 +346,9 @@ def test_nothing_ends_it_but_the_length(world: World) -> None:
     assert world.calls("generate_async")[0]["ignore_eos"] is True
 
 
-def test_requests_without_a_seed_differ(world: World) -> None:
-    with world.api() as installed:
+@pytest.mark.parametrize("version", ["1.2.1", "1.3.0rc26"])
+def test_requests_without_a_seed_differ(version: str, world: World) -> None:
+    with world.api(version) as installed:
         llm = installed.open(world.options(installed, "pytorch"))
         for _ in range(3):
             ask(installed, llm, asking(temperature=1.0))

@@ -33,6 +33,10 @@ MEDIA = MediaPrompt((Image(2, 3, bytes(range(18)), "u"),), "<image>?", (9, 5))
         (QWEN, "pytorch", "1.1.0", "need TensorRT-LLM 1.2.0 or later, and this is 1.1.0"),
         (QWEN, "tensorrt", "1.2.1", "for --flow pytorch"),
         ("Qwen3VLForConditionalGeneration", "pytorch", "1.2.1", "need TensorRT-LLM 1.3.0 or later"),
+        ("Gemma4ForConditionalGeneration", "pytorch", "1.3.0rc25", None),
+        ("Gemma4ForConditionalGeneration", "pytorch", "1.3.0rc24", "need TensorRT-LLM 1.3.0rc25 or later"),
+        ("Qwen3_5ForConditionalGeneration", "pytorch", "1.4.0rc4", None),
+        ("NemotronH_Nano_Omni_Reasoning_V3", "pytorch", "1.4.0rc4", "not for NemotronH_Nano_Omni_Reasoning_V3"),
         ("Idefics3ForConditionalGeneration", "pytorch", "1.4.0", "not for Idefics3ForConditionalGeneration"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls_tensorrt_llm.installed.interface import Version
-from openai_bls_tensorrt_llm.installed.llm_args import objects, read, recorded
+from openai_bls_tensorrt_llm.installed.llm_args import notes, objects, read, recorded
 from openai_bls_tensorrt_llm.installed.module import TensorRtLlm
 from tests_tensorrt_llm.contracts.tables import signatures
 from tests_tensorrt_llm.engine.fake_support import in_process
@@ -187,3 +187,10 @@ def test_the_installed_class_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said.startswith("moe_config in --extra-llm-api-options: TensorRT-LLM's MoeConfig refuses it: 1 validation")
     with in_process("0.20.0") as installed:
         assert "serves checkpoints by PyTorch as an experiment only" in installed.refusal({"print_iter_log": True})
+
+
+def test_a_backend_that_goes_is_told() -> None:
+    asked = {"moe_config": {"backend": "TRITON"}}
+    told = [bool([*notes(read(asked, version), version)]) for version in map(Version.parse, ("1.2.1", "1.4.0rc4"))]
+    assert told == [False, True]
+    assert not [*notes(read({"moe_config": {"backend": "CUTLASS"}}, Version(1, 4)), Version(1, 4))]

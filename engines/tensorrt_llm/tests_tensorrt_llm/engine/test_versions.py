@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging import version as packaging
 
 from openai_bls_tensorrt_llm.installed.interface import Version
 from openai_bls_tensorrt_llm.installed.versions import kv_cache_dtypes, plugin_refusal
@@ -80,6 +83,27 @@ def test_algorithms(version: str) -> None:
     members = set(tables.signatures(version)["classes"]["QuantAlgo"]["members"])
     assert {how.algorithm for how in QUANTIZATIONS.values()} <= members
     assert {name.upper() for name in kv_cache_dtypes("tensorrt", Version.parse(version)) if name != "auto"} <= members
+
+
+TEXTS = st.builds(
+    "{}.{}.{}{}".format,
+    st.integers(0, 2),
+    st.integers(0, 4),
+    st.integers(0, 2),
+    st.one_of(st.just(""), st.builds("rc{}{}".format, st.integers(1, 30), st.sampled_from(("", ".post1", "+local.3")))),
+)
+
+
+@given(TEXTS, TEXTS)
+def test_versions_stand_in_the_order_of_releases(left: str, right: str) -> None:
+    """As packaging has it, but for what comes after a candidate: that is the candidate's."""
+    first, second = (packaging.Version(text.split(".post")[0].split("+")[0]) for text in (left, right))
+    one, other = Version.parse(left), Version.parse(right)
+    assert (one < other, one == other) == (first < second, first == second)
+    assert str(one) == str(first)
+    since = Version(one.major, one.minor, one.patch)
+    assert since < one
+    assert Version.parse(f"{one.major}.{one.minor}") == Version(one.major, one.minor)
 
 
 def test_kv_caches() -> None:

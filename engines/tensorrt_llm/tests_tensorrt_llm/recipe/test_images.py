@@ -16,7 +16,7 @@ from openai_bls.core.settings import EngineSettings
 from openai_bls_tensorrt_llm.installed.images import ARCHITECTURES, WHOLE_PROMPTS
 from openai_bls_tensorrt_llm.installed.interface import Version
 from openai_bls_tensorrt_llm.recipe.options import TensorRtLlmOptions
-from openai_bls_tensorrt_llm.recipe.plan.features import with_features
+from openai_bls_tensorrt_llm.recipe.plan.features import NO_REUSE, with_features
 from openai_bls_tensorrt_llm.recipe.plan.images import Images, images_of
 from tests.paths import ROOT
 from tests_tensorrt_llm.recipe.build_support import Machine
@@ -62,7 +62,8 @@ def test_prompts_that_are_read_whole(name: str) -> None:
     assert (settings.enable_kv_cache_reuse, settings.enable_chunked_context) == (False, False)
     assert len(found.notes) == 2
     settings, found = with_features(EngineSettings(), config, "pytorch", NEWEST)
-    assert (settings.enable_kv_cache_reuse, settings.enable_chunked_context) == (None, None)
+    reuse = False if name in NO_REUSE else None
+    assert (settings.enable_kv_cache_reuse, settings.enable_chunked_context) == (reuse, None)
 
 
 def test_a_build(machine: Machine, repository: Path, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from openai_bls_tensorrt_llm.installed.interface import Flow, Version
 from openai_bls_tensorrt_llm.recipe.model.states import has_states
 from openai_bls_tensorrt_llm.recipe.plan.findings import Findings
 
-LAST_WITHOUT_DEFAULTS = Version(1, 2, 1)
-"""Last release that leaves block reuse on for hybrids."""
+_DEFAULTS_SINCE = Version(1, 2, 2)
+"""First release that turns block reuse off for hybrids."""
 
 NO_REUSE = (
     "Qwen3NextForCausalLM", "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration",
@@ -52,7 +52,7 @@ def with_features(
     problems: list[str] = []
     notes: list[str] = []
     why = ""
-    if has_states(config) and version <= LAST_WITHOUT_DEFAULTS:
+    if has_states(config) and version < _DEFAULTS_SINCE:
         why = f"TensorRT-LLM {version} loads no model that keeps a state per sequence (here {name}) with block reuse on"
     elif name in NO_REUSE:
         why = f"TensorRT-LLM's support matrix has no KV cache reuse for {name}"

@@ -171,6 +171,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         *([why] if why else ()),
         *([remark] if remark else ()),
         *(speculation.notes(arguments, version) if not of_arguments else ()),
+        *llm_args.notes(arguments, version),
         *([f"no estimate: {unknown}"] if unknown else ()),
         *images.notes,
         *of_lengths.notes,
