@@ -20,6 +20,7 @@ SOURCE = "model"
 """Key of `Manifest.builder`: what the engine was built from, as `source_of` has it."""
 
 _GENERIC_NAMES = re.compile(r"(checkpoint|model|hf|final|output|snapshot)s?([-_]?\d+)?|[0-9a-f]{40}", re.IGNORECASE)
+_DEFAULT_REVISION = "main"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-][\w.-]*")
 _HUB_FILE = re.compile(r"([\w.-]+/[\w.-]+)/([\w./-]+\.gguf)")
@@ -261,9 +262,33 @@ def _unreachable(model: str, error: Exception, revision: str) -> BuildError:
         return BuildError(f"{model} is gated: accept its terms on its page on the hub, then run `hf auth login`")
     if isinstance(error, RepositoryNotFoundError):
         return BuildError(f"{here}, and the hub has no such repository, or a private one (run `hf auth login`)")
-    if os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0"):
+    offline = os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0")
+    cached = _cached_revisions(model)
+    if cached and (revision or _DEFAULT_REVISION) not in cached:
+        about = f"{model} at {revision} (--revision)" if revision else f"{model} at its default branch"
+        why = "HF_HUB_OFFLINE is set" if offline else f"cannot be had from the hub ({first_line(error)})"
+        return BuildError(
+            f"{about} is not in the hub's cache, which has {', '.join(cached)}, and {why}: give one of these"
+        )
+    if offline:
         return BuildError(f"{here}, and HF_HUB_OFFLINE is set and it is not in the cache: give a directory")
     return BuildError(
         f"{here}, and cannot be had from the hub ({first_line(error)}): without a network give a directory, or set "
         "HF_HUB_OFFLINE=1 if it is in the cache"
     )
+
+
+def _cached_revisions(model: str) -> list[str]:
+    """Branches, tags and commits of a repository that the hub's cache has; commits that no name has are whole."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    inside = _HUB_FILE.fullmatch(model)
+    folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=inside[1] if inside else model, repo_type="model"))
+    refs = sorted(path for path in (folder / "refs").glob("**/*") if path.is_file())
+    named = {path.relative_to(folder / "refs").as_posix(): path.read_text().strip() for path in refs}
+    commits = {path.name for path in (folder / "snapshots").glob("*")}
+    return [
+        *(name for name, commit in named.items() if commit in commits),
+        *sorted(commits.difference(named.values())),
+    ]

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub.errors import RevisionNotFoundError
+from huggingface_hub.errors import LocalEntryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils.tqdm import enable_progress_bars
+from hypothesis import given
+from hypothesis import strategies as st
 
 from openai_bls.builder.source.hub import commit_of, fetch_config, find_source
 from openai_bls.core.manifest import BuildError
@@ -185,3 +187,40 @@ def test_a_hub_id_that_is_near_to_what_is_here(
         find_source(model, print)
     assert ("did you mean" in str(caught.value)) == bool(meant)
     assert meant in str(caught.value)
+
+
+@given(
+    cached=st.dictionaries(st.sampled_from(("main", "v1", "refs/pr/1")), st.sampled_from("abc"), max_size=3),
+    bare=st.sets(st.sampled_from("def")),
+    wanted=st.sampled_from(("", "main", "v1", "v2", "d" * 40)),
+    offline=st.booleans(),
+)
+def test_a_revision_that_is_not_cached(
+    cached: dict[str, str], bare: set[str], wanted: str, offline: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Without the hub: what is asked for and what the cache has are named, by names, or by commits without one."""
+    cache = tmp_path_factory.mktemp("cache")
+    folder = cache / "models--someone--model"
+    for name, letter in cached.items():
+        (folder / "refs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "refs" / name).write_text(letter * 40)
+    for letter in bare.union(cached.values()):
+        (folder / "snapshots" / (letter * 40)).mkdir(parents=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+        patch.setenv("HF_HUB_OFFLINE", "1" if offline else "0")
+
+        def unreachable(*_: object, **__: object) -> None:
+            raise LocalEntryNotFoundError("no route to the hub")
+
+        patch.setattr("huggingface_hub.snapshot_download", unreachable)
+        with pytest.raises(BuildError) as caught:
+            find_source("someone/model", lambda _: None, wanted)
+    said = str(caught.value)
+    has = {*cached, *(letter * 40 for letter in bare)}
+    if has and (wanted or "main") not in has:
+        assert all(name in said for name in has)
+        assert (wanted or "default branch") in said
+    else:
+        assert "is no directory here" in said
+    assert ("HF_HUB_OFFLINE is set" in said) == offline
