@@ -14,6 +14,7 @@ import pytest
 
 from openai_bls.launcher.testing import RunningServer
 from tests.triton import triton_client
+from tests.triton.conftest import ROOT
 from tests.triton.conversations import HELLO
 from tests.triton.triton_client import TritonError
 
@@ -106,6 +107,24 @@ def test_stream_on_generate(server: RunningServer) -> None:
     body = {"messages": json.dumps(HELLO), "stream": True, "max_tokens": 3}
     with pytest.raises(TritonError, match="generate stream"):
         triton_client.generate(server.http_url, "openai_bls", body)
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        ("openai_bls", {"messages": HELLO}),
+        ("ensemble", {"text_input": "x", "max_tokens": "5"}),
+        ("tensorrt_llm_bls", {"text_input": "x", "max_tokens": 5, "stream": "true"}),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_in_the_guide(server: RunningServer, model: str, body: dict[str, Any]) -> None:
+    """By the words of Triton's front end, which no model of ours can change."""
+    with pytest.raises(TritonError) as caught:
+        triton_client.generate(server.http_url, model, body)
+    assert caught.value.status == 500
+    words = set(re.findall(r"attempt to access JSON non-\S+ as \S+\b", caught.value.error))
+    assert words
+    assert words <= set(re.findall(r"`([^`]+)`", (ROOT / "docs" / "guides" / "triton.md").read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize(
