@@ -174,5 +174,5 @@ def test_another_release_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "RELEASE", "2026.1.1")
     assert "2026.1.1" in library.problem()
     library.load.cache_clear()
-    with pytest.raises(EngineLoadError, match="llama-cpp"):
+    with pytest.raises(EngineLoadError, match="-e engines/llama_cpp"):
         library.load()
