@@ -96,9 +96,9 @@ def notes(values: Mapping[str, Any], version: Version) -> Iterator[str]:
     asked = speculation(values, version)
     if asked is None:
         return
-    seed = "" if "seed" in fields(asked, version) else "seed, "
+    seed = "" if "seed" in fields(asked, version) else ", seed"
     yield (
-        f"with speculative_config, requests with {seed}penalties, logit_bias, bad_words, min_p, min_tokens or logprobs "
+        f"with speculative_config, requests with penalties, logit_bias, bad_words, min_p, min_tokens{seed} or logprobs "
         "are refused: it is not known that TensorRT-LLM honours them while it drafts"
     )
     if asked.draft_model is not None:
