@@ -23,6 +23,8 @@ import msgspec
 from openai_bls.core.media import MediaPrompt, Modality
 
 EngineFinishReason = Literal["stop", "length", "cancelled", "error"]
+EngineTask = Literal["generate", "embeddings", "score", "classify"]
+"""What an engine does: it generates, or it pools each prompt into numbers."""
 
 
 class Range(NamedTuple):
@@ -125,9 +127,14 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
     prediction: tuple[int, ...] = ()
     """Tokens that the output is likely to be. The output does not depend on them, but comes sooner where they are
     right."""
-    pooling: Literal["last", "mean"] | None = None
-    """Do not generate: answer with `TokenDelta.embedding`, the last hidden state of the last token or the mean of all,
-    scaled to length 1. `max_tokens` is 0 then."""
+    pooling: Literal["last", "mean", "embed", "classify"] | None = None
+    """Do not generate: answer with `TokenDelta.embedding`. `max_tokens` is 0 then. `last` and `mean` are for an engine
+    that generates: the last hidden state of the last token or the mean of all, scaled to length 1. `embed` is the
+    vector of a model that embeds, as it pools; `classify` the scores of one that classifies or scores."""
+    dimensions: int | None = None
+    """Size to which the vector is cut, of a model that says that its vectors may be."""
+    compressed_token_type_ids: int | None = None
+    """First place of the prompt that belongs to the second text of a pair, for models with token types."""
     media: MediaPrompt | None = None
     """Images of the prompt; None if it is text alone."""
     owner: str = ""
@@ -155,7 +162,7 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     cached_tokens: int = 0
     """Prompt tokens found in the KV cache, in the request's first delta."""
     embedding: list[float] | None = None
-    """Shape [hidden size]; the only delta of a request with `pooling`, whose finish_reason is "stop"."""
+    """The numbers of a request with `pooling`, in its only delta, whose finish_reason is "stop"."""
     queue_s: float | None = None
     """Seconds that the request waited in the engine for a place in its batch, in the request's first delta; None where
     the engine does not tell."""
@@ -233,6 +240,13 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Modalities of prompts. `media` is in `supported` if images are among it."""
     max_images: int = 0
     """Images that a prompt may hold; 0 if the model takes none."""
+    task: EngineTask = "generate"
+    labels: tuple[str, ...] = ()
+    """Names of the classes of a model that classifies."""
+    embedding_size: int = 0
+    """Numbers of an embedding; 0 is not known."""
+    matryoshka_dimensions: tuple[int, ...] = ()
+    """Sizes to which embeddings may be cut, where `dimensions` is supported; empty is every size up to their own."""
 
 
 class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -257,6 +271,8 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     own."""
     prompts: list[str] | None = None
     """Raw texts, tokenized as they are, one result each."""
+    pairs: list[tuple[str, str]] | None = None
+    """Pairs of raw texts, each tokenized to one prompt as the tokenizer joins two texts."""
     bad_words: list[str] = []
     """Words to tokenize, each on its own and inside a text."""
     prediction: str | None = None
@@ -275,6 +291,8 @@ class PromptResult(msgspec.Struct, frozen=True, omit_defaults=True):
     bad_words: list[list[int]] = []
     """Token sequences of all the request's `bad_words`."""
     prediction: list[int] = []
+    compressed_token_type_ids: list[int] = []
+    """First place of the second text in the prompt of each pair; empty where the tokenizer tells no token types."""
     error: str | None = None
     """Message for the client."""
     param: str | None = None

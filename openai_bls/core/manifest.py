@@ -98,6 +98,8 @@ class AnswerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Greedy answer to each."""
     logprobs: list[list[float]] = []
     """Log-probabilities of its tokens."""
+    embeddings: list[list[float]] = []
+    """Numbers that an engine which pools answers with instead; empty for one that generates."""
 
 
 RecordT = TypeVar("RecordT", bound="EngineRecord")

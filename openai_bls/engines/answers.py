@@ -7,6 +7,7 @@ import math
 import random
 import threading
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams, TokenDelta
@@ -31,6 +32,7 @@ class Answers:
     def __init__(self, requests: Iterable[GenerationRequest]) -> None:
         self.token_ids: dict[int, list[int]] = {one.request_id: [] for one in requests}
         self.logprobs: dict[int, list[float]] = {number: [] for number in self.token_ids}
+        self.embeddings: dict[int, list[float]] = {}
         self._open = set(self.token_ids)
         self._ended = threading.Event()
         self.failure = ""
@@ -43,6 +45,8 @@ class Answers:
             self.token_ids[delta.request_id].extend(delta.token_ids)
             if delta.logprobs is not None:
                 self.logprobs[delta.request_id].extend(delta.logprobs.token_logprobs)
+            if delta.embedding is not None:
+                self.embeddings[delta.request_id] = delta.embedding
             if delta.finish_reason is not None:
                 self.failure = self.failure or (delta.error or "")
                 self._open.discard(delta.request_id)
@@ -85,7 +89,11 @@ def prompts(info: EngineInfo) -> list[list[int]]:
 
 
 def requests(info: EngineInfo, asked: Sequence[Sequence[int]]) -> list[GenerationRequest]:
-    """Greedy requests with the log-probabilities of their tokens; no token ends them."""
+    """Greedy requests with the log-probabilities of their tokens; no token ends them. An engine that does not generate
+    pools the prompts."""
+    if info.task != "generate":
+        way: Literal["embed", "classify"] = "embed" if info.task == "embeddings" else "classify"
+        return [GenerationRequest(number, list(prompt), 0, pooling=way) for number, prompt in enumerate(asked)]
     return [
         GenerationRequest(
             request_id=number,
@@ -137,7 +145,8 @@ def record(engine: Engine, switch: Switch, *, device: str, dtype: str) -> Answer
     numbers = range(len(asked))
     logprobs = [found.logprobs[i] for i in numbers]
     require_numbers(found)
-    return AnswerRecord(device, dtype, asked, [found.token_ids[i] for i in numbers], logprobs)
+    pooled = [found.embeddings[i] for i in sorted(found.embeddings)]
+    return AnswerRecord(device, dtype, asked, [found.token_ids[i] for i in numbers], logprobs, pooled)
 
 
 def require_numbers(answers: Answers) -> None:
@@ -166,6 +175,7 @@ def require_same(engine: Engine, switch: Switch, recorded: AnswerRecord, *, devi
         recorded, [found.token_ids[i] for i in range(len(recorded.prompts))],
         [found.logprobs[i] for i in range(len(recorded.prompts))],
     )  # fmt: skip
+    problem = problem or other_numbers(recorded, [found.embeddings.get(i, []) for i in range(len(recorded.embeddings))])
     if problem:
         raise EngineLoadError(
             f"the engine does not answer as it did at its build ({problem}): check the weights and the version of its "
@@ -191,4 +201,17 @@ def difference(recorded: AnswerRecord, token_ids: list[list[int]], logprobs: lis
                 )
             if old != new:
                 break
+    return ""
+
+
+def other_numbers(recorded: AnswerRecord, embeddings: list[list[float]]) -> str:
+    """The first difference beyond rounding of what prompts are pooled into; empty if there is none."""
+    tolerance = TOLERANCES.get(recorded.dtype, _OTHER_TOLERANCE)
+    for number, (was, now) in enumerate(zip(recorded.embeddings, embeddings, strict=True)):
+        if len(was) != len(now):
+            return f"answer {number} has {len(now)} numbers instead of {len(was)}"
+        room = tolerance * max(1.0, *map(abs, was)) if was else 0.0
+        for place, (old, new) in enumerate(zip(was, now, strict=True)):
+            if not abs(old - new) <= room:
+                return f"number {place} of answer {number} is {new:.3f} instead of {old:.3f}"
     return ""

@@ -109,8 +109,26 @@ def _outputs(request: GenerationRequest, info: EngineInfo) -> str | None:
     if request.lora_name is not None and request.lora_name not in info.lora_names:
         known = ", ".join(info.lora_names)
         return f"lora_name is {request.lora_name!r}, which is not an adapter of this engine: it has {known}"
-    if request.pooling is not None and request.max_tokens:
+    return _pooling(request, info)
+
+
+_POOLINGS = {"generate": ("last", "mean"), "embeddings": ("embed",), "score": ("classify",), "classify": ("classify",)}
+"""Task of an engine → the ways of pooling that it may have."""
+
+
+def _pooling(request: GenerationRequest, info: EngineInfo) -> str | None:
+    if request.pooling is None:
+        return None if info.task == "generate" else f"the engine {info.engine} generates nothing with this model"
+    if request.max_tokens:
         return f"pooling needs max_tokens 0, not {request.max_tokens}: nothing is generated"
+    if request.pooling not in _POOLINGS[info.task]:
+        return f"pooling is {request.pooling}: this model's is {' or '.join(_POOLINGS[info.task])}"
+    size, sizes = request.dimensions, info.matryoshka_dimensions
+    if size is not None and not (size in sizes if sizes else 1 <= size <= info.embedding_size):
+        return f"dimensions is {size}: embeddings of this model have {info.embedding_size}"
+    types_from = request.compressed_token_type_ids
+    if types_from is not None and not 0 <= types_from <= len(request.prompt_token_ids):
+        return f"compressed_token_type_ids is {types_from}, which is no place of the prompt"
     return None
 
 

@@ -225,6 +225,7 @@ class Service:
     async def _prepare(
         self, context: RequestContext, request: ValidRequest, target: Target, make_writer: Callable[[], WriterT]
     ) -> tuple[Generation, WriterT]:
+        target.model.require_task("generate")
         if not target.model.formats.takes_thinking_hints:
             context.ignored += request.thinking_params
         self.check_admission()
@@ -316,14 +317,14 @@ class Service:
                 "This changes the server for all clients: it needs an API key with the role 'admin'."
             )
 
-    async def find_task(self, context: RequestContext, name: str | None, *tasks: Task) -> TaskModel:
-        """The task model that a request names, noted in its context; see `TaskModels.find`.
+    async def find_task(self, context: RequestContext, name: str | None, *tasks: Task) -> Target | TaskModel:
+        """The engine or task model that a request names, noted in its context; see `Models.find_task`.
 
         Raises:
             ApiError: there is none, or none that can be used.
         """
         context.model = name or ""
-        return await self.models.tasks.find(name, tasks, self.models.engine_names)
+        return await self.models.find_task(name, tasks)
 
     async def guarded_body(self, context: RequestContext, body: bytes) -> bytes:
         """The body of a request as the guard leaves it, noted in its context.

@@ -293,6 +293,9 @@ class FakePrompts:
             return self.result
         if request.messages is not None:
             return self._chat(request.messages, request.image_sizes)
+        if request.pairs is not None:
+            prompts = [token_ids(first + second) for first, second in request.pairs]
+            return PromptResult(prompts, compressed_token_type_ids=[len(token_ids(one)) for one, _ in request.pairs])
         return PromptResult([token_ids(text) for text in request.prompts or []])
 
     @staticmethod

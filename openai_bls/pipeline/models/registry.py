@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -20,7 +20,15 @@ from openai_bls.core.errors import (
 )
 from openai_bls.output.detect import ModelFormats
 from openai_bls.output.detokenizer.factory import DetokenizerFactory
-from openai_bls.pipeline.task_models.registry import TaskModel, TaskModels, unusable, wrong_endpoint
+from openai_bls.pipeline.task_models.registry import (
+    ENDPOINTS,
+    Task,
+    TaskModel,
+    TaskModels,
+    several,
+    unusable,
+    wrong_endpoint,
+)
 
 
 class EngineClient(Protocol):
@@ -123,6 +131,18 @@ class ServedModel:
         """True if the engine has reported that it answers every request with an error."""
         stats = self.engine.stats
         return stats is not None and stats.failed
+
+    def require_task(self, task: str) -> None:
+        """Refuse a request for a task that is not the engine's.
+
+        Raises:
+            InvalidRequestError: the engine does something else.
+        """
+        own = self.info.task
+        if own not in (task, "generate"):
+            raise InvalidRequestError(
+                f"The model {self.info.model_name!r} {ENDPOINTS[own]}.", param="model", code="unsupported_endpoint"
+            )
 
     def supports(self, field: str) -> bool:
         """True if the engine honours the field of `SamplingParams` or `GenerationRequest`."""
@@ -251,6 +271,29 @@ class Models:
         found = self.get(name)
         return found if isinstance(found, TaskModel) else None
 
+    async def find_task(self, name: str | None, tasks: Collection[Task]) -> Target | TaskModel:
+        """The engine or task model of that name, if it has one of `tasks`; None is the only one that there is.
+
+        Raises:
+            InvalidRequestError: that model does something else, or there are several.
+            ModelNotFoundError: there is none.
+            OverloadedError: it has a fault.
+        """
+        if name is None:
+            engines = [model for model in self if model.info.task in tasks]
+            others = [task.name for task in self.tasks if task.task in tasks and task.fault is None]
+            if engines and len(engines) + len(others) > 1:
+                raise several([*(model.info.model_name for model in engines), *others])
+            if engines:
+                return Target(engines[0], None)
+        else:
+            target = self.engine_target(name)
+            if target is not None and target.model.info.task in tasks:
+                return target
+            if target is not None:
+                target.model.require_task("generate")
+        return await self.tasks.find(name, tasks, self.engine_names)
+
     def target(self, name: str | None, found: Target | TaskModel | None) -> Target:
         """What was found under a name as the model or adapter of a generation.
 
@@ -303,7 +346,7 @@ class Models:
             "root": info.model_name,
             "parent": info.model_name if lora_name is not None else None,
             "max_model_len": info.max_model_len,
-            "task": "generate",
+            "task": info.task,
             "input_modalities": list(info.input_modalities),
             **({"warnings": said} if said else {}),
         }

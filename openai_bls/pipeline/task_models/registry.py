@@ -124,9 +124,7 @@ class TaskModels:
             return (usable or models)[0]
         if not models:
             raise ModelNotFoundError(f"{self._choices(tasks, served).capitalize()}.", param="model")
-        raise InvalidRequestError(
-            f"'model' is missing: {self._choices(tasks, served)}.", param="model", code="missing_required_parameter"
-        )
+        raise several([model.name for model in models])
 
     def _choices(self, tasks: Collection[str], served: Collection[str]) -> str:
         names = ", ".join(model.name for model in self._of(tasks, served))
@@ -134,6 +132,15 @@ class TaskModels:
         if names:
             return f"models for this endpoint: {names}"
         return f"no model of this server is for this endpoint (openai_task {kinds} in its config.pbtxt)"
+
+
+def several(names: Iterable[str]) -> InvalidRequestError:
+    """The error for a request without `model` where several could answer."""
+    return InvalidRequestError(
+        f"'model' is missing: models for this endpoint: {', '.join(names)}.",
+        param="model",
+        code="missing_required_parameter",
+    )
 
 
 def unusable(model: TaskModel) -> OverloadedError:

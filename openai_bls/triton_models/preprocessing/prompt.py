@@ -121,6 +121,8 @@ class PromptEncoder:
                 prompts = [image_prompt.token_ids]
             elif request.messages is not None:
                 prompts = [self._encode_chat(request, cpu_s)]
+            elif request.pairs is not None:
+                return self._encode_pairs(request.pairs, request.max_prompt_tokens)
             else:
                 special = request.add_special_tokens is not False
                 texts = request.prompts or []
@@ -137,6 +139,20 @@ class PromptEncoder:
             return result if image_prompt is None else self._with_images(result, request, image_prompt)
         except (InvalidRequestError, UnsupportedByModelError) as error:
             return _refused(error)
+
+    def _encode_pairs(self, pairs: Sequence[tuple[str, str]], max_tokens: int | None) -> PromptResult:
+        """Prompts of pairs of texts, and where the second text of each begins by its token types."""
+        prompts: list[list[int]] = []
+        begins: list[int] = []
+        for at, pair in enumerate(pairs):
+            for text in pair:
+                self.check_length(text, max_tokens, f"prompt[{at}]" if len(pairs) > 1 else "prompt")
+            found = self._tokenizer(*pair)
+            prompts.append(found["input_ids"])
+            if "token_type_ids" in found:
+                types = found["token_type_ids"]
+                begins.append(types.index(1) if 1 in types else len(types))
+        return PromptResult(prompts, compressed_token_type_ids=begins)
 
     def _with_images(self, result: PromptResult, request: PromptRequest, prompt: ImagePrompt) -> PromptResult:
         """`result` with both forms of a prompt with images."""

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from openai_bls.core.engine import Engine
 from openai_bls.core.manifest import AnswerRecord, EngineLoadError
@@ -58,3 +60,20 @@ def test_differences(token_ids: list[list[int]], logprobs: list[list[float]], sa
     found = answers.difference(RECORD, token_ids, logprobs)
     assert said in found
     assert bool(found) == bool(said)
+
+
+@given(
+    was=st.lists(st.floats(-1000, 1000), min_size=1, max_size=4),
+    by=st.floats(-1, 1),
+    place=st.integers(0, 3),
+    dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
+)
+def test_numbers_that_prompts_are_pooled_into(was: list[float], by: float, place: int, dtype: str) -> None:
+    recorded = AnswerRecord("cpu", dtype, [[1], [2]], [[], []], [[], []], [[0.5], was])
+    now = list(was)
+    room = answers.TOLERANCES[dtype] * max(1.0, *map(abs, was))
+    now[place % len(was)] += by
+    moved = abs(now[place % len(was)] - was[place % len(was)])
+    assert bool(answers.other_numbers(recorded, [[0.5], now])) == (moved > room)
+    assert answers.other_numbers(recorded, [[0.5], [*was, 0.0]])
+    assert answers.other_numbers(recorded, [[float("nan")], was])

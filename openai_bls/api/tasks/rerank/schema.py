@@ -6,7 +6,7 @@ Sources: the rerank APIs of Jina and Cohere, which vLLM serves as one; /score is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -92,6 +92,15 @@ class ScoreAnswer(msgspec.Struct, frozen=True):
     usage: PromptUsage
 
 
+class Pairs(NamedTuple):
+    """Pairs of texts, as two lists of equal lengths, and the fields that they come from."""
+
+    first_name: str
+    first: Sequence[str]
+    second_name: str
+    second: Sequence[str]
+
+
 def parse_rerank(body: dict[str, Any]) -> tuple[RerankBody, list[str]]:
     """A valid request with its documents' texts.
 
@@ -103,8 +112,8 @@ def parse_rerank(body: dict[str, Any]) -> tuple[RerankBody, list[str]]:
     return request, _texts(request.documents)
 
 
-def parse_score(body: dict[str, Any]) -> tuple[ScoreBody, list[str], list[str]]:
-    """A valid request with both sides of its pairs, equally long.
+def parse_score(body: dict[str, Any]) -> tuple[ScoreBody, Pairs]:
+    """A valid request with its pairs.
 
     Raises:
         InvalidRequestError: `param` names the field at fault.
@@ -122,7 +131,7 @@ def parse_score(body: dict[str, Any]) -> tuple[ScoreBody, list[str], list[str]]:
             "many, are supported.",
             param=second_name,
         )
-    return request, first, second
+    return request, Pairs(first_name, first, second_name, second)
 
 
 def _texts(documents: Sequence[str | DocumentObject]) -> list[str]:

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import BertTokenizerFast
 
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder, load_tokenizer
@@ -120,3 +123,29 @@ def test_text_of_too_many_bytes(tokenizer_dir: Path) -> None:
         if not taken:
             assert result.code == "string_above_max_length"
             assert "max_prompt_bytes" in (result.error or "")
+
+
+@pytest.fixture(scope="module")
+def pairs_encoder(tmp_path_factory: pytest.TempPathFactory) -> PromptEncoder:
+    """Of a BERT, which tells the texts of a pair apart by token types."""
+    folder = tmp_path_factory.mktemp("bert")
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##a", "##b"]))
+    BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    return PromptEncoder(folder)
+
+
+@given(pairs=st.lists(st.tuples(st.text("ab ", max_size=9), st.text("ab c", max_size=9)), min_size=1, max_size=4))
+def test_pairs_are_what_the_tokenizer_makes_of_two_texts(
+    pairs_encoder: PromptEncoder, pairs: list[tuple[str, str]]
+) -> None:
+    result = pairs_encoder.prepare(PromptRequest(pairs=pairs))
+    for prompt, begin, pair in zip(result.prompt_token_ids, result.compressed_token_type_ids, pairs, strict=True):
+        wanted = pairs_encoder._tokenizer(*pair)
+        assert prompt == wanted["input_ids"]
+        assert [int(place >= begin) for place in range(len(prompt))] == wanted["token_type_ids"]
+
+
+def test_pairs_without_token_types_and_pairs_that_are_too_long(encoder: PromptEncoder) -> None:
+    assert encoder.prepare(PromptRequest(pairs=[("a b", "中")])) == PromptResult([token_ids("a b中")])
+    result = encoder.prepare(PromptRequest(pairs=[("a", "b"), ("a", "é" * 3000)], max_prompt_tokens=4))
+    assert (result.param, result.code) == ("prompt[1]", "context_length_exceeded")

@@ -1,0 +1,195 @@
+"""Prompts that an engine pools into numbers: tokenization, admission, and the engine's work on all of a request."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from openai_bls.api.common.one_shot import Tally
+from openai_bls.core.engine_types import GenerationRequest, PromptRequest, TokenDelta
+from openai_bls.core.errors import (
+    ApiError,
+    EngineError,
+    InvalidRequestError,
+    UnsupportedByModelError,
+    engine_failure,
+)
+from openai_bls.pipeline.admission.ticket import Ticket
+from openai_bls.pipeline.lifecycle.context import RequestContext
+from openai_bls.pipeline.models.registry import ServedModel, Target
+from openai_bls.pipeline.preparation.prepare import check_token_ids, element
+from openai_bls.pipeline.service import Service
+
+T = TypeVar("T")
+
+_MOST_IN_FLIGHT = 128
+"""Inputs of one request that the engine has at a time: some passes' worth."""
+
+
+class Inputs(msgspec.Struct, frozen=True):
+    """What an engine is to pool: token ids, or texts or pairs of texts that are to be tokenized."""
+
+    param: str
+    """Field that they come from."""
+    pooling: Literal["last", "mean", "embed", "classify"]
+    token_ids: Sequence[list[int]] = ()
+    texts: Sequence[str] = ()
+    pairs: Sequence[tuple[str, str]] = ()
+    add_special_tokens: bool | None = True
+    dimensions: int | None = None
+    priority: int = 0
+
+
+async def pooled(
+    service: Service,
+    context: RequestContext,
+    target: Target,
+    inputs: Inputs,
+    tally: Tally,
+    read: Callable[[list[float]], T],
+) -> list[T]:
+    """What `read` makes of each input's numbers, in their order; the engine works on them side by side.
+
+    Args:
+        service: service that takes the request.
+        context: context of the request, which is admitted.
+        target: model of the request.
+        inputs: what is to be pooled.
+        tally: tokens of the request.
+        read: called with each input's numbers as they come; raises `ApiError`.
+
+    Raises:
+        ApiError: an input is bad, or the engine failed.
+    """
+    began_at = time.monotonic()
+    model = target.model
+    await model.engine.ready()
+    prompts, types = await _tokenized(inputs, model, context.key)
+    _check(prompts, inputs.param, model)
+    tokens = sum(len(prompt) for prompt in prompts)
+    deadline = context.deadline(None, began_at)
+    # Inputs take no places in the engine's batch, whose steps go on between their passes.
+    ticket = service.admission(model).ticket(context.key, tokens, 0, 1, deadline, inputs.priority)
+    tally.lease.take_tokens(tokens, tokens)
+    # What is refused above has used none.
+    tally.prompt_tokens += tokens
+    requests = [
+        GenerationRequest(
+            request_id=0,
+            prompt_token_ids=prompt,
+            max_tokens=0,
+            lora_name=target.lora_name,
+            pooling=inputs.pooling,
+            dimensions=inputs.dimensions,
+            compressed_token_type_ids=types[index] if types else None,
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+    return await _Work(model.engine, requests, ticket, read).done()
+
+
+async def _tokenized(inputs: Inputs, model: ServedModel, key: str) -> tuple[list[list[int]], list[int]]:
+    """Token ids of the inputs, and where the second text of each pair begins; empty where that is not told."""
+    if inputs.token_ids:
+        return list(inputs.token_ids), []
+    if not inputs.pairs:
+        request = PromptRequest(prompts=list(inputs.texts), add_special_tokens=inputs.add_special_tokens)
+        return (await model.tokenize(request, inputs.param, key=key)).prompt_token_ids, []
+    result = await model.tokenize(PromptRequest(pairs=list(inputs.pairs)), inputs.param, key=key)
+    if len(result.prompt_token_ids) != len(inputs.pairs):
+        raise UnsupportedByModelError("The preprocessing of this model takes no pairs of texts.")
+    types = result.compressed_token_type_ids if model.supports("compressed_token_type_ids") else []
+    return result.prompt_token_ids, types
+
+
+def _check(prompts: list[list[int]], param: str, model: ServedModel) -> None:
+    check_token_ids(prompts, model, param)
+    limit = model.info.max_model_len
+    for index, prompt in enumerate(prompts):
+        place = element(param, index, prompts)
+        if not prompt:
+            raise InvalidRequestError(f"'{place}' holds nothing.", param=place)
+        if len(prompt) > limit:
+            raise InvalidRequestError(
+                f"This model's maximum context length is {limit} tokens; '{place}' has {len(prompt)}.",
+                param=place,
+                code="context_length_exceeded",
+            )
+
+
+class _Work(Generic[T]):
+    """The engine's work on all inputs of one request.
+
+    It has some of them at a time, so that another request's need not wait for all; the shortest come first, since
+    inputs of one length share a pass best.
+    """
+
+    def __init__(
+        self, engine: Any, requests: list[GenerationRequest], ticket: Ticket, read: Callable[[list[float]], T]
+    ) -> None:
+        self._engine = engine
+        self._requests = requests
+        self._order = iter(sorted(range(len(requests)), key=lambda index: len(requests[index].prompt_token_ids)))
+        self._in_flight: dict[int, int] = {}
+        """Index of an input that the engine has, and the id of its request there."""
+        self._ticket = ticket
+        self._read = read
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._found: dict[int, T] = {}
+
+    async def done(self) -> list[T]:
+        """What was read of all inputs, in their order."""
+        try:
+            self._ticket.enter(self)
+            await self._ended
+        finally:
+            for request_id in self._in_flight.values():
+                self._engine.cancel(request_id)
+            self._ticket.leave(0, done=len(self._found) == len(self._requests))
+        return [self._found[index] for index in range(len(self._requests))]
+
+    def submit(self, count: int) -> None:
+        """Hand the first inputs to the engine, of whose places they have one together."""
+        for index in itertools.islice(self._order, _MOST_IN_FLIGHT):
+            self._submit(index)
+
+    def _submit(self, index: int) -> None:
+        request = msgspec.structs.replace(self._requests[index], request_id=self._engine.new_request_id())
+        self._in_flight[index] = request.request_id
+        self._engine.submit(request, functools.partial(self._take, index))
+
+    def fail(self, error: ApiError) -> None:
+        """End with `error`."""
+        if not self._ended.done():
+            self._ended.set_exception(error)
+
+    def _take(self, index: int, delta: TokenDelta) -> None:
+        if self._ended.done():
+            return
+        if delta.finish_reason is not None:
+            del self._in_flight[index]
+        failure = engine_failure(delta, cancelled="The engine is shutting down.")
+        if failure is None and delta.embedding is None:
+            failure = EngineError("The engine sent no embedding.")
+        if failure is not None:
+            self._ended.set_exception(failure)
+            return
+        assert delta.embedding is not None
+        try:
+            # Here and not at the end: thousands of vectors at once would hold up other requests' tokens.
+            self._found[index] = self._read(delta.embedding)
+        except ApiError as error:
+            self._ended.set_exception(error)
+            return
+        if len(self._found) == len(self._requests):
+            self._ended.set_result(None)
+            return
+        following = next(self._order, None)
+        if following is not None:
+            self._submit(following)
