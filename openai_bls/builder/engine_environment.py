@@ -24,6 +24,8 @@ class InstallOptions(msgspec.Struct, frozen=True):
     """Version of the engine's package; empty is the one that is tested."""
     python: str = sys.executable
     """Interpreter that the environment is made with."""
+    dry_run: bool = False
+    """Say what would be installed, and install nothing."""
     torch_index_url: str = ""
     """Further index of packages, for torch's builds for CPUs; empty is pip's own alone."""
 

