@@ -88,23 +88,23 @@ def not_ready(
 
 
 def served_models(host: str, ports: Ports, engines: int = 1, api_key: str = "") -> list[str]:
-    """The names that /v1/models lists, the default model's first; none if it wants another key.
+    """The names of models that generate, of /v1/models, the default model's first; none if it wants another key.
 
     /v1 is ready with the default engine, and the others come a moment later: that moment is waited for.
 
     Args:
         host: address that the server is bound to.
         ports: ports of the server.
-        engines: number of models to wait for.
+        engines: number of engines to wait for, those that generate nothing among them.
         api_key: key of the server; empty is none.
     """
     deadline = time.monotonic() + LISTING_SECONDS
     while True:
         try:
             cards = json.loads(get(host, ports.openai, "/v1/models", tls=ports.tls, api_key=api_key) or b"")["data"]
-            # Not other Triton models.
-            cards = [card for card in cards if card["task"] == "generate"]
-            names = [str(card["id"]) for card in cards]
+            # Not other Triton models, which have no context.
+            cards = [card for card in cards if card["max_model_len"] is not None]
+            names = [str(card["id"]) for card in cards if card["task"] == "generate"]
             models = {card["root"] for card in cards if card["parent"] is None}
         except (ValueError, LookupError, TypeError):
             return []

@@ -40,7 +40,8 @@ def description_routes(service: Service) -> list[Route]:
     def tasks(name: str) -> tuple[str, ...]:
         target = service.models.engine_target(name)
         if target is not None:
-            return (GENERATES, "embeddings") if target.model.supports("pooling") else (GENERATES,)
+            own: str = target.model.info.task
+            return (own, "embeddings") if own == GENERATES and target.model.supports("pooling") else (own,)
         task = service.models.task_model(name)
         return (task.task,) if task is not None else ()
 

@@ -330,8 +330,17 @@ def models_port() -> Iterator[int]:
 
 def models_page(*cards: tuple[str, str, str | None]) -> tuple[int, bytes]:
     """Cards: id, root, parent."""
-    data = [{"id": name, "root": root, "parent": parent, "task": "generate"} for name, root, parent in cards]
-    data.append({"id": "vectors", "root": "vectors", "parent": None, "task": "embeddings"})
+    data = [
+        {
+            "id": name,
+            "root": root,
+            "parent": parent,
+            "task": "embeddings" if name.startswith("embed") else "generate",
+            "max_model_len": 9,
+        }
+        for name, root, parent in cards
+    ]
+    data.append({"id": "vectors", "root": "vectors", "parent": None, "task": "embeddings", "max_model_len": None})
     return 200, json.dumps({"data": data}).encode()
 
 
@@ -342,6 +351,10 @@ def test_the_names_that_are_served(models_port: int, monkeypatch: pytest.MonkeyP
     assert served_models("127.0.0.1", Ports(openai=models_port)) == ["demo", "openai_bls", "poet"]
     # The second engine is waited for.
     assert served_models("127.0.0.1", Ports(openai=models_port), 2) == ["demo", "openai_bls", "small", "poet"]
+    # One that embeds is waited for, too, and is no model to begin with.
+    ModelsPage.pages = [models_page(first[0]), models_page(first[0], ("embedder", "embedder", None))]
+    assert served_models("127.0.0.1", Ports(openai=models_port), 2) == ["demo"]
+    assert len(ModelsPage.pages) == 1
     ModelsPage.pages = [(401, b"")]
     assert served_models("127.0.0.1", Ports(openai=models_port), 2) == []
     # One that does not come is not waited for long.

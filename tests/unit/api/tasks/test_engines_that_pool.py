@@ -203,3 +203,13 @@ def test_the_models_task_is_listed() -> None:
 def test_the_way_of_pooling_is_the_models() -> None:
     body = {"input": "x", "pooling": "mean"}
     assert refused(bench_of("embeddings"), "/v1/embeddings", body) == (400, "pooling", "unsupported_parameter")
+
+
+def test_the_description_names_it_for_its_task() -> None:
+    document = asked(bench_of("score"), "/openapi.json", method="GET").json()
+    bodies = {
+        path: document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        for path in ("/v1/rerank", "/v1/score", "/v1/embeddings", "/v1/chat/completions")
+    }
+    named = {path for path, body in bodies.items() if body.get("example", {}).get("model") == "tiny"}
+    assert named == {"/v1/rerank", "/v1/score"}
