@@ -26,7 +26,9 @@ def save(tokenizer: Any, folder: Path) -> bool:
     path = folder / "tokenizer_config.json"
     config = read_json(path)
     config.pop("auto_map", None)
-    write_json(path, {**config, "tokenizer_class": PLAIN_CLASS})
+    # What the class of the checkpoint gives beside token ids: token types, for models that tell pairs of texts by them.
+    names = list(tokenizer.model_input_names)
+    write_json(path, {**config, "tokenizer_class": PLAIN_CLASS, "model_input_names": names})
     return (folder / "tokenizer.json").is_file()
 
 

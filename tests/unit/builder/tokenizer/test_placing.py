@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, BertTokenizerFast
 
 from openai_bls.builder.checkpoint.checkpoint import Checkpoint
 from openai_bls.builder.tokenizer.placing import place_tokenizer, report_template
@@ -85,3 +85,15 @@ def test_tokens_beyond_the_vocabulary_are_said(tmp_path: Path) -> None:
     (folder / "config.json").write_text('{"model_type": "qwen2", "vocab_size": 260}')
     place_tokenizer(Checkpoint.read(folder), target, lines.append, trust_remote_code=False)
     assert any("tokens that the model has not: </tool_call> (260)" in line for line in lines)
+
+
+def test_token_types_of_pairs_are_kept(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    target.mkdir()
+    source.mkdir()
+    (source / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]))
+    (source / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 7}))
+    BertTokenizerFast(str(source / "vocab.txt")).save_pretrained(source)
+    checkpoint = Checkpoint.read(source)
+    placed = place_tokenizer(checkpoint, target, lambda _: None, trust_remote_code=False)
+    assert placed("a", "b")["token_type_ids"] == AutoTokenizer.from_pretrained(source)("a", "b")["token_type_ids"]
