@@ -24,11 +24,13 @@ from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.command_queue import CommandQueue, emit, submit
 from openai_bls.engines.grammars.errors import GrammarError
 from openai_bls_vllm import lora as adapters
+from openai_bls_vllm import pooling
 from openai_bls_vllm.adapter_table import AdapterTable
 from openai_bls_vllm.grammars.grammars import Constrained, Grammars
 from openai_bls_vllm.interface import Client, Generation, Listeners, LoraAdapter
 from openai_bls_vllm.loop_thread import LoopThread, OverError
 from openai_bls_vllm.multi_node.watch import Gathering
+from openai_bls_vllm.pooling import Task
 from openai_bls_vllm.requests.live_requests import LiveRequests
 from openai_bls_vllm.requests.load import Load
 from openai_bls_vllm.requests.sampling import Runner
@@ -54,6 +56,7 @@ class Opened(msgspec.Struct):
     """Tokens per block."""
     gathering: Gathering | None = None
     """The other machines; None if there is one alone."""
+    task: Task = "generate"
 
 
 class VllmEngine:
@@ -189,6 +192,8 @@ class VllmEngine:
         if opened.gathering is not None:
             opened.gathering.watch(self._on_lost)
         try:
+            if opened.task != "generate":
+                pooling.require(opened.task, await opened.client.supported_tasks())
             for adapter in lora:
                 if not await opened.client.add_lora(adapter):
                     raise LoraError(f"vLLM does not load the adapter {adapter.name}")

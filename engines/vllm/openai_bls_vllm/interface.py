@@ -39,6 +39,8 @@ class Generation(msgspec.Struct, frozen=True):
     """Fields of vLLM's `StructuredOutputsParams`; None is no grammar."""
     media: MediaPrompt | None = None
     """Images of the prompt, whose places `prompt_token_ids` has expanded; None if it is text alone."""
+    pooling: bool = False
+    """Pool the prompt: `params` are fields of vLLM's `PoolingParams`."""
 
 
 class Output(Protocol):
@@ -53,6 +55,8 @@ class Output(Protocol):
     finish_reason: Any
     """`stop`, `length`, `abort`, `error` or `repetition` as its text; None while the request goes on."""
     stop_reason: Any
+    pooling_output: Any
+    """Tensor of what a prompt was pooled into; None where vLLM generates."""
 
 
 class Listeners(NamedTuple):
@@ -95,6 +99,10 @@ class Client(Protocol):
 
     async def remove_lora(self, number: int) -> bool:
         """Drop an adapter's weights."""
+        ...
+
+    async def supported_tasks(self) -> tuple[str, ...]:
+        """What the model does, in vLLM's words (`generate`, `embed`, `classify`)."""
         ...
 
     async def reset_prefix_cache(self) -> bool:

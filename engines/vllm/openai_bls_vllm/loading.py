@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+import msgspec
+
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint, read_json, text_config
 from openai_bls.core.engine import Engine, LoraError, StepListener
 from openai_bls.core.manifest import (
@@ -21,7 +23,7 @@ from openai_bls.engines import answers
 from openai_bls.engines.capabilities import MAX_LOGPROBS
 from openai_bls.engines.engine_info import engine_info
 from openai_bls.output.structured.libraries.guidance import KINDS
-from openai_bls_vllm import lora
+from openai_bls_vllm import lora, pooling
 from openai_bls_vllm.arguments import engine_args
 from openai_bls_vllm.clients import core_client
 from openai_bls_vllm.clients.async_llm import AsyncLlmClient
@@ -34,6 +36,7 @@ from openai_bls_vllm.multi_node import headless
 from openai_bls_vllm.multi_node.nodes import Nodes
 from openai_bls_vllm.multi_node.watch import Gathering, gather
 from openai_bls_vllm.options import ClientChoice, VllmOptions
+from openai_bls_vllm.pooling import Task
 from openai_bls_vllm.record import VllmRecord
 from openai_bls_vllm.requests.sampling import FIELDS, GRAMMAR_EXCLUDES, SPECULATIVE_REFUSED, Runner
 from openai_bls_vllm.startup import arguments
@@ -126,6 +129,7 @@ class _Start(NamedTuple):
     """Grammars of the model; None if structured output is refused."""
     nodes: Nodes
     client: ClientChoice
+    task: Task
 
 
 def _prepare(version_dir: Path, manifest: Manifest, settings: EngineSettings, options: VllmOptions | None) -> _Start:
@@ -144,7 +148,8 @@ def _prepare(version_dir: Path, manifest: Manifest, settings: EngineSettings, op
         on_cpu=vllm.on_cpu,
         tokenizer=tokenizer,
     )
-    grammars = _grammars(tokenizer, facts)
+    task = VllmRecord.of(manifest).task
+    grammars = _grammars(tokenizer, facts) if task == "generate" else None
     if grammars is not None:
         config = vllm.name("vllm.config.StructuredOutputsConfig")
         values["structured_outputs_config"] = config(**structured_outputs.CONFIG)
@@ -153,7 +158,7 @@ def _prepare(version_dir: Path, manifest: Manifest, settings: EngineSettings, op
         values["quantization"] = vllm.online_fp8()
     if vllm.on_cpu:
         _limit_cpu_kv_cache(vllm, manifest, facts, values)
-    return _Start(vllm, values | nodes.engine_args(), checkpoint, facts, grammars, nodes, options.vllm_client)
+    return _Start(vllm, values | nodes.engine_args(), checkpoint, facts, grammars, nodes, options.vllm_client, task)
 
 
 def tokenizer_dir(version_dir: Path, checkpoint: Path) -> Path | None:
@@ -193,10 +198,11 @@ def _open(start: _Start, manifest: Manifest, gathering: Gathering | None) -> Ope
         grammar_excludes=GRAMMAR_EXCLUDES,
         marker_token_ids=None if grammars is None else grammars.marker_token_ids,
     )
+    info = msgspec.structs.replace(info, **pooling.facts(start.task, config.model_config))
     # vLLM writes both here once it has measured what memory there is.
     cache = config.cache_config
     blocks, block_size = (getattr(cache, name, None) or 0 for name in ("num_gpu_blocks", "block_size"))
-    return Opened(client, info, _runner(config), grammars, blocks, block_size, gathering)
+    return Opened(client, info, _runner(config), grammars, blocks, block_size, gathering, start.task)
 
 
 def _config(start: _Start, *, headless: bool = False) -> Any:
@@ -205,7 +211,7 @@ def _config(start: _Start, *, headless: bool = False) -> Any:
     # Of `vllm serve`: tokens per step for the GPU that is there.
     context = vllm.name("vllm.usage.usage_lib.UsageContext").OPENAI_API_SERVER
     config = vllm.name("vllm.AsyncEngineArgs")(**start.values).create_engine_config(context, headless=headless)
-    if vllm.on_cpu and not _runner(config).second:
+    if vllm.on_cpu and not _runner(config).second and start.task == "generate":
         _forbid_chunks(config, start.values)
     return config
 

@@ -16,6 +16,7 @@ _OPTIONS = {
     "served_model_name": "--served-model-name",
     **dict.fromkeys(("enable_lora", "max_loras", "max_cpu_loras"), "--max-loras"),
     "max_lora_rank": "--max-lora-rank",
+    **dict.fromkeys(("runner", "convert"), "--task"),
     "enable_prefix_caching": "--enable-kv-cache-reuse",
     "enable_chunked_prefill": "--enable-chunked-context",
 }
@@ -35,7 +36,7 @@ _REASONS = {
     **dict.fromkeys(("tokens_only", "renderer_num_workers", "io_processor_plugin"), _TOKENIZER),
     **dict.fromkeys(("revision", "code_revision", "hf_token", "hf_config_path", "config_format"), _CHECKPOINT),
     **dict.fromkeys(("download_dir", "model_weights", "ignore_patterns", "weight_transfer_config"), _CHECKPOINT),
-    **dict.fromkeys(("runner", "convert", "pooler_config"), "the engine generates text"),
+    "pooler_config": "the checkpoint says how it pools",
     **dict.fromkeys(("generation_config", "override_generation_config"), "defaults and end tokens come with requests"),
     **dict.fromkeys(("logits_processors", "logprobs_mode", "max_logprobs", "watermark_config"), _SAMPLING),
     **dict.fromkeys(("diffusion_config", "return_sampling_mask", "kv_sharing_fast_prefill"), _SAMPLING),

@@ -38,6 +38,7 @@ class PlainOutput(msgspec.Struct):
     stop_reason: Any = None
     num_cached_tokens: int = 0
     events: list[_Event] | None = None
+    pooling_output: Any = None
 
 
 class AsyncLlmClient:
@@ -96,6 +97,8 @@ class AsyncLlmClient:
     async def _generate(self, generation: Generation) -> None:
         request_id = generation.request_id
         try:
+            if generation.pooling:
+                return await self._pool(generation)
             params = self._objects.sampling_params(generation)
             prompt: dict[str, Any] = {"type": "token", "prompt_token_ids": generation.prompt_token_ids}
             if generation.media is not None:
@@ -117,6 +120,12 @@ class AsyncLlmClient:
             self._take(PlainOutput(request_id, [], finish_reason="error"))
         finally:
             self._tasks.pop(request_id, None)
+
+    async def _pool(self, generation: Generation) -> None:
+        request_id, prompt = generation.request_id, {"type": "token", "prompt_token_ids": generation.prompt_token_ids}
+        params, lora = self._objects.pooling_params(generation), self._objects.lora_request(generation.lora)
+        async for output in self._llm.encode(prompt, params, request_id, lora_request=lora):
+            self._take(PlainOutput(request_id, [], finish_reason="stop", pooling_output=output.outputs.data))
 
     def _take(self, output: PlainOutput) -> None:
         self._outputs.append(output)
@@ -148,6 +157,10 @@ class AsyncLlmClient:
     async def remove_lora(self, number: int) -> bool:
         """Drop an adapter's weights."""
         return bool(await self._llm.remove_lora(number))
+
+    async def supported_tasks(self) -> tuple[str, ...]:
+        """What the model does, in vLLM's words."""
+        return tuple(await self._llm.get_supported_tasks())
 
     async def reset_prefix_cache(self) -> bool:
         """Forget cached prompts; False if running sequences hold some."""

@@ -29,6 +29,7 @@ _METHODS = (
     "add_request_async",
     "abort_requests_async",
     "reset_prefix_cache_async",
+    "get_supported_tasks_async",
     "add_lora_async",
     "remove_lora_async",
     "shutdown",
@@ -48,7 +49,15 @@ _REQUEST_FIELDS = frozenset(
     }
 )
 _OUTPUT_FIELDS = frozenset(
-    {"request_id", "new_token_ids", "new_logprobs", "new_prompt_logprobs_tensors", "finish_reason", "stop_reason"}
+    {
+        "request_id",
+        "new_token_ids",
+        "new_logprobs",
+        "new_prompt_logprobs_tensors",
+        "pooling_output",
+        "finish_reason",
+        "stop_reason",
+    }
 )
 
 
@@ -86,7 +95,7 @@ class _Sent(NamedTuple):
 
     generation: Generation
     params: Any
-    """`SamplingParams`."""
+    """`SamplingParams`, as no prompt with images is pooled."""
     again: bool
     """Its images were sent before, and the engine core had forgotten one."""
 
@@ -104,6 +113,7 @@ class CoreClient:
 
     def __init__(self, vllm: Vllm, config: Any, *, images: bool = False) -> None:
         self._objects = Objects(vllm)
+        self._config = config
         self._request = vllm.name("vllm.v1.engine.EngineCoreRequest")
         self._client = vllm.name(_CLIENT).make_async_mp_client(
             vllm_config=config,
@@ -217,6 +227,11 @@ class CoreClient:
         self._listeners.outputs([PlainOutput(request_id, [], finish_reason="error")], None)
 
     def _params(self, generation: Generation) -> Any:
+        if generation.pooling:
+            params = self._objects.pooling_params(generation)
+            # What the input processor does: the model's defaults.
+            params.verify(self._config.model_config)
+            return params
         params = self._objects.sampling_params(generation)
         if params.structured_outputs is not None:
             # The input processor would set it, after a check that needs a tokenizer in this process.
@@ -229,8 +244,8 @@ class CoreClient:
             external_req_id=generation.request_id,
             prompt_token_ids=generation.prompt_token_ids,
             mm_features=features,
-            sampling_params=params,
-            pooling_params=None,
+            sampling_params=None if generation.pooling else params,
+            pooling_params=params if generation.pooling else None,
             arrival_time=time.time(),
             lora_request=self._objects.lora_request(generation.lora),
             cache_salt=None,
@@ -273,6 +288,10 @@ class CoreClient:
     async def remove_lora(self, number: int) -> bool:
         """Drop an adapter's weights."""
         return bool(await self._client.remove_lora_async(number))
+
+    async def supported_tasks(self) -> tuple[str, ...]:
+        """What the model does, in vLLM's words."""
+        return tuple(await self._client.get_supported_tasks_async())
 
     async def reset_prefix_cache(self) -> bool:
         """Forget cached prompts; False if running sequences hold some."""

@@ -17,6 +17,7 @@ class Objects:
 
     def __init__(self, vllm: Vllm) -> None:
         self._sampling = vllm.name("vllm.SamplingParams")
+        self._pooling = vllm.name("vllm.PoolingParams")
         self._structured = vllm.name("vllm.sampling_params.StructuredOutputsParams")
         self._lora = vllm.name("vllm.lora.request.LoRARequest")
         self._delta = vllm.name("vllm.sampling_params.RequestOutputKind").DELTA
@@ -31,6 +32,10 @@ class Objects:
         if generation.structured_outputs is not None:
             values["structured_outputs"] = self._structured(**generation.structured_outputs)
         return self._sampling(**values)
+
+    def pooling_params(self, generation: Generation) -> Any:
+        """`PoolingParams` of a request."""
+        return self._pooling(**generation.params)
 
     def lora_request(self, adapter: LoraAdapter | None) -> Any:
         """`LoRARequest` of an adapter; None for None."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import get_args
+
+from openai_bls_vllm.pooling import Task
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="YAML with further fields of vLLM's AsyncEngineArgs: gpu_memory_utilization, speculative_config ...",
+    )
+    group.add_argument(
+        "--task",
+        choices=get_args(Task),
+        help="generate (default); embed for /v1/embeddings, score for /v1/rerank and /v1/score, classify for "
+        "/v1/moderations: vLLM's runner `pooling`",
     )
     group.add_argument(
         "--engine-python",

@@ -9,6 +9,7 @@ import msgspec
 
 from openai_bls.builder.engine_build import RecipeRequest
 from openai_bls.builder.options.images import with_processor
+from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.builder.placing.adapters import fingerprint, lora_settings, place_adapters, read_adapters
 from openai_bls.builder.placing.files import place
 from openai_bls.builder.placing.weights import place_as_it_is
@@ -18,6 +19,7 @@ from openai_bls.core.manifest import BuildError, FileRecord, Manifest
 from openai_bls.triton_models.repository.engine_configs import engine_model, render_configs
 from openai_bls_vllm.arguments.engine_args import check, named
 from openai_bls_vllm.recipe.images import max_images
+from openai_bls_vllm.recipe.modules import place_modules
 from openai_bls_vllm.recipe.options import VllmOptions
 from openai_bls_vllm.recipe.plan import nodes_of, problems, survey_arguments
 from openai_bls_vllm.recipe.self_test import self_test
@@ -37,6 +39,8 @@ class VllmRecipe:
         checkpoint, source = request.checkpoint, request.checkpoint.folder
         own = options.own_as(VllmOptions)
         self._options, self._checkpoint, self._report = options, checkpoint, report
+        if own.task != "generate" and (options.max_images or options.lora != LoraOptions()):
+            raise BuildError(f"--task {own.task} is without images and adapters: leave --max-images and --lora-dir out")
         names = checkpoint.weights.names
         adapters = read_adapters(options.lora)
         folders = (Path.cwd(), options.model_repository.absolute().parent)
@@ -54,7 +58,7 @@ class VllmRecipe:
             created=0,
             dtype=options.dtype,
             trust_remote_code=options.trust_remote_code,
-            max_images=max_images(options, source, survey, report),
+            max_images=max_images(options, source, survey, report) if own.task == "generate" else 0,
             lora=lora_settings(options.lora, adapters),
             builder={"vllm": survey.version},
             engine_python=python,
@@ -63,6 +67,7 @@ class VllmRecipe:
                 tensor_parallel_size=own.tensor_parallel_size,
                 pipeline_parallel_size=own.pipeline_parallel_size,
                 quant=own.quant,
+                task=own.task,
                 extra_engine_args=extra,
             ).fields(),
         )
@@ -77,6 +82,8 @@ class VllmRecipe:
         place_as_it_is(
             self._checkpoint, prepared.checkpoint, self._report, trust_remote_code=trust, force=self._options.force
         )
+        if self._options.own_as(VllmOptions).task != "generate":
+            place_modules(self._checkpoint.folder, prepared.checkpoint)
         # vLLM reads the tokenizer's folder as a model's: without these it logs an error and waits 2 s at each start.
         for path in (prepared.checkpoint / "config.json", *prepared.checkpoint.glob("*.py")):
             place(path, prepared.tokenizers[0] / path.name)

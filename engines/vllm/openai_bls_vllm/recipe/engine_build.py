@@ -11,6 +11,7 @@ _ACCEPTS = frozenset(
     (
         "tp_size",
         "pp_size",
+        "task",
         "quant",
         "engine_python",
         "extra_engine_args",

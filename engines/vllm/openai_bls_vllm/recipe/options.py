@@ -11,6 +11,7 @@ from openai_bls.builder.options.yaml_file import read_yaml
 from openai_bls.core.manifest import BuildError, Positive
 from openai_bls.core.settings import EngineSettings
 from openai_bls_vllm.arguments.engine_args import OPTION
+from openai_bls_vllm.pooling import Task
 
 _NAMES = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
 _FIELDS = {
@@ -50,6 +51,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     pipeline_parallel_size: Positive = 1
     quant: str = ""
     """Value of vLLM's `quantization`; empty is the checkpoint's own."""
+    task: Task = "generate"
     extra_engine_args: dict[str, Any] = {}
     """Contents of the YAML file, not checked."""
     engine_python: str = ""
@@ -65,7 +67,7 @@ def read_options(values: dict[str, Any]) -> VllmOptions:
         BuildError: a bad value, or an option that means nothing for vLLM; one sentence.
     """
     own: dict[str, Any] = {_NAMES[name]: values.pop(name) for name in _NAMES if name in values}
-    own |= {name: values.pop(name) for name in ("quant", "engine_python") if name in values}
+    own |= {name: values.pop(name) for name in ("quant", "task", "engine_python") if name in values}
     settings = {name: values.pop(name) for name in HONOURED_SETTINGS if name in values}
     own["settings"] = EngineSettings(**settings)
     if "extra_engine_args" in values:

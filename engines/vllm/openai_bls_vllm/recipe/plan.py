@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_bls.builder.options.build import BuildOptions
+from openai_bls_vllm.pooling import engine_args
 from openai_bls_vllm.recipe.options import VllmOptions
 from openai_bls_vllm.survey.interpreter import Survey
 
@@ -31,6 +32,7 @@ def survey_arguments(options: BuildOptions, source: Path) -> dict[str, Any]:
         "pipeline_parallel_size": own.pipeline_parallel_size,
         "max_num_seqs": options.batch_size,
     }
+    values |= engine_args(own.task)
     if options.dtype != "auto":
         values["dtype"] = options.dtype
     if own.quant:

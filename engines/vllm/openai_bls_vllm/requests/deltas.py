@@ -15,6 +15,7 @@ from openai_bls.engines.not_finite import NotFiniteError, require_numbers
 from openai_bls.engines.output_end import End, OutputEnd
 from openai_bls_vllm.grammars.grammar_progress import Progress
 from openai_bls_vllm.interface import Output
+from openai_bls_vllm.pooling import numbers
 
 GRAMMAR_REFUSED = "The engine vllm cannot compile the grammar: simplify it."
 """Message of such a request to the client."""
@@ -47,6 +48,8 @@ class Cursor:
         if nans(output):
             raise NotFiniteError
         request = self.request
+        if request.pooling is not None:
+            return self._pooled(output)
         new = output.new_token_ids
         reason = output.finish_reason
         if not request.max_tokens:
@@ -72,6 +75,14 @@ class Cursor:
             cached_tokens=cached_tokens(output) if first else 0,
             queue_s=queue_seconds(output) if first else None,
         )
+
+    def _pooled(self, output: Output) -> TokenDelta | None:
+        number, reason = self.request.request_id, output.finish_reason
+        if reason is None:
+            return None
+        if str(reason) != "stop" or output.pooling_output is None:
+            return TokenDelta(number, [], "error", error=ENGINE_FAILED)
+        return TokenDelta(number, [], "stop", embedding=numbers(output.pooling_output), queue_s=queue_seconds(output))
 
     def _failure(self, *, first: bool) -> TokenDelta:
         """Last delta of a request that vLLM has given up."""

@@ -19,6 +19,7 @@ from openai_bls.engines.grammars.errors import GrammarError
 from openai_bls.engines.not_finite import NotFiniteError, not_finite_end
 from openai_bls_vllm.grammars.grammars import Constrained
 from openai_bls_vllm.interface import Generation, LoraAdapter
+from openai_bls_vllm.pooling import pooling_params
 from openai_bls_vllm.requests.deltas import Cursor, nans
 from openai_bls_vllm.requests.sampling import Runner, refusal, sampling_params
 
@@ -90,11 +91,13 @@ class LiveRequests:
             problem = f"lora_name: the adapter {request.lora_name!r} was unloaded"
         if problem:
             return TokenDelta(request_id, [], "error", error=problem, invalid=True)
-        if not request.max_tokens and request.prompt_logprobs is None:
+        if not request.max_tokens and request.prompt_logprobs is None and request.pooling is None:
             return TokenDelta(request_id, [], "length")
         key = str(next(self._numbers))
         self._keys[request_id] = key
         self._live[key] = RequestState(request, key, adapter)
+        if request.pooling is not None:
+            return Generation(key, request.prompt_token_ids, pooling_params(request), adapter, pooling=True)
         params = sampling_params(request, info, runner)
         return Generation(key, request.prompt_token_ids, params, adapter, media=request.media)
 

@@ -12,6 +12,7 @@ from openai_bls.core.settings import EngineSettings
 from openai_bls.engines.capabilities import MAX_LOGPROBS
 from openai_bls.engines.images.processor import has_processor
 from openai_bls.engines.kv_events.publisher import config_of
+from openai_bls_vllm import pooling
 from openai_bls_vllm.arguments.engine_args import OPTION, check
 from openai_bls_vllm.lora import vllm_max_rank
 from openai_bls_vllm.record import VllmRecord
@@ -67,6 +68,7 @@ def engine_args(
         "max_logprobs": MAX_LOGPROBS,
         "logprobs_mode": "raw_logprobs",
     }
+    own |= pooling.engine_args(record.task)
     if tokenizer is not None:
         own["tokenizer"] = str(tokenizer)
     if record.quant:

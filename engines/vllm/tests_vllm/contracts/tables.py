@@ -30,6 +30,7 @@ USED = {
         ),
         ("_validate_structured_outputs(model_config, structured_outputs_config, tokenizer)",),
     ),
+    "vllm.PoolingParams": Used(("task", "dimensions", "extra_kwargs"), ("verify(model_config)",)),
     "vllm.sampling_params.StructuredOutputsParams": Used(("grammar", "_backend")),
     "vllm.sampling_params.RequestOutputKind": Used(("DELTA",)),
     "vllm.config.StructuredOutputsConfig": Used(("backend",)),
@@ -49,7 +50,7 @@ USED = {
     f"{_CORE}.EngineCoreOutput": Used(
         (
             *("request_id", "new_token_ids", "new_logprobs", "new_prompt_logprobs_tensors", "finish_reason"),
-            *("stop_reason", "prefill_stats"),
+            *("stop_reason", "prefill_stats", "pooling_output"),
         )
     ),
     f"{_CORE}.EngineCoreOutputs": Used(("outputs", "scheduler_stats")),
@@ -60,6 +61,7 @@ USED = {
         (
             "make_async_mp_client(vllm_config, executor_class, log_stats)",
             *("get_output_async", "add_request_async", "abort_requests_async", "reset_prefix_cache_async"),
+            *("get_supported_tasks_async",),
             *("add_lora_async", "remove_lora_async", "shutdown"),
         ),
     ),
@@ -73,7 +75,16 @@ USED = {
         (),
         (
             "from_vllm_config(vllm_config, usage_context, stat_loggers)",
-            *("generate(lora_request)", "abort", "add_lora", "remove_lora", "reset_prefix_cache", "shutdown"),
+            *(
+                "generate(lora_request)",
+                "encode(pooling_params, lora_request)",
+                "get_supported_tasks",
+                "abort",
+                "add_lora",
+                "remove_lora",
+                "reset_prefix_cache",
+                "shutdown",
+            ),
         ),
     ),
     "vllm.v1.executor.Executor": Used((), ("get_class",)),
@@ -93,7 +104,7 @@ ENGINE_ARGS = (
     *("max_num_seqs", "tensor_parallel_size", "pipeline_parallel_size", "trust_remote_code", "generation_config"),
     *("disable_log_stats", "enable_log_requests", "max_logprobs", "logprobs_mode", "enable_prefix_caching"),
     *("enable_chunked_prefill", "enable_lora", "max_loras", "max_cpu_loras", "max_lora_rank", "enforce_eager"),
-    "structured_outputs_config",
+    *("structured_outputs_config", "runner", "convert"),
 )
 """Fields of `AsyncEngineArgs` that the engine sets itself."""
 

@@ -15,6 +15,8 @@ from openai_bls.engines.capabilities import ALL_FIELDS
 from openai_bls_vllm.interface import Generation, Listeners, LoraAdapter
 from openai_bls_vllm.record import VllmRecord
 
+POOLING = ("pooling", "dimensions", "compressed_token_type_ids")
+
 INFO = EngineInfo(
     engine="vllm",
     grammar_dialect="guidance",
@@ -23,7 +25,7 @@ INFO = EngineInfo(
     max_batch_size=4,
     vocab_size=100,
     eos_token_ids=(2,),
-    supported=tuple(field for field in ALL_FIELDS if field not in ("prediction", "pooling")),
+    supported=tuple(field for field in ALL_FIELDS if field not in ("prediction", *POOLING)),
     max_logprobs=20,
     grammar_backend="llguidance",
     max_loras=2,
@@ -52,6 +54,7 @@ class CoreOutput(msgspec.Struct):
     events: list[Event] | None = None
     prefill_stats: Prefill | None = None
     num_nans_in_logits: int = 0
+    pooling_output: Any = None
 
 
 class Drafts(msgspec.Struct):
@@ -98,6 +101,7 @@ class ScriptedClient:
         self.shut_down = False
         self.idle = True
         """What `reset_prefix_cache` answers."""
+        self.tasks: tuple[str, ...] = ("generate",)
         self.pending: asyncio.Event | None = None
         """Calls of `add_lora` wait for it, if there is one."""
         self._listeners: Listeners
@@ -124,6 +128,9 @@ class ScriptedClient:
     async def remove_lora(self, number: int) -> bool:
         self.removed.append(number)
         return True
+
+    async def supported_tasks(self) -> tuple[str, ...]:
+        return self.tasks
 
     async def reset_prefix_cache(self) -> bool:
         return self.idle

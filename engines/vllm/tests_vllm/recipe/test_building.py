@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
-from openai_bls.core.manifest import BuildError, Manifest, load_manifest
+from openai_bls.core.manifest import BuildError, Manifest, checkpoint_dir, load_manifest
+from openai_bls_vllm.recipe.modules import place_modules
 from openai_bls_vllm.recipe.options import VllmOptions
 from openai_bls_vllm.record import VllmRecord
 from tests.unit.builder.repositories import contents
@@ -31,6 +36,7 @@ def built(repository: Path, model: Path, python: Path | str, **own: object) -> t
         engine="vllm",
         self_test=False,
         force=force,
+        max_images=own.pop("max_images", None),  # type: ignore[arg-type]
         own=VllmOptions(engine_python=str(python), **own),  # type: ignore[arg-type]
     )
     return build(options, said.append), said
@@ -102,3 +108,45 @@ def test_a_gguf_file(repository: Path, tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF")
     assert "--engine llama_cpp" in refusal(repository, file, make_interpreter(tmp_path))
+
+
+def test_a_model_that_pools_brings_the_files_of_sentence_transformers(
+    repository: Path, model: Path, tmp_path: Path
+) -> None:
+    modules = [
+        {"idx": 0, "path": "", "type": "T"},
+        {"idx": 1, "path": "1_Pooling", "type": "P"},
+        {"path": "2_Normalize"},
+    ]
+    (model / "modules.json").write_text(json.dumps(modules))
+    (model / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
+    (model / "1_Pooling").mkdir()
+    (model / "1_Pooling" / "config.json").write_text("{}")
+    python = make_interpreter(tmp_path)
+    manifest, _ = built(repository, model, python, task="embed")
+    assert VllmRecord.of(manifest).task == "embed"
+    placed = repository / "tensorrt_llm" / "1" / "checkpoint"
+    for name in ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json"):
+        assert (placed / name).read_bytes() == (model / name).read_bytes()
+    assert checkpoint_dir(placed.parent, load_manifest(placed.parent)) == placed
+    said = refusal(repository, model, python, task="score", max_images=1)
+    assert said.startswith("--task score is without images")
+
+
+@given(name=st.text(min_size=1) | st.sampled_from(["..", "../x", "/etc", "a/b", ".", "1_Pooling"]))
+def test_folders_of_modules_are_beside_them(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    folder = tmp_path_factory.mktemp("modules")
+    source, target = folder / "source", folder / "target"
+    (source / "1_Pooling").mkdir(parents=True)
+    (source / "1_Pooling" / "config.json").write_text("{}")
+    target.mkdir()
+    (source / "modules.json").write_bytes(msgspec.json.encode([{"path": name}]))
+    before = contents(folder)
+    if "/" in name or name in (".", ".."):
+        with pytest.raises(BuildError, match="no folder beside it"):
+            place_modules(source, target)
+    else:
+        place_modules(source, target)
+    added = {path.relative_to(folder).parts[0] for path in folder.rglob("*")} - {"source"}
+    assert added == {"target"}
+    assert {path: data for path, data in contents(folder).items() if path in before} == before

@@ -39,12 +39,15 @@ def test_every_option(tmp_path: Path) -> None:
     assert (own.tensor_parallel_size, own.pipeline_parallel_size, own.quant) == (2, 3, "AWQ")
     assert own.extra_engine_args == {"gpu-memory-utilization": 0.5, "speculative_config": {"method": "ngram"}}
     assert own.engine_python == "python9"
+    assert own.task == "generate"
+    assert asked("--engine", "vllm", "--task", "score").options.own_as(VllmOptions).task == "score"
     assert own.settings.enable_kv_cache_reuse is False
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        ("--engine transformers --task embed", "--task is for --engine vllm: the engine transformers does not know it"),
         ("--max-tokens-in-kv-cache 9", "put kv_cache_memory_bytes or num_gpu_blocks_override into the file"),
         ("--max-num-tokens 9", "put max_num_batched_tokens into the file of --extra-engine-args"),
         ("--max-input-len 9", "give --max-model-len, which bounds prompt and output together"),

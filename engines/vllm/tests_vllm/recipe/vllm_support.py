@@ -21,6 +21,8 @@ class AsyncEngineArgs:
     max_model_len: int = 777
     dtype: str = "auto"
     quantization: str = None
+    runner: str = "auto"
+    convert: str = "auto"
     gpu_memory_utilization: float = 0.9
 
     def create_model_config(self):

@@ -32,10 +32,10 @@ class EmbeddingsBody(WithoutEffectOfUser, kw_only=True, forbid_unknown_fields=Tr
     encoding_format: EncodingFormat | None = None
     """`float`, `base64`."""
     dimensions: PositiveInt | None = None
-    """The model's own size and no other. Of another Triton model any up to its size, if it says that its vectors may be
-    cut."""
+    """The model's own size; of a model that embeds, an engine's or another Triton model, also those to which it says
+    that its vectors may be cut."""
     pooling: Pooling | None = None
-    """An addition: `last` (the last token's state, the default) or `mean`. Refused with another Triton model."""
+    """An addition: `last` (the last token's state, the default) or `mean`. Refused with a model that only embeds."""
     add_special_tokens: bool | None = None
     """True unless given; refused with another Triton model."""
     priority: Priority | None = None
