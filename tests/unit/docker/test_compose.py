@@ -12,9 +12,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from openai_bls.launcher.tritonserver.process import _GRACE_SECONDS, DEFAULT_EXIT_TIMEOUT_SECONDS
-from tests.unit.docker.replay import read
+from tests.paths import ROOT
+from tests.unit.docker.text import read
 
-ROOT = Path(__file__).resolve().parents[3]
 COMPOSE: dict[str, Any] = YAML(typ="safe").load(ROOT / "compose.yaml")
 SERVICES: dict[str, Any] = COMPOSE["services"]
 FILE = read(ROOT / "Dockerfile")

@@ -13,9 +13,9 @@ import pytest
 import openai_bls
 from openai_bls.commands.main import parse
 from openai_bls.launcher.tritonserver.ports import Ports
-from tests.unit.docker.replay import Replay, read
+from tests.paths import ROOT
+from tests.unit.docker.text import context, read
 
-ROOT = Path(__file__).resolve().parents[3]
 FILE = read(ROOT / "Dockerfile")
 SERVERS = ("cpu", "runtime")
 
@@ -82,6 +82,15 @@ def test_an_engine() -> None:
     assert not commands("engine", "EXPOSE")
 
 
+def test_every_image_lists_what_is_installed_in_it() -> None:
+    """After all that is installed; both servers by the same instruction."""
+    first, second = ([one for one in commands(stage, "RUN") if "cyclonedx_py" in one.original] for stage in SERVERS)
+    assert [(one.flags, one.value) for one in first] == [(one.flags, one.value) for one in second]
+    for stage in (*SERVERS, "engine"):
+        runs = [one.original for one in commands(stage, "RUN")]
+        assert "cyclonedx_py" in [run for run in runs if "pip" in run or "install.py" in run][-1]
+
+
 def test_no_secret_is_an_argument_or_in_the_environment() -> None:
     written = [
         command.original for stage in FILE.stages for name in ("ARG", "ENV") for command in commands(stage, name)
@@ -91,7 +100,7 @@ def test_no_secret_is_an_argument_or_in_the_environment() -> None:
 
 
 def test_the_build_context_holds_what_is_copied_and_nothing_else() -> None:
-    files = Replay(ROOT, {}, {}, {}).files
+    files = context(ROOT)
     sources = [
         PurePosixPath(source)
         for stage in FILE.stages
@@ -153,4 +162,4 @@ def test_what_a_checkout_holds_beside_it_stays_out(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     for name in ("Dockerfile", ".dockerignore"):
         (tmp_path / name).write_text((ROOT / name).read_text())
-    assert {str(name) for name in Replay(tmp_path, {}, {}, {}).files} == wanted
+    assert {str(name) for name in context(tmp_path)} == wanted

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import Authority
+from tests.paths import ROOT
 from tests.unit.api.http_support import over_socket
-from tests.unit.docker.conftest import ROOT
 
 CODE = json.dumps({"error": json.dumps({"error": {"message": "Incorrect", "code": "invalid_api_key"}})})
 

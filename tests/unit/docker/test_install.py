@@ -3,37 +3,72 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
+import sys
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tests.unit.docker import wheels
-from tests.unit.docker.conftest import NVIDIA, ROOT, Index, nvidia_python
 
 Install = Callable[..., subprocess.CompletedProcess[str]]
+NVIDIA = {
+    "llguidance": "0.7.29",
+    # In no index, so that pip could only replace it, never get it again.
+    "numpy": "1.26.4+nvidia",
+    "tensorrt-llm": "1.2.1",
+    "torch": "2.10.0a0+nvidia",
+    "transformers": "4.57.3",
+    "xgrammar": "0.1.32",
+    # As Debian writes versions, which pip cannot.
+    "python-apt": "2.7.7build1",
+}
+"""Packages of NVIDIA's image that must stay, and their versions."""
 
 
 @pytest.fixture
 def site_packages(tmp_path: Path) -> Path:
-    return nvidia_python(tmp_path / "python")
+    """Those of a Python with pip, and the names and versions of what matters in NVIDIA's image."""
+    folder = tmp_path / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    made = next(folder.glob("lib/python3*/site-packages"))
+    for entry in Path(str(metadata.distribution("pip").locate_file(""))).glob("pip*"):
+        (made / entry.name).symlink_to(entry)
+    pins = [f"{name}=={NVIDIA[name]}" for name in ("llguidance", "transformers", "xgrammar")]
+    for name, version in NVIDIA.items():
+        wheels.pretend(made, name, version, *(pins if name == "tensorrt-llm" else ()))
+    return made
 
 
 @pytest.fixture
 def install(tmp_path: Path, site_packages: Path) -> Install:
-    index = Index(tmp_path)
-    python = tmp_path / "python" / "bin" / "python3"
+    """Runs docker/install.py there, with the wheels of `tmp_path` and without a network or this machine's settings."""
+    settings = {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_FIND_LINKS": str(tmp_path),
+        "PIP_NO_CACHE_DIR": "1",
+        "PIP_NO_INDEX": "1",
+    }
+    python = site_packages.parents[2] / "bin" / "python3"
 
     def run(wheel: Path, *options: str) -> subprocess.CompletedProcess[str]:
         command = [str(python), str(ROOT / "docker" / "install.py"), *options, str(wheel)]
-        return subprocess.run(command, env=index.settings, capture_output=True, text=True, check=False)
+        return subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
 
     return run
 
 
 def versions(site_packages: Path) -> dict[str, str]:
-    names = (path.name.removesuffix(".dist-info").rpartition("-") for path in site_packages.glob("*.dist-info"))
+    names = (
+        path.name.removesuffix(".dist-info").rpartition("-")
+        for path in site_packages.glob("*.dist-info")
+        if not path.is_symlink()
+    )
     return {name.replace("_", "-"): version for name, _, version in names}
 
 
