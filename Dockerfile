@@ -25,8 +25,10 @@ COPY engines engines
 # In the library's wheel, too: what a model repository starts from, and the demo.
 COPY model_repository model_repository
 COPY demo/checkpoint demo/checkpoint
-# pip has hatchling, as each pyproject.toml asks, build them in environments of their own.
+# pip has hatchling, as each pyproject.toml asks, build them in environments of their own. Its settings, such as an index,
+# are a secret (--secret id=pip,src=pip.conf), which no layer keeps.
 RUN --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
     python3 -m pip wheel --no-deps --wheel-dir /wheels . engines/*
 
 # --- for machines without a GPU: the embedded engine and the demo checkpoint -------------------------------------------
@@ -42,6 +44,7 @@ WORKDIR /opt/openai_bls
 # hadolint ignore=DL3013
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=bind,source=requirements/serve.txt,target=/tmp/serve.txt \
     python3 -m pip install --no-deps --require-hashes --requirement /tmp/serve.txt \
     && for library in /wheels/openai_bls-*.whl; do \
@@ -49,10 +52,11 @@ RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
             /wheels/openai_bls_*.whl; \
     done \
     && python3 -m openai_bls install-server
-# The bill of materials of every Python package that is here; what writes it leaves with the layer. Its form is validated in
-# `make test`: that takes minutes for some hundred packages on a slow machine.
+# The bill of materials of every Python package that is here; what writes it leaves with the layer. `make images`
+# validates its form: that takes minutes for some hundred packages on a slow machine.
 RUN --mount=type=bind,source=requirements/sbom.txt,target=/tmp/sbom.txt \
     --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
     python3 -m venv --without-pip /tmp/sbom \
     && python3 -m pip --python /tmp/sbom/bin/python3 install --require-hashes --requirement /tmp/sbom.txt \
     && /tmp/sbom/bin/python3 -m cyclonedx_py environment --no-validate --output-file sbom.cdx.json "$(command -v python3)" \
@@ -96,12 +100,14 @@ RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=bind,source=docker/install.py,target=/tmp/install.py \
     --mount=type=bind,source=requirements/image.txt,target=/tmp/image.txt \
     --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
     PIP_BREAK_SYSTEM_PACKAGES=1 python3 /tmp/install.py --lock /tmp/image.txt --extras "${EXTRAS}" \
         /wheels/openai_bls-*.whl /wheels/openai_bls_tensorrt_llm-*.whl /wheels/openai_bls_vllm-*.whl
-# The bill of materials of every Python package that is here; what writes it leaves with the layer. Its form is validated in
-# `make test`: that takes minutes for some hundred packages on a slow machine.
+# The bill of materials of every Python package that is here; what writes it leaves with the layer. `make images`
+# validates its form: that takes minutes for some hundred packages on a slow machine.
 RUN --mount=type=bind,source=requirements/sbom.txt,target=/tmp/sbom.txt \
     --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
     python3 -m venv --without-pip /tmp/sbom \
     && python3 -m pip --python /tmp/sbom/bin/python3 install --require-hashes --requirement /tmp/sbom.txt \
     && /tmp/sbom/bin/python3 -m cyclonedx_py environment --no-validate --output-file sbom.cdx.json "$(command -v python3)" \
@@ -164,13 +170,15 @@ WORKDIR /opt/openai_bls
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=bind,source=requirements/image.txt,target=/tmp/image.txt \
     --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
     python3 -m venv --without-pip venv \
     && python3 -m pip --python venv/bin/python3 install --no-deps --require-hashes --requirement /tmp/image.txt \
     && python3 -m pip --python venv/bin/python3 install --no-index \
         /wheels/openai_bls-*.whl /wheels/openai_bls_tensorrt_llm-*.whl /wheels/openai_bls_vllm-*.whl
-# The bills of materials of both; what writes them leaves with the layer. Their form is validated in `make test`.
+# The bills of materials of both; what writes them leaves with the layer. `make images` validates their form.
 RUN --mount=type=bind,source=requirements/sbom.txt,target=/tmp/sbom.txt \
     --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
     python3 -m venv --without-pip /tmp/sbom \
     && python3 -m pip --python /tmp/sbom/bin/python3 install --require-hashes --requirement /tmp/sbom.txt \
     && /tmp/sbom/bin/python3 -m cyclonedx_py environment --no-validate --output-file sbom.cdx.json "$(command -v python3)" \

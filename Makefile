@@ -71,7 +71,7 @@ endif
 TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,docs,dev,bench
 
 .DEFAULT_GOAL := help
-.PHONY: help env serve check test agents architectures next torture router vllm-versions lint ruff mypy imports format engine bench docs wheels doctor lock sbom clean distclean FORCE
+.PHONY: help env serve check test agents architectures images next torture router vllm-versions lint ruff mypy imports format engine bench docs wheels doctor lock sbom clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -92,6 +92,11 @@ check: $(VENV)/.installed-test ## lint, type-check and run the unit tests that t
 
 architectures: $(VENV)/.installed-test ## compare a tiny model of every architecture with transformers' generate (ARGS="-k falcon")
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "" $(ARGS) engines/transformers/tests_transformers/architectures
+
+# As root on Debian, with its packages buildah and debootstrap; ARGS="-k demo" for some of the tests.
+images: $(VENV)/.installed-test ## build every target of the Dockerfile without Docker, and run the images
+	tests/images/build.sh
+	$(BIN)/python -m pytest -n 0 -s -m images tests/images $(ARGS)
 
 # With what the newest release needs in newer versions; numpy stays, for the server's stub. Run each night, it tells what a
 # release breaks before its users do.
@@ -165,10 +170,10 @@ clean: ## remove what was built; .venv stays
 	find openai_bls engines tests build model_repository -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv and the other environments as well
-	rm -rf $(VENV) $(CLIENTS) $(VLLM) $(ROUTER) $(AGENTS) $(NEXT)
+	rm -rf $(VENV) $(CLIENTS) $(VLLM) $(ROUTER) $(AGENTS) $(NEXT) .images
 
 # What the engine is built in: where a goal needs the tests' packages as well, pip installs all of them at once.
-INSTALLED := $(VENV)/.installed$(if $(filter test agents architectures next torture router vllm-versions lint format bench docs,$(MAKECMDGOALS)),-test)
+INSTALLED := $(VENV)/.installed$(if $(filter test agents architectures images next torture router vllm-versions lint format bench docs,$(MAKECMDGOALS)),-test)
 
 ENGINE_ARGS := $(if $(strip $(ENGINE)),--engine $(ENGINE)) $(BUILD_ARGS)
 

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Runs a command in an image's files as Kubernetes runs a container that may do little: a user in group 0, no
+# capabilities, a root that nobody writes to, /tmp and /dev/shm in memory. The namespaces are the caller's (unshare).
+#
+#   run.sh ROOT USER [FOLDER:PATH ...] -- COMMAND...
+set -euo pipefail
+root=$1 user=$2
+shift 2
+mount --bind "$root" "$root"
+mount -o remount,bind,ro "$root"
+mount -t proc proc "$root/proc"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
+mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+while [ "$1" != -- ]; do
+    mount --bind "${1%%:*}" "$root${1#*:}"
+    shift
+done
+shift
+exec chroot "$root" setpriv --reuid "$user" --regid 0 --clear-groups --no-new-privs --inh-caps=-all --bounding-set=-all "$@"
