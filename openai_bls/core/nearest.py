@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
+from difflib import get_close_matches
 
-_CHARACTERS_PER_MISTAKE = 3
+_LEAST_RATIO = 0.74
+"""Similarity of two names, as difflib's `ratio`, from which on one is taken for the other: 0.8 is one letter of five."""
 
 
 def nearest(name: str, known: Collection[str]) -> str:
     """The name that was probably meant; empty if none is near.
 
-    Of names that are equally near, one of the same letters is meant (`modle`: `model`, not `mode`), else one of the
-    same length.
+    One of the same letters is meant before others (`modle`: `model`, not `mode`).
     """
-    limit = max(1, len(name.strip("-")) // _CHARACTERS_PER_MISTAKE)
-    near = [(mistakes, one) for one in known if one != name and (mistakes := _mistakes(name, one, limit)) <= limit]
-    letters = Counter(name)
-    return min(near, default=(0, ""), key=lambda pair: (pair[0], Counter(pair[1]) != letters, _gap(pair[1], name)))[1]
+    near = get_close_matches(name, [one for one in known if one != name], cutoff=_LEAST_RATIO)
+    return next((one for one in near if sorted(one) == sorted(name)), near[0] if near else "")
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
@@ -29,25 +27,3 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 def meant_or_known(name: str, known: Collection[str]) -> str:
     """End of a sentence about a name that does not exist: the nearest, or all of them."""
     return did_you_mean(name, known) or f"known are {', '.join(known) or 'none'}"
-
-
-def _gap(one: str, other: str) -> int:
-    return abs(len(one) - len(other))
-
-
-def _mistakes(one: str, other: str, limit: int) -> int:
-    """Letters that were left out, added or changed, and neighbours that were swapped; more than `limit` is that."""
-    if _gap(one, other) > limit:
-        return limit + 1
-    before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
-        before, last, row = row, before, [i]
-        for j, wanted in enumerate(other, 1):
-            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != wanted))
-            if last and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
-                cost = min(cost, last[j - 2] + 1)
-            row.append(cost)
-        if min(row) > limit:
-            return limit + 1
-    return row[-1]

@@ -6,7 +6,6 @@ are named.
 
 from __future__ import annotations
 
-
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.nearest import nearest
 from openai_bls_tensorrt_llm.installed.interface import Flow, GuidedDecodingBackend, KvCacheDtype, Version
