@@ -224,7 +224,8 @@ def test_a_stop_that_waits_for_what_triton_has_lost(tmp_path: Path) -> None:
 
 def test_a_stall_of_the_event_loop_counts_where_the_server_was_at_work_itself() -> None:
     line = "openai_bls: the event loop stood for {} s ({} s of CPU time) with these endpoints at work: {}\n"
-    log = line.format("0.31", "0.30", "responses") + line.format("4.00", "0.02", "none") + "ready\n"
+    held, brief, starved = ("0.51", "0.50", "responses"), ("0.50", "0.50", "models"), ("4.00", "0.02", "none")
+    log = "".join(line.format(*stall) for stall in (held, brief, starved)) + "ready\n"
     assert stalls(log) == ["responses"]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from openai_bls.api.registry import ENDPOINTS
 from openai_bls.api.triton_paths.endpoints import PASSED_ON
+from tests.torture.attacks.judgement import MOST_LOOP_S
 from tests.torture.cases import Case
 from tests.torture.doors import Answer
 
@@ -40,8 +41,12 @@ _STALL = re.compile(
 
 
 def stalls(log: str) -> list[str]:
-    """Endpoints whose work has held up the event loop, by its log; a stall of a machine that had no CPU is none."""
-    return [found["endpoints"] for found in _STALL.finditer(log) if float(found["cpu"]) >= float(found["stall"]) / 2]
+    """Endpoints whose work has held up the event loop for longer than any attack may, by its log.
+
+    A stall of a machine that had no CPU is none.
+    """
+    long = [found for found in _STALL.finditer(log) if float(found["stall"]) > MOST_LOOP_S]
+    return [found["endpoints"] for found in long if float(found["cpu"]) >= float(found["stall"]) / 2]
 
 
 def status_of(case: Case, answer: Answer) -> str:
