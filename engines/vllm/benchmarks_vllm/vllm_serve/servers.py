@@ -65,6 +65,7 @@ class Setup:
     """Further ones of `vllm serve` alone."""
     api: Literal["chat", "completions"] = "chat"
     """API that the client asks."""
+    task: Literal["generate", "embed"] = "generate"
 
     @property
     def max_num_seqs(self) -> int:
@@ -101,7 +102,7 @@ def vllm_serve(setup: Setup) -> Iterator[Serving]:
         command = [
             *(str(setup.vllm_python), "-m", "vllm.entrypoints.cli.main", "serve", str(setup.checkpoint)),
             *("--served-model-name", _MODEL, "--host", "127.0.0.1", "--port", str(ports.openai)),
-            *command_line({**setup.arguments, **setup.serve_arguments}),
+            *command_line({**_TASKS[setup.task], **setup.arguments, **setup.serve_arguments}),
         ]
         environment = {**_environment(setup, VLLM_SERVE), **os.environ, "PYTHONPATH": _metadata(setup)}
         begun = time.monotonic()
@@ -125,7 +126,12 @@ def over_vllm(setup: Setup, name: str = OVER_VLLM) -> AbstractContextManager[Ser
     path = setup.work / f"{log_path(setup, name).stem}.json"  # JSON is YAML
     path.write_bytes(msgspec.json.encode({k: v for k, v in arguments.items() if k not in _BUILD_OPTIONS}))
     own = ["--engine", "vllm", "--engine-python", str(setup.vllm_python), "--extra-engine-args", str(path)]
-    own += ["--no-self-test", "--enable-kv-cache-reuse" if reuse else "--no-enable-kv-cache-reuse"]
+    own += [
+        "--task",
+        setup.task,
+        "--no-self-test",
+        "--enable-kv-cache-reuse" if reuse else "--no-enable-kv-cache-reuse",
+    ]
     return _ours(setup, name, own, _environment(setup, name))
 
 
@@ -150,6 +156,8 @@ def _on_one_gpu(setup: Setup) -> Setup:
     return replace(setup, arguments=arguments)
 
 
+_TASKS: dict[str, dict[str, Any]] = {"generate": {}, "embed": {"runner": "pooling", "convert": "embed"}}
+"""Engine arguments by which `vllm serve` does what `build --task` has done."""
 _BUILD_OPTIONS = {
     "max_num_seqs": "--max-batch-size",
     "max_model_len": "--max-model-len",
