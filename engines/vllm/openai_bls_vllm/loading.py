@@ -50,6 +50,8 @@ TOKENIZER_FOLDER = "tokenizer"
 """Beside the manifest, for grammars; else the checkpoint's own tokenizer."""
 
 _CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
+_HELD = "free memory on device"
+"""What vLLM says, in lower case, when less is free than its share of all memory."""
 # What vLLM, PyTorch and CUDA say when memory does not suffice; in lower case.
 _OUT_OF_MEMORY = (
     "out of memory",
@@ -57,7 +59,7 @@ _OUT_OF_MEMORY = (
     "cannot allocate memory",
     "can't allocate memory",
     "no available memory for the cache",
-    "free memory on device",
+    _HELD,
     "larger than the available kv cache memory",
     "larger than the maximum number of tokens that can be stored in kv cache",
     "not enough memory",
@@ -94,7 +96,7 @@ def load(
             raise EngineLoadError(f"{error}: {BUILD_HINT}") from None
         except Exception as error:
             logger.exception("vLLM does not load the model")
-            raise EngineLoadError(_failure(error, log.cause(), values, on_cpu=vllm.on_cpu)) from None
+            raise EngineLoadError(failure(error, log.cause(), values, on_cpu=vllm.on_cpu)) from None
     recorded = VllmRecord.of(manifest).answers
     if recorded is not None:
         try:
@@ -276,7 +278,7 @@ def _adapters(version_dir: Path, manifest: Manifest, checkpoint: Path) -> tuple[
     return tuple(found)
 
 
-def _failure(error: Exception, cause: str, values: dict[str, Any], *, on_cpu: bool) -> str:
+def failure(error: Exception, cause: str, values: dict[str, Any], *, on_cpu: bool) -> str:
     """One sentence about a start that failed.
 
     Args:
@@ -287,6 +289,11 @@ def _failure(error: Exception, cause: str, values: dict[str, Any], *, on_cpu: bo
     """
     said = short_line(cause) or sentence(error)
     if isinstance(error, MemoryError) or any(sign in f"{said} {error}".lower() for sign in _OUT_OF_MEMORY):
+        if _HELD in said.lower():
+            return (
+                f"others use memory of vLLM's share ({said.rstrip('.')}): end them, or lower gpu_memory_utilization "
+                f"in the file of {engine_args.OPTION}"
+            )
         cache = "raise kv_cache_memory_bytes" if on_cpu else "raise gpu_memory_utilization"
         return (
             f"the memory does not suffice for vLLM ({said.rstrip('.')}): {cache} in the file of {engine_args.OPTION}, "

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from openai_bls_vllm.loading import failure
 from openai_bls_vllm.startup import environment, kv_cache, start_log
 
 GIB = kv_cache.GIB
@@ -27,6 +28,17 @@ def test_the_cause_is_the_last_exception_that_is_one() -> None:
     assert start_log.cause(LOG) == "No available memory for the cache blocks. Try increasing it."
     assert start_log.cause("ERROR something went wrong: no class") == ""
     assert start_log.cause("torch.OutOfMemoryError: CUDA out of memory.") == "CUDA out of memory."
+
+
+def test_memory_that_others_hold_is_asked_of_them_and_not_of_vllm() -> None:
+    values = {"max_model_len": 8192, "max_num_seqs": 256}
+    held = "Free memory on device cuda:0 (126/139 GiB) on startup is less than desired (0.92)."
+    for said, remedy in (
+        (held, "lower gpu_memory_utilization"),
+        (start_log.cause(LOG), "raise gpu_memory_utilization"),
+    ):
+        told = failure(RuntimeError("Engine core initialization failed."), said, values, on_cpu=False)
+        assert remedy in told
 
 
 def configuration(path: str) -> dict[str, Any]:
