@@ -30,7 +30,7 @@ import numpy as np
 from benchmarks.clients.driver import exit_on_sigterm
 from benchmarks.clients.processes import cpu_used, sample_cpu
 from benchmarks.clients.target import prompt_text
-from benchmarks.support.checkpoint_shapes import SHAPES
+from benchmarks.support.checkpoint_shapes import DEMO, SHAPES
 from benchmarks.support.options import positive
 from benchmarks.support.random_checkpoint import checkpoint_in
 from benchmarks.support.report import markdown_table
@@ -194,8 +194,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--vllm-python", type=Path, required=True, help="interpreter of an environment with vLLM")
     made.add_argument("--out", type=Path, required=True, help="folder for logs")
     made.add_argument("--work", type=Path, help="folder for checkpoint and repository (default: a temporary one)")
-    made.add_argument("--quick", action="store_true", help="a tiny model, few inputs, settings for a CPU")
-    made.add_argument("--like", choices=SHAPES, default="qwen2.5-0.5b", help="the shape (default %(default)s)")
+    made.add_argument("--quick", action="store_true", help="the demo, few inputs, settings for a CPU")
+    made.add_argument("--like", choices=("demo", *SHAPES), default="qwen2.5-0.5b", help="default %(default)s")
     made.add_argument("--inputs", type=positive, default=2048, help="of each load (default %(default)s)")
     made.add_argument("--words", type=positive, default=100, help="of an input (default %(default)s)")
     made.add_argument("--rounds", type=positive, default=3, help="measured ones (default %(default)s)")
@@ -207,7 +207,7 @@ def parser() -> argparse.ArgumentParser:
 def run(options: argparse.Namespace, work: Path) -> list[Measured]:
     """Both servers under all loads, in turns."""
     setup = Setup(
-        checkpoint=checkpoint_in(work, options.like),
+        checkpoint=DEMO if options.like == "demo" else checkpoint_in(work, options.like),
         work=work,
         logs=options.out,
         vllm_python=options.vllm_python.absolute(),
@@ -235,7 +235,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit code."""
     made = parser()
     if made.parse_args(arguments).quick:
-        made.set_defaults(like="tiny", inputs=256, words=20, rounds=1)
+        made.set_defaults(like="demo", inputs=256, words=20, rounds=1)
     options = made.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="embeddings-") as scratch:
