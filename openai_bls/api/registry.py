@@ -14,6 +14,7 @@ FOLDERS = {
     "tasks.embeddings": "Embeddings",
     "tasks.rerank": "Rerank and score",
     "tasks.moderations": "Moderations",
+    "tasks.classify": "Classify",
     "tokenize": "Tokenize and detokenize",
     "lora": "Adapters",
     "models": "Models",

@@ -23,7 +23,7 @@ import msgspec
 from openai_bls.core.media import MediaPrompt, Modality
 
 EngineFinishReason = Literal["stop", "length", "cancelled", "error"]
-EngineTask = Literal["generate", "embeddings", "score", "classify"]
+EngineTask = Literal["generate", "embeddings", "score", "classify", "reward"]
 """What an engine does: it generates, or it pools each prompt into numbers."""
 
 
@@ -130,9 +130,11 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
     pooling: Literal["last", "mean", "embed", "classify"] | None = None
     """Do not generate: answer with `TokenDelta.embedding`. `max_tokens` is 0 then. `last` and `mean` are for an engine
     that generates: the last hidden state of the last token or the mean of all, scaled to length 1. `embed` is the
-    vector of a model that embeds, as it pools; `classify` the scores of one that classifies or scores."""
+    vector of a model that embeds, as it pools; `classify` the scores of one that classifies, scores or rewards."""
     dimensions: int | None = None
     """Size to which the vector is cut, of a model that says that its vectors may be."""
+    use_activation: bool | None = None
+    """Whether the scores of `classify` go through the model's softmax or sigmoid; None is as the model was made to."""
     compressed_token_type_ids: int | None = None
     """First place of the prompt that belongs to the second text of a pair, for models with token types."""
     media: MediaPrompt | None = None
@@ -242,7 +244,7 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Images that a prompt may hold; 0 if the model takes none."""
     task: EngineTask = "generate"
     labels: tuple[str, ...] = ()
-    """Names of the classes of a model that classifies."""
+    """Names of the classes of a model that classifies or rewards."""
     embedding_size: int = 0
     """Numbers of an embedding; 0 is not known."""
     matryoshka_dimensions: tuple[int, ...] = ()

@@ -112,7 +112,11 @@ def _outputs(request: GenerationRequest, info: EngineInfo) -> str | None:
     return _pooling(request, info)
 
 
-_POOLINGS = {"generate": ("last", "mean"), "embeddings": ("embed",), "score": ("classify",), "classify": ("classify",)}
+_POOLINGS = {
+    "generate": ("last", "mean"),
+    "embeddings": ("embed",),
+    **dict.fromkeys(("score", "classify", "reward"), ("classify",)),
+}
 """Task of an engine → the ways of pooling that it may have."""
 
 

@@ -36,7 +36,7 @@ from openai_bls.pipeline.observation.observer import Observer
 from openai_bls.pipeline.preparation.prepare import WriterT, prepare
 from openai_bls.pipeline.task_models.calls import TaskCall
 from openai_bls.pipeline.task_models.chat_models import ChatModels
-from openai_bls.pipeline.task_models.registry import Task, TaskModel
+from openai_bls.pipeline.task_models.registry import AnyTask, TaskModel
 from openai_bls.transport.model_calls import ModelCalls
 from openai_bls.transport.triton_http import TritonHttp
 
@@ -317,7 +317,7 @@ class Service:
                 "This changes the server for all clients: it needs an API key with the role 'admin'."
             )
 
-    async def find_task(self, context: RequestContext, name: str | None, *tasks: Task) -> Target | TaskModel:
+    async def find_task(self, context: RequestContext, name: str | None, *tasks: AnyTask) -> Target | TaskModel:
         """The engine or task model that a request names, noted in its context; see `Models.find_task`.
 
         Raises:

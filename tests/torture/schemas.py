@@ -14,6 +14,7 @@ from openai_bls.api.chat.schema import ChatCompletionRequest, CompletionRequest
 from openai_bls.api.lora.endpoints import LoadBody, UnloadBody
 from openai_bls.api.messages.schema import MessagesRequest, PromptRequest
 from openai_bls.api.responses.schema import CountRequest, CreateRequest
+from openai_bls.api.tasks.classify.schema import ClassifyBody
 from openai_bls.api.tasks.embeddings.schema import EmbeddingsBody
 from openai_bls.api.tasks.moderations.schema import ModerationsBody
 from openai_bls.api.tasks.rerank.schema import RerankBody, ScoreBody
@@ -31,6 +32,7 @@ SCHEMAS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "rerank": (RerankBody,),
     "score": (ScoreBody,),
     "moderations": (ModerationsBody,),
+    "classify": (ClassifyBody,),
     "tokenize": (PromptBody, ChatBody),
     "detokenize": (DetokenizeBody,),
     "load_lora_adapter": (LoadBody,),

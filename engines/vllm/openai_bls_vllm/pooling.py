@@ -9,17 +9,21 @@ from openai_bls.core.engine_types import EngineTask, GenerationRequest
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.not_finite import NotFiniteError
 
-Task = Literal["generate", "embed", "score", "classify"]
+Task = Literal["generate", "embed", "score", "classify", "reward"]
+
+_SCORED: tuple[Task, ...] = ("score", "classify", "reward")
+"""Tasks whose numbers are scores."""
 
 SERVED: dict[Task, EngineTask] = {
     "generate": "generate",
     "embed": "embeddings",
     "score": "score",
     "classify": "classify",
+    "reward": "reward",
 }
 """Task of the build → task of the engine."""
 
-_CONVERT: dict[Task, str] = {"embed": "embed", "score": "classify", "classify": "classify"}
+_CONVERT: dict[Task, str] = {"embed": "embed", **dict.fromkeys(_SCORED, "classify")}
 """Task of the build → vLLM's `convert`, which is its pooling task too."""
 
 
@@ -55,10 +59,12 @@ def facts(task: Task, model_config: Any) -> dict[str, Any]:
     if task == "generate":
         return {}
     found: dict[str, Any] = {"task": SERVED[task], "supported": ("pooling",)}
-    # Other models of vLLM take no token types, and fail whole at some.
-    if task != "embed" and getattr(model_config.hf_config, "type_vocab_size", 0) > 1:
-        found["supported"] = ("pooling", "compressed_token_type_ids")
-    if task == "classify":
+    if task in _SCORED:
+        found["supported"] = ("pooling", "use_activation")
+        # Other models of vLLM take no token types, and fail whole at some.
+        if getattr(model_config.hf_config, "type_vocab_size", 0) > 1:
+            found["supported"] += ("compressed_token_type_ids",)
+    if task in ("classify", "reward"):
         names = getattr(model_config.hf_config, "id2label", None) or {}
         found["labels"] = tuple(str(name) for _, name in sorted(names.items(), key=lambda item: int(item[0])))
     if task == "embed":
@@ -74,6 +80,8 @@ def pooling_params(request: GenerationRequest) -> dict[str, Any]:
     values: dict[str, Any] = {"task": request.pooling}
     if request.dimensions is not None:
         values["dimensions"] = request.dimensions
+    if request.use_activation is not None:
+        values["use_activation"] = request.use_activation
     types_from = request.compressed_token_type_ids
     if types_from is not None and types_from < len(request.prompt_token_ids):
         values["extra_kwargs"] = {"compressed_token_type_ids": types_from}

@@ -33,7 +33,7 @@ _MOST_IN_FLIGHT = 128
 
 
 class Inputs(msgspec.Struct, frozen=True):
-    """What an engine is to pool: token ids, or texts or pairs of texts that are to be tokenized."""
+    """What an engine is to pool: token ids, or texts, pairs of texts or one chat that are to be tokenized."""
 
     param: str
     """Field that they come from."""
@@ -41,8 +41,10 @@ class Inputs(msgspec.Struct, frozen=True):
     token_ids: Sequence[list[int]] = ()
     texts: Sequence[str] = ()
     pairs: Sequence[tuple[str, str]] = ()
+    chat: PromptRequest | None = None
     add_special_tokens: bool | None = True
     dimensions: int | None = None
+    use_activation: bool | None = None
     priority: int = 0
 
 
@@ -87,6 +89,7 @@ async def pooled(
             lora_name=target.lora_name,
             pooling=inputs.pooling,
             dimensions=inputs.dimensions,
+            use_activation=inputs.use_activation,
             compressed_token_type_ids=types[index] if types else None,
         )
         for index, prompt in enumerate(prompts)
@@ -98,6 +101,8 @@ async def _tokenized(inputs: Inputs, model: ServedModel, key: str) -> tuple[list
     """Token ids of the inputs, and where the second text of each pair begins; empty where that is not told."""
     if inputs.token_ids:
         return list(inputs.token_ids), []
+    if inputs.chat is not None:
+        return (await model.tokenize(inputs.chat, key=key)).prompt_token_ids, []
     if not inputs.pairs:
         request = PromptRequest(prompts=list(inputs.texts), add_special_tokens=inputs.add_special_tokens)
         return (await model.tokenize(request, inputs.param, key=key)).prompt_token_ids, []

@@ -15,7 +15,8 @@ _TASKS = {
     "embeddings": "embeddings",
     "rerank": "rerank and score",
     "score": "rerank and score",
-    "classify": "moderations",
+    "classify": "classify and moderations",
+    "reward": "classify",
 }
 """Task of a model → what to ask it for."""
 _MOST_MODELS = 20

@@ -22,7 +22,7 @@ from openai_bls.output.detect import ModelFormats
 from openai_bls.output.detokenizer.factory import DetokenizerFactory
 from openai_bls.pipeline.task_models.registry import (
     ENDPOINTS,
-    Task,
+    AnyTask,
     TaskModel,
     TaskModels,
     several,
@@ -271,7 +271,7 @@ class Models:
         found = self.get(name)
         return found if isinstance(found, TaskModel) else None
 
-    async def find_task(self, name: str | None, tasks: Collection[Task]) -> Target | TaskModel:
+    async def find_task(self, name: str | None, tasks: Collection[AnyTask]) -> Target | TaskModel:
         """The engine or task model of that name, if it has one of `tasks`; None is the only one that there is.
 
         Raises:

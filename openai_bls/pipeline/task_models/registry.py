@@ -10,15 +10,21 @@ from openai_bls.core.errors import InvalidRequestError, ModelNotFoundError, Over
 
 Task = Literal["chat", "classify", "embeddings", "rerank", "score"]
 TASKS: tuple[Task, ...] = get_args(Task)
+AnyTask = Task | Literal["reward"]
+"""Task of an engine or of another Triton model."""
 
 ENDPOINTS: dict[str, str] = {
     "chat": "answers chats: use /v1/chat/completions",
-    "classify": "classifies texts: use /v1/moderations",
+    "classify": "classifies texts: use /v1/classify or /v1/moderations",
     "embeddings": "makes embeddings: use /v1/embeddings, /v1/rerank or /v1/score",
     "rerank": "scores documents against a query: use /v1/rerank or /v1/score",
+    "reward": "gives rewards: use /v1/classify",
     "score": "scores documents against a query: use /v1/rerank or /v1/score",
 }
 """Task → what a model of it does and where, as the end of a sentence."""
+
+BUILDS: dict[str, str] = {"embeddings": "embed", "score": "score", "classify": "classify", "reward": "reward"}
+"""Task of an engine that pools → `--task` of its build."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ class TaskModels:
         """Replace the registered task models."""
         self._models = {model.name: model for model in models}
 
-    async def find(self, name: str | None, tasks: Collection[Task], served: Collection[str] = ()) -> TaskModel:
+    async def find(self, name: str | None, tasks: Collection[AnyTask], served: Collection[str] = ()) -> TaskModel:
         """The model of that name, if it has one of `tasks`; None is the only one that there is.
 
         Args:
@@ -128,10 +134,14 @@ class TaskModels:
 
     def _choices(self, tasks: Collection[str], served: Collection[str]) -> str:
         names = ", ".join(model.name for model in self._of(tasks, served))
-        kinds = " or ".join(sorted(tasks))
         if names:
             return f"models for this endpoint: {names}"
-        return f"no model of this server is for this endpoint (openai_task {kinds} in its config.pbtxt)"
+        kinds = " or ".join(sorted(set(tasks).intersection(TASKS)))
+        builds = " or ".join(f"`openai-bls build --task {BUILDS[task]}`" for task in sorted(set(tasks) & set(BUILDS)))
+        return (
+            f"no model of this server is for this endpoint: {builds} makes one, or openai_task {kinds} in the "
+            "config.pbtxt of another Triton model"
+        )
 
 
 def several(names: Iterable[str]) -> InvalidRequestError:

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--task",
         choices=get_args(Task),
         help="generate (default); embed for /v1/embeddings, score for /v1/rerank and /v1/score, classify for "
-        "/v1/moderations: vLLM's runner `pooling`",
+        "/v1/classify and /v1/moderations, reward for /v1/classify: vLLM's runner `pooling`",
     )
     group.add_argument(
         "--engine-python",

@@ -30,7 +30,7 @@ USED = {
         ),
         ("_validate_structured_outputs(model_config, structured_outputs_config, tokenizer)",),
     ),
-    "vllm.PoolingParams": Used(("task", "dimensions", "extra_kwargs"), ("verify(model_config)",)),
+    "vllm.PoolingParams": Used(("task", "dimensions", "use_activation", "extra_kwargs"), ("verify(model_config)",)),
     "vllm.sampling_params.StructuredOutputsParams": Used(("grammar", "_backend")),
     "vllm.sampling_params.RequestOutputKind": Used(("DELTA",)),
     "vllm.config.StructuredOutputsConfig": Used(("backend",)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -138,8 +138,7 @@ def test_what_an_engine_does_not_do_is_refused(request_: GenerationRequest, info
 def test_what_vllm_tells_of_a_model() -> None:
     hf_config = SimpleNamespace(id2label={"2": "toxic", "10": "spam", 0: "fine"}, type_vocab_size=2)
     config = SimpleNamespace(hf_config=hf_config, embedding_size=8, is_matryoshka=True, matryoshka_dimensions=[2, 4])
-    tasks: tuple[Task, ...] = ("generate", "embed", "score", "classify")
-    found = {task: pooling.facts(task, config) for task in tasks}
+    found = {task: pooling.facts(task, config) for task in get_args(Task)}
     assert found["generate"] == {}
     assert found["embed"] == {
         "task": "embeddings",
@@ -147,18 +146,27 @@ def test_what_vllm_tells_of_a_model() -> None:
         "embedding_size": 8,
         "matryoshka_dimensions": (2, 4),
     }
-    assert found["score"] == {"task": "score", "supported": ("pooling", "compressed_token_type_ids")}
-    assert found["classify"]["labels"] == ("fine", "toxic", "spam")
+    scores = ("pooling", "use_activation", "compressed_token_type_ids")
+    assert found["score"] == {"task": "score", "supported": scores}
+    for task in ("classify", "reward"):
+        assert found[task] == {"task": task, "supported": scores, "labels": ("fine", "toxic", "spam")}
     config.is_matryoshka = False
     assert pooling.facts("embed", config)["supported"] == ("pooling",)
     # As RoBERTa's.
     hf_config.type_vocab_size = 1
-    assert pooling.facts("score", config)["supported"] == ("pooling",)
+    assert pooling.facts("score", config)["supported"] == ("pooling", "use_activation")
 
 
 def test_arguments() -> None:
     assert pooling.engine_args("generate") == {}
     assert pooling.engine_args("embed") == {"runner": "pooling", "convert": "embed"}
-    assert (
-        pooling.engine_args("score") == pooling.engine_args("classify") == {"runner": "pooling", "convert": "classify"}
-    )
+    for task in ("score", "classify", "reward"):
+        assert pooling.engine_args(task) == {"runner": "pooling", "convert": "classify"}
+
+
+@pytest.mark.parametrize("given_", [None, True, False])
+def test_the_activation_is_passed_on_where_it_is_given(given_: bool | None) -> None:
+    request = pooled("classify", use_activation=given_)
+    assert refusal(request, msgspec.structs.replace(SCORES, supported=("pooling", "use_activation"))) is None
+    assert pooling.pooling_params(request).get("use_activation") is given_
+    assert (refusal(request, SCORES) is None) == (given_ is None)

@@ -137,7 +137,7 @@ def test_another_number_of_scores_is_the_models_fault(task: str, path: str, body
     assert (found.status, found.json()["error"]["code"]) == (502, "bad_model_answer")
 
 
-@pytest.mark.parametrize("task", ["embeddings", "score", "classify"])
+@pytest.mark.parametrize("task", ["embeddings", "score", "classify", "reward"])
 @pytest.mark.parametrize("name", [{}, {"model": "tiny"}])
 @pytest.mark.parametrize(
     ("path", "body"),
@@ -163,6 +163,8 @@ def test_such_a_model_generates_nothing(task: str, name: dict[str, str], path: s
         ("/v1/rerank", {"query": "q", "documents": ["x"]}, "classify"),
         ("/v1/score", {"text_1": "q", "text_2": "x"}, "classify"),
         ("/v1/moderations", {"input": "x"}, "embeddings"),
+        ("/v1/moderations", {"input": "x"}, "reward"),
+        ("/v1/classify", {"input": "x"}, "score"),
     ],
 )
 def test_a_model_of_another_task_is_refused(path: str, body: dict[str, Any], task: str) -> None:

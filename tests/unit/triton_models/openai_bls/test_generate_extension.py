@@ -13,6 +13,7 @@ from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.common.bodies import convert
 from openai_bls.api.lora.endpoints import LoadBody, UnloadBody
 from openai_bls.api.registry import TRITON_ENTRIES
+from openai_bls.api.tasks.classify.schema import parse_classify
 from openai_bls.api.tasks.embeddings.schema import parse_embeddings
 from openai_bls.api.tasks.moderations.schema import parse_moderations
 from openai_bls.api.tasks.rerank.schema import parse_rerank, parse_score
@@ -166,6 +167,7 @@ PARSERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "rerank": parse_rerank,
     "score": parse_score,
     "moderations": parse_moderations,
+    "classify": parse_classify,
     "load_lora_adapter": functools.partial(convert, schema=LoadBody),
     "unload_lora_adapter": functools.partial(convert, schema=UnloadBody),
 }

@@ -1,0 +1,1 @@
+"""Classify: probabilities of a model's classes, or rewards, for texts and conversations."""
