@@ -45,7 +45,9 @@ class Smoke:
     optional: bool = False
     """A refusal by name passes: not every engine supports it."""
     tasks: tuple[str, ...] = ()
-    """Asked of a task model with one of these, and of none if there is none; empty asks the served engine."""
+    """Asked of a model with one of these, and of none if there is none; empty asks the served engine."""
+    engines: tuple[str, ...] = ("generate",)
+    """Tasks of which the served engine may have one, where it is asked; empty is any."""
 
 
 def expect(condition: object, sentence: str) -> None:

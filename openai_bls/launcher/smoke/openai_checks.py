@@ -47,9 +47,9 @@ def _metrics(session: Session) -> None:
 
 
 def _models(session: Session) -> str:
-    names = [card.id for card in session.v1.models.list().data]
-    must(session.model in names, f"/v1/models lacks {session.model!r}")
-    must_equal(session.v1.models.retrieve(session.model).id, session.model, "the model's own card")
+    names, own = [card.name for card in session.cards], session.engine()
+    must(own in names, f"/v1/models lacks {own!r}")
+    must_equal(session.v1.models.retrieve(own).id, own, "the model's own card")
     return ", ".join(names)
 
 
@@ -133,13 +133,14 @@ def check_weather(text: str, finish_reason: str) -> str:
 
 
 def _unknown_field(session: Session) -> str:
+    body = session.body(session.engine())
     return refused(
-        lambda: session.v1.chat.completions.create(**session.body(), extra_body={UNKNOWN_FIELD: 1}), 400, UNKNOWN_FIELD
+        lambda: session.v1.chat.completions.create(**body, extra_body={UNKNOWN_FIELD: 1}), 400, UNKNOWN_FIELD
     )
 
 
 def _unknown_model(session: Session) -> str:
-    body = {**session.body(), "model": "no model of this name"}
+    body = session.body("no model of this name")
     return refused(lambda: session.v1.chat.completions.create(**body), 404, "model")
 
 
@@ -223,10 +224,11 @@ def _all_text(blocks: list[dict[str, Any]]) -> str:
 
 
 def _tokenize(session: Session) -> str:
-    made = post(session.v1, "/tokenize", {"model": session.model, "prompt": QUESTION, "add_special_tokens": False})
-    text = post(session.v1, "/detokenize", {"model": session.model, "tokens": made["tokens"]})["prompt"]
-    # Some tokenizers put a space before the first word.
-    must_equal(text.strip(), QUESTION, "the text after detokenize")
+    model = session.engine()
+    made = post(session.v1, "/tokenize", {"model": model, "prompt": QUESTION, "add_special_tokens": False})
+    text = post(session.v1, "/detokenize", {"model": model, "tokens": made["tokens"]})["prompt"]
+    # Some tokenizers put a space before the first word, or before each mark, and some know no capitals.
+    must_equal("".join(text.lower().split()), "".join(QUESTION.lower().split()), "the text after detokenize")
     return f"{made['count']} tokens"
 
 

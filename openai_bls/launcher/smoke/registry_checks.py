@@ -27,7 +27,7 @@ def _check(
     name: str, endpoint: Endpoint, smoke: Smoke, ask: Callable[[Session, Endpoint, dict[str, Any]], Any]
 ) -> Check:
     def call(session: Session) -> str:
-        model = session.task_model(smoke.tasks) if smoke.tasks else session.model
+        model = session.task_model(smoke.tasks) if smoke.tasks else session.engine(*smoke.engines)
         answer = ask(session, endpoint, {"model": model, **smoke.body})
         try:
             return smoke.check(answer)

@@ -7,12 +7,15 @@ import json
 import ssl
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import openai
+from openai.types import Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
 
+GENERATES = "generate"
+"""Task of a model that answers chats and completes texts."""
 QUESTION = "What is the capital of France?"
 MAX_TOKENS = 48
 # Room for models that think before they write what a grammar asks for.
@@ -45,6 +48,15 @@ class Target:
     """Seconds that the server may be silent in one check."""
     tls: ssl.SSLContext | None = None
     """Verification of https URLs, with the client's own certificate; None is the usual one."""
+
+
+class Card(NamedTuple):
+    """A served model."""
+
+    name: str
+    task: str
+    is_engine: bool
+    """It is an engine, or an adapter of one, and no other Triton model."""
 
 
 class Session:
@@ -82,29 +94,69 @@ class Session:
         return url
 
     @functools.cached_property
+    def cards(self) -> list[Card]:
+        """The served models, the default first."""
+        cards = [_card(model) for model in self.v1.models.list().data]
+        must(cards, "no model is served")
+        return cards
+
+    def engine(self, *tasks: str) -> str:
+        """The served name that is asked where the model must have one of these tasks, or any task of an engine.
+
+        Raises:
+            NotCheckedError: no such model is served, or the target's does something else.
+        """
+        named = self.target.model
+        if named is not None:
+            task = self._task_of(named)
+            fits = not tasks or task in tasks
+        else:
+            named = next((card.name for card in self.cards if (card.task in tasks if tasks else card.is_engine)), None)
+            fits = named is not None
+        if named is None or not fits:
+            raise NotCheckedError(f"needs a model with the task {' or '.join(tasks) or 'of an engine'}")
+        return named
+
+    def _task_of(self, name: str) -> str:
+        """Task of a named model; one that the server does not list is asked, and refused, as if it generated."""
+        try:
+            return next((card.task for card in self.cards if card.name == name), GENERATES)
+        except openai.APIError:
+            return GENERATES
+
+    @property
     def model(self) -> str:
-        """The served name that is asked for."""
-        cards = [] if self.target.model else self.v1.models.list().data
-        must(self.target.model or cards, "no model is served")
-        return self.target.model or cards[0].id
+        """The served name of a model that generates."""
+        return self.engine(GENERATES)
+
+    def require_default_to_generate(self) -> None:
+        """Pass over a check of what has the default engine behind it, where that generates nothing."""
+        if self.target.model is None and self.cards[0].task != GENERATES:
+            raise NotCheckedError(f"needs a default engine with the task {GENERATES}")
 
     def task_model(self, tasks: Sequence[str]) -> str:
-        """The first other Triton model with one of these tasks."""
-        for card in self.v1.models.list().data:
-            if (card.model_extra or {}).get("task") in tasks:
-                return card.id
-        raise NotCheckedError(f"needs a model with openai_task {' or '.join(tasks)}")
+        """The first model with one of these tasks."""
+        name = next((card.name for card in self.cards if card.task in tasks), None)
+        if name is None:
+            raise NotCheckedError(f"needs a model with openai_task {' or '.join(tasks)}")
+        return name
 
-    def body(self, **fields: Any) -> dict[str, Any]:
-        """A greedy chat completion of the question."""
+    def body(self, model: str | None = None, **fields: Any) -> dict[str, Any]:
+        """A greedy chat completion of the question, by the model that generates unless another is named."""
         messages = [{"role": "user", "content": QUESTION}]
-        return {"model": self.model, "messages": messages, "max_tokens": MAX_TOKENS, "temperature": 0, **fields}
+        found = self.model if model is None else model
+        return {"model": found, "messages": messages, "max_tokens": MAX_TOKENS, "temperature": 0, **fields}
 
     @functools.cached_property
     def answer(self) -> str:
         """The greedy answer to `body()`, thoughts included; asked for once."""
         answer: ChatCompletion = self.v1.chat.completions.create(**self.body())
         return message_text(answer.choices[0].message)
+
+
+def _card(model: Model) -> Card:
+    fields = model.model_extra or {}
+    return Card(model.id, fields.get("task") or GENERATES, fields.get("max_model_len") is not None)
 
 
 def get(client: openai.OpenAI, path: str) -> str:

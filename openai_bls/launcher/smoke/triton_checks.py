@@ -93,7 +93,8 @@ def _generate_completion(session: Session) -> str:
 
 
 def _bad_generate(session: Session) -> str:
-    return refused(lambda: _generated(session, _fields(session, **{UNKNOWN_FIELD: 1})), 400, UNKNOWN_FIELD)
+    fields = _fields(session, model=session.engine(), **{UNKNOWN_FIELD: 1})
+    return refused(lambda: _generated(session, fields), 400, UNKNOWN_FIELD)
 
 
 def _official(session: Session, model: str) -> str:
@@ -102,6 +103,7 @@ def _official(session: Session, model: str) -> str:
         get(session.triton, f"/v2/models/{model}/ready")
     except openai.APIStatusError:
         raise NotCheckedError(f"the repository does not serve {model}") from None
+    session.require_default_to_generate()
     # Greedy whatever the checkpoint's own settings are.
     fields = {"text_input": QUESTION, "max_tokens": MAX_TOKENS, "bad_words": "", "stop_words": "", "top_k": 1}
     body = session.with_key(fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import json
 import threading
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionChunk
 
 from openai_bls.commands.main import run as run_command
@@ -26,6 +29,8 @@ from openai_bls.launcher.smoke.session import (
     post,
     streamed_text,
 )
+from tests.unit.api import http_support
+from tests.unit.api.tasks.test_engines_that_pool import answers_by, bench_of
 
 UNSUPPORTED = {"error": {"message": "'x' is not supported", "code": "unsupported_parameter", "param": "x"}}
 Page = tuple[int, str, bytes]
@@ -129,7 +134,7 @@ def test_an_endpoint_of_the_registry(url: str, second: list[float], status: str,
     answers({"/v1/embeddings": json_page(200, {"data": [{"embedding": [1.0]}, {"embedding": second}]})})
     (found,) = run([named("POST /v1/embeddings")], session(url, api_key="key"))
     assert (found.status, found.detail) == (status, says)
-    ((method, path, headers, body),) = Pages.asked
+    method, path, headers, body = Pages.asked[-1]
     assert (method, path, json.loads(body)["model"]) == ("POST", "/v1/embeddings", "m")
     assert headers["authorization"] == "Bearer key"
 
@@ -258,6 +263,74 @@ def test_what_was_not_given_is_not_checked() -> None:
     outcomes = {outcome.name: outcome.detail for outcome in run(triton_checks.CHECKS, bare)}
     assert set(outcomes.values()) == {"needs --triton-url", "needs --grpc-url", "needs --metrics-url"}
     assert outcomes["gRPC ModelStreamInfer"] == "needs --grpc-url"
+
+
+TASKS = st.sampled_from(["generate", "embeddings", "score", "classify", "reward", "chat"])
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(
+    served=st.lists(st.tuples(TASKS, st.booleans()), min_size=1, max_size=4),
+    wanted=st.lists(TASKS, max_size=2),
+    named=st.none() | st.integers(0, 4),
+)
+def test_the_model_that_is_asked_has_the_task(
+    url: str, served: list[tuple[str, bool]], wanted: list[str], named: int | None
+) -> None:
+    """The first that fits, or the one that the command names, if it fits or is not listed."""
+    cards = [
+        {
+            "id": str(at),
+            "object": "model",
+            "created": 1,
+            "owned_by": "x",
+            "task": task,
+            "max_model_len": 8 if own else None,
+        }
+        for at, (task, own) in enumerate(served)
+    ]
+    answers({"/v1/models": json_page(200, {"object": "list", "data": cards})})
+    found = Session(Target(f"{url}/v1", model=None if named is None else str(named)))
+    if named is None:
+        fitting = [str(at) for at, (task, own) in enumerate(served) if (task in wanted if wanted else own)]
+    else:
+        task = served[named][0] if named < len(served) else "generate"
+        fitting = [str(named)] if not wanted or task in wanted else []
+    if fitting:
+        assert found.engine(*wanted) == fitting[0]
+    else:
+        with pytest.raises(NotCheckedError):
+            found.engine(*wanted)
+
+
+@pytest.mark.parametrize("task", ["embeddings", "score", "classify", "reward"])
+async def test_a_server_whose_default_engine_pools(task: str) -> None:
+    """It is asked for what it does, and for what every engine does; nothing of it fails."""
+    bench = bench_of(task, supported=("pooling", "use_activation"), labels=("a",) if task == "classify" else ())
+    answers_by(bench, lambda request: [float(len(request.prompt_token_ids))])
+    checks = [check for check in command.CHECKS if check not in triton_checks.CHECKS and "generate, " not in check.name]
+    async with http_support.served(bench) as port:
+        asked = Session(Target(f"http://127.0.0.1:{port}/v1"))
+        outcomes = await asyncio.to_thread(lambda: {one.name: one for one in run(checks, asked)})
+    assert {one.name: one.detail for one in outcomes.values() if one.status == "FAILED"} == {}
+    own = {name for name, one in outcomes.items() if one.status == "ok"}
+    assert {path for path, tasks in POOLED.items() if task in tasks} == own & set(POOLED)
+    assert own > {
+        "GET /v1/models",
+        "tokenize, then detokenize",
+        "bad request: unknown field",
+        "bad request: unknown model",
+    }
+    assert outcomes["chat/completions"].status == outcomes["responses"].status == "not checked"
+
+
+POOLED = {
+    "POST /v1/embeddings": ("embeddings",),
+    "POST /v1/rerank": ("score",),
+    "POST /v1/score": ("score",),
+    "POST /v1/moderations": ("classify",),
+    "POST /v1/classify": ("classify", "reward"),
+}
 
 
 def test_every_name_once() -> None:

@@ -23,7 +23,9 @@ ENDPOINTS = (
         embed,
         body=EmbeddingsBody,
         summary="Vectors of texts",
-        smoke=Smoke(body={"input": ["Hello", "Bonjour"]}, check=_check, optional=True),
+        smoke=Smoke(
+            body={"input": ["Hello", "Bonjour"]}, check=_check, optional=True, engines=("generate", "embeddings")
+        ),
         errors=frozenset({ModelAnswerError}),
     ),
 )

@@ -1,4 +1,4 @@
-"""Classes and rewards of texts, token ids and conversations: in vLLM's form, by an engine or by another Triton model."""
+"""Classes and rewards of texts, token ids and conversations, by an engine or by another Triton model."""
 
 from __future__ import annotations
 
