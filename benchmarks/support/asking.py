@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -43,6 +44,9 @@ class Answer:
     prompt_logprobs: Logprobs | None = None
     cached_tokens: int = 0
     embedding: list[float] | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
     reason: str | None = None
     """The finish_reason."""
     stop_token_id: int | None = None
@@ -60,7 +64,8 @@ class Answer:
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
         self.cached_tokens += delta.cached_tokens
-        self.embedding = delta.embedding
+        self.embedding, self.kv_transfer_params = delta.embedding, delta.kv_transfer_params
+        self.num_draft_tokens, self.num_accepted_tokens = delta.num_draft_tokens, delta.num_accepted_tokens
         self.reason, self.stop_token_id, self.error = delta.finish_reason, delta.stop_token_id, delta.error
         self.ended = now
 

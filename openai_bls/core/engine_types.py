@@ -139,6 +139,10 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
     """First place of the prompt that belongs to the second text of a pair, for models with token types."""
     media: MediaPrompt | None = None
     """Images of the prompt; None if it is text alone."""
+    priority: int = 0
+    """Place in the queue of an engine that has one by priority: the lower, the earlier."""
+    kv_transfer_params: dict[str, Any] | None = None
+    """What a connector that moves KV caches between engines is to do for the request, in the connector's own terms."""
     owner: str = ""
     """Name of the API key of a request with a grammar. Grammars are compiled in turn by owner, and each has its own."""
 
@@ -170,6 +174,12 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     the engine does not tell."""
     predicted_tokens: int = 0
     """Number of `token_ids` that the request's `prediction` has in their place."""
+    kv_transfer_params: dict[str, Any] | None = None
+    """What another engine needs to take the request's KV cache, in the connector's own terms; in the last delta."""
+    num_draft_tokens: int = 0
+    """Tokens that the engine drafted for the request, in the last delta; 0 where it does not tell."""
+    num_accepted_tokens: int = 0
+    """Number of them that the sequence has."""
 
 
 class LoraUpdate(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -124,6 +124,7 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Fields of `sampling` that the request sets; the others are the model's `sampling_defaults`."""
     priority: int = 0
     """Place among the waiting requests of the same API key: the lower, the earlier."""
+    kv_transfer_params: dict[str, Any] | None = None
     logprobs: int | None = None
     """Number of likeliest tokens at each position; None: no log-probabilities at all."""
     structured: Requested | None = None

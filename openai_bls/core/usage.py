@@ -23,9 +23,10 @@ class CompletionTokensDetails(msgspec.Struct, frozen=True, omit_defaults=True):
 
     reasoning_tokens: int
     accepted_prediction_tokens: int | None = None
-    """Tokens of the completion that its `prediction` had in their place; absent without one."""
+    """Tokens of the completion that its `prediction`, or else the engine's draft where it tells, had in their place;
+    absent without one."""
     rejected_prediction_tokens: int | None = None
-    """Predicted tokens that the completion does not have; they do not count as new tokens."""
+    """Predicted or drafted tokens that the completion does not have; they do not count as new tokens."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -55,7 +56,7 @@ class Usage(msgspec.Struct, frozen=True):
             completion: new tokens.
             cached: prompt tokens that the prefix cache supplied.
             reasoning: new tokens that are reasoning.
-            prediction: tokens of the predictions that were accepted, and rejected; None without a prediction.
+            prediction: tokens of predictions or drafts that were accepted, and rejected; None without any.
             image: prompt tokens that stand for images; None without images.
         """
         details = CompletionTokensDetails(reasoning, *(prediction or ()))

@@ -39,6 +39,8 @@ class Generation(msgspec.Struct, frozen=True):
     """Fields of vLLM's `StructuredOutputsParams`; None is no grammar."""
     media: MediaPrompt | None = None
     """Images of the prompt, whose places `prompt_token_ids` has expanded; None if it is text alone."""
+    priority: int = 0
+    """Place in vLLM's queue, where it has one by priority."""
     pooling: bool = False
     """Pool the prompt: `params` are fields of vLLM's `PoolingParams`."""
 
@@ -55,6 +57,8 @@ class Output(Protocol):
     finish_reason: Any
     """`stop`, `length`, `abort`, `error` or `repetition` as its text; None while the request goes on."""
     stop_reason: Any
+    kv_transfer_params: dict[str, Any] | None
+    """What another vLLM needs to take the request's KV cache, with the last output; or None."""
     pooling_output: Any
     """Tensor of what a prompt was pooled into; None where vLLM generates."""
 

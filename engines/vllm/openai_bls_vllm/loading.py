@@ -188,6 +188,10 @@ def _open(start: _Start, manifest: Manifest, gathering: Gathering | None) -> Ope
     names = set(FIELDS)
     if config.speculative_config is not None:
         names -= SPECULATIVE_REFUSED
+    if config.kv_transfer_config is not None:
+        names.add("kv_transfer_params")
+    if config.scheduler_config.policy == "priority":
+        names.add("priority")
     info = engine_info(
         manifest,
         start.facts,

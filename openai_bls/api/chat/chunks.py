@@ -88,6 +88,8 @@ class Answer(msgspec.Struct, Generic[ChoiceT], frozen=True):
     usage: Usage
     system_fingerprint: str
     """Changes when the engine does."""
+    kv_transfer_params: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    """What another engine needs to take the prompt's KV cache, where vLLM's connector tells it."""
 
 
 # --- what the bytes of the chunks below hold, for the description of the API ---

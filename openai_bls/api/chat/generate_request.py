@@ -61,6 +61,5 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Always null."""
     priority: int
     kv_transfer_params: dict[str, Any] | None = None
-    """Always null."""
     ec_transfer_params: dict[str, Any] | None = None
     """Always null."""

@@ -84,6 +84,7 @@ async def _prepared(request: ValidRequest, target: Target, key: str, id_prefix: 
                 if request.stream
                 else None,
                 priority=request.priority,
+                kv_transfer_params=request.kv_transfer_params,
             )
         )
     return requests

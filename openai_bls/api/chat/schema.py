@@ -187,8 +187,10 @@ class Generation(StructuredOutput, kw_only=True):
     truncate_prompt_tokens: PositiveInt | None = None
     """Keeps so many of the prompt's last tokens."""
     priority: Priority | None = None
-    """Place in the queue among the requests of the same API key: the lower, the earlier; 0 unless given. It takes
-    nothing from other keys, and stops nothing that the engine has begun."""
+    """Place in the queue among the requests of the same API key: the lower, the earlier. Takes nothing from other keys,
+    and stops nothing that has begun, but in vLLM with its `scheduling_policy`."""
+    kv_transfer_params: dict[str, Any] | None = None
+    """For the connector in vLLM's `kv_transfer_config`; a whole answer has what it gives back."""
     # ours
     timeout: Timeout | None = None
     """Seconds from the request's arrival in which it must be answered."""
@@ -200,7 +202,6 @@ class Generation(StructuredOutput, kw_only=True):
     return_tokens_as_token_ids: Any = UNSET
     prompt_logprobs: Any = UNSET
     allowed_token_ids: Any = UNSET
-    kv_transfer_params: Any = UNSET
     mm_processor_kwargs: Any = UNSET
     vllm_xargs: Any = UNSET
     repetition_detection: Any = UNSET
@@ -326,7 +327,7 @@ class CompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):
 
 ENGINE_FIELDS = frozenset(STRUCTURED_FIELDS) | {
     *SamplingParams.__struct_fields__,
-    *("bad_words", "min_tokens", "best_of", "logprobs", "top_logprobs", "prediction"),
+    *("bad_words", "min_tokens", "best_of", "logprobs", "top_logprobs", "prediction", "kv_transfer_params"),
 }
 """Honoured where the engine behind the model does it, else refused by `pipeline.preparation.prepare`."""
 
@@ -345,7 +346,6 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "return_tokens_as_token_ids": Unsupported((False,), "log-probabilities name tokens by their text and bytes"),
     "prompt_logprobs": Unsupported((), "use completions with 'echo' and 'logprobs'"),
     "allowed_token_ids": Unsupported((), "say what the answer must match by structured output, or use logit_bias"),
-    "kv_transfer_params": Unsupported((), "the engines pass no KV caches on"),
     "mm_processor_kwargs": Unsupported(({},), "images are processed as the checkpoint says"),
     "vllm_xargs": Unsupported(({},), "the engines take no further arguments"),
     "repetition_detection": Unsupported((), "use repetition_penalty"),

@@ -127,6 +127,7 @@ def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest, 
         "truncate_prompt_tokens": request.truncate_prompt_tokens,
         "timeout": request.timeout,
         "priority": request.priority or 0,
+        "kv_transfer_params": _transferable(request.kv_transfer_params),
         "ignored": ignored.names,
         "stream": bool(request.stream),
         "include_usage": options is not None and bool(options.include_usage),
@@ -137,6 +138,18 @@ def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest, 
     if isinstance(request, schema.ChatCompletionRequest):
         return _chat(request, common, bad_words)
     return _completion(request, common, bad_words)
+
+
+def _transferable(params: dict[str, Any] | None) -> dict[str, Any] | None:
+    """`kv_transfer_params` as engines can get them, whose frames have numbers of 64 bits; None if there are none."""
+    try:
+        msgspec.msgpack.encode(params)
+    except (OverflowError, ValueError):
+        raise InvalidRequestError(
+            "'kv_transfer_params' holds what cannot be passed on: integers have up to 64 bits.",
+            param="kv_transfer_params",
+        ) from None
+    return params or None
 
 
 def _sampling(request: schema.Generation) -> dict[str, Any]:

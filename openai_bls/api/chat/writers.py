@@ -191,6 +191,7 @@ class AnswerWriter(AnswerFuture[Answer[Any]]):
         self._candidates = candidates
         self._n = n
         self._renderer = renderer
+        self._kv_transfer_params: dict[str, Any] | None = None
 
     def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
         """Log-probabilities of tokens."""
@@ -220,6 +221,8 @@ class AnswerWriter(AnswerFuture[Answer[Any]]):
     def finished(self, sequence: Sequence, reason: FinishReason) -> None:
         """The choice has ended."""
         self._parts[sequence.index].reason = reason
+        if sequence.index == 0:
+            self._kv_transfer_params = sequence.kv_transfer_params
 
     def make_answer(self, usage: Usage) -> Answer[Any]:
         """The answer."""
@@ -232,6 +235,7 @@ class AnswerWriter(AnswerFuture[Answer[Any]]):
             choices=self._choices(self._parts if self._n == self._candidates else self._best()),
             usage=usage,
             system_fingerprint=envelope.fingerprint,
+            kv_transfer_params=msgspec.UNSET if self._kv_transfer_params is None else self._kv_transfer_params,
         )
 
     def _best(self) -> list[_Parts]:

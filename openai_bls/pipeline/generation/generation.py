@@ -120,6 +120,9 @@ class Generation:
             accepted = [sequence.predicted_tokens for sequence in sequences]
             length = len(sequences[0].request.prediction)
             prediction = sum(accepted), sum(max(0, length - count) for count in accepted)
+        elif any(sequence.num_draft_tokens for sequence in sequences):
+            kept = sum(sequence.num_accepted_tokens for sequence in sequences)
+            prediction = kept, sum(sequence.num_draft_tokens for sequence in sequences) - kept
         # Only a conversation has images, and it is one prompt.
         media = sequences[0].request.media
         return Usage.of(

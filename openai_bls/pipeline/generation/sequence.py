@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
 from openai_bls.core.errors import ApiError, EngineError, engine_failure
@@ -165,7 +165,10 @@ class Sequence:
         "custom_tools",
         "finish_reason",
         "index",
+        "kv_transfer_params",
         "matched_stop",
+        "num_accepted_tokens",
+        "num_draft_tokens",
         "predicted_tokens",
         "reasoning_tokens",
         "request",
@@ -196,6 +199,8 @@ class Sequence:
         self.reasoning_tokens = 0
         self.cached_tokens = 0
         self.predicted_tokens = 0
+        self.num_draft_tokens = self.num_accepted_tokens = 0
+        self.kv_transfer_params: dict[str, Any] | None = None
         self.finish_reason: FinishReason | None = None
         self.matched_stop: str | None = None
         """The stop string that ended it."""
@@ -257,6 +262,8 @@ class Sequence:
                         failure.code = "invalid_image"
                 owner.fail(failure)
                 return
+            self.kv_transfer_params = delta.kv_transfer_params
+            self.num_draft_tokens, self.num_accepted_tokens = delta.num_draft_tokens, delta.num_accepted_tokens
         if self._echo is not None:
             self._write_echo(self._echo, delta)
         count = len(delta.token_ids)
@@ -467,6 +474,9 @@ def _single_tokens(delta: TokenDelta) -> Iterator[TokenDelta]:
             cached_tokens=once.cached_tokens,
             queue_s=once.queue_s,
             predicted_tokens=int(i < delta.predicted_tokens),
+            kv_transfer_params=end.kv_transfer_params,
+            num_draft_tokens=end.num_draft_tokens,
+            num_accepted_tokens=end.num_accepted_tokens,
         )
 
 

@@ -136,8 +136,9 @@ def check_supported(request: ValidRequest, model: ServedModel) -> None:
         InvalidRequestError: `param` names the field.
     """
     info = model.info
-    if request.min_tokens and not model.supports("min_tokens"):
-        raise unsupported(model, "min_tokens")
+    for name in ("min_tokens", "kv_transfer_params"):
+        if getattr(request, name) and not model.supports(name):
+            raise unsupported(model, name)
     prompt = request.prompt
     if prompt is not None and prompt.bad_words and not model.supports("bad_words"):
         raise unsupported(model, "bad_words")
@@ -148,21 +149,7 @@ def check_supported(request: ValidRequest, model: ServedModel) -> None:
             param="prediction",
             code="unsupported_parameter",
         )
-    if request.logprobs is not None:
-        if not model.supports("logprobs"):
-            raise unsupported(model, "logprobs")
-        if request.echo and not model.supports("prompt_logprobs"):
-            raise InvalidRequestError(
-                f"'logprobs' of a prompt, with 'echo', are not supported by the engine of this model "
-                f"({model.info.engine}).",
-                param="logprobs",
-                code="unsupported_parameter",
-            )
-        if request.logprobs > info.max_logprobs:
-            param = "top_logprobs" if request.chat else "logprobs"
-            raise InvalidRequestError(
-                f"'{param}' is {request.logprobs}; at most {info.max_logprobs} are supported.", param=param
-            )
+    _check_logprobs(request, model)
     if request.candidates > request.n and not model.supports("logprobs"):
         raise unsupported(model, "best_of")
     if request.structured is not None and not model.supports("grammar"):
@@ -174,6 +161,25 @@ def check_supported(request: ValidRequest, model: ServedModel) -> None:
             )
     if request.tools is not None:
         _check_tools(request.tools, model)
+
+
+def _check_logprobs(request: ValidRequest, model: ServedModel) -> None:
+    if request.logprobs is None:
+        return
+    if not model.supports("logprobs"):
+        raise unsupported(model, "logprobs")
+    if request.echo and not model.supports("prompt_logprobs"):
+        raise InvalidRequestError(
+            f"'logprobs' of a prompt, with 'echo', are not supported by the engine of this model "
+            f"({model.info.engine}).",
+            param="logprobs",
+            code="unsupported_parameter",
+        )
+    if request.logprobs > model.info.max_logprobs:
+        param = "top_logprobs" if request.chat else "logprobs"
+        raise InvalidRequestError(
+            f"'{param}' is {request.logprobs}; at most {model.info.max_logprobs} are supported.", param=param
+        )
 
 
 def _check_tools(tools: ToolUse, model: ServedModel) -> None:
@@ -469,5 +475,8 @@ def generation_request(
         lora_name=target.lora_name,
         prediction=tuple(prompts.prediction),
         media=prompts.media,
+        # The queue before the engine has it in any case.
+        priority=request.priority if model.supports("priority") else 0,
+        kv_transfer_params=request.kv_transfer_params,
         owner="" if constraint is None else key,
     )

@@ -22,7 +22,6 @@ from openai_bls.api.openapi.field_docs import field_docs
 from openai_bls.api.openapi.json_schema import is_passed_on, verdict
 from openai_bls.api.registry import ENDPOINTS
 from openai_bls.api.responses.schema import CreateRequest
-from openai_bls.api.tasks.classify.schema import ClassifyBody
 from openai_bls.api.tasks.embeddings.schema import EmbeddingsBody
 from openai_bls.api.tasks.moderations.schema import ModerationsBody
 from openai_bls.api.tasks.rerank.schema import RerankBody, ScoreBody
@@ -37,7 +36,7 @@ TABLES: dict[tuple[str, ...], tuple[Any, ...]] = {
     ("Messages",): (MessagesRequest,),
     ("Embeddings",): (EmbeddingsBody,),
     ("Rerank and score",): (RerankBody, ScoreBody),
-    ("Moderations and classify",): (ModerationsBody, ClassifyBody),
+    ("Moderations and classify",): (ModerationsBody,),
     ("Adapters",): (LoadBody, UnloadBody),
 }
 """Sections → the bodies whose fields their tables list."""

@@ -53,7 +53,6 @@ _REASONS = {
     "disable_log_stats": "the engine reads the statistics",
     **dict.fromkeys(("enable_log_requests", "disable_log_requests", "max_log_len"), "prompts stay out of the log"),
     "stream_interval": "each step is sent",
-    "scheduling_policy": "requests have no priority",
     **dict.fromkeys(("max_num_queued_reqs", "max_num_queued_tokens"), "openai_bls bounds the queue"),
     **dict.fromkeys(("enable_sleep_mode", "sleep_mode_offload_cudagraph"), "nothing puts the engine to sleep"),
     **dict.fromkeys(("sleep_preserve_parameter_names", "sleep_mode_backend"), "nothing puts the engine to sleep"),

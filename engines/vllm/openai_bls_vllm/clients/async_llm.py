@@ -39,6 +39,8 @@ class PlainOutput(msgspec.Struct):
     num_cached_tokens: int = 0
     events: list[_Event] | None = None
     pooling_output: Any = None
+    kv_transfer_params: dict[str, Any] | None = None
+    spec_decode_metrics: Any = None
 
 
 class AsyncLlmClient:
@@ -104,7 +106,8 @@ class AsyncLlmClient:
             if generation.media is not None:
                 prompt = media.prompt(generation)
             lora = self._objects.lora_request(generation.lora)
-            async for output in self._llm.generate(prompt, params, request_id, lora_request=lora):
+            outputs = self._llm.generate(prompt, params, request_id, lora_request=lora, priority=generation.priority)
+            async for output in outputs:
                 if generation.media is not None and output.prompt_token_ids:
                     media.require_same(generation, output.prompt_token_ids)
                 self._take(plain_output(request_id, output, generation))
@@ -196,6 +199,8 @@ def plain_output(request_id: str, output: Any, generation: Generation) -> PlainO
         completion.stop_reason,
         output.num_cached_tokens or 0,
         _events(output),
+        kv_transfer_params=output.kv_transfer_params,
+        spec_decode_metrics=getattr(completion, "spec_decode_metrics", None),
     )
 
 

@@ -45,6 +45,7 @@ _REQUEST_FIELDS = frozenset(
         "lora_request",
         "cache_salt",
         "data_parallel_rank",
+        "priority",
         "external_req_id",
     }
 )
@@ -55,6 +56,7 @@ _OUTPUT_FIELDS = frozenset(
         "new_logprobs",
         "new_prompt_logprobs_tensors",
         "pooling_output",
+        "kv_transfer_params",
         "finish_reason",
         "stop_reason",
     }
@@ -250,6 +252,7 @@ class CoreClient:
             lora_request=self._objects.lora_request(generation.lora),
             cache_salt=None,
             data_parallel_rank=None,
+            priority=generation.priority,
         )
 
     def abort(self, request_ids: Sequence[str]) -> None:

@@ -63,6 +63,7 @@ class Cursor:
         self.plain = not self._output_end.has_words and request.logprobs is None and self.progress is None
         if end is not None and end.reason == "error":
             return self._failure(first=first)
+        drafted, accepted = (0, 0) if end is None else drafts(output)
         return TokenDelta(
             request.request_id,
             kept,
@@ -74,6 +75,9 @@ class Cursor:
             prompt_logprobs=self._prompt_logprobs(output) if first else None,
             cached_tokens=cached_tokens(output) if first else 0,
             queue_s=queue_seconds(output) if first else None,
+            kv_transfer_params=None if end is None else output.kv_transfer_params,
+            num_draft_tokens=drafted,
+            num_accepted_tokens=accepted,
         )
 
     def _pooled(self, output: Output) -> TokenDelta | None:
@@ -107,6 +111,7 @@ class Cursor:
             prompt_logprobs=self._prompt_logprobs(output),
             cached_tokens=cached_tokens(output),
             queue_s=queue_seconds(output),
+            kv_transfer_params=output.kv_transfer_params,
         )
 
     def _prompt_logprobs(self, output: Output) -> Logprobs | None:
@@ -193,6 +198,17 @@ def cached_tokens(output: Any) -> int:
     stats = getattr(output, "prefill_stats", None)
     found = getattr(output, "num_cached_tokens", 0) if stats is None else stats.num_cached_tokens
     return max(0, found or 0)
+
+
+def drafts(output: Any) -> tuple[int, int]:
+    """Tokens that were drafted for a request and those that were accepted, with its last output; 0 where vLLM does not
+    tell, as versions before 0.29."""
+    metrics = getattr(output, "spec_decode_metrics", None)
+    if metrics is None:
+        return 0, 0
+    # Of each number of accepted tokens, the steps that had it.
+    accepted = sum(number * steps for number, steps in enumerate(metrics.histogram))
+    return max(accepted, metrics.num_draft_tokens), accepted
 
 
 _QUEUED, _SCHEDULED = 1, 2

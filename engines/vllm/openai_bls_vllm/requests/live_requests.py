@@ -99,7 +99,9 @@ class LiveRequests:
         if request.pooling is not None:
             return Generation(key, request.prompt_token_ids, pooling_params(request), adapter, pooling=True)
         params = sampling_params(request, info, runner)
-        return Generation(key, request.prompt_token_ids, params, adapter, media=request.media)
+        return Generation(
+            key, request.prompt_token_ids, params, adapter, media=request.media, priority=request.priority
+        )
 
     def constrain(self, generation: Generation, constrained: Constrained) -> Generation | None:
         """The same with its grammar; None if the request has ended meanwhile."""

@@ -108,4 +108,6 @@ def sampling_params(request: GenerationRequest, info: EngineInfo, runner: Runner
         values["logprobs"] = request.logprobs
     if request.prompt_logprobs is not None:
         values["prompt_logprobs"] = request.prompt_logprobs
+    if request.kv_transfer_params is not None:
+        values["extra_args"] = {"kv_transfer_params": request.kv_transfer_params}
     return values

@@ -25,6 +25,9 @@ _INSTEAD = {
 }
 """Setting without an equal meaning → what to give in `OPTION`."""
 
+_DRAFTS = "per_request_spec_decode_metrics"
+"""Argument, from 0.29 on, with which vLLM tells of each request what was drafted."""
+
 
 def engine_args(
     checkpoint: Path,
@@ -91,6 +94,8 @@ def engine_args(
         )
     if "kv_events_config" in own and "kv_events_config" in extra:
         raise EngineLoadError(f"kv_events_config in {OPTION} and kv_events_endpoint say the same: leave one out")
+    if extra.get("speculative_config") and _DRAFTS in fields:
+        own[_DRAFTS] = "summary"
     values = {**defaults, **own, **extra}
     missing = sorted(set(own) - set(fields))
     if missing:

@@ -26,7 +26,7 @@ USED = {
             *("temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty", "presence_penalty"),
             *("frequency_penalty", "logit_bias", "min_tokens", "max_tokens", "stop_token_ids", "ignore_eos"),
             *("logprobs", "prompt_logprobs", "detokenize", "output_kind", "skip_clone", "structured_outputs"),
-            "_bad_words_token_ids",
+            *("_bad_words_token_ids", "extra_args"),
         ),
         ("_validate_structured_outputs(model_config, structured_outputs_config, tokenizer)",),
     ),
@@ -35,22 +35,27 @@ USED = {
     "vllm.sampling_params.RequestOutputKind": Used(("DELTA",)),
     "vllm.config.StructuredOutputsConfig": Used(("backend",)),
     "vllm.config.VllmConfig": Used(
-        ("model_config", "scheduler_config", "speculative_config", "structured_outputs_config")
+        (
+            *("model_config", "scheduler_config", "speculative_config", "structured_outputs_config"),
+            "kv_transfer_config",
+        )
     ),
     "vllm.lora.request.LoRARequest": Used(("lora_name", "lora_int_id", "lora_path")),
-    "vllm.outputs.RequestOutput": Used(("outputs", "prompt_logprobs", "num_cached_tokens", "finished")),
+    "vllm.outputs.RequestOutput": Used(
+        ("outputs", "prompt_logprobs", "num_cached_tokens", "kv_transfer_params", "finished")
+    ),
     "vllm.outputs.CompletionOutput": Used(("token_ids", "logprobs", "finish_reason", "stop_reason")),
     "vllm.logprobs.Logprob": Used(("logprob", "rank")),
     f"{_CORE}.EngineCoreRequest": Used(
         (
             *("request_id", "prompt_token_ids", "mm_features", "sampling_params", "pooling_params", "arrival_time"),
-            *("lora_request", "cache_salt", "data_parallel_rank", "external_req_id"),
+            *("lora_request", "cache_salt", "data_parallel_rank", "priority", "external_req_id"),
         )
     ),
     f"{_CORE}.EngineCoreOutput": Used(
         (
             *("request_id", "new_token_ids", "new_logprobs", "new_prompt_logprobs_tensors", "finish_reason"),
-            *("stop_reason", "prefill_stats", "pooling_output"),
+            *("stop_reason", "prefill_stats", "pooling_output", "kv_transfer_params"),
         )
     ),
     f"{_CORE}.EngineCoreOutputs": Used(("outputs", "scheduler_stats")),
@@ -76,7 +81,7 @@ USED = {
         (
             "from_vllm_config(vllm_config, usage_context, stat_loggers)",
             *(
-                "generate(lora_request)",
+                "generate(lora_request, priority)",
                 "encode(pooling_params, lora_request)",
                 "get_supported_tasks",
                 "abort",

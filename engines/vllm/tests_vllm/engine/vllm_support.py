@@ -15,7 +15,7 @@ from openai_bls.engines.capabilities import ALL_FIELDS
 from openai_bls_vllm.interface import Generation, Listeners, LoraAdapter
 from openai_bls_vllm.record import VllmRecord
 
-POOLING = ("pooling", "dimensions", "compressed_token_type_ids")
+POOLING = ("pooling", "dimensions", "compressed_token_type_ids", "use_activation")
 
 INFO = EngineInfo(
     engine="vllm",
@@ -55,6 +55,8 @@ class CoreOutput(msgspec.Struct):
     prefill_stats: Prefill | None = None
     num_nans_in_logits: int = 0
     pooling_output: Any = None
+    kv_transfer_params: dict[str, Any] | None = None
+    spec_decode_metrics: Any = None
 
 
 class Drafts(msgspec.Struct):

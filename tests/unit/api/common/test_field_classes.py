@@ -55,7 +55,7 @@ CHAT: dict[str, list[tuple[Any, Class]]] = {
     "spaces_between_special_tokens": [(True, "neutral"), (False, "refused")],
     "prompt_logprobs": [(None, "neutral"), (1, "refused")],
     "allowed_token_ids": [(None, "neutral"), ([1], "refused")],
-    "kv_transfer_params": [(None, "neutral"), ({"a": 1}, "refused")],
+    "kv_transfer_params": [(None, "neutral"), ({"a": 1}, "honoured")],
     "mm_processor_kwargs": [({}, "neutral"), ({"a": 1}, "refused")],
     "vllm_xargs": [({}, "neutral"), ({"a": 1}, "refused")],
     "repetition_detection": [(None, "neutral"), ({"a": 1}, "refused")],

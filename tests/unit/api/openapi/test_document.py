@@ -188,5 +188,5 @@ def test_only_what_other_models_answer_may_be_their_fault() -> None:
     found = {path for path in paths for one in paths[path].values() if "502" in one["responses"]}
     assert found == {
         *("/v1/chat/completions", "/v1/embeddings", "/v1/moderations"),
-        *("/v1/rerank", "/rerank", "/v2/rerank", "/v1/score", "/score"),
+        *("/v1/rerank", "/rerank", "/v2/rerank", "/v1/score", "/score", "/v1/classify", "/classify"),
     }

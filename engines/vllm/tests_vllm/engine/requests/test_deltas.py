@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from openai_bls.core.engine_types import Grammar, TokenDelta
 from openai_bls.engines.not_finite import NotFiniteError
@@ -139,3 +142,20 @@ def test_logits_that_are_not_finite() -> None:
     assert (bad.finish_reason, bad.invalid, good.token_ids) == ("error", False, [4])
     assert bad.error is not None
     assert bad.error.startswith("The model tiny computes NaN or infinity for this request")
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(0, 9))
+def test_the_last_delta_tells_of_drafts_and_of_the_kv_cache(histogram: list[int], rejected: int) -> None:
+    """Of each number of accepted tokens vLLM has the steps that had it."""
+    accepted = sum(number * steps for number, steps in enumerate(histogram))
+    metrics = SimpleNamespace(histogram=histogram, num_draft_tokens=accepted + rejected)
+    last = output(5, reason="length", kv_transfer_params={"a": 1}, spec_decode_metrics=metrics)
+    first, end = run(Cursor(asked()), output(4), last)
+    assert (first.num_draft_tokens, first.num_accepted_tokens, first.kv_transfer_params) == (0, 0, None)
+    assert (end.num_draft_tokens, end.num_accepted_tokens) == (accepted + rejected, accepted)
+    assert end.kv_transfer_params == {"a": 1}
+
+
+def test_a_prompt_alone_tells_of_its_kv_cache() -> None:
+    (end,) = run(Cursor(asked(max_tokens=0)), output(4, reason="length", kv_transfer_params={"a": 1}))
+    assert end.kv_transfer_params == {"a": 1}

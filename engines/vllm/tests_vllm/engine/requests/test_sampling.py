@@ -113,3 +113,9 @@ def test_buffers_of_the_second_runner(field: str, changes: dict[str, Any]) -> No
     assert problem is not None
     assert problem.startswith(field)
     assert refusal(asked(**changes), INFO, FIRST) is None
+
+
+def test_kv_transfer_params_are_extra_arguments() -> None:
+    assert "extra_args" not in params()
+    given_ = {"do_remote_decode": True}
+    assert params(kv_transfer_params=given_)["extra_args"] == {"kv_transfer_params": given_}

@@ -111,3 +111,14 @@ def test_images_are_bounded_by_the_build() -> None:
     assert made(manifest(record=record.fields()))["limit_mm_per_prompt"] == {"image": 9}
     with pytest.raises(EngineLoadError, match="give --max-images"):
         made(manifest(max_images=3, record=record.fields()))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_vllm_is_to_tell_of_drafts_and_may_have_a_queue_by_priority(version: str) -> None:
+    drafts = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}
+    extra = {"speculative_config": drafts, "scheduling_policy": "priority", "data_parallel_size": 2}
+    found = made(manifest(record=VllmRecord(version=version, extra_engine_args=extra).fields()), version=version)
+    assert found.items() >= extra.items()
+    told = "summary" if version in ("0.29", "0.30", "0.31", "0.32", "0.33") else None
+    assert found.get("per_request_spec_decode_metrics") == told
+    assert "per_request_spec_decode_metrics" not in made(version=version)
