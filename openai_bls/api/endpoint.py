@@ -133,6 +133,7 @@ def one_shot(
     has_guards: bool = True,
     errors: frozenset[type[ApiError]] = frozenset(),
     unsupported: Mapping[Any, Mapping[str, Unsupported]] | None = None,
+    optional_tags: frozenset[Any] = frozenset(),
 ) -> Endpoint:
     """An endpoint that answers at once and generates nothing, on /v1 and on Triton's ports.
 
@@ -146,6 +147,7 @@ def one_shot(
         has_guards: see `Served`.
         errors: see `Operation`.
         unsupported: see `Operation`.
+        optional_tags: see `Operation`.
     """
 
     async def in_time(
@@ -177,6 +179,7 @@ def one_shot(
             answer=get_type_hints(answer)["return"],
             errors=errors,
             unsupported=unsupported or {},
+            optional_tags=optional_tags,
         ),
         triton=triton,
         smoke=smoke,

@@ -11,6 +11,7 @@ FOLDERS = {
     "responses": "Responses",
     "responses.conversations": "Conversations",
     "messages": "Messages",
+    "decisions": "Decisions",
     "tasks.embeddings": "Embeddings",
     "tasks.rerank": "Rerank and score",
     "tasks.moderations": "Moderations",
