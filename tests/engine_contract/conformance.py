@@ -7,6 +7,7 @@ and its recorder.
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -236,6 +237,22 @@ class RequestContract:
         found = recorder.ends[1].prompt_logprobs
         assert (None if found is None else found.top_token_ids) == ([[], []] if of_prompt else None)
         assert len(recorder.logprobs(2).token_logprobs) == len(recorder.tokens[2])
+
+    def test_a_bias_brings_a_token_with_the_models_own_logprob(self, started: Started) -> None:
+        """What reads a token that is not among the likeliest, as decisions do."""
+        engine, recorder = started
+        engine.submit(request(1, max_tokens=1, logprobs=engine.info.max_logprobs))
+        recorder.wait_end(1)
+        (ids,), (values,) = recorder.logprobs(1).top_token_ids, recorder.logprobs(1).top_logprobs
+        for number, (token, value) in enumerate(zip(ids[1::6], values[1::6], strict=True), start=2):
+            sampling = SamplingParams(temperature=0, logit_bias={token: 100})
+            engine.submit(request(number, max_tokens=1, logprobs=0, sampling=sampling))
+            recorder.wait_end(number)
+            if recorder.ends[number].invalid:
+                assert re.search("logit_bias|logprobs", recorder.ends[number].error or "")
+                continue
+            assert recorder.tokens[number] == [token]
+            assert recorder.logprobs(number).token_logprobs == pytest.approx([value], abs=1e-3)
 
     def test_nothing_to_sample(self, started: Started) -> None:
         engine, recorder = started

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from openai_bls.api.chat.schema import ChatCompletionRequest, CompletionRequest
+from openai_bls.api.decisions.schema import DecisionsBody
 from openai_bls.api.lora.endpoints import LoadBody, UnloadBody
 from openai_bls.api.messages.schema import MessagesRequest, PromptRequest
 from openai_bls.api.responses.schema import CountRequest, CreateRequest
@@ -28,6 +29,7 @@ SCHEMAS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "responses.input_tokens": (CountRequest,),
     "messages": (MessagesRequest,),
     "messages.count_tokens": (PromptRequest,),
+    "decisions": (DecisionsBody,),
     "embeddings": (EmbeddingsBody,),
     "rerank": (RerankBody,),
     "score": (ScoreBody,),

@@ -22,6 +22,7 @@ ATTACKS: dict[str, Callable[[Alice], None]] = {
     "choices": sequences.choices,
     "prompts": sequences.prompts,
     "inputs": sequences.inputs,
+    "labels": sequences.labels,
     "grammars": grammars.grammars,
     "small grammars": grammars.small_grammars,
     "slow hosts of images": images.slow_hosts,

@@ -74,6 +74,20 @@ def inputs(alice: Alice) -> None:
     _from_some(alice, body)
 
 
+def labels(alice: Alice) -> None:
+    """Questions with many labels, long ones, and such as begin alike."""
+
+    def body() -> tuple[str, dict[str, Any]]:
+        count, questions = alice.near(255), alice.near(8)
+        stem = alice.rng.choice(["", "a ", "a " * 100])
+        choices = [{"value": f"{stem}{number}"} for number in range(count)]
+        question = {"type": "choice", "instructions": "Which?", "choices": choices}
+        alice.note(f"{questions} questions with {count} labels of {len(stem)} characters and a number")
+        return "/v1/decisions", {"input": "a " * alice.rng.choice([1, 1000]), "questions": [question] * questions}
+
+    _from_some(alice, body)
+
+
 _PROGRAMS: tuple[Callable[[int], str], ...] = (
     lambda size: f"{{{{ 'a' * {size} }}}}",
     lambda size: f"{{{{ ('a' * {size}) | length }}}}",
