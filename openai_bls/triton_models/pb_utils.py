@@ -159,7 +159,10 @@ def only_inputs(request: Any, keys: ApiKeys = NO_KEYS) -> Arrays:
     arrays = inputs(request)
     for name, value in parameters.items():
         if name == "Streaming" and (is_true(arrays, "stop") or _streams(arrays) == value):
-            # The official inflight_batcher_llm_client.py sends it beside the tensor, and with its stop request.
+            # The official inflight_batcher_llm_client.py sends it beside the tensor, and with its stop request. It cuts
+            # the prompt off an engine's whole answers, unless it asks for none: by a tensor from 0.14 on.
+            if "input_ids" in arrays:
+                arrays = {"exclude_input_in_output": np.array([[False]]), **arrays}
             continue
         if not (name.lower() in _TRITONS_OWN or name.startswith("triton_") or "-" in name):
             raise InvalidRequestError(f"'{name}' is not an input of this model{_INSTEAD.get(name, '')}.", param=name)
