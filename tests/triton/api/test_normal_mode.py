@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,6 +26,8 @@ from tests.triton.reference import Reference
 from tests.triton.triton_client import TIMEOUT, generate, generate_stream, infer_input
 
 pytestmark = pytest.mark.triton
+
+VENDOR = ROOT / "tests" / "triton" / "operation" / "clients" / "vendor"
 
 
 @pytest.fixture
@@ -68,43 +76,50 @@ def test_unary_calls_of_the_ensembles(
     assert whole["text_output"] == text.decode() != ""
 
 
-def test_the_steps_of_the_official_end_to_end_test(client: grpcclient.InferenceServerClient) -> None:
-    """Tensors of end_to_end_test.py of 0.7.2 to 0.18.2, by hand and by the ensemble."""
-    words = [
-        infer_input(name, np.array([[""]], dtype=np.object_), "BYTES") for name in ("BAD_WORDS_DICT", "STOP_WORDS_DICT")
-    ]
-    query = infer_input("QUERY", np.array([[RAW[0].raw]], dtype=np.object_), "BYTES")
-    length = np.array([[16]], dtype=np.int32)
-    prompt = client.infer("preprocessing", [query, *words, infer_input("REQUEST_OUTPUT_LEN", length, "INT32")])
-    names = {
-        "INPUT_ID": "input_ids", "REQUEST_INPUT_LEN": "input_lengths", "REQUEST_OUTPUT_LEN": "request_output_len",
-        "DECODER_INPUT_ID": "decoder_input_ids", "OUT_END_ID": "end_id", "OUT_PAD_ID": "pad_id",
-    }  # fmt: skip
-    tokens = client.infer(
-        "tensorrt_llm", [infer_input(name, prompt.as_numpy(given), "INT32") for given, name in names.items()]
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize(
+    ("release", "options"),
+    [("0.7.2", []), ("0.8.0", []), ("0.10.0", ["--test-bls"]), ("0.18.2", ["--return-log-probs", "--test-bls"])],
+)
+def test_the_official_end_to_end_test(
+    server: RunningServer, tmp_path: Path, release: str, options: list[str], protocol: str
+) -> None:
+    """end_to_end_test.py as it is: three models by hand, ensemble and BLS say the same, then all prompts at once."""
+    words = [{"input": golden.raw, "instruction": "Why?", "output": "word " * 12} for golden in RAW[:3]]
+    dataset = tmp_path / "dataset.json"
+    dataset.write_text(json.dumps(words), encoding="utf-8")
+    port = server.ports.http if protocol == "http" else server.ports.grpc
+    script = VENDOR / "tensorrtllm_backend" / f"v{release}" / "end_to_end_test.py"
+    command = [sys.executable, script, "-u", f"127.0.0.1:{port}", "-i", protocol, "--dataset", dataset, *options]
+    done = subprocess.run(
+        [*command, "--max-input-len", "500"], capture_output=True, text=True, timeout=200, check=False
     )
-    outputs = ("cum_log_probs", "output_log_probs", "context_logits", "generation_logits")
-    back = [("TOKENS_BATCH", "output_ids", "INT32"), ("SEQUENCE_LENGTH", "sequence_length", "INT32")]
-    back += [(name.upper(), name, "FP32") for name in outputs]
-    text = client.infer(
-        "postprocessing", [infer_input(name, tokens.as_numpy(given), kind) for name, given, kind in back]
-    )
-    whole = client.infer(
-        "ensemble",
-        [
-            infer_input("text_input", np.array([[RAW[0].raw]], dtype=np.object_), "BYTES"),
-            infer_input("max_tokens", length, "INT32"),
-        ],
-    )
-    assert text.as_numpy("OUTPUT").tolist() == whole.as_numpy("text_output").tolist() != [b""]
-    for name in outputs:
-        expected = pytest.approx(whole.as_numpy(name), abs=1e-4)
-        assert tokens.as_numpy(name) == expected
-        assert text.as_numpy(f"OUT_{name.upper()}") == expected
-    # Dummies, as they were when clients read them unasked.
-    assert whole.as_numpy("context_logits").tolist() == [[[0.0]]]
-    assert whole.as_numpy("generation_logits").tolist() == [[[[0.0]]]]
-    assert whole.as_numpy("output_log_probs").shape == (1, 1, 16)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "Functionality test succeed" in done.stdout
+    assert "Total Latency" in done.stdout
+
+
+def test_the_official_scripts_are_as_they_were_published() -> None:
+    versions = (VENDOR / "versions.txt").read_text(encoding="utf-8")
+    recorded = dict(re.findall(r"^  (\S+) ([0-9a-f]{128})$", versions, re.MULTILINE))
+    assert recorded == {
+        path.relative_to(VENDOR).as_posix(): hashlib.sha512(path.read_bytes()).hexdigest()
+        for path in VENDOR.rglob("*.py")
+    }
+
+
+def test_the_official_client_gets_the_prompt_that_it_cuts_off(
+    client: grpcclient.InferenceServerClient, reference: Reference
+) -> None:
+    """inflight_batcher_llm_client.py: without options, and with --exclude-input-in-output from 0.14 on."""
+    reference.generate(RAW[:1])
+    prompt, expected = reference.prompt_token_ids(RAW[0]), reference.output_ids(RAW[0])
+    excluded: dict[str, Any] = {"exclude_input_in_output": (True, "BOOL", np.bool_)}
+    for given, ids in (({}, [*prompt, *expected]), (excluded, expected)):
+        inputs = engine_inputs(prompt, 256, streaming=(False, "BOOL", np.bool_), **given)
+        answer = client.infer("tensorrt_llm", inputs, parameters={"Streaming": False})
+        assert answer.as_numpy("output_ids").tolist() == [[ids]]
+        assert answer.as_numpy("sequence_length").tolist() == [[len(ids)]]
 
 
 def test_what_takes_several_responses_is_refused(client: grpcclient.InferenceServerClient) -> None:
