@@ -99,7 +99,7 @@ class Api:
             names.discard("logprobs")
         drafting = speculation.speculation(options.extra_llm_api_options, self.version)
         if drafting is not None:
-            names &= speculation.fields(drafting, self.version)
+            names &= speculation.FIELDS
         return tuple(sorted(names))
 
     def grammar_kinds(self, options: LlmOptions) -> tuple[str, ...]:

@@ -17,10 +17,9 @@ _SAMPLES_SINCE = Version(1, 4)
 _GUIDED_SINCE = {False: Version(1, 1), True: Version(1, 2)}
 """Whether drafter and model are one engine → first version that holds their outputs to a grammar: the matrices
 features/feature-combination-matrix.md of 1.1.0, and `create_py_executor` of 1.0 and 1.2."""
-_SEED_SINCE = Version(1, 3, 0, 26)
-"""First candidate that has it for certain that a drafter which is part of the model draws by a request's seed (pull
-request 17599)."""
-_FIELDS = frozenset({"temperature", "top_p", "top_k", "stop_token_ids"})
+FIELDS = frozenset({"temperature", "top_p", "top_k", "stop_token_ids"})
+"""Fields of requests that are honoured while it drafts, as far as the sources show. A drafter that is part of the model
+takes a seed (pull request 17599), but FlashInfer draws a batch by that of its first row."""
 
 
 class Speculation(msgspec.Struct, frozen=True):
@@ -54,11 +53,6 @@ def speculation(values: Mapping[str, Any], version: Version) -> Speculation | No
         draft_model=Path(draft) if draft else None,
         guided=version >= _GUIDED_SINCE[one],
     )
-
-
-def fields(asked: Speculation, version: Version) -> frozenset[str]:
-    """Fields of requests that are honoured while it drafts, as far as the sources show."""
-    return _FIELDS | {"seed"} if asked.one_engine and version >= _SEED_SINCE else _FIELDS
 
 
 def refusals(
@@ -96,9 +90,8 @@ def notes(values: Mapping[str, Any], version: Version) -> Iterator[str]:
     asked = speculation(values, version)
     if asked is None:
         return
-    seed = "" if "seed" in fields(asked, version) else ", seed"
     yield (
-        f"with speculative_config, requests with penalties, logit_bias, bad_words, min_p, min_tokens{seed} or logprobs "
+        "with speculative_config, requests with penalties, logit_bias, bad_words, min_p, min_tokens, seed or logprobs "
         "are refused: it is not known that TensorRT-LLM honours them while it drafts"
     )
     if asked.draft_model is not None:

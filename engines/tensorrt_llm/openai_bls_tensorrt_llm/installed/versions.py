@@ -17,12 +17,10 @@ _STRUCTURAL_TAGS_SINCE = Version(1, 2)
 _ONE_SAMPLER_SINCE = Version(1, 3)
 """TorchSampler draws all requests from then on; before, the C++ decoder drew those that it could not."""
 _TENSORRT_FLOW_END = Version(1, 3, 0, 21)
-# When they came to main, and which candidate main was then, is public; what each candidate was cut from is not. So
-# these are the candidates that have them for certain.
+# When it came to main, and which candidate main was then, is public; what each candidate was cut from is not. So this
+# is the candidate that has it for certain.
 _PENALTIES_SINCE = Version(1, 3, 0, 24)
 """TorchSampler penalizes from then on (pull request 16485); before, it takes penalties and passes them over."""
-_SEED_SINCE = Version(1, 3, 0, 25)
-"""TorchSampler takes a request's seed from then on (pull request 17172)."""
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
 KNOWN = "0.20 to 1.4"
@@ -140,7 +138,10 @@ def sampling_fields(flow: Flow, version: Version) -> tuple[str, ...]:
         "top_p",
         "top_k",
         "min_p",
-        *(("seed",) if by_cpp or version >= _SEED_SINCE else ()),
+        # TorchSampler takes a seed from 1.3.0rc25 on (pull request 17172), but FlashInfer draws a whole batch by that
+        # of its first row (its pull request 4861, open). Main has got a kernel since that draws each row by its own;
+        # it is not known from which candidate on.
+        *(("seed",) if by_cpp else ()),
         *(_PENALTIES if by_cpp or version >= _PENALTIES_SINCE else ()),
         "logit_bias",
         "stop_token_ids",

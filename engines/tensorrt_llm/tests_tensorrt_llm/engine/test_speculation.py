@@ -13,7 +13,7 @@ from openai_bls.core.manifest import EngineLoadError, load_manifest
 from openai_bls.core.settings import EngineSettings
 from openai_bls_tensorrt_llm.installed.interface import LoraAdapter, Version
 from openai_bls_tensorrt_llm.installed.llm_args import read
-from openai_bls_tensorrt_llm.installed.speculation import fields, notes, refusals, speculation
+from openai_bls_tensorrt_llm.installed.speculation import notes, refusals, speculation
 from openai_bls_tensorrt_llm.loading import load
 from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
 from tests.engine_contract.support import Recorder
@@ -121,26 +121,6 @@ def test_a_draft_model_that_is_gone(world: World) -> None:
         (world.folder / "gone").mkdir()
         with pytest.raises(EngineLoadError, match=r"there is no draft model at .*gone \(a directory with config.json"):
             installed.open(options)
-
-
-@pytest.mark.parametrize(
-    ("version", "config", "seeded"),
-    [
-        ("1.2.1", {"decoding_type": "MTP"}, False),
-        ("1.3.0rc25", {"decoding_type": "MTP"}, False),
-        ("1.3.0rc26", {"decoding_type": "MTP"}, True),
-        ("1.4.0rc4", {"decoding_type": "Eagle3", "max_draft_len": 2}, True),
-        ("1.4.0rc4", NGRAM, False),
-    ],
-)
-def test_a_seed_beside_a_drafter(version: str, config: dict[str, Any], seeded: bool) -> None:
-    number = Version.parse(version)
-    values = {"speculative_config": config}
-    asked = speculation(values, number)
-    assert asked is not None
-    assert ("seed" in fields(asked, number)) == seeded
-    (first, *_) = notes(values, number)
-    assert ("seed" in first) == (not seeded)
 
 
 @pytest.mark.parametrize("version", ["1.0.0", "1.2.1"])

@@ -2,8 +2,8 @@
 
 Hybrids keep a state per sequence besides keys and values. Up to 1.2.1 TensorRT-LLM does not load one while block reuse
 is on, which it is by default ("mamba hybrid cache requires block reuse to be disabled"); later releases turn it off by
-themselves where nothing is set (`get_model_defaults`, pull request 11035). Other rows are those of the support matrix
-in docs/source/models/supported-models.md of 1.4.0rc1. None of it was run here.
+themselves where nothing is set (`get_model_defaults`, pull request 11035). Other rows are those of the support matrices
+in docs/source/models/supported-models.md, of main at 00b6d5a2. None of it was run here.
 """
 
 from __future__ import annotations
