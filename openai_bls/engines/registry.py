@@ -119,8 +119,9 @@ def parse_options(overrides: Mapping[str, str]) -> tuple[str, dict[str, msgspec.
         if name not in known:
             raise EngineLoadError(f"unknown engine setting {name!r}; {meant_or_known(name, sorted(known))}")
     wanted = overrides.get("engine", "auto")
-    if wanted not in ("auto", *types):
-        raise EngineLoadError(f"bad engine setting: engine is {wanted!r}, not one of auto, {', '.join(types)}")
+    # Those without options, too.
+    if wanted not in ("auto", *names()):
+        raise EngineLoadError(f"bad engine setting: engine is {wanted!r}; {meant_or_known(wanted, ('auto', *names()))}")
     found: dict[str, msgspec.Struct] = {}
     for engine, options in types.items():
         own = plugin(engine).overridden(overrides)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+from openai_bls.core.nearest import meant_or_known
 from openai_bls.launcher.errors import LaunchError
 
 UNLOAD_SECONDS = 60.0
@@ -39,7 +40,7 @@ def reload_models(
             there = _states(client, headers)
             for name in names:
                 if name not in there:
-                    raise LaunchError(f"there is no model {name!r} in the server; there are {', '.join(sorted(there))}")
+                    raise LaunchError(f"there is no model {name!r} in the server; {meant_or_known(name, sorted(there))}")
             for name in names:
                 begun = time.monotonic()
                 ended = _unload(client, name, headers)

@@ -21,6 +21,7 @@ from google.protobuf.message import Message
 from tritonclient.grpc import model_config_pb2
 
 from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.nearest import meant_or_known
 from openai_bls.core.settings import (
     BACKEND_PARAMETERS,
     EngineSettings,
@@ -181,7 +182,7 @@ def _parsed_changes(changes: Iterable[str], tables: Mapping[str, Model]) -> dict
         if not (equals and dot and name):
             raise SettingsError(f"{change!r} is not MODEL.NAME=VALUE")
         if model not in tables:
-            raise SettingsError(f"there is no model {model!r} in the repository; there are {', '.join(tables)}")
+            raise SettingsError(f"there is no model {model!r} in the repository; {meant_or_known(model, tables)}")
         remedy = instead(_base(model), name)
         if remedy is not None:
             raise SettingsError(f"{target} is not a setting here: {remedy}")

@@ -170,7 +170,7 @@ def test_leaving_clients_and_an_engine_loaded_again(repository: Path, capsys: py
         stopped_and_dead_models_are_missed(server, command)
         capsys.readouterr()
         assert main([*command, "openai_bsl"]) == 2
-        assert "there is no model 'openai_bsl' in the server; there are ensemble, openai_bls" in capsys.readouterr().err
+        assert "there is no model 'openai_bsl' in the server; did you mean openai_bls?" in capsys.readouterr().err
         # Triton's port has begun again from 0, as Prometheus expects of a counter; /v1's has gone on.
         assert main([*command, "openai_bls"]) == 0
         assert httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60).status_code == 200

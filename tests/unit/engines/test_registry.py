@@ -43,6 +43,12 @@ def test_empty_folder(tmp_path: Path) -> None:
     assert str(tmp_path) not in message
 
 
+@pytest.mark.parametrize("name", ["auto", *names()])
+def test_every_engine_may_be_named(name: str) -> None:
+    """One that has no options, too."""
+    assert parse_options({"engine": name})[0] == name
+
+
 def test_an_engine_of_another_release(tmp_path: Path) -> None:
     manifest = Manifest(engine="sglang", model_name="m", max_model_len=9, max_batch_size=1, created=1)
     write_manifest(tmp_path, manifest)

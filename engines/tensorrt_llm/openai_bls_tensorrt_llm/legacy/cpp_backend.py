@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from openai_bls.core.manifest import ENGINE_FOLDER, EngineLoadError, Manifest, NotNegative, Positive
+from openai_bls.core.nearest import meant_or_known
 from openai_bls.core.settings import OfficialSettings, wrong_values
 from openai_bls.engines.plugin import Lazy
 from openai_bls.triton_models.repository.engine_configs import model_name, parameters_as_text
@@ -177,8 +178,9 @@ def cpp_settings(
         values["xgrammar_tokenizer_info_path"] = str(engine_dir / GRAMMAR_VOCABULARY)
     for key in given or {}:
         if key not in CppSettings.__struct_fields__:
-            known = ", ".join(CppSettings.__struct_fields__)
-            raise EngineLoadError(f"the C++ backend has no parameter {key!r} here; known are {known}")
+            raise EngineLoadError(
+                f"the C++ backend has no parameter {key!r} here; {meant_or_known(key, CppSettings.__struct_fields__)}"
+            )
     try:
         return msgspec.convert({**values, **(given or {})}, CppSettings, strict=False)
     except msgspec.ValidationError as error:

@@ -176,7 +176,8 @@ def test_a_further_engine(repository: Path) -> None:
     [
         ("http_port=1", "not MODEL.NAME=VALUE"),
         ("openai_bls.http_port", "not MODEL.NAME=VALUE"),
-        ("openai.http_port=1", "no model 'openai' in the repository; there are preprocessing, tensorrt_llm"),
+        ("openai.http_port=1", "no model 'openai' in the repository; did you mean openai_bls?"),
+        ("models.http_port=1", "no model 'models' in the repository; known are preprocessing, tensorrt_llm"),
         ("openai_bls.prt=1", "openai_bls: unknown parameter 'prt' in config.pbtxt; known are http_host"),
         ("openai_bls.http_port=x", "openai_bls: http_port is 'x'; it is a whole number from 0 to 65535"),
         ("openai_bls.api_key=secret", "unknown parameter 'api_key'"),
