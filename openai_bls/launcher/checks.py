@@ -25,6 +25,7 @@ from openai_bls.launcher.tritonserver.command import (
     WHEEL_PYTHONS,
     backends_folder,
     library_folder,
+    missing_library,
     no_wheel_reason,
     python_version,
 )
@@ -91,10 +92,7 @@ def check_python(server: Server) -> str:
         if version not in WHEEL_PYTHONS:
             raise LaunchError(no_wheel_reason(version))
         if library_folder() is None:
-            raise LaunchError(
-                f"this Python lacks libpython{version}.so.1.0, which the Python backend loads:"
-                f" install libpython{version}, or use a Python configured with --enable-shared"
-            )
+            raise LaunchError(missing_library())
         unfit = _unfit_character(str(backends_folder()), decoded=False)
         if unfit is not None:
             raise LaunchError(

@@ -40,7 +40,8 @@ def reload_models(
             there = _states(client, headers)
             for name in names:
                 if name not in there:
-                    raise LaunchError(f"there is no model {name!r} in the server; {meant_or_known(name, sorted(there))}")
+                    known = meant_or_known(name, sorted(there))
+                    raise LaunchError(f"there is no model {name!r} in the server; {known}")
             for name in names:
                 begun = time.monotonic()
                 ended = _unload(client, name, headers)

@@ -131,6 +131,15 @@ def library_folder() -> Path | None:
     return None
 
 
+def missing_library() -> str:
+    """Sentence about this Python's shared library where there is none."""
+    version = python_version()
+    return (
+        f"this Python lacks libpython{version}.so.1.0, which the Python backend loads: install libpython{version}, or"
+        " use a Python configured with --enable-shared"
+    )
+
+
 def backends_folder() -> Path:
     """Folder of this environment's assembled backends."""
     return Path(sys.prefix) / "share" / "openai_bls" / "backends"
