@@ -123,8 +123,9 @@ def check_source(words: Sequence[str]) -> None:
     Raises:
         LaunchError: there is none.
     """
+    revision = next((word.partition("=")[2] for word in words if word.startswith("--revision=")), "")
     try:
-        source_here(words[words.index("--model") + 1])
+        source_here(words[words.index("--model") + 1], revision)
     except BuildError as error:
         raise LaunchError(str(error)) from None
 

@@ -66,6 +66,8 @@ def _dry_run(options: ServeOptions, console: Console, *, builds: bool) -> int:
     problems = [] if builds else checks.check_some_engine(options.repository)
     taken = checks.taken_ports(options.ports, options.host, options.triton_address)
     checks.with_tls(options.ports, options.repository, start.environment)
+    if options.log_file is not None:
+        _check_log(options.log_file)
     for said in [*problems, *(f"port {port} is taken just now" for port in taken)]:
         console.line(f"# {said}")
     console.line(text.replace(str(there), str(options.repository)))
@@ -120,6 +122,17 @@ def _wait(console: Console, wait: float | None, stops: Callable[[], int]) -> boo
     while not stops() and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
     return not stops()
+
+
+def _check_log(path: Path) -> None:
+    """Check that `make_log` could write the log, and write nothing.
+
+    Raises:
+        LaunchError: it could not.
+    """
+    above = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    if path.is_dir() or not above.is_dir() or not os.access(path if path.exists() else above, os.W_OK):
+        raise LaunchError(f"--log-file {path} cannot be written")
 
 
 def make_log(options: ServeOptions) -> Path:

@@ -136,6 +136,10 @@ def test_dry_run_before_anything_is_there(
         (["--model-repository", "fine", "--http-port", "9000", "--openai-port", "9000"], "is given to both"),
         (["--model-repository", "fine", "--http-port", "70000"], "is not a TCP port"),
         (["--model-repository", "fine", "--ssl-certfile", "none.pem"], "no HTTPS on /v1"),
+        (["--model-repository", "fine", "--log-file", "fine"], "--log-file fine cannot be written"),
+        (["--model-repository", "fine", "--log-file", "file/a/b"], "--log-file file/a/b cannot be written"),
+        (["--model-repository", "fine", "--with", "none"], "there are no models"),
+        (["--model", "unbuilt", "--revision", "main"], "--revision is of a repository on the hub"),
     ],
 )
 def test_a_dry_run_refuses_what_a_start_refuses(
@@ -147,6 +151,7 @@ def test_a_dry_run_refuses_what_a_start_refuses(
     (tmp_path / "fine" / "openai_bls").mkdir(parents=True)
     (tmp_path / "fine" / "openai_bls" / "config.pbtxt").write_text('name: "openai_bls"\n')
     (tmp_path / "unbuilt" / "tensorrt_llm" / "1").mkdir(parents=True)
+    (tmp_path / "file").touch()
     assert cli.main(["serve", "--dry-run", *words]) == 2
     error = capsys.readouterr().err
     assert said in error
