@@ -52,6 +52,13 @@ def test_no_block_leaves_files_in_the_clone(page: str) -> None:
         assert not _LEFT_HERE.search(code) or "$(mktemp -d)" in code, code
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_a_block_that_renders_can_be_undone(page: str) -> None:
+    """In a clone the files that it writes are tracked ones."""
+    renders = any(re.search(r"\brender\b.* --set ", code) for _, code in _SHELL.findall(text(page)))
+    assert not renders or "git checkout model_repository" in text(page)
+
+
 @pytest.mark.parametrize(
     ("code", "leaves"),
     [

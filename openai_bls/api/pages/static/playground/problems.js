@@ -25,7 +25,7 @@ export const brokenOff = () =>
 export const cutOff = (hasBegun) =>
   new Problem(
     hasBegun ? "This answer is incomplete." : "This question has no answer.",
-    "It may still come in in another tab; else try again.",
+    "Another tab may still receive it; if none does, try again.",
     { canRetry: true, status: "" },
   );
 
