@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.pool import Pool
@@ -100,16 +100,19 @@ class Measured:
     cpu_ms_per_input: float
 
 
-def post(connection: http.client.HTTPConnection, model: str, inputs: Sequence[str]) -> dict[str, Any]:
+def post(port: int, model: str, inputs: Sequence[str]) -> dict[str, Any]:
     """The answer of /v1/embeddings, with vectors in base64.
+
+    Each on a new connection: servers close idle ones after a few seconds.
 
     Raises:
         OSError: it is an error.
     """
     body = json.dumps({"model": model, "input": inputs, "encoding_format": "base64"})
-    connection.request("POST", "/v1/embeddings", body, {"content-type": "application/json"})
-    reply = connection.getresponse()
-    data = reply.read()
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=300)) as connection:
+        connection.request("POST", "/v1/embeddings", body, {"content-type": "application/json"})
+        reply = connection.getresponse()
+        data = reply.read()
     if reply.status != 200:
         raise OSError(f"{reply.status}: {data[:300]!r}")
     found: dict[str, Any] = json.loads(data)
@@ -118,13 +121,11 @@ def post(connection: http.client.HTTPConnection, model: str, inputs: Sequence[st
 
 def ask(asked: Asked) -> Answered:
     """Ask one request after the other; runs in a process of the client."""
-    connection = http.client.HTTPConnection("127.0.0.1", asked.port, timeout=300)
     tokens, seconds = 0, []
     for inputs in asked.requests:
         begun = time.monotonic()
-        tokens += post(connection, asked.model, inputs)["usage"]["prompt_tokens"]
+        tokens += post(asked.port, asked.model, inputs)["usage"]["prompt_tokens"]
         seconds.append(time.monotonic() - begun)
-    connection.close()
     return Answered(tokens, seconds)
 
 
@@ -157,8 +158,7 @@ def measure(pool: Pool, serving: Serving, load: Load, total: int, words: int, se
 
 def vectors(serving: Serving, words: int) -> Vectors:
     """Embeddings of a few inputs, of length 1: [inputs, numbers]."""
-    connection = http.client.HTTPConnection("127.0.0.1", serving.target.port, timeout=300)
-    found = post(connection, serving.target.model, list(texts(_COMPARED, words, 0)))["data"]
+    found = post(serving.target.port, serving.target.model, list(texts(_COMPARED, words, 0)))["data"]
     rows: Vectors = np.stack([np.frombuffer(base64.b64decode(one["embedding"]), np.float32) for one in found])
     return np.divide(rows, np.linalg.norm(rows, axis=1, keepdims=True))
 
@@ -166,10 +166,11 @@ def vectors(serving: Serving, words: int) -> Vectors:
 def table(measured: Sequence[Measured], base: str) -> str:
     """Medians of the rounds as Markdown; times are over the server `base`."""
     rows = []
-    for load in LOADS:
-        of = {
-            name: [one for one in measured if (one.server, one.load) == (name, load)] for name in servers_of(measured)
-        }
+    for load in dict.fromkeys(one.load for one in measured):
+        of: dict[str, list[Measured]] = {}
+        for one in measured:
+            if one.load == load:
+                of.setdefault(one.server, []).append(one)
         whole = {name: statistics.median(one.tokens_per_s for one in ones) for name, ones in of.items()}
         for name, ones in of.items():
             rest = [
@@ -181,11 +182,6 @@ def table(measured: Sequence[Measured], base: str) -> str:
             rows.append([*row, f"{rest[2]:.2f}"])
     headers = ("load", "server", "tokens/s", "times", "request p50 ms", "p99", "CPU ms per input")
     return markdown_table(headers, rows)
-
-
-def servers_of(measured: Sequence[Measured]) -> list[str]:
-    """Names of the servers, each once."""
-    return list(dict.fromkeys(one.server for one in measured))
 
 
 def parser() -> argparse.ArgumentParser:
