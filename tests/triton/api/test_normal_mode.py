@@ -90,7 +90,17 @@ def test_the_official_end_to_end_test(
     dataset.write_text(json.dumps(words), encoding="utf-8")
     port = server.ports.http if protocol == "http" else server.ports.grpc
     script = VENDOR / "tensorrtllm_backend" / f"v{release}" / "end_to_end_test.py"
-    command = [sys.executable, script, "-u", f"127.0.0.1:{port}", "-i", protocol, "--dataset", dataset, *options]
+    command: list[str | Path] = [
+        sys.executable,
+        script,
+        "-u",
+        f"127.0.0.1:{port}",
+        "-i",
+        protocol,
+        "--dataset",
+        dataset,
+        *options,
+    ]
     done = subprocess.run(
         [*command, "--max-input-len", "500"], capture_output=True, text=True, timeout=200, check=False
     )
