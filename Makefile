@@ -90,8 +90,8 @@ check: $(VENV)/.installed-test ## lint, type-check and run the unit tests that t
 	@$(MAKE) --no-print-directory lint
 	@tests="$$($(BIN)/python -m tests.touched)"; test -z "$$tests" || OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $$tests $(ARGS)
 
-architectures: $(VENV)/.installed-test ## compare a tiny model of every architecture with transformers' generate (ARGS="-k falcon")
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "" $(ARGS) engines/transformers/tests_transformers/architectures
+architectures: $(VENV)/.installed-test ## compare a tiny model of every architecture with transformers' generate, and chats of families (ARGS="-k zoo")
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "" $(ARGS) engines/transformers/tests_transformers/architectures engines/transformers/tests_transformers/zoo
 
 # As root on Debian, with its packages buildah and debootstrap; ARGS="-k demo" for some of the tests.
 images: $(VENV)/.installed-test ## build every target of the Dockerfile without Docker, and run the images

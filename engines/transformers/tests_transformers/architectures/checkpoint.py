@@ -21,9 +21,9 @@ LAYERS = 4
 """Enough for every layer type of most patterns."""
 
 # Fields by what they count, under all the names that configs have for it.
+_VOCABULARY = ("vocab_size", "unpadded_vocab_size", "vocab_size_per_layer_input")
+_LENGTH = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "context_length")
 _SIZES: tuple[tuple[int, str], ...] = (
-    (VOCAB_SIZE, "vocab_size unpadded_vocab_size vocab_size_per_layer_input"),
-    (MAX_LENGTH, "max_position_embeddings n_positions n_ctx max_seq_len context_length"),
     (64, "hidden_size n_embd d_model attention_hidden_size lru_width mamba_d_ssm dim_model_base"),
     (
         96,
@@ -83,12 +83,20 @@ _FIELDS: dict[str, Any] = {name: size for size, names in _SIZES for name in name
 _KEPT = re.compile(r"A_log|dt_bias|\.D$|dt_proj|time_|recurrent_param|lambda|beta|inv_freq|a_param|\bA\b")
 
 
-def tiny_config(model_type: str, changes: Mapping[str, Any]) -> Any:
+def tiny_config(
+    model_type: str,
+    changes: Mapping[str, Any],
+    *,
+    vocab_size: int = VOCAB_SIZE,
+    max_length: int = MAX_LENGTH,
+    eos_token_id: int = 0,
+) -> Any:
     """Config of `model_type` with small sizes in whatever fields its class has, then `changes`."""
     config_class = CONFIG_MAPPING[model_type]
     names = {field.name for field in dataclasses.fields(config_class)}
-    values = {name: value for name, value in _FIELDS.items() if name in names}
-    values |= {name: 0 for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in names}
+    fields = _FIELDS | dict.fromkeys(_VOCABULARY, vocab_size) | dict.fromkeys(_LENGTH, max_length)
+    fields |= {"bos_token_id": 0, "eos_token_id": eos_token_id, "pad_token_id": 0}
+    values = {name: value for name, value in fields.items() if name in names}
     if "kv_lora_rank" in names:  # latent attention makes keys and values for every head
         values["num_key_value_heads"] = values["num_attention_heads"]
     return config_class(**values | dict(changes))
