@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from openai_bls.api.common.large_bodies import is_large, parsed
 from openai_bls.api.common.one_shot import admitted
 from openai_bls.api.decisions import labels, questions
@@ -42,20 +44,13 @@ async def decide(service: Service, context: RequestContext, body: dict[str, Any]
     target = await service.look_for(context, asked.input)
     model = target.model
     check_model(model)
-    requests = [joined(asked.input, ask) for ask in asked.asks]
-    with own_places():
-        for request in requests:
-            check(request, model, service.settings)
+    for ask in asked.asks:
+        check(msgspec.structs.replace(ask, images=(*asked.input.images, *ask.images)), model, service.settings)
     with admitted(service, context, target.name) as tally, service.images.budget.lease(context.key) as lease:
         await model.engine.ready()
         tokens = await label_tokens(asked, model, context.key)
-        with own_places():
-            images = await _images(service, context.key, lease, requests)
-            # One after the other: their texts are as large as the input.
-            reads = [
-                await _read(one, model, images, rows, context.key) for one, rows in zip(requests, tokens, strict=True)
-            ]
-        check_reads(reads)
+        images = await _images(service, context.key, lease, asked)
+        reads = await _reads(asked, model, images, tokens, context.key)
         reader = Reader(
             model.engine,
             service.admission(model),
@@ -124,19 +119,40 @@ async def label_tokens(asked: Asked, model: ServedModel, key: str) -> list[list[
     return found
 
 
-async def _images(
-    service: Service, key: str, lease: ImageLease, requests: Sequence[ValidRequest]
-) -> dict[ImageSource, Image]:
-    """The images of all questions; those of the input are loaded once."""
-    sources = tuple(dict.fromkeys(source for request in requests for source in request.images))
+async def _images(service: Service, key: str, lease: ImageLease, asked: Asked) -> dict[ImageSource, Image]:
+    """The images of the input and of all questions."""
+    sources = tuple(source for request in (asked.input, *asked.asks) for source in request.images)
     loaded = await service.images.load(sources, key, lease) if sources else ()
     return dict(zip(sources, loaded, strict=True))
+
+
+async def _reads(
+    asked: Asked, model: ServedModel, images: Mapping[ImageSource, Image], labels_of: Sequence[list[Tokens]], key: str
+) -> list[Read]:
+    """The prompt of each question, with its labels.
+
+    Raises:
+        ApiError: a prompt is bad, or its labels take too many reads.
+    """
+    found: list[Read] = []
+    tokens = 0
+    # One after the other: each text is as large as the input, and what is too much is seen soon.
+    for ask, rows in zip(asked.asks, labels_of, strict=True):
+        with own_places():
+            found.append(await _read(joined(asked.input, ask), model, images, rows, key))
+        tokens += len(found[-1].prompt) * len(found[-1].steps)
+        if tokens > MAX_READ_TOKENS:
+            raise InvalidRequestError(
+                "The tokens of the labels times those of the prompts before them are more than "
+                f"{MAX_READ_TOKENS}: ask fewer questions at a time.",
+                param="questions",
+            )
+    return found
 
 
 async def _read(
     request: ValidRequest, model: ServedModel, images: Mapping[ImageSource, Image], rows: list[Tokens], key: str
 ) -> Read:
-    """The prompt of a question, with its labels."""
     prompts = await tokenize(request, model, tuple(images[source] for source in request.images), key=key)
     length, limit = len(prompts.token_ids[0]), model.info.max_model_len
     if length + max(map(len, rows)) > limit:
@@ -149,18 +165,3 @@ async def _read(
             code="unsupported_endpoint",
         )
     return Read(prompts.token_ids[0], rows, prompts.media)
-
-
-def check_reads(reads: Sequence[Read]) -> None:
-    """Refuse labels that take too many reads of too long prompts.
-
-    Raises:
-        InvalidRequestError: they do.
-    """
-    tokens = sum(len(read.prompt) * len(read.steps) for read in reads)
-    if tokens > MAX_READ_TOKENS:
-        raise InvalidRequestError(
-            f"The tokens of the labels times those of the prompts before them are {tokens}; at most {MAX_READ_TOKENS} "
-            "are supported: ask fewer questions at a time.",
-            param="questions",
-        )

@@ -118,7 +118,8 @@ class RequestContext:
         """Note what is asked for, as soon as the body has been read: before anything can refuse it."""
         self.stream = request.stream
         self.request = msgspec.structs.replace(request, images=()) if request.images else request
-        self.ignored = request.ignored
+        # What was taken out of the body before.
+        self.ignored = tuple(dict.fromkeys((*self.ignored, *request.ignored)))
 
     def work_began_at(self) -> float:
         """`time.monotonic()` at which a guard got it; now, if it has no guard."""

@@ -147,6 +147,17 @@ def test_input_items_are_a_conversation() -> None:
     assert chat.reasoning_effort == "none"
 
 
+def test_unknown_fields_that_are_taken() -> None:
+    bench = Bench(unknown_fields="ignore")
+    Engine(bench)
+    question = {**YES_OR_NO, "hint": 1}
+    text = {"role": "user", "content": [{"type": "input_text", "text": "a", "tone": "b"}]}
+    answered = asked(bench, PATH, {"input": [text], "questions": [question], "seed": 3})
+    assert answered.status == 200, answered.body
+    ignored = answered.headers["openai-bls-ignored"].split(", ")
+    assert sorted(ignored) == ["input[].content[].tone", "questions[].hint", "seed"]
+
+
 def _json(data: Any) -> dict[str, Any]:
     return {"type": "input_json", "data": data}
 

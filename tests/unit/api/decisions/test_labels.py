@@ -52,12 +52,12 @@ def test_a_label_is_the_longest_that_an_output_begins_with(rows: list[Tokens], m
         if begun:
             expected[max(begun, key=len)] += probability
     of_last = {
-        prefix: math.log(found) if (found := chance(model, prefix[:-1], prefix[-1])) else NEVER
+        prefix: math.log(one) if (one := chance(model, prefix[:-1], prefix[-1])) else NEVER
         for row in rows
         for prefix in labels.prefixes(row)
     }
     found = labels.logprobs(rows, of_last)
-    assert [math.exp(one) for one in found] == pytest.approx([expected[row] for row in rows], rel=1e-6, abs=1e-9)
+    assert [math.exp(value) for value in found] == pytest.approx([expected[row] for row in rows], rel=1e-6, abs=1e-9)
     total = sum(expected.values())
     shares = [expected[row] / total if total else 1 / len(rows) for row in rows]
     assert labels.probabilities(found) == pytest.approx(shares, rel=1e-6, abs=1e-9)
