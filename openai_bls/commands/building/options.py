@@ -8,7 +8,9 @@ from pathlib import Path
 from openai_bls.builder.engine_build import engine_builds
 from openai_bls.commands.options import REPOSITORY_HELP
 from openai_bls.core import guide_names
+from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines import registry
+from openai_bls.launcher.errors import LaunchError
 
 GUIDE_NAMES = guide_names.BUILD
 
@@ -83,7 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_sizes(parser.add_argument_group("sizes"))
     _add_quantization(parser.add_argument_group("number formats and quantization"))
     _add_lora(parser.add_argument_group("adapters (LoRA)"))
-    for build in engine_builds().values():
+    try:
+        builds = engine_builds()
+    except EngineLoadError as error:  # a plug-in that is installed and cannot be imported
+        raise LaunchError(str(error)) from None
+    for build in builds.values():
         if build.add_arguments is not None:
             build.add_arguments()(parser)
 

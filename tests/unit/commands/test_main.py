@@ -20,6 +20,7 @@ from openai_bls.commands.building import options as build_options
 from openai_bls.commands.building import within_serve
 from openai_bls.commands.completion import SHELLS
 from openai_bls.commands.table import COMMANDS
+from openai_bls.core.manifest import EngineLoadError
 from openai_bls.launcher.doctor import Report
 
 HEAVY = {"msgspec", "numpy", "torch", "transformers", "starlette", "grpc", "logging", "openai_bls.core.settings"}
@@ -91,6 +92,21 @@ def test_what_nobody_knows_names_the_nearest(
         cli.main(words)
     assert ended.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1].endswith(said)
+
+
+@pytest.mark.parametrize("name", ["serve", "build"])
+def test_a_plug_in_that_cannot_be_imported_is_one_line(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one whose distribution is removed by half."""
+
+    def broken() -> None:
+        raise EngineLoadError("the engine toy of openai_bls_toy cannot be imported")
+
+    monkeypatch.setattr(build_options, "engine_builds", broken)
+    assert cli.main([name]) == 2
+    said = capsys.readouterr().err
+    assert said == f"openai-bls {name}: error: the engine toy of openai_bls_toy cannot be imported\n"
 
 
 def test_serve_says_that_it_works_before_it_imports_anything() -> None:
