@@ -107,7 +107,8 @@ class Reference:
         assert ids[: len(prompt)] == prompt
         before, after = (self.tokenizer.decode(some, skip_special_tokens=not special) for some in (prompt, ids))
         assert after.startswith(before)
-        return after[len(before) :]
+        text: str = after[len(before) :]
+        return text
 
 
 def complete_tokenizer(checkpoint: Path) -> None:

@@ -30,7 +30,7 @@ class Style(NamedTuple):
     @property
     def eos(self) -> str:
         """The end token."""
-        return _MARKER.findall(self.turns["assistant"][1])[0]
+        return markers(self.turns["assistant"][1])[0]
 
 
 def _named(begin: str, end: str, bos: str = "", **names: str) -> Style:
