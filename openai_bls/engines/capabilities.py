@@ -112,7 +112,7 @@ def _outputs(request: GenerationRequest, info: EngineInfo) -> str | None:
     return _pooling(request, info)
 
 
-_POOLINGS = {
+_POOLINGS: dict[str, tuple[str, ...]] = {
     "generate": ("last", "mean"),
     "embeddings": ("embed",),
     **dict.fromkeys(("score", "classify", "reward"), ("classify",)),

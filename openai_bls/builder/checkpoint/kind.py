@@ -16,13 +16,12 @@ from openai_bls.core.checkpoint import CheckpointFacts, read_json, text_config
 from openai_bls.core.manifest import BuildError, first_line
 from openai_bls.engines.adapters import CONFIG_FILE as ADAPTER_CONFIG
 
+_CLASSIFIER, _ENCODER = "a classifier or reward model", "an encoder"
+_HEADLESS = "a model without an output projection, such as embedding models are"
 # By the name of the architecture, the most telling first.
 _KINDS = (
-    (
-        re.compile(r"ForSequenceClassification|ForTokenClassification|Reward|ForScor|Classif"),
-        "a classifier or reward model",
-    ),
-    (re.compile(r"ForMaskedLM|ForQuestionAnswering|ForMultipleChoice|ForPreTraining|NextSentence"), "an encoder"),
+    (re.compile(r"ForSequenceClassification|ForTokenClassification|Reward|ForScor|Classif"), _CLASSIFIER),
+    (re.compile(r"ForMaskedLM|ForQuestionAnswering|ForMultipleChoice|ForPreTraining|NextSentence"), _ENCODER),
     (re.compile(r"CTC$|Speech|Audio|Whisper|Asr"), "a speech model"),
 )
 
@@ -67,15 +66,22 @@ def causal_lm(checkpoint: Checkpoint, *, trust_remote_code: bool) -> str | None:
     elif model_type in modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES or config.get("is_encoder_decoder"):
         kind = "an encoder-decoder model"
     elif causal and architecture.endswith("Model"):
-        kind = "a model without an output projection, such as embedding models are"
+        kind = _HEADLESS
     elif model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        kind = "an encoder"
+        kind = _ENCODER
     else:
         kind = "a model that this transformers has no causal language model for"
     raise BuildError(
         f"{source} is {kind} (model_type {model_type!r}, architecture {architecture!r}): only causal language models "
-        "are served"
+        f"are served{_with_a_task(kind, architecture)}"
     )
+
+
+def _with_a_task(kind: str, architecture: str) -> str:
+    """What to type for a model that pools; empty for others."""
+    tasks = "--task classify, score or reward" if kind == _CLASSIFIER else "--task embed"
+    pools = kind == _CLASSIFIER or (architecture.endswith("Model") and kind in (_ENCODER, _HEADLESS))
+    return f"; `openai-bls build --engine vllm` with {tasks} takes such models" if pools else ""
 
 
 def takes_images(facts: CheckpointFacts) -> bool:

@@ -147,8 +147,14 @@ BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
         config(model_type="t5", architectures=["T5ForConditionalGeneration"], is_encoder_decoder=True),
         ("is an encoder-decoder model", "T5ForConditionalGeneration"),
     ),
-    "an embedding model": (config(architectures=["Qwen2Model"]), ("without an output projection", "Qwen2Model")),
-    "a reward model": (config(architectures=["Qwen2ForRewardModel"]), ("is a classifier or reward model",)),
+    "an embedding model": (
+        config(architectures=["Qwen2Model"]),
+        ("without an output projection", "Qwen2Model", "--task embed"),
+    ),
+    "a reward model": (
+        config(architectures=["Qwen2ForRewardModel"]),
+        ("is a classifier or reward model", "--task classify, score or reward"),
+    ),
     "a vision-language model": (
         config(model_type="qwen2_vl", architectures=["Qwen2VLForConditionalGeneration"]),
         ("is a vision-language model", "Qwen2VLForConditionalGeneration"),
