@@ -24,7 +24,9 @@ from openai_bls.triton_models.preprocessing.model import Preprocessing
 from openai_bls.triton_models.repository.engines import ENGINE, PREPROCESSING, backends, openai_bls_settings
 from openai_bls.triton_models.repository.folders import ModelFolders
 from tests.fakes.model_calls import FakeModelCalls
-from tests.unit.core_support import WAIT_S
+
+_CONNECTED_S = 120.0
+"""Most seconds until the engine's connection is there, on a machine that is busy with other tests."""
 
 
 @asynccontextmanager
@@ -46,7 +48,7 @@ async def served(repository: Path) -> AsyncIterator[Any]:
     connected = asyncio.Event()
     try:
         connection.connect(owner, calls, lambda _: connected.set())
-        await asyncio.wait_for(connected.wait(), WAIT_S)
+        await asyncio.wait_for(connected.wait(), _CONNECTED_S)
         assert connection.model is not None
         yield create_app(Service(Models([connection.model]), settings, calls), WriteBatcher(loop))
     finally:
