@@ -96,7 +96,7 @@ architectures: $(VENV)/.installed-test ## compare a tiny model of every architec
 # As root on Debian, with its packages buildah and debootstrap; ARGS="-k demo" for some of the tests.
 images: $(VENV)/.installed-test ## build every target of the Dockerfile without Docker, and run the images
 	tests/images/build.sh
-	$(BIN)/python -m pytest -n 0 -s -m images tests/images $(ARGS)
+	$(BIN)/python -m pytest -n 0 -s -m images --timeout 1200 tests/images $(ARGS)
 
 # With what the newest release needs in newer versions; numpy stays, for the server's stub. Run each night, it tells what a
 # release breaks before its users do.

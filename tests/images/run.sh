@@ -9,6 +9,7 @@ shift 2
 mount --bind "$root" "$root"
 mount -o remount,bind,ro "$root"
 mount -t proc proc "$root/proc"
+mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
@@ -17,4 +18,6 @@ while [ "$1" != -- ]; do
     shift
 done
 shift
-exec chroot "$root" setpriv --reuid "$user" --regid 0 --clear-groups --no-new-privs --inh-caps=-all --bounding-set=-all "$@"
+# It ends with who has started it, which another user would forget.
+exec chroot "$root" setpriv --reuid "$user" --regid 0 --clear-groups --no-new-privs --inh-caps=-all --bounding-set=-all \
+    --pdeathsig keep "$@"

@@ -127,7 +127,7 @@ def test_triton_and_the_engine_in_two_containers(
     runtime: Image, engine: Image, repository: Path, ports: Ports, tmp_path: Path
 ) -> None:
     """A builder fills the folder; the server waits for the engine, whose socket is in a volume of both."""
-    builder = engine.start("build", "--engine", "null", "--model", "/checkpoint", volumes={"/models": repository})
+    builder = engine.start("build", "--engine", "null", volumes={"/models": repository})
     assert builder.returncode == 0, builder.stdout + builder.stderr
     socket = tmp_path / "socket"
     socket.mkdir()
