@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ PROFILES = {
 }
 
 
-def read(*profiles: str, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+def read(profiles: Iterable[str], environment: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
     """What `docker compose config` says."""
     command = [str(STORE / "docker-compose"), *(f"--profile={name}" for name in profiles), "config", "--format", "json"]
     given = {"HOME": str(STORE), **environment}
@@ -33,7 +34,7 @@ def read(*profiles: str, folder: Path = ROOT, **environment: str) -> subprocess.
 
 def services(*profiles: str, **environment: str) -> dict[str, Any]:
     """The services that would start; it warns of nothing."""
-    done = read(*profiles, **environment)
+    done = read(profiles, environment, ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     found: dict[str, Any] = json.loads(done.stdout)["services"]
     return found
@@ -71,6 +72,6 @@ def test_what_is_merged_keeps_what_each_service_says() -> None:
 def test_it_refuses_a_field_that_there_is_not(tmp_path: Path) -> None:
     text = (ROOT / "compose.yaml").read_text(encoding="utf-8")
     (tmp_path / "compose.yaml").write_text(text.replace("    shm_size:", "    shm-size:", 1))
-    done = read("demo", folder=tmp_path)
+    done = read(["demo"], {}, tmp_path)
     assert done.returncode != 0
     assert "shm-size" in done.stderr

@@ -34,7 +34,7 @@ def test_pages_have_each_model_once(names: list[str], limit: int, beta: bool) ->
     bench = Bench(model_aliases=",".join(names))
     listed = [card["id"] for card in asked(bench, "/v1/models", method="GET").json()["data"]]
     given_to_all = {"limit": limit, **({"beta": "true"} if beta else {})}
-    forward, more, after = list[str](), True, {}
+    forward, more, after = list[str](), True, dict[str, str]()
     while more:
         found = page(bench, **given_to_all, **after)
         forward += [model["id"] for model in found["data"]]
