@@ -140,7 +140,7 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     classifiers = headers.get_all("Classifier") or []
     assert [name for name in classifiers if name.endswith("3.12")]
     assert not [name for name in classifiers if name.endswith("3.13")]
-    assert {"engine", "server", "smoke"} <= set(headers.get_all("Provides-Extra") or [])
+    assert {"server", "smoke"} <= set(headers.get_all("Provides-Extra") or [])
 
 
 def test_it_is_not_the_source_tree(installed: Installed) -> None:

@@ -31,7 +31,10 @@ def test_an_answer_that_grows_ends_as_if_it_had_come_at_once(modules: Playground
             const { rendered } = await import("/static/playground/prose/markdown.js");
             const html = (node) => [...node.childNodes].map((child) => child.outerHTML ?? child.textContent).join("");
             const letters = (node) => node.textContent.replace(/\\W|Copy/g, "");
-            return texts.map((text) => [1, 7, 40].map((step) => {
+            // What a machine that pauses leaves plain for a while is another test's.
+            const { now } = performance;
+            performance.now = () => 0;
+            const found = texts.map((text) => [1, 7, 40].map((step) => {
                 const prose = new Prose();
                 let lost = 0;
                 for (let end = step; end < text.length + step; end += step) {
@@ -44,6 +47,8 @@ def test_an_answer_that_grows_ends_as_if_it_had_come_at_once(modules: Playground
                 whole.append(rendered(text));
                 return [html(prose.node) === html(whole), lost];
             }));
+            performance.now = now;
+            return found;
         }""",
         TEXTS,
     )

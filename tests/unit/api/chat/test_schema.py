@@ -37,6 +37,7 @@ BAD_SHARED: dict[str, list[Any]] = {
     "prompt_cache_options": NOT_OBJECT,
     "priority": [*NOT_INT, 2**63, -(2**63) - 1, 10**30],
     "metadata": NOT_OBJECT,
+    "kv_transfer_params": NOT_OBJECT,
     "store": NOT_BOOL,
     "n": [*NOT_INT, *HUGE, 0, -1],
     "stop": [
