@@ -92,7 +92,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return model, build(folder / "models", model, "embed")
 
 
-@pytest.mark.parametrize("client", ["core_client", "async_llm"])
+@pytest.mark.parametrize("client", ["core_client", pytest.param("async_llm", marks=pytest.mark.vllm_versions)])
 def test_embeddings_are_those_of_transformers(embedder: tuple[Path, Path], client: str) -> None:
     model, folder = embedder
     answers = VllmRecord.of(load_manifest(folder)).answers
@@ -117,6 +117,7 @@ def test_embeddings_are_those_of_transformers(embedder: tuple[Path, Path], clien
         assert pooled.numbers(prompts[:1], "embed")[0] == pytest.approx(many[0], abs=TOLERANCE)
 
 
+@pytest.mark.vllm_versions
 def test_scores_of_pairs_are_those_of_transformers(tmp_path: Path) -> None:
     model = pooling_models.write_classifier(tmp_path / "model", ["relevance"])
     with served(build(tmp_path / "models", model, "score", "--no-self-test")) as pooled:
@@ -131,6 +132,7 @@ def test_scores_of_pairs_are_those_of_transformers(tmp_path: Path) -> None:
         assert any(abs(a[0] - b[0]) > 1e-3 for a, b in zip(scores, without, strict=True))
 
 
+@pytest.mark.vllm_versions
 def test_classes_are_those_of_transformers(tmp_path: Path) -> None:
     model = pooling_models.write_classifier(tmp_path / "model", ["fine", "toxic", "spam"])
     folder = build(tmp_path / "models", model, "classify", "--no-self-test")
@@ -142,6 +144,7 @@ def test_classes_are_those_of_transformers(tmp_path: Path) -> None:
             assert one == pytest.approx(other, abs=TOLERANCE)
 
 
+@pytest.mark.vllm_versions
 def test_a_model_that_is_not_for_the_task_is_refused(tmp_path: Path) -> None:
     model = pooling_models.write_classifier(tmp_path / "model", ["fine", "toxic"])
     folder = build(tmp_path / "models", model, "embed", "--no-self-test")
