@@ -124,7 +124,8 @@ def test_a_value_of_the_wrong_type_is_in_the_guide(server: RunningServer, model:
     assert caught.value.status == 500
     words = set(re.findall(r"attempt to access JSON non-\S+ as \S+\b", caught.value.error))
     assert words
-    assert words <= set(re.findall(r"`([^`\n]+)`", (ROOT / "docs" / "guides" / "triton.md").read_text(encoding="utf-8")))
+    guide = (ROOT / "docs" / "guides" / "triton.md").read_text(encoding="utf-8")
+    assert words <= set(re.findall(r"`([^`\n]+)`", guide))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from openai_bls.commands import main as cli
 from openai_bls.engines import registry
-from openai_bls.launcher import jobs
+from openai_bls.launcher import checks, jobs
 from openai_bls.launcher.errors import LaunchError
 from tests.unit.engine_doubles import DoubleJob
 from tests.unit.launcher.test_serve import capture, run_dry
@@ -23,7 +23,11 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_job_of_an_engines_plug_in(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_of_an_engines_plug_in(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A dry run refuses what a start refuses: here there is no engine.
+    monkeypatch.setattr(checks, "check_some_engine", lambda repository: [])
     where = ("--model-repository", str(repository))
     note, command = run_dry(capsys, *where, "--double-ranks", "2")[-2:]
     assert note == "# note: a double"

@@ -422,7 +422,8 @@ def test_doctor_goes_on_after_a_failure(capsys: pytest.CaptureFixture[str], tmp_
     assert doctor(Console(), examine(tmp_path, Ports(http=70000), "127.0.0.1")) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("FAIL") and "there is no engine" in line]
-    assert lines[-1] == "2 failed"
+    # What else is to look at is the machine's.
+    assert lines[-1].partition(",")[0] == "2 failed"
 
 
 # --- HTTPS ---
