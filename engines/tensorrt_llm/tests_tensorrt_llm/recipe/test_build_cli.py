@@ -107,7 +107,7 @@ def test_every_option_is_tried_above() -> None:
     elsewhere = {
         "--help", "--remove", "--dry-run", "--gpu", "--gpu-memory", "--max-seq-len", "--engine",
         "--no-self-test", "--extra-llm-api-options", "--revision", "--extra-engine-args", "--engine-python",
-        "--max-images",
+        "--max-images", "--task",
     }  # fmt: skip
     for action in parser._actions:
         assert elsewhere & set(action.option_strings) or any(f'"{name}"' in tried for name in action.option_strings)
