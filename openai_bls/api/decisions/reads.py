@@ -10,6 +10,7 @@ import asyncio
 import functools
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -32,14 +33,15 @@ FIELDS = ("logprobs", "logit_bias")
 """What an engine must honour."""
 
 
-class Read(NamedTuple):
+@dataclass(frozen=True)
+class Read:
     """A prompt, and the labels that may follow it."""
 
     prompt: list[int]
     labels: list[Tokens]
     media: MediaPrompt | None = None
 
-    @property
+    @functools.cached_property
     def steps(self) -> list[Tokens]:
         """Beginnings of the labels, each once, whose last tokens are to be read."""
         return list(dict.fromkeys(prefix for label in self.labels for prefix in prefixes(label)))

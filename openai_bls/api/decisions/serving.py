@@ -111,11 +111,13 @@ async def label_tokens(asked: Asked, model: ServedModel, key: str) -> list[list[
     known = {text: tuple(ids) for text, ids in zip(each, result.prompt_token_ids, strict=True)}
     found = [[known[text] for text in of_question] for of_question in texts]
     for at, (question, rows) in enumerate(zip(asked.questions, found, strict=True)):
+        seen: set[Tokens] = set()
         for number, row in enumerate(rows):
-            where = questions.place(question, at, number)
-            if not row or row in rows[:number]:
+            if not row or row in seen:
+                where = questions.place(question, at, number)
                 fault = "no tokens" if not row else "the same tokens as another label"
                 raise InvalidRequestError(f"'{where}' is {fault} to this model.", param=where)
+            seen.add(row)
     return found
 
 
@@ -140,7 +142,10 @@ async def _reads(
     for ask, rows in zip(asked.asks, labels_of, strict=True):
         with own_places():
             found.append(await _read(joined(asked.input, ask), model, images, rows, key))
-        tokens += len(found[-1].prompt) * len(found[-1].steps)
+        length = len(found[-1].prompt)
+        # The beginnings of the longest label are steps in any case: where they are too many, none is made.
+        least = length * max(map(len, rows))
+        tokens += length * len(found[-1].steps) if tokens + least <= MAX_READ_TOKENS else least
         if tokens > MAX_READ_TOKENS:
             raise InvalidRequestError(
                 "The tokens of the labels times those of the prompts before them are more than "

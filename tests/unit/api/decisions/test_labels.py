@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from openai_bls.api.decisions import labels
 from openai_bls.api.decisions.labels import NEVER, Tokens
+from openai_bls.api.decisions.reads import Read
 from openai_bls.api.decisions.schema import (
     Choice,
     ChoiceAnswer,
@@ -94,3 +95,11 @@ def test_confidence_of_a_score() -> None:
     even = labels.answer(question, [0.5, 0.0, 0.5])
     assert isinstance(even, ScoreAnswer)
     assert even.confidence == 0
+
+
+@given(st.lists(label, min_size=1, max_size=8, unique=True))
+def test_a_read_has_the_beginnings_of_its_labels_each_once(rows: list[Tokens]) -> None:
+    """At least those of the longest: what is refused by that number needs none of them made."""
+    steps = Read([1], rows).steps
+    assert set(steps) == {row[: end + 1] for row in rows for end in range(len(row))}
+    assert len(set(steps)) == len(steps) >= max(map(len, rows))
