@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openai_bls.api.http.tls_files import TlsError, TlsFiles
+from openai_bls.api.http.listening.tls_files import TlsError, TlsFiles
 from openai_bls.core.manifest import BUILD_HINT, EngineLoadError, load_manifest
 from openai_bls.core.settings import EngineSettings, SettingsError
 from openai_bls.engines import registry

@@ -11,7 +11,7 @@ import os
 import platform
 import signal
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from openai_bls.launcher.recovery.supervisor import Stub
@@ -40,9 +40,14 @@ class AbandonedStubs:
     def __init__(self) -> None:
         self._looks: Counter[int] = Counter()
 
-    def look(self, server: int, stubs: Iterable[int]) -> list[int]:
+    @property
+    def any(self) -> bool:
+        """Whether one was waited for at the last look."""
+        return bool(self._looks)
+
+    def look(self, server: int, stubs: Collection[int]) -> list[int]:
         """Process ids among the live `stubs` of the tritonserver `server` that are to be killed."""
-        awaited = awaited_children(server).intersection(stubs)
+        awaited = awaited_children(server).intersection(stubs) if stubs else set()
         self._looks = Counter({pid: self._looks[pid] + 1 for pid in awaited})
         return [pid for pid, count in self._looks.items() if count >= ABANDONED_LOOKS]
 
@@ -51,7 +56,7 @@ class AbandonedStubs:
 
         Args:
             server: process id of the tritonserver.
-            stubs: live stubs of the server, by model.
+            stubs: live stubs of the server that are looked at, by model.
 
         Returns:
             The model of each that was killed.

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _INTERVAL_SECONDS = 1.0
+_READY_TOO_EVERY = 10
+"""Looks of which one looks for given-up stubs of ready models too."""
 _RELOAD = "openai_bls.launcher.recovery.reload"
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -90,6 +92,9 @@ class StubWatch:
         """The next look is due at once."""
         self._stubs = stubs(server)
         """Live stubs at the last look, by model."""
+        self._ready: set[str] = set()
+        """Ready models at the last look."""
+        self._looks = 0
         self._killed: set[str] = set()
         """Models of which a stopped process has been killed, until they are loaded again."""
         # Daemons: what the server does not answer must not keep the launcher.
@@ -141,13 +146,19 @@ class StubWatch:
         # The index comes last: a model that is being unloaded is not ready before its stubs end.
         silent, seen = self._silent(), stubs(self._server)
         self._stubs = seen
-        for model in self._abandoned.kill(self._server, seen):
+        # Asking the kernel costs a file of each thread of the server. A model that is ready can have a stub that is
+        # given up only where it is being loaded again, by somebody else.
+        looked_at = seen
+        if self._looks % _READY_TOO_EVERY and not self._abandoned.any:
+            looked_at = {model: found for model, found in seen.items() if model not in self._ready}
+        self._looks += 1
+        for model in self._abandoned.kill(self._server, looked_at):
             self._tell(f"tritonserver waits for the end of a process of {model}; killing it")
         status, body = ask(*self._http, "POST", "/v2/repository/index", control_headers(self._server, "http"))
         if status != 200:
             return None
-        ready = {model["name"] for model in json.loads(body) if model.get("state") == "READY"}
-        return Look(ready, seen, silent, set(self._killed))
+        self._ready = {model["name"] for model in json.loads(body) if model.get("state") == "READY"}
+        return Look(self._ready, seen, silent, set(self._killed))
 
     def _silent(self) -> list[str]:
         """Models that give no answer, as far as /health knows."""

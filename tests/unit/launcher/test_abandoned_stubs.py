@@ -26,7 +26,9 @@ def test_a_child_that_is_waited_for() -> None:
         looks = [found.look(os.getpid(), [awaited.pid, other.pid]) for _ in range(ABANDONED_LOOKS)]
         assert looks == [[]] * (ABANDONED_LOOKS - 1) + [[awaited.pid]]
         # What is waited for, but no stub, is not looked at.
+        assert found.any
         assert found.look(os.getpid(), [other.pid]) == []
+        assert not found.any
         # It begins again once it was not waited for.
         assert found.look(os.getpid(), [awaited.pid]) == []
     finally:
