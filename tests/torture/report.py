@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 
 from tests.torture.attacks.judgement import Fought
 from tests.torture.processes.rests import Growth, growths
@@ -36,7 +37,7 @@ def page(run: Run, options: Options) -> str:
         lines += [""]
     lines += _table(f"Attacks, and the CPU time in which bob's answers came ({_quiet(record)})", [
         "attack", "answers", "event loop, at most", *(f"bob's {name}, at most" for name in record.quiet)
-    ], [_attack(fought, list(record.quiet)) for fought in record.fought])  # fmt: skip
+    ], [_attack(fought, list(record.quiet), record.quiet) for fought in record.fought])  # fmt: skip
     lines += _table("Cases", ["door", "cases", "answers", "slowest with nothing broken"], [
         [door, f"{sum(counts.values()):,}", _counts(counts), f"{record.slowest.get(door, 0):.2f} s"]
         for door, counts in sorted(record.statuses.items())
@@ -77,10 +78,10 @@ def _quiet(record: Record) -> str:
     return ", ".join(f"{name} {cpu_s:.2f} s" for name, cpu_s in record.quiet.items()) + " with nobody else"
 
 
-def _attack(fought: Fought, names: list[str]) -> list[str]:
+def _attack(fought: Fought, names: list[str], quiet: Mapping[str, float]) -> list[str]:
     return [
         *(fought.name, _counts(fought.outcome.told), f"{fought.most_loop_s():.2f} s"),
-        *(f"{fought.most_cpu_s(name):.2f} s" for name in names),
+        *(f"{fought.most_cpu_s(name, quiet):.2f} s" for name in names),
     ]
 
 

@@ -17,7 +17,7 @@ from openai_bls.launcher.tritonserver.ports import Ports
 from tests.pictures import data_uri, picture
 from tests.torture.attacks.keys import BOB, authorization
 from tests.torture.doors import HOST
-from tests.torture.processes.cpu import Meter
+from tests.torture.processes.cpu import Meter, attend
 from tests.torture.schemas import HOST_PORT, SEES
 from tests.triton.conftest import ANSWERED
 
@@ -47,6 +47,8 @@ class Look:
     """CPU time of all the server's processes."""
     wrong: str = ""
     """What is wrong with the answer."""
+    ended_s: float = 0.0
+    """When the answer was there, by the monotonic clock."""
 
 
 class WrongAnswerError(Exception):
@@ -83,6 +85,7 @@ class Bob:
         ended = threading.Event()
 
         def repeat(names: tuple[str, ...]) -> None:
+            attend()
             while True:
                 looks.extend(map(self.look, names))
                 if ended.wait(_PAUSE_SECONDS):
@@ -112,7 +115,8 @@ class Bob:
             wrong = f"broken: {type(error).__name__}"
         # The loop's first: the other takes longer to read.
         loop = self._meter.loop_s() - loop
-        return Look(name, time.monotonic() - begun, loop, self._meter.family_s() - cpu, wrong)
+        ended = time.monotonic()
+        return Look(name, ended - begun, loop, self._meter.family_s() - cpu, wrong, ended)
 
     def store(self) -> None:
         """Store a conversation, a response and a file."""

@@ -36,9 +36,22 @@ class Fought:
         """The most CPU time of the event loop in one look."""
         return max((look.loop_s for look in self.looks if look.name == _OF_THE_LOOP), default=0.0)
 
-    def most_cpu_s(self, name: str) -> float:
-        """The most CPU time in which the quiet key waited for one kind of answer."""
-        return max((look.cpu_s for look in self.looks if look.name == name), default=0.0)
+    def most_cpu_s(self, name: str, quiet: Mapping[str, float]) -> float:
+        """The most CPU time that others got while the quiet key waited for one kind of answer.
+
+        Its own further answers that came in this time are left out: there are many where the machine has little CPU
+        time for all.
+
+        Args:
+            name: kind.
+            quiet: what `quiet_costs` has found.
+        """
+        return max((self._others_s(look, quiet) for look in self.looks if look.name == name), default=0.0)
+
+    def _others_s(self, look: Look, quiet: Mapping[str, float]) -> float:
+        began = look.ended_s - look.wall_s
+        meanwhile = [other for other in self.looks if other is not look and began < other.ended_s < look.ended_s]
+        return look.cpu_s - sum(min(other.cpu_s, quiet.get(other.name, 0.0)) for other in meanwhile)
 
 
 def quiet_costs(looks: Iterable[Look]) -> dict[str, float]:
@@ -66,7 +79,9 @@ def wrongs(fought: Fought, quiet: Mapping[str, float]) -> list[str]:
         found.append("holds the event loop")
     names: Sequence[str] = sorted({look.name for look in fought.looks})
     # What never got an answer has been told already.
-    found += [f"takes more than its share from bob's {n}" for n in names if fought.most_cpu_s(n) > share_s(quiet, n)]
+    found += [
+        f"takes more than its share from bob's {n}" for n in names if fought.most_cpu_s(n, quiet) > share_s(quiet, n)
+    ]
     found += [f"{model} was started again" for model in fought.restarted]
     found += [f"is told {wrong}" for wrong in fought.outcome.wrong]
     found += [f"goes on after its end: {fought.goes_on}"] if fought.goes_on else []

@@ -57,6 +57,15 @@ def test_what_is_unfair(looks: list[Look], further: dict[str, Any], head: str) -
     assert fought(*looks, *looks, **further) == [head]
 
 
+def test_what_the_quiet_key_itself_got_meanwhile_is_not_others() -> None:
+    """By what such an answer takes on a quiet server, no more; what came before or after does not count."""
+    waited = Look("JSON", 10.0, 0.1, GREEDY_S + 3 * QUIET["health"], ended_s=20.0)
+    own = [replace(GOOD, cpu_s=1.0, ended_s=ended_s) for ended_s in (9.0, 11.0, 15.0, 19.0, 21.0)]
+    assert fought(waited, *own) == ["takes more than its share from bob's JSON"]
+    assert fought(replace(waited, cpu_s=waited.cpu_s - 0.02), *own) == []
+    assert fought(replace(waited, cpu_s=waited.cpu_s - 0.02), *own[:3]) == ["takes more than its share from bob's JSON"]
+
+
 def test_the_costs_of_a_quiet_server() -> None:
     assert quiet_costs([replace(GOOD, cpu_s=cpu_s) for cpu_s in (0.1, 0.3, 9.0)]) == {"health": 0.3}
 
