@@ -4,7 +4,7 @@ import logging
 import os
 from typing import Any
 
-from openai_bls.api.http.listener import PortInUseError
+from openai_bls.api.http.listening.listener import PortInUseError
 from openai_bls.core import settings
 from openai_bls.core.errors import ApiError, EngineError
 from openai_bls.pipeline.metrics import directory as metrics_directory

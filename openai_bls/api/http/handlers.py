@@ -8,7 +8,7 @@ import functools
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -27,10 +27,10 @@ from openai_bls.api.http.content_coding import unpacked
 from openai_bls.api.http.disconnect import unless_disconnected
 from openai_bls.api.http.event_stream import EventStream
 from openai_bls.api.http.load_header import FORMAT_HEADER, LOAD_HEADER, load_report
-from openai_bls.api.http.stream_connection import EXTENSION
+from openai_bls.api.http.request_head import Head, authenticated, check_origin, require_certificate
+from openai_bls.api.http.request_turns import RequestTurns
 from openai_bls.api.http.write_batcher import WriteBatcher
-from openai_bls.core.errors import ApiError, AuthenticationError, InvalidRequestError, TooLargeError
-from openai_bls.core.keys.api_keys import ApiKeys, bearer
+from openai_bls.core.errors import ApiError, TooLargeError
 from openai_bls.core.request import TIMEOUT_HEADER, header_timeout
 from openai_bls.pipeline.joining import joined
 from openai_bls.pipeline.lifecycle.context import RequestContext
@@ -66,10 +66,6 @@ class JsonResponse(Response):
 def error_response(error: ApiError, context: RequestContext | None = None) -> Response:
     """An error with its status and the body that OpenAI has."""
     return JsonResponse(error.body(), status_code=error.status, headers=error.headers)
-
-
-_Head = Mapping[bytes, bytes]
-"""Headers of a request by their names in small letters, of several of one name the first."""
 
 
 class _Endpoint:
@@ -111,6 +107,7 @@ class Api:
         self.service = service
         self._write_batcher = write_batcher
         self._shared: dict[Any, Any] = {}
+        self._turns = RequestTurns()
         self.app: ASGIApp | None = None
         """The application itself."""
 
@@ -160,7 +157,7 @@ class Api:
             context: RequestContext | None = request.scope.get(CONTEXT)
             if context is None:
                 context = service.observer.begin(request.method, request.scope["path"])
-            head: _Head = dict(reversed(request.scope["headers"]))
+            head: Head = dict(reversed(request.scope["headers"]))
             request_id = head.get(b"x-request-id", b"").decode("latin-1")
             if not _REQUEST_ID.fullmatch(request_id):
                 request_id = new_id("req_")
@@ -190,9 +187,10 @@ class Api:
                 response.headers["connection"] = "close"
             return response
 
-        async def answer(request: Request, head: _Head, context: RequestContext) -> Response:
+        async def answer(request: Request, head: Head, context: RequestContext) -> Response:
             # By the head alone: nothing of the body has been asked for.
             self._check_head(request, head, context)
+            await self._turns.wait(context.key)
             try:
                 if b"content-encoding" in head and request.method == "POST":
                     request = unpacked(request)
@@ -206,7 +204,7 @@ class Api:
 
         return _Endpoint(respond)
 
-    def _check_head(self, request: Request, head: _Head, context: RequestContext) -> None:
+    def _check_head(self, request: Request, head: Head, context: RequestContext) -> None:
         """Take the key and the timeout of a request, as its head says them.
 
         Raises:
@@ -217,16 +215,16 @@ class Api:
             context.key = request.scope[_KEY]
         else:
             if service.settings.ssl_ca_certs:
-                _require_certificate(request)
+                require_certificate(request)
             if service.api_keys.required:
-                context.key = _authenticated(request, service.api_keys)
+                context.key = authenticated(head, service.api_keys)
         if b"origin" in head and request.method == "POST":
-            _check_origin(head)
+            check_origin(head)
         timeout = head.get(_TIMEOUT)
         if timeout is not None:
             context.timeout_s = header_timeout(timeout.decode("latin-1"))
 
-    def _reserve_body(self, head: _Head, context: RequestContext) -> None:
+    def _reserve_body(self, head: Head, context: RequestContext) -> None:
         """Reserve room for the body that the head declares; `body` reserves what it reads beyond that.
 
         Raises:
@@ -336,27 +334,3 @@ class Api:
             self.service.refused(context, error)
             return answer_error(error, context)
         return stream
-
-
-def _require_certificate(request: Request) -> None:
-    connection = request.scope.get("extensions", {}).get(EXTENSION)
-    if connection is None or not connection.has_client_certificate:
-        raise AuthenticationError(
-            "A client certificate is missing: this server asks for one (ssl_ca_certs).",
-            code="client_certificate_required",
-        )
-
-
-def _authenticated(request: Request, api_keys: ApiKeys) -> str:
-    """Name of the request's key; raises AuthenticationError."""
-    # Anthropic's clients send it by itself.
-    given = bearer(request.headers.get("authorization", "")) or request.headers.get("x-api-key", "").strip()
-    return api_keys.check(given, "send it as 'Authorization: Bearer <key>'.")
-
-
-def _check_origin(head: _Head) -> None:
-    """Refuse what a browser sends for any web page without asking first: JSON that is not declared as such."""
-    if head.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
-        error = InvalidRequestError("A request of a web page ('Origin') must have the content type 'application/json'.")
-        error.status = 415
-        raise error

@@ -15,11 +15,12 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openai_bls.api.http.bounded_connection import MAX_REFUSED_CONNECTIONS
-from openai_bls.api.http.listener import SharedListener
+from openai_bls.api.http.listening.acceptor import Acceptor
+from openai_bls.api.http.listening.listener import SharedListener
+from openai_bls.api.http.listening.tls_acceptor import TlsAcceptor
+from openai_bls.api.http.listening.tls_files import TlsFiles
 from openai_bls.api.http.observed import ObservedRequests
 from openai_bls.api.http.stream_connection import StreamConnection
-from openai_bls.api.http.tls_acceptor import TlsAcceptor
-from openai_bls.api.http.tls_files import TlsFiles
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.service import Service
 from openai_bls.pipeline.slices import Turns
@@ -75,7 +76,7 @@ class HttpServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=_GRACE_S,
         )
-        self._server = uvicorn.Server(config) if tls is None else _TlsServer(config, settings, tls)
+        self._server = _Server(config, settings, tls)
         self._task: asyncio.Task[None] | None = None
         self._beside: list[asyncio.Task[None]] = []
 
@@ -115,22 +116,19 @@ class EndpointsFirst:
         await app(scope, receive, send)
 
 
-class _TlsServer(uvicorn.Server):
-    """uvicorn with an acceptor of TLS connections in the place of its own servers."""
+class _Server(uvicorn.Server):
+    """uvicorn with acceptors of ours in the place of the event loop's servers."""
 
-    def __init__(self, config: uvicorn.Config, settings: OpenAiBlsSettings, files: TlsFiles) -> None:
+    def __init__(self, config: uvicorn.Config, settings: OpenAiBlsSettings, files: TlsFiles | None) -> None:
         super().__init__(config)
         self._settings = settings
         self._files = files
-        self._acceptors: list[TlsAcceptor] = []
+        self._acceptors: list[Acceptor] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept TLS connections on `sockets`."""
+        """Accept connections on `sockets`."""
         await super().startup([])
-        self._acceptors = [
-            TlsAcceptor(listening, self._files, self._protocol, self._has_room, self._settings.head_timeout_s)
-            for listening in sockets or []
-        ]
+        self._acceptors = [self._acceptor(listening) for listening in sockets or []]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more, let running responses end, close."""
@@ -138,13 +136,18 @@ class _TlsServer(uvicorn.Server):
             acceptor.close()
         await super().shutdown(sockets)
 
+    def _acceptor(self, listening: socket.socket) -> Acceptor:
+        if self._files is None:
+            return Acceptor(listening, self._protocol, self._has_room)
+        return TlsAcceptor(listening, self._protocol, self._has_room, self._files, self._settings.head_timeout_s)
+
     def _protocol(self) -> asyncio.Protocol:
         return self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
 
-    def _has_room(self, handshakes: int) -> bool:
-        taken = handshakes + len(self.server_state.connections)
+    def _has_room(self, preparing: int) -> bool:
+        taken = preparing + len(self.server_state.connections)
         return taken < self._settings.max_connections + MAX_REFUSED_CONNECTIONS
 
 

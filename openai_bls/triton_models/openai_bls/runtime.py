@@ -20,8 +20,8 @@ from openai_bls.api.app import create_app
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.large_bodies import check_values, is_large, parsed
 from openai_bls.api.common.lifted import Lifted, lifted_object
-from openai_bls.api.http.listener import SharedListener
-from openai_bls.api.http.tls_files import TlsFiles
+from openai_bls.api.http.listening.listener import SharedListener
+from openai_bls.api.http.listening.tls_files import TlsFiles
 from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.registry import GUARDED, TRITON_ENTRIES

@@ -11,8 +11,8 @@ from typing import Any
 from starlette.applications import Starlette
 
 from openai_bls.api.app import create_app
-from openai_bls.api.http.listener import SharedListener
-from openai_bls.api.http.tls_files import TlsFiles
+from openai_bls.api.http.listening.listener import SharedListener
+from openai_bls.api.http.listening.tls_files import TlsFiles
 from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
 from tests.unit.core_support import WAIT_S, Answered, App, Bench, FakeEngineClient, ask, free_port, until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.api.http.listener import SharedListener
+from openai_bls.api.http.listening.listener import SharedListener
 from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import OverloadedError

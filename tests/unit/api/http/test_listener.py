@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from openai_bls.api.http import listener
-from openai_bls.api.http.listener import PortInUseError, SharedListener
+from openai_bls.api.http.listening import listener
+from openai_bls.api.http.listening.listener import PortInUseError, SharedListener
 from tests.unit.core_support import WAIT_S, free_port
 
 HOST = "127.0.0.1"

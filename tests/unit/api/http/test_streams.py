@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openai_bls.api.http.listener import SharedListener
+from openai_bls.api.http.listening.listener import SharedListener
 from openai_bls.api.http.uvicorn_server import HttpServer
 from tests.unit.api.connections import CHAT, STREAM_TEXT, Client, connected, streamed_to_a_slow_reader
 from tests.unit.api.http_support import application

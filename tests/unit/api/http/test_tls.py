@@ -24,9 +24,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from openai_bls.api.http import tls_acceptor, uvicorn_server
+from openai_bls.api.http import uvicorn_server
+from openai_bls.api.http.listening import acceptor
+from openai_bls.api.http.listening.tls_files import TlsError, TlsFiles
 from openai_bls.api.http.stream_connection import StreamConnection
-from openai_bls.api.http.tls_files import TlsError, TlsFiles
 from openai_bls.core.keys import watched_files
 from openai_bls.core.settings import OpenAiBlsSettings
 from tests.certificates import Authority
@@ -257,7 +258,7 @@ async def test_stopping_cuts_handshakes_off_and_lets_a_stream_end(
 async def test_no_further_file_can_be_opened(
     authority: Authority, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_acceptor, "PAUSE_S", 0.01)
+    monkeypatch.setattr(acceptor, "PAUSE_S", 0.01)
     accept, failures = socket.socket.accept, [OSError(errno.EMFILE, "Too many open files")] * 2
 
     def accept_later(listener: socket.socket) -> Any:

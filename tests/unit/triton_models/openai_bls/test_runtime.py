@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from openai_bls.api.http.listener import PortInUseError
+from openai_bls.api.http.listening.listener import PortInUseError
 from openai_bls.core.engine_types import EngineInfo, PromptRequest, PromptResult, TokenDelta
 from openai_bls.core.errors import ApiError
 from openai_bls.core.keys import watched_files
