@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import itertools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
+from openai_bls.api.common.engine_work import EngineWork
 from openai_bls.api.common.one_shot import Tally
 from openai_bls.core.engine_types import GenerationRequest, PromptRequest, TokenDelta
-from openai_bls.core.errors import (
-    ApiError,
-    EngineError,
-    InvalidRequestError,
-    UnsupportedByModelError,
-    engine_failure,
-)
+from openai_bls.core.errors import InvalidRequestError, UnsupportedByModelError
 from openai_bls.pipeline.admission.ticket import Ticket
 from openai_bls.pipeline.lifecycle.context import RequestContext
-from openai_bls.pipeline.models.registry import ServedModel, Target
+from openai_bls.pipeline.models.registry import EngineClient, ServedModel, Target
 from openai_bls.pipeline.preparation.prepare import check_token_ids, element
 from openai_bls.pipeline.service import Service
 
@@ -128,7 +120,7 @@ def _check(prompts: list[list[int]], param: str, model: ServedModel) -> None:
             )
 
 
-class _Work(Generic[T]):
+class _Work(EngineWork[T]):
     """The engine's work on all inputs of one request.
 
     It has some of them at a time, so that another request's need not wait for all; the shortest come first, since
@@ -136,65 +128,25 @@ class _Work(Generic[T]):
     """
 
     def __init__(
-        self, engine: Any, requests: list[GenerationRequest], ticket: Ticket, read: Callable[[list[float]], T]
+        self, engine: EngineClient, requests: list[GenerationRequest], ticket: Ticket, read: Callable[[list[float]], T]
     ) -> None:
-        self._engine = engine
-        self._requests = requests
-        self._order = iter(sorted(range(len(requests)), key=lambda index: len(requests[index].prompt_token_ids)))
-        self._in_flight: dict[int, int] = {}
-        """Index of an input that the engine has, and the id of its request there."""
-        self._ticket = ticket
+        order = sorted(range(len(requests)), key=lambda index: len(requests[index].prompt_token_ids))
+        super().__init__(engine, requests, ticket, order)
         self._read = read
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._found: dict[int, T] = {}
-
-    async def done(self) -> list[T]:
-        """What was read of all inputs, in their order."""
-        try:
-            self._ticket.enter(self)
-            await self._ended
-        finally:
-            for request_id in self._in_flight.values():
-                self._engine.cancel(request_id)
-            self._ticket.leave(0, done=len(self._found) == len(self._requests))
-        return [self._found[index] for index in range(len(self._requests))]
 
     def submit(self, count: int) -> None:
         """Hand the first inputs to the engine, of whose places they have one together."""
-        for index in itertools.islice(self._order, _MOST_IN_FLIGHT):
-            self._submit(index)
+        super().submit(_MOST_IN_FLIGHT)
 
-    def _submit(self, index: int) -> None:
-        request = msgspec.structs.replace(self._requests[index], request_id=self._engine.new_request_id())
-        self._in_flight[index] = request.request_id
-        self._engine.submit(request, functools.partial(self._take, index))
+    def completion_tokens(self) -> int:
+        """None are generated."""
+        return 0
 
-    def fail(self, error: ApiError) -> None:
-        """End with `error`."""
-        if not self._ended.done():
-            self._ended.set_exception(error)
+    def result(self, delta: TokenDelta) -> T | None:
+        """What is read of an input's numbers."""
+        # Here and not at the end: thousands of vectors at once would hold up other requests' tokens.
+        return None if delta.embedding is None else self._read(delta.embedding)
 
-    def _take(self, index: int, delta: TokenDelta) -> None:
-        if self._ended.done():
-            return
-        if delta.finish_reason is not None:
-            del self._in_flight[index]
-        failure = engine_failure(delta, cancelled="The engine is shutting down.")
-        if failure is None and delta.embedding is None:
-            failure = EngineError("The engine sent no embedding.")
-        if failure is not None:
-            self._ended.set_exception(failure)
-            return
-        assert delta.embedding is not None
-        try:
-            # Here and not at the end: thousands of vectors at once would hold up other requests' tokens.
-            self._found[index] = self._read(delta.embedding)
-        except ApiError as error:
-            self._ended.set_exception(error)
-            return
-        if len(self._found) == len(self._requests):
-            self._ended.set_result(None)
-            return
-        following = next(self._order, None)
-        if following is not None:
-            self._submit(following)
+    def ended_one(self) -> None:
+        """Hand the next input to the engine."""
+        super().submit(1)

@@ -6,18 +6,14 @@ it, by a bias, which its log-probability is without. All of these find the promp
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import msgspec
-
+from openai_bls.api.common.engine_work import EngineWork
 from openai_bls.api.decisions.labels import NEVER, Tokens, prefixes
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams, TokenDelta
-from openai_bls.core.errors import ApiError, EngineError, engine_failure
 from openai_bls.core.media import MediaPrompt
 from openai_bls.core.request import Deadline
 from openai_bls.pipeline.admission.admission import Admission
@@ -171,59 +167,17 @@ def _own(delta: TokenDelta) -> float:
     return delta.logprobs.token_logprobs[0]
 
 
-class _Work:
+class _Work(EngineWork[TokenDelta]):
     """The engine's work on some requests of one token each, every one in a place of its batch."""
 
-    def __init__(self, engine: EngineClient, requests: Sequence[GenerationRequest], ticket: Ticket) -> None:
-        self._engine = engine
-        self._requests = requests
-        self._order = iter(range(len(requests)))
-        self._ticket = ticket
-        self._in_flight: dict[int, int] = {}
-        """Index of a request that the engine has, and its id there."""
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._left = len(requests)
-        self._found: dict[int, TokenDelta] = {}
+    def completion_tokens(self) -> int:
+        """One of each request."""
+        return len(self._found)
 
-    async def done(self) -> list[TokenDelta]:
-        """The first delta with a token of each request, in their order."""
-        try:
-            self._ticket.enter(self)
-            await self._ended
-        finally:
-            for request_id in self._in_flight.values():
-                self._engine.cancel(request_id)
-            self._ticket.leave(len(self._found), done=not self._left)
-        return [self._found[index] for index in range(len(self._requests))]
+    def result(self, delta: TokenDelta) -> TokenDelta | None:
+        """The first delta with a token."""
+        return delta if delta.token_ids else None
 
-    def submit(self, count: int) -> None:
-        """Hand the next requests to the engine."""
-        for index in itertools.islice(self._order, count):
-            request = msgspec.structs.replace(self._requests[index], request_id=self._engine.new_request_id())
-            self._in_flight[index] = request.request_id
-            self._engine.submit(request, functools.partial(self._take, index))
-
-    def fail(self, error: ApiError) -> None:
-        """End with `error`."""
-        if not self._ended.done():
-            self._ended.set_exception(error)
-
-    def _take(self, index: int, delta: TokenDelta) -> None:
-        if self._ended.done():
-            return
-        if delta.token_ids:
-            self._found.setdefault(index, delta)
-        if delta.finish_reason is None:
-            return
-        del self._in_flight[index]
-        failure = engine_failure(delta, cancelled="The engine is shutting down.")
-        if failure is None and index not in self._found:
-            failure = EngineError("The engine sent no token.")
-        if failure is not None:
-            self.fail(failure)
-            return
-        self._left -= 1
-        if not self._left:
-            self._ended.set_result(None)
-        else:
-            self._ticket.sequence_ended()
+    def ended_one(self) -> None:
+        """Give the place back."""
+        self._ticket.sequence_ended()
