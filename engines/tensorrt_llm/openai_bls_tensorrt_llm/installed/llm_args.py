@@ -41,7 +41,10 @@ _OURS = {
 
 _OF_THE_REPOSITORY = {
     **dict.fromkeys(
-        ("tokenizer", "tokenizer_mode", "tokenizer_revision", "custom_tokenizer", "skip_tokenizer_init", "revision"),
+        (
+            "tokenizer", "tokenizer_mode", "tokenizer_revision", "custom_tokenizer", "skip_tokenizer_init", "revision",
+            "enable_tokenization_cache",
+        ),
         "the engine takes and gives token ids, and has the repository's own tokenizer",
     ),
     **dict.fromkeys(
@@ -60,6 +63,7 @@ _OF_THE_REPOSITORY = {
         "the weights and the config.json are those of the placed checkpoint",
     ),
     "telemetry_config": "TensorRT-LLM sends nothing unless TRTLLM_NO_USAGE_STATS=0 is in the server's environment",
+    "enable_return_routed_experts": "no answer of openai_bls carries it",
     "env_overrides": "variables go into the server's own environment",
     "generation_config": "openai_bls reads the checkpoint's own",
     "enable_in_graph_sampling": "the sampler is chosen by what requests may ask for",

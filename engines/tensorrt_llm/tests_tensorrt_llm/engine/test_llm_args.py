@@ -91,6 +91,7 @@ def test_all_of_a_version(version: str, tmp_path: Path) -> None:
         ({"scheduler_config": {"capacity_scheduler_policy": "X"}}, "it is set by --batch-scheduler-policy"),
         ({"tokenizer": "x"}, "tokenizer in --extra-llm-api-options: it cannot be set: the engine takes and gives"),
         ({"skip_tokenizer_init": True}, "skip_tokenizer_init in --extra-llm-api-options: it cannot be set"),
+        ({"enable_tokenization_cache": True}, "it cannot be set: the engine takes and gives token ids"),
         ({"backend": "pytorch"}, "it is set by --flow"),
         ({"sampler_type": "auto"}, "it cannot be set: the sampler is chosen by what requests may ask for"),
         ({"batch_sizes": [1]}, "batch_sizes in --extra-llm-api-options: it belongs into cuda_graph_config; known for"),
