@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tokenizers import Tokenizer, normalizers
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 from openai_bls.builder.placing.tokenizer import save
 from openai_bls.core.checkpoint import GGUF_NAME, require_content
@@ -36,6 +36,8 @@ _LLAMA_CPP_SAMPLING = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 
 """What llama.cpp samples with where a file says nothing: small models ramble at a temperature of 1 without limits."""
 _WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "tekken")
 """Pre-tokenizers whose words are looked up whole before they are merged, which transformers' reader leaves out."""
+DIGITS_ALONE = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
+"""Pre-tokenizers that first split a text at each digit, ① and ½ too, which transformers' reader leaves out."""
 
 
 def sole_gguf(folder: Path) -> Path | None:
@@ -77,6 +79,8 @@ def describe(file: Path, folder: Path, report: Callable[[str], None]) -> None:
             _prefix_as_llama_cpp(tokenizer.backend_tokenizer, metadata.get("tokenizer.ggml.add_space_prefix", True))
         elif metadata.get("tokenizer.ggml.pre") in _WHOLE_WORDS:
             tokenizer.backend_tokenizer.model.ignore_merges = True
+        elif metadata.get("tokenizer.ggml.pre") in DIGITS_ALONE:
+            _split_digits(tokenizer.backend_tokenizer)
         save(tokenizer, folder)
     except Exception as error:  # what an unknown architecture or a missing key raises differs
         raise BuildError(f"transformers cannot read {file}: {first_line(error)}") from None
@@ -137,6 +141,12 @@ def _prefix_as_llama_cpp(backend: Tokenizer, has_prefix: bool) -> None:
     spaces = normalizers.Replace(" ", "▁")
     backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), spaces]) if has_prefix else spaces
     backend.pre_tokenizer = None
+
+
+def _split_digits(backend: Tokenizer) -> None:
+    """Split a text at its numeric characters, and what is between as before."""
+    alone = pre_tokenizers.Split(Regex(r"\p{N}"), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([alone, backend.pre_tokenizer])
 
 
 def _end_tokens(config: Any, tokenizer: Any) -> list[int]:

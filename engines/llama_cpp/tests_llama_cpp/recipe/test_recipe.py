@@ -6,11 +6,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from openai_bls.builder.build import build
 from openai_bls.builder.engine_build import Wanted, choose_engine
 from openai_bls.builder.options.build import BuildOptions
+from openai_bls.builder.source import gguf_file
 from openai_bls.builder.tokenizer.samples import SAMPLES
 from openai_bls.commands.building import command
 from openai_bls.commands.main import parse
@@ -71,6 +74,27 @@ def test_token_ids_are_those_of_llama_cpp(tmp_path: Path, repository: Path) -> N
     build(BuildOptions(str(source), repository, engine="llama_cpp", self_test=False), lambda _: None)
     made = Tokenizer.from_file(str(repository / "preprocessing" / "1" / "tokenizer" / "tokenizer.json"))
     texts = [*SAMPLES, "  the", " a", "", "in </s> the"]
+    assert [made.encode(text, add_special_tokens=False).ids for text in texts] == token_ids(source, texts)
+
+
+@needs_llama_cpp
+@pytest.mark.parametrize("pre", gguf_file.DIGITS_ALONE)
+def test_numeric_characters_are_words_as_in_llama_cpp(pre: str, tmp_path: Path) -> None:
+    """SmolLM2 is of this kind: no merge reaches over a digit, be it of another script, in a circle or a fraction."""
+    merges = ["Ġ â", "Ġ Â", "Ġ 1", "1 2", "a 1", "1 a"]
+    source = write_gguf(tmp_path / "tiny.gguf", merged=True, pre=pre, merges=merges)
+    folder = tmp_path / "described"
+    folder.mkdir()
+    gguf_file.describe(source, folder, lambda _: None)
+    made = Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+    @settings(max_examples=5, deadline=None)
+    @given(st.lists(st.text(st.sampled_from("a1 12½①２٣Ⅷ.,\n'é")), min_size=20, max_size=20))
+    def check(texts: list[str]) -> None:
+        assert [made.encode(text, add_special_tokens=False).ids for text in texts] == token_ids(source, texts)
+
+    check()
+    texts = [*SAMPLES, " ①", " ½", "a12"]
     assert [made.encode(text, add_special_tokens=False).ids for text in texts] == token_ids(source, texts)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gguf
@@ -22,6 +22,8 @@ def write_gguf(
     context: int = MAX_MODEL_LEN,
     merged: bool = False,
     sentencepiece: bool = False,
+    pre: str = "qwen2",
+    merges: Sequence[str] = (),
     sampling: Mapping[str, float | str] | None = None,
 ) -> Path:
     """A file of the architecture `kind` whose matrices have the type `weights`; its norms are F32.
@@ -33,6 +35,8 @@ def write_gguf(
         context: longest sequence.
         merged: with a merge and its token, without which llama.cpp reads no vocabulary.
         sentencepiece: with a vocabulary of Llama 2's kind.
+        pre: tokenizer.ggml.pre, which says how a text is split before it is merged.
+        merges: further ones, each with its token.
         sampling: general.sampling.* → its value.
     """
     random = np.random.default_rng(1)
@@ -55,7 +59,11 @@ def write_gguf(
             writer.add_int32(key, value)
         else:
             writer.add_float32(key, value)
-    size = _add_sentencepiece(writer) if sentencepiece else _add_vocabulary(writer, merged=merged)
+    size = (
+        _add_sentencepiece(writer)
+        if sentencepiece
+        else _add_vocabulary(writer, pre, [*(["q z"] if merged else []), *merges])
+    )
 
     def matrix(name: str, rows: int, columns: int) -> None:
         values = random.normal(0, 0.3, (rows, columns)).astype(np.float32)
@@ -81,16 +89,16 @@ def write_gguf(
     return path
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter, *, merged: bool) -> int:
-    """Write tiny_tokenizer; returns the number of its tokens."""
+def _add_vocabulary(writer: gguf.GGUFWriter, pre: str, merges: Sequence[str]) -> int:
+    """Write tiny_tokenizer with further merges; returns the number of its tokens."""
     tokenizer = tiny_tokenizer()
     tokens = [str(tokenizer.id_to_token(number)) for number in range(tokenizer.get_vocab_size())]
-    if merged:
-        tokens.append("qz")
-        writer.add_token_merges(["q z"])
+    if merges:
+        tokens += [merge.replace(" ", "") for merge in merges]
+        writer.add_token_merges(merges)
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2")
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types([3 if token.startswith("<|") else 4 if "tool_call>" in token else 1 for token in tokens])
     writer.add_token_scores([0.0] * len(tokens))
