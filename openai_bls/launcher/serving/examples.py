@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "OPENAI_BLS_API_KEY"
 _KEY = "<key>"
 """Stands for the key until its variable does."""
-_QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+_QUESTION = "What is machine learning?"
+"""One that small models can answer, too."""
+_CHAT = [{"role": "user", "content": _QUESTION}]
 
 
 def examples(
@@ -38,7 +40,7 @@ def examples(
     base = f"{ports.openai_root(host)}/v1"
     parts = []
     if serves_openai(names, ports):
-        chat: dict[str, object] = {"model": model, "messages": _QUESTION, "max_tokens": 32, "temperature": 0}
+        chat: dict[str, object] = {"model": model, "messages": _CHAT, "max_tokens": 64, "temperature": 0}
         title = "OpenAI API"
         if ports.tls:
             title += ", by the name in its certificate; for a CA of your own: curl --cacert FILE, or SSL_CERT_FILE=FILE"
@@ -48,7 +50,7 @@ def examples(
         parts.append(("OpenAI API, Python", _python(base, chat, keys=keys)))
     if OPENAI_MODEL in names:
         # An array of objects cannot pass Triton's generate endpoint, so `messages` is JSON text.
-        body = {"messages": json.dumps(_QUESTION), "max_tokens": 32, "temperature": 0, "stream": True, **key}
+        body = {"messages": json.dumps(_CHAT), "max_tokens": 64, "temperature": 0, "stream": True, **key}
         # The role chunk has no content, and jq must not wait for the end of its input.
         delta = (
             "sed -un 's/^data: //p' | jq --unbuffered -rj '.response | fromjson | .choices[0].delta.content // empty'"
@@ -56,7 +58,7 @@ def examples(
         streamed = _curl("-sN", f"{triton}/models/{OPENAI_MODEL}/generate_stream", body)
         parts.append(("Triton", f"{streamed} \\\n  | {delta}"))
     elif "ensemble" in names:
-        body = {"text_input": "What is machine learning?", "max_tokens": 64, **key}
+        body = {"text_input": _QUESTION, "max_tokens": 64, **key}
         url = f"{triton}/models/ensemble/generate"
         parts.append(("Triton", f"{_curl('-s', url, body)} \\\n  | jq -r .text_output"))
     return "\n\n".join(f"# {title}\n{text}" for title, text in parts)
