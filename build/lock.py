@@ -40,7 +40,7 @@ PATHS = {"vllm-cpu": ROOT / "engines" / "vllm" / "openai_bls_vllm" / "recipe" / 
 """Files that lie elsewhere: the wheel of the engine carries this one, for `openai-bls install-engine`."""
 SETS: dict[str, tuple[str, ...]] = {
     "serve": ("transformers", "llama_cpp", "progress", "server", "tracing"),
-    "image": ("progress", "smoke", "tracing", "kv-events", "processors"),
+    "image": ("progress", "smoke", "tracing", "kv-events", "processors", "build"),
     "test": ("transformers", "llama_cpp", "progress", "server", "tracing", "test", "docs", "dev", "bench"),
 }
 """Engines, and extras of the server, that each lock covers. The first one's versions are the others'."""
