@@ -152,12 +152,14 @@ ARG MODEL=/checkpoint
 # Further options of `build`, with blanks between.
 ARG ENGINE_ARGS=
 # The token for the hub is a secret (--secret id=hf_token,src=...), which no layer keeps. What is downloaded stays in the
-# cache mount; the engine takes copies, since it is another file system. SC2086: ENGINE_ARGS is a list.
+# cache mount, which is not at HF_HOME, for buildah leaves nothing where one was; the engine takes copies, since it is
+# another file system. SC2086: ENGINE_ARGS is a list.
 # hadolint ignore=SC2086
 RUN --mount=type=bind,from=checkpoint,target=/checkpoint \
     --mount=type=secret,id=hf_token,uid=1000 \
-    --mount=type=cache,target=/var/cache/huggingface,uid=1000,gid=0,mode=0775 \
-    HF_TOKEN_PATH=/run/secrets/hf_token python3 docker/start.py build --model "${MODEL}" ${ENGINE_ARGS}
+    --mount=type=cache,target=/tmp/huggingface,uid=1000,gid=0,mode=0775 \
+    HF_HOME=/tmp/huggingface HF_TOKEN_PATH=/run/secrets/hf_token \
+    python3 docker/start.py build --model "${MODEL}" ${ENGINE_ARGS}
 
 # --- an engine in a container of its own ---------------------------------------------------------------------------------
 # The packages of that image stay as they are, whatever they pin: the library, and what `build` needs, lie in an
