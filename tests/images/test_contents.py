@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import re
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
+from rfc3987_syntax import syntax_helpers  # type: ignore[import-untyped]
 
 from tests.images.containers import USER, Image
 
@@ -23,6 +26,14 @@ SERVERS = ("cpu", "runtime", "with_engine")
 TARGETS = (*SERVERS, "engine")
 WRITTEN = ("OPENAI_BLS_MODEL_REPOSITORY", "HF_HOME", "HOME")
 """Variables with folders that are written to."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def parsed_once() -> Iterator[None]:
+    """The addresses of packages, of which most are in all lists; parsing one takes a tenth of a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(syntax_helpers, "parse", functools.cache(syntax_helpers.parse))
+        yield
 
 
 def of(request: pytest.FixtureRequest, target: str) -> Image:
