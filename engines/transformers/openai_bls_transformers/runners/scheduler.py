@@ -116,6 +116,8 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
         """The sequences of the next step; see the original."""
         if self.speculator is not None:
             self.speculator.propose(self)
+        if self.step_budget is not None:
+            self.step_budget.count_step()
         scheduled = self._all_decoding(token_budget)
         if scheduled is None:
             step = super().schedule_batch(self._limited(token_budget), cache_budget)
@@ -161,7 +163,8 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
         prompts = self._in_order(self.step_budget, [*prefilling, *self.waiting_requests.values()])
         tokens = sum(len(state.remaining_prefill_tokens) for state in prompts)
         past = prompts[0].position_offset if prompts else 0
-        return min(token_budget, self.step_budget.tokens(decoding, len(prompts), tokens, past))
+        longest = max((len(state.initial_tokens) for state in prompts), default=0)
+        return min(token_budget, self.step_budget.tokens(decoding, len(prompts), tokens, past, longest))
 
     def _all_decoding(self, token_budget: int) -> list[Any] | None:
         """A step of all active sequences, if each decodes, has its page, and none that waits could join."""

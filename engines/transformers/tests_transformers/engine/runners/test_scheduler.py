@@ -196,6 +196,26 @@ def test_a_prompt_beside_others_is_cut_to_the_budget(monkeypatch: pytest.MonkeyP
     assert scheduler.schedule_batch(32, 1000)[2] == 20
 
 
+def test_every_step_counts_for_long_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_budget, "LEAST_PROMPT_TOKENS", 4)
+    _, _, scheduler = make_io(short=True)
+    # A token takes 2 ms, and the prompt 0.12 s.
+    times = StepTimes([(count, count * 0.002) for count in range(4, 33, 4)], seconds_per_score=0.0)
+    scheduler.step_budget = StepBudget(times, max_seconds=0.006)
+    add(scheduler, decoding("a", 3, 1, limit=500))
+
+    def tokens_with_prompt(key: str) -> int:
+        scheduler.add_waiting_request(SequenceState(request_id=key, initial_tokens=list(range(60))))
+        tokens = scheduler.schedule_batch(64, 1000)[2]
+        scheduler.finish_request(key)
+        return int(tokens)
+
+    assert [tokens_with_prompt(f"b{turn}") for turn in range(4)] == [16, 16, 16, 8]
+    for _ in range(120):
+        assert len(scheduler.schedule_batch(64, 1000)[0]) == 1
+    assert [tokens_with_prompt(f"c{turn}") for turn in range(2)] == [16, 8]
+
+
 def test_without_step_times_prompts_have_few_tokens_beside_sequences_that_decode() -> None:
     _, _, scheduler = make_io(short=True)
     scheduler.prompt_tokens_beside = 6
