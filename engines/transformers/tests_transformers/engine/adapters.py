@@ -1,4 +1,4 @@
-"""Random adapters, made and run by peft, through transformers."""
+"""Random adapters, made and run by peft, whose releases transformers' own calls of it may be ahead of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import torch
-from peft import LoraConfig
+from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from openai_bls.core.manifest import LoraSettings, load_manifest, write_manifest
@@ -33,8 +33,7 @@ def make_adapter(checkpoint: Path, folder: Path, seed: int = 1, std: float = 0.2
     """A folder with an adapter that changes most answers."""
     torch.manual_seed(seed)
     config = LoraConfig(init_lora_weights=False, **settings)
-    model = load_model(checkpoint)
-    model.add_adapter(config)
+    model = get_peft_model(load_model(checkpoint), config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "lora_" in name:
@@ -49,8 +48,7 @@ class Reference:
     def __init__(self, checkpoint: Path, adapters: dict[str, Path]) -> None:
         self.models: dict[str | None, Any] = {None: load_model(checkpoint)}
         for name, folder in adapters.items():
-            self.models[name] = load_model(checkpoint)
-            self.models[name].load_adapter(str(folder))
+            self.models[name] = PeftModel.from_pretrained(load_model(checkpoint), str(folder)).eval()
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def logprobs(self, name: str | None, token_ids: Sequence[int]) -> torch.Tensor:
