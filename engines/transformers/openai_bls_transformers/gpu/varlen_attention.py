@@ -12,6 +12,7 @@ import torch
 
 from openai_bls_transformers.attention_spec import refuse_features
 from openai_bls_transformers.gpu import attention_trials
+from openai_bls_transformers.model.cache_argument import update
 
 REFUSAL = "this attention has no {}: set the engine's attention to sdpa or eager"
 
@@ -43,7 +44,7 @@ def varlen(
     longest = _longest(kwargs, "k")
     cache, indices = kwargs["cache"], {name: kwargs[name] for name in ("read_index", "write_index")}
     if hasattr(cache, "layer_to_allocator"):
-        key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
+        key, value = update(cache, key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
         k, v = _packed(key), _packed(value)
     else:  # 5.17
         k, v = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, **indices)

@@ -18,6 +18,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from openai_bls_transformers.attention_spec import other_feature
 from openai_bls_transformers.model.attention_isolation import IsolatedCache
+from openai_bls_transformers.model.cache_argument import update
 
 
 def install() -> None:
@@ -49,7 +50,7 @@ def _attention(
         key, value = isolated.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
         output = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
         return isolated.spread(output[0], attention_mask), None
-    key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
+    key, value = update(cache, key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
     query_ends, key_ends = kwargs["cu_seq_lens_q"].tolist(), kwargs["cu_seq_lens_k"].tolist()
     _, heads, queries, size = query.shape
     groups = heads // key.shape[1]

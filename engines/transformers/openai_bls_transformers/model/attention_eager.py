@@ -13,6 +13,7 @@ from transformers import AttentionInterface
 from transformers.integrations.eager_paged import eager_paged_attention_forward
 
 from openai_bls_transformers.model.attention_isolation import IsolatedCache
+from openai_bls_transformers.model.cache_argument import UPDATED_BY_LAYERS
 
 
 def install() -> None:
@@ -37,6 +38,9 @@ def _attention(
     isolated = kwargs["cache"] = IsolatedCache(kwargs["cache"])
     cap = kwargs.get("softcap")
     if cap is None:
+        if UPDATED_BY_LAYERS:  # which transformers' function takes for granted
+            del kwargs["cache"]
+            key, value = isolated.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
         output, weights = eager_paged_attention_forward(module, query, key, value, attention_mask, scaling, **kwargs)
         return isolated.spread(output, attention_mask), weights
     del kwargs["cache"]

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from openai_bls_transformers.model.cache_argument import update
+
 
 class IsolatedCache:
     """Paged cache for one call of attention: keys and values that are not finite are read as zeros."""
@@ -24,7 +26,7 @@ class IsolatedCache:
 
     def update(self, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [1, heads, keys, size] of all sequences of the step."""
-        key, value = self._cache.update(**arguments)
+        key, value = update(self._cache, **arguments)
         if key.dim() != 4:  # 5.17
             return key, value
         largest = torch.maximum(key.abs().amax(dim=(1, 3)), value.abs().amax(dim=(1, 3)))

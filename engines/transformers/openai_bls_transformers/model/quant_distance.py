@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from openai_bls_transformers.model import cache_argument
 from openai_bls_transformers.record import QuantDistance
 
 _TEXT = """\
@@ -44,7 +45,7 @@ def logprobs(model: Any, ids: list[int], cache: Any = None) -> torch.Tensor:
         ids: token ids of a text.
         cache: an empty KV cache of transformers', for a pass with one.
     """
-    named = {} if cache is None else {"past_key_values": cache}
+    named = {} if cache is None else {cache_argument.NAME: cache}
     output = model(input_ids=torch.tensor([ids], device=model.device), use_cache=cache is not None, **named)
     found: torch.Tensor = output.logits[0, :-1].float().log_softmax(-1)
     return found

@@ -1,6 +1,6 @@
 """transformers' continuous batching behind a small interface; the only module that imports its manager.
 
-Written against transformers 5.17 to 5.23, whose continuous batching is young and moves. Used of it are:
+Written against transformers 5.17 to 5.24, whose continuous batching is young and moves. Used of it are:
 
 - `ContinuousBatchingManager`, subclassed for a call between steps; its generation loop runs on a thread of ours;
 - `OutputRouter`, replaced, so that a step's outputs arrive in one call on that thread;
@@ -32,6 +32,7 @@ from openai_bls.engines.kv_events.events import Event
 from openai_bls_transformers.cache_memory import used_share
 from openai_bls_transformers.fp8_numbers import FP8
 from openai_bls_transformers.gpu import paged_attention
+from openai_bls_transformers.model import cache_argument
 from openai_bls_transformers.model.image_inputs import PromptImages
 from openai_bls_transformers.model.lora_layers import layers_of
 from openai_bls_transformers.runners.cuda_graph_runner import CudaGraphRunner
@@ -135,6 +136,7 @@ class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
             # It was reset, by another stream than the one that the first step's inputs come by.
             torch.cuda.synchronize(self.model.device)
         if is_new:
+            cache_argument.pass_on(processor.cache, str(self.model.config._attn_implementation))
             install_fast_path(processor)
             if self.speculator is not None:
                 self.speculator.install(processor)

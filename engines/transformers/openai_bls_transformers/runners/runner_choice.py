@@ -24,6 +24,7 @@ _UNCAPPED = ("sdpa", "varlen")
 _VARIES = "each layer has its own"
 _UNDECLARED = {
     "diffllama": "its layers call attention more than once",
+    "dory": "its layers call attention more than once",
     "hrm_text": "its layers call attention more than once",
     "nemotron": "its layers do not hand on what a paged cache needs",
 }

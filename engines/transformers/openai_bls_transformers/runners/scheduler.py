@@ -2,7 +2,7 @@
 
 With hundreds of sequences a step takes the GPU a few milliseconds, and transformers' bookkeeping for it takes longer:
 per sequence it looks up the pages, checks budgets, and copies the output. Nearly all steps only decode, and take the
-fast path. It knows the paged cache of transformers 5.23 and is off for caches that are built otherwise.
+fast path. It knows the paged cache of transformers up to 5.24 and is off for caches that are built otherwise.
 """
 
 from __future__ import annotations

@@ -16,12 +16,11 @@ from transformers import GenerationConfig, GenerationMixin
 from transformers.generation import GenerationMode
 
 from openai_bls_transformers.attention_spec import LENGTH_DEPENDENT_ROPE, rope_types
+from openai_bls_transformers.model import cache_argument
 from openai_bls_transformers.model.lora_layers import applied
 from openai_bls_transformers.runners import cache_rows
 from openai_bls_transformers.runners.runner import Sampling
 
-CACHE_NAMES = ("past_key_values", "cache_params")
-"""Names under which a model takes and gives its cache; Mamba's is the second."""
 _MODULE_STATES = ("conv1d_state", "recurrent_states")
 """Attributes of modules of RecurrentGemma, which keeps its state there."""
 _MOST_PADDING = 2
@@ -110,7 +109,7 @@ class StepModel:
 
     def can_extend(self, arguments: dict[str, Any]) -> bool:
         """True if a prompt may be taken in by several passes."""
-        return self._in_pieces and cache_rows.can_extend(arguments.get("past_key_values"))
+        return self._in_pieces and cache_rows.can_extend(cache_argument.cache_of(arguments))
 
     def can_join(self, one: SequenceBatch, other: SequenceBatch) -> bool:
         """True if two batches can be put together, and not to fill most of the cache with padding."""
@@ -166,7 +165,7 @@ class SequenceBatch:
     @property
     def cache(self) -> Any:
         """The model's cache, whatever that is."""
-        return next((self._arguments[name] for name in CACHE_NAMES if name in self._arguments), None)
+        return cache_argument.cache_of(self._arguments)
 
     @property
     def length(self) -> int:
@@ -260,7 +259,7 @@ class SequenceBatch:
     def _replace(self, ids: torch.Tensor, positions: torch.Tensor, cache: Any) -> None:
         self._ids = ids
         self._taken_in = self.length
-        for name in CACHE_NAMES:
+        for name in cache_argument.NAMES:
             if name in self._arguments:
                 self._arguments[name] = cache
         if "position_ids" in self._arguments:

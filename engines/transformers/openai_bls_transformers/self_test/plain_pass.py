@@ -18,7 +18,7 @@ import transformers
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.media import MediaPrompt
 from openai_bls_transformers import fp8_numbers
-from openai_bls_transformers.model import fp8_layers
+from openai_bls_transformers.model import cache_argument, fp8_layers
 from openai_bls_transformers.model.prompt_forward import plain_attention
 
 TOP_LOGPROBS = 5
@@ -151,7 +151,7 @@ def _logits(model: Any, sample: Sample, rounding: Rounding = EXACT) -> torch.Ten
     keeps = callable(getattr(model, "_supports_logits_to_keep", None)) and model._supports_logits_to_keep()
     named: dict[str, Any] = {"logits_to_keep": count} if keeps else {}
     if rounding.cache:
-        named["past_key_values"] = RoundedCache(config=model.config)
+        named[cache_argument.NAME] = RoundedCache(config=model.config)
     # Attention that is a model's own code was chosen when the model was made.
     switches = getattr(model, "_supports_attention_backend", False)
     with (

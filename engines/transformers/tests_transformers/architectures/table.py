@@ -27,15 +27,15 @@ def _rope(rope_type: str, **parameters: Any) -> dict[str, Any]:
 
 
 _PLAIN = """
-afmoe apertus arcee aria_text axk1 axk2 biogpt bitnet codegen cohere cohere2 cohere2_moe cpmant cwm deepseek_v2
-deepseek_v3 deepseek_v32 deepseek_v4 diffllama doge dots1 dots3_note_text ernie4_5 ernie4_5_moe exaone4 exaone_moe
-falcon_h1 falcon_mamba flex_olmo flint gemma gemma2 glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt2 gpt_bigcode
-gpt_neox gpt_neox_japanese gpt_oss gptj granite granite_swa granitemoe granitemoe_swa granitemoeshared helium
-hunyuan_v1_dense hunyuan_v1_moe hy_v3 hy_v4 hyperclovax inkling2_text internlm3 iquestcoder jais2 jamba jetmoe lfm3
-llama llama4_text mamba mimo_v2_flash minicpm3 minimax minimax_m2 ministral3 mistral mixtral modernbert-decoder mpt
-nanochat nemotron olmo olmo2 olmo3 olmo_hybrid olmoe opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3
-qwen3_5_text qwen3_5_moe_text qwen3_moe qwen3_next recurrent_gemma rwkv seed_oss smollm3 solar_open stablelm starcoder2
-vaultgemma xglm youtu
+afmoe apertus apertus1p5_text arcee aria_text axk1 axk2 biogpt bitnet codegen cohere cohere2 cohere2_moe cpmant cwm
+deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 diffllama doge dots1 dots3_note_text ernie4_5 ernie4_5_moe exaone
+exaone4 exaone_moe falcon_h1 falcon_mamba flex_olmo flint gemma gemma2 glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa
+gpt2 gpt_bigcode gpt_neox gpt_neox_japanese gpt_oss gptj granite granite_swa granitemoe granitemoe_swa
+granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 hy_v4 hyperclovax inkling2_text internlm3 iquestcoder
+jais2 jamba jetmoe lfm3 llama llama4_text mamba mimo_v2_flash minicpm3 minimax minimax_m2 ministral3 mistral mixtral
+modernbert-decoder mpt nanochat nemotron olmo olmo2 olmo3 olmo_hybrid olmoe opt persimmon phi phi3 phimoe qwen2
+qwen2_moe qwen3 qwen3_5_text qwen3_5_moe_text qwen3_moe qwen3_next recurrent_gemma rwkv sarvam_mla sarvam_moe seed_oss
+smollm3 solar_open stablelm starcoder2 vaultgemma xglm youtu
 """
 _SECOND_HALVES = "bart bigbird_pegasus blenderbot mbart pegasus prophetnet"
 """Model types of encoders with decoders, whose decoder stands alone."""
@@ -50,6 +50,11 @@ CASES: dict[str, Case] = {name: Case(name) for name in f"{_PLAIN} {_SECOND_HALVE
             "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
             "ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2},
         },
+    ),
+    # One layer before the recurrent section, and one after it.
+    "dory": Case("dory", {"n_input_layers": 1, "n_output_layers": 1}),
+    "dory (last loop's cache)": Case(
+        "dory", {"n_input_layers": 1, "n_output_layers": 1, "recurrent_kv_cache_mode": "last_loop"}
     ),
     "falcon (rotary)": Case("falcon"),
     "falcon (serial rotary)": Case(
@@ -69,10 +74,14 @@ CASES: dict[str, Case] = {name: Case(name) for name in f"{_PLAIN} {_SECOND_HALVE
     "granitemoehybrid": Case("granitemoehybrid", {"layer_types": [LINEAR, FULL] * 2, "mamba_n_heads": 8}),
     # Each cycle multiplies what rounding does.
     "hrm_text": Case("hrm_text", {"H_cycles": 1, "L_cycles": 2}),
+    "inkling2_loop_text": Case(
+        "inkling2_loop_text", {"loop_layer_index_start": 1, "loop_layer_index_end": 3, "loop_num_passes": 2}
+    ),
     "inkling_text": Case("inkling_text", {"layer_types": ["hybrid_sliding", "hybrid"] * 2}),
     "kimi_linear": Case("kimi_linear", {"layer_types": [LINEAR, FULL] * 2}),
     "kolibri1": Case("kolibri1", {"layer_types": [SLIDING, FULL] * 2}),
     "laguna": Case("laguna", {"layer_types": [SLIDING, FULL] * 2}),
+    "lara_mini": Case("lara_mini", {"layer_types": [LINEAR, SLIDING, LINEAR, FULL]}),
     "lfm2": Case("lfm2", {"layer_types": [CONV, FULL] * 2}),
     "lfm2_moe": Case("lfm2_moe", {"layer_types": [CONV, FULL] * 2}),
     "llama (tied embeddings)": Case("llama", {"tie_word_embeddings": True}),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from openai_bls_transformers.model import time_steps
+from openai_bls_transformers.model import cache_argument, time_steps
 from tests_transformers.architectures.checkpoint import make_checkpoint
 from tests_transformers.architectures.table import CASES, UNLIMITED
 
@@ -22,7 +22,7 @@ def distance(model: Any) -> float:
     output = model(ids[:, :4], use_cache=True)
     steps = []
     for at in range(4, 12):
-        output = model(ids[:, at : at + 1], past_key_values=output.past_key_values, use_cache=True)
+        output = model(ids[:, at : at + 1], **{cache_argument.NAME: output[cache_argument.NAME]}, use_cache=True)
         steps.append(output.logits[0, -1])
     return float((whole[4:] - torch.stack(steps)).abs().max())
 

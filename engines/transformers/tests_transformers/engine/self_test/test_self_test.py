@@ -123,7 +123,7 @@ def shifted(monkeypatch: Patch) -> None:
     right = Qwen2Model.forward
 
     def wrong(self: Any, position_ids: Any = None, **kwargs: Any) -> Any:
-        if "cache" in kwargs and position_ids.shape[-1] < 6:
+        if "cu_seq_lens_q" in kwargs and position_ids.shape[-1] < 6:
             position_ids = position_ids + 1
         return right(self, position_ids=position_ids, **kwargs)
 
