@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any, TypeGuard
@@ -21,16 +20,14 @@ from openai_bls.api.common.bodies import convert
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import ChunkSink
 from openai_bls.api.common.one_shot import Tally, admitted
-from openai_bls.core.errors import ApiError, InvalidRequestError, OverloadedError
+from openai_bls.api.common.unread import Unread
+from openai_bls.core.errors import ApiError, InvalidRequestError
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.models.registry import Target
 from openai_bls.pipeline.service import Service
 from openai_bls.pipeline.task_models.registry import TaskModel, unusable
 
 ENDPOINT = "chat.completions"
-
-# Bytes of a stream that wait for a client that reads slowly, or not at all. Nothing makes a model wait, hence a limit.
-MAX_UNREAD_BYTES = 16 * 1024 * 1024
 
 
 class _Message(msgspec.Struct):
@@ -129,7 +126,7 @@ class StreamedAnswer:
 
     async def _run(self) -> None:
         sink = self._sink
-        unread = _Unread(sink)
+        unread = Unread(sink)
         try:
             with admitted(self._service, self._context, self._request.model.name) as tally:
                 async with aclosing(self._chunks(tally)) as chunks:
@@ -162,28 +159,6 @@ class StreamedAnswer:
                     self._kept.append(chunk)
                 # An event has one line.
                 yield encode(chunk) if b"\n" in text or b"\r" in text else text
-
-
-class _Unread:
-    """Bytes of a stream that a sink has not passed on yet."""
-
-    def __init__(self, sink: ChunkSink) -> None:
-        self._sink = sink
-        self._sizes: deque[int] = deque()
-        self._bytes = 0
-
-    def add(self, size: int) -> None:
-        """Count a chunk that is about to be written.
-
-        Raises:
-            OverloadedError: too much waits.
-        """
-        while len(self._sizes) > self._sink.unread:
-            self._bytes -= self._sizes.popleft()
-        self._sizes.append(size)
-        self._bytes += size
-        if self._bytes > MAX_UNREAD_BYTES and len(self._sizes) > 1:
-            raise OverloadedError("The answer was cut off: its client reads too slowly.", code="client_too_slow")
 
 
 async def _whole_answer(

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from openai_bls.transport.model_calls import (
     ModelCalls,
     ModelTimeoutError,
     ModelUnavailableError,
+    NoStreamsError,
 )
 
 logger = logging.getLogger(__name__)
@@ -26,7 +28,14 @@ logger = logging.getLogger(__name__)
 CALLS_AT_ONCE = 4
 """Calls of one request that run side by side; others wait, so that it leaves room for other requests."""
 
-_NUMPY = {"TYPE_STRING": np.object_, "TYPE_INT32": np.int32, "TYPE_INT64": np.int64, "TYPE_FP32": np.float32}
+_NUMPY = {
+    "TYPE_STRING": np.object_,
+    "TYPE_INT16": np.int16,
+    "TYPE_INT32": np.int32,
+    "TYPE_INT64": np.int64,
+    "TYPE_FP32": np.float32,
+}
+_NONE = np.zeros(1, np.int64)
 # What the Python backend says of an exception that a model did not mean for anybody.
 _UNEXPECTED = "Failed to process the request(s)"
 
@@ -48,12 +57,15 @@ class TaskCall:
         calls: calls of other models of this server.
         model: task model without a fault.
         timeout_s: seconds for all calls together, unless the model sets them itself.
+        at_most_s: most seconds, whoever sets them; None is no bound.
     """
 
-    def __init__(self, calls: ModelCalls, model: TaskModel, timeout_s: float) -> None:
+    def __init__(self, calls: ModelCalls, model: TaskModel, timeout_s: float, at_most_s: float | None = None) -> None:
         self._calls = calls
         self._model = model
         self._timeout_s = model.timeout_s or timeout_s
+        if at_most_s is not None:
+            self._timeout_s = min(self._timeout_s, at_most_s)
         self._deadline = time.monotonic() + self._timeout_s
         self._slots = asyncio.Semaphore(CALLS_AT_ONCE)
         self.prompt_tokens = 0
@@ -88,6 +100,34 @@ class TaskCall:
         self.prompt_tokens += sum(int(row[0]) for row in outputs.pop("prompt_tokens", []))
         return outputs
 
+    async def pieces(self, inputs: Mapping[str, Array]) -> AsyncGenerator[dict[str, Array], None]:
+        """The outputs of one row by role, as they come: response by response of a decoupled model, else all at once.
+
+        Closing the iterator cancels the request to a decoupled model. `prompt_tokens` goes to the sum.
+
+        Args:
+            inputs: row by role, flat.
+
+        Raises:
+            ApiError: as for `run`, also after some pieces; what a response leaves out is absent.
+        """
+        model = self._model
+        if not model.decoupled:
+            outputs = await self.run({role: [row] for role, row in inputs.items()})
+            yield {role: rows[0] for role, rows in outputs.items()}
+            return
+        tensors = self._tensors({role: [row] for role, row in inputs.items()}, [0])
+        names = [spec.name for spec in model.outputs.values()]
+        try:
+            async with aclosing(self._calls.stream(model.name, tensors, names, timeout_s=self._timeout_s)) as responses:
+                async for arrays in responses:
+                    specs = {role: spec for role, spec in model.outputs.items() if spec.name in arrays}
+                    piece = {role: self._rows(spec, arrays[spec.name], role, 1)[0] for role, spec in specs.items()}
+                    self.prompt_tokens += int(piece.pop("prompt_tokens", _NONE)[0])
+                    yield piece
+        except ModelCallError as error:
+            raise call_failure(model.name, error, self._timeout_s) from None
+
     def _batches(self, columns: Sequence[Sequence[Array]]) -> list[list[int]]:
         """Indices of the rows of each call."""
         by_lengths: dict[tuple[int, ...], list[int]] = {}
@@ -97,14 +137,18 @@ class TaskCall:
         return [group[at : at + size] for group in by_lengths.values() for at in range(0, len(group), size)]
 
     async def _batch(self, inputs: Mapping[str, Sequence[Array]], batch: list[int]) -> dict[str, list[Array]]:
+        async with self._slots:
+            arrays = await self._call(self._tensors(inputs, batch))
+        outputs = self._model.outputs
+        return {role: self._rows(spec, arrays[spec.name], role, len(batch)) for role, spec in outputs.items()}
+
+    def _tensors(self, inputs: Mapping[str, Sequence[Array]], batch: Sequence[int]) -> dict[str, Array]:
         model = self._model
         tensors = {}
         for role, rows in inputs.items():
             spec = model.inputs[role]
             tensors[spec.name] = _tensor(spec, [rows[index] for index in batch], batched=model.max_batch_size > 0)
-        async with self._slots:
-            arrays = await self._call(tensors)
-        return {role: self._rows(spec, arrays[spec.name], role, len(batch)) for role, spec in model.outputs.items()}
+        return tensors
 
     async def _call(self, tensors: Arrays) -> Arrays:
         name = self._model.name
@@ -145,6 +189,8 @@ def call_failure(name: str, error: ModelCallError, timeout_s: float) -> ApiError
     """The error for a client whose model `name` could not be called, or failed."""
     if isinstance(error, ModelTimeoutError):
         return DeadlineError(f"The model {name!r} has not answered within {timeout_s:g} s.")
+    if isinstance(error, NoStreamsError):
+        return OverloadedError(f"The model {name!r} cannot be used: {error}.", code="model_unavailable")
     logger.warning("a call of model %s failed: %s", name, error)
     if isinstance(error, ModelUnavailableError):
         return OverloadedError(f"The model {name!r} is not loaded (any more).", code="model_unavailable")

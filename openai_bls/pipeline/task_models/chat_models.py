@@ -13,7 +13,7 @@ from contextlib import aclosing, contextmanager
 
 import numpy as np
 
-from openai_bls.core.errors import ModelAnswerError, OverloadedError
+from openai_bls.core.errors import ModelAnswerError
 from openai_bls.pipeline.task_models.calls import call_failure
 from openai_bls.pipeline.task_models.registry import TaskModel
 from openai_bls.transport.model_calls import Array, Arrays, ModelCallError, ModelCalls, NoStreamsError
@@ -115,10 +115,6 @@ class ChatModels:
         self.in_progress += 1
         try:
             yield
-        except NoStreamsError as error:
-            raise OverloadedError(
-                f"The model {model.name!r} cannot be used: {error}.", code="model_unavailable"
-            ) from None
         except ModelCallError as error:
             raise call_failure(model.name, error, timeout_s) from None
         finally:

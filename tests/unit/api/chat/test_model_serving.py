@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from openai_bls.api.chat import model_serving
+from openai_bls.api.common import unread
 from openai_bls.api.common.lifted import Lifted
 from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.core.errors import ApiError, InvalidRequestError
@@ -199,7 +200,7 @@ async def test_a_client_that_goes_away(chunks: Any) -> None:
 
 
 async def test_a_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_serving, "MAX_UNREAD_BYTES", 1000)
+    monkeypatch.setattr(unread, "MAX_UNREAD_BYTES", 1000)
     bench = bench_of(chunks=endless)
 
     class Unread(FakeSink):
@@ -219,7 +220,7 @@ async def test_a_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_one_large_chunk_is_no_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_serving, "MAX_UNREAD_BYTES", 10)
+    monkeypatch.setattr(unread, "MAX_UNREAD_BYTES", 10)
     bench = bench_of(chunks=lambda _: [as_response(chunk("a" * 100))])
     sink = FakeSink(sse=True)
     begun(bench, sink)
