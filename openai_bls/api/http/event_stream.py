@@ -44,6 +44,8 @@ class EventStream(Response):
     sse = True
     # Later, an error before the first token can still have its own status.
     opens_at_once = False
+    _is_cut = False
+    """The body lacks its end, which is all that tells its client of an error."""
 
     def __init__(
         self,
@@ -141,9 +143,12 @@ class EventStream(Response):
                 self._pending.append(self._silence)
             body = b"".join(self._pending)
             self._pending.clear()
-            more = not self._ended
-            await send({"type": "http.response.body", "body": body, "more_body": more})
-            if not more:
+            is_last = self._ended
+            is_cut = is_last and self._is_cut
+            await send({"type": "http.response.body", "body": body, "more_body": not is_last or is_cut})
+            if is_cut and connection is not None:
+                await connection.break_off()
+            if is_last:
                 return
 
     async def _write_to(self, connection: StreamConnection) -> None:

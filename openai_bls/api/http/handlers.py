@@ -23,6 +23,7 @@ from openai_bls.api.common.envelope import enveloped
 from openai_bls.api.common.event_sink import Cancellable
 from openai_bls.api.common.large_bodies import check_values, is_large, parsed
 from openai_bls.api.http.body_budget import BodyBudget
+from openai_bls.api.http.byte_stream import ByteStream
 from openai_bls.api.http.content_coding import unpacked
 from openai_bls.api.http.disconnect import unless_disconnected
 from openai_bls.api.http.event_stream import EventStream
@@ -315,6 +316,10 @@ class Api:
         """
         interval = min(self.service.settings.keep_alive_interval_s, max_silence_s)
         return EventStream(interval, self._write_batcher, **options)
+
+    def byte_stream(self, content_type: str) -> ByteStream:
+        """A new stream of bytes of this content type."""
+        return ByteStream(content_type, self._write_batcher)
 
     async def streamed(
         self,

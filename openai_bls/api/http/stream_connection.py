@@ -7,6 +7,7 @@ is written to the transport.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,17 @@ class StreamConnection(BoundedConnection):
         """One chunk of the transfer encoding, which HTTP/1.0 does not have; `body` is not empty."""
         is_framed = self.scope["http_version"] != "1.0"
         self.gathering.write_now(b"%x\r\n%b\r\n" % (len(body), body) if is_framed else body)
+
+    async def break_off(self) -> None:
+        """Close the connection in the middle of a body, once its client has read what was written."""
+        lost = asyncio.Event()
+        self.when_lost(lost.set)
+        if self.writable:
+            self.transport.close()
+        else:
+            # It reads slowly, or not at all.
+            self.transport.abort()
+        await lost.wait()
 
     def when_lost(self, callback: Callable[[], None] | None) -> None:
         """Call `callback` once, if the client goes away; None calls nothing. For a request whose body has been read."""
