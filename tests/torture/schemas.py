@@ -19,6 +19,7 @@ from openai_bls.api.tasks.classify.schema import ClassifyBody
 from openai_bls.api.tasks.embeddings.schema import EmbeddingsBody
 from openai_bls.api.tasks.moderations.schema import ModerationsBody
 from openai_bls.api.tasks.rerank.schema import RerankBody, ScoreBody
+from openai_bls.api.tasks.speech.schema import SpeechBody
 from openai_bls.api.tokenize.schema import ChatBody, DetokenizeBody, PromptBody
 from tests.pictures import BAD_FILES, data_uri, picture, png_bomb
 
@@ -35,6 +36,7 @@ SCHEMAS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "score": (ScoreBody,),
     "moderations": (ModerationsBody,),
     "classify": (ClassifyBody,),
+    "audio.speech": (SpeechBody,),
     "tokenize": (PromptBody, ChatBody),
     "detokenize": (DetokenizeBody,),
     "load_lora_adapter": (LoadBody,),

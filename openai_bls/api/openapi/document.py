@@ -276,7 +276,9 @@ def _operation(
         answer: dict[str, Any] = {kind: {"schema": _schema(schemas, known.answer)}}
         if known.events is not None:
             answer[_EVENTS] = {"x-event-schema": _schema(schemas, known.events)}
-        responses["200"] = {"description": "The answer; events with `stream`." if known.events else "The answer."}
+        responses["200"] = {
+            "description": "The answer, or events where it is streamed." if known.events else "The answer."
+        }
         responses["200"]["content"] = answer
     error_schema = schemas.schema(known.error or ErrorBody)
     error: dict[str, Any] = {_JSON: {"schema": error_schema}}

@@ -17,6 +17,7 @@ _TASKS = {
     "score": "rerank and score",
     "classify": "classify and moderations",
     "reward": "classify",
+    "speech": "speech",
 }
 """Task of a model → what to ask it for."""
 _MOST_MODELS = 20

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import openai
+
 from openai_bls.api.endpoint import Endpoint, Smoke
 from openai_bls.api.registry import ENDPOINTS
 from openai_bls.launcher.smoke.check import Check
@@ -15,6 +17,8 @@ _GENERATE = "/v2/models/openai_bls/generate"
 
 
 def _on_v1(session: Session, endpoint: Endpoint, body: dict[str, Any]) -> Any:
+    if endpoint.operation.answer is bytes:
+        return session.root.post(endpoint.paths[0], body=body, cast_to=openai.HttpxBinaryResponseContent).content
     return post(session.root, endpoint.paths[0], body)
 
 

@@ -8,10 +8,16 @@ from typing import Literal, get_args
 
 from openai_bls.core.errors import InvalidRequestError, ModelNotFoundError, OverloadedError
 
-Task = Literal["chat", "classify", "embeddings", "rerank", "score"]
+Task = Literal["chat", "classify", "embeddings", "rerank", "score", "speech"]
 TASKS: tuple[Task, ...] = get_args(Task)
 AnyTask = Task | Literal["reward"]
 """Task of an engine or of another Triton model."""
+
+AudioFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+AUDIO_FORMATS: tuple[AudioFormat, ...] = get_args(AudioFormat)
+"""Formats of audio that OpenAI's clients ask for."""
+SAMPLE_FORMATS: tuple[AudioFormat, ...] = ("wav", "pcm")
+"""Those that are made of samples without a library."""
 
 ENDPOINTS: dict[str, str] = {
     "chat": "answers chats: use /v1/chat/completions",
@@ -20,6 +26,7 @@ ENDPOINTS: dict[str, str] = {
     "rerank": "scores documents against a query: use /v1/rerank or /v1/score",
     "reward": "gives rewards: use /v1/classify",
     "score": "scores documents against a query: use /v1/rerank or /v1/score",
+    "speech": "speaks texts: use /v1/audio/speech",
 }
 """Task → what a model of it does and where, as the end of a sentence."""
 
@@ -67,6 +74,12 @@ class TaskModel:
     """Names of its classes; empty if it has an output for them."""
     threshold: float = 0.5
     """Score from which on a class is flagged."""
+    sample_rate: int | None = None
+    """Samples of its audio in a second; None if it does not say."""
+    formats: tuple[str, ...] = ()
+    """Formats of audio that it can be asked for, the default first."""
+    voices: tuple[str, ...] = ()
+    """Names of its voices, the default first; empty if any name goes to the model, or it has one voice."""
 
 
 class TaskModels:

@@ -7,13 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from openai_bls.pipeline.task_models.registry import TASKS, TaskModel, TensorSpec
+from openai_bls.pipeline.task_models.registry import AUDIO_FORMATS, SAMPLE_FORMATS, TASKS, TaskModel, TensorSpec
 
 PREFIX = "openai_"
 
 _TEXT = ("TYPE_STRING",)
 _INTEGERS = ("TYPE_INT32", "TYPE_INT64")
 _FLOAT = ("TYPE_FP32",)
+_SAMPLES = ("TYPE_INT16", "TYPE_FP32")
+
+SAMPLE_RATES = range(8000, 48001)
+"""Samples in a second that a model's audio may have."""
 
 
 class Role(NamedTuple):
@@ -52,6 +56,18 @@ SIGNATURES: dict[str, Signature] = {
     ),
     "rerank": _PAIR,
     "score": _PAIR,
+    "speech": Signature(
+        {
+            "text": Role(_TEXT),
+            "voice": Role(_TEXT, optional=True),
+            "instructions": Role(_TEXT, optional=True),
+            "speed": Role(_FLOAT, optional=True),
+            "format": Role(_TEXT, optional=True),
+        },
+        {"audio": Role((*_SAMPLES, *_TEXT), one=False), "prompt_tokens": _COUNT},
+        ("sample_rate", "formats", "voices"),
+        decoupled=True,
+    ),
 }
 """Task → what a model of it must have."""
 
@@ -101,6 +117,8 @@ def _checked(model: TaskModel, config: Mapping[str, Any], parameters: Mapping[st
         checked = _embeddings(checked, parameters)
     elif model.task == "classify":
         checked = _classify(checked, parameters)
+    elif model.task == "speech":
+        checked = _speech(checked, parameters)
     used = {tensor.name for tensor in inputs.values()}
     for entry in config.get("input", []):
         if entry["name"] not in used and not entry.get("optional", False):
@@ -159,17 +177,46 @@ def _embeddings(model: TaskModel, parameters: Mapping[str, str]) -> TaskModel:
 
 
 def _classify(model: TaskModel, parameters: Mapping[str, str]) -> TaskModel:
-    labels = tuple(label.strip() for label in parameters.get("openai_labels", "").split(",") if label.strip())
+    labels = _names(parameters, "openai_labels")
     if bool(labels) == ("labels" in model.outputs):
         raise _FaultError("the names of its classes come either from openai_labels or from an output 'labels'")
     size = model.outputs["scores"].dims[-1:]
     if labels and size not in ((-1,), (len(labels),)):
         name = model.outputs["scores"].name
         raise _FaultError(f"openai_labels has {len(labels)} names, and its output {name!r} {size[-1]} scores")
-    if len(set(labels)) < len(labels):
-        raise _FaultError("openai_labels has a name twice")
     threshold = _number(parameters, "openai_threshold", -math.inf)
     return replace(model, labels=labels, threshold=0.5 if threshold is None else threshold)
+
+
+def _speech(model: TaskModel, parameters: Mapping[str, str]) -> TaskModel:
+    """Samples are answered as wav and pcm; what is encoded as the model says."""
+    rate = _number(parameters, "openai_sample_rate", 0.0)
+    if rate is not None and rate not in SAMPLE_RATES:
+        raise _FaultError(f"openai_sample_rate is {rate:g}, not a whole number from 8000 to 48000")
+    formats, voices = _names(parameters, "openai_formats"), _names(parameters, "openai_voices")
+    if model.outputs["audio"].data_type in _SAMPLES:
+        if rate is None:
+            raise _FaultError("its audio is samples, and openai_sample_rate does not say how many are a second")
+        if formats or "format" in model.inputs:
+            raise _FaultError("its audio is samples, which are answered as wav and pcm: openai_formats is for others")
+        formats = SAMPLE_FORMATS
+    elif not formats:
+        raise _FaultError(f"openai_formats does not say which of {', '.join(AUDIO_FORMATS)} its audio is encoded in")
+    elif unknown := [name for name in formats if name not in AUDIO_FORMATS]:
+        raise _FaultError(f"openai_formats has {unknown[0]!r}, which is none of {', '.join(AUDIO_FORMATS)}")
+    elif len(formats) > 1 and "format" not in model.inputs:
+        raise _FaultError("openai_formats has several, and no input 'format' tells it which is wanted")
+    if voices and "voice" not in model.inputs:
+        raise _FaultError("openai_voices has names, and no input 'voice' tells it which is wanted")
+    return replace(model, sample_rate=None if rate is None else int(rate), formats=formats, voices=voices)
+
+
+def _names(parameters: Mapping[str, str], key: str) -> tuple[str, ...]:
+    """Names that the parameter has, with commas between."""
+    names = tuple(name.strip() for name in parameters.get(key, "").split(",") if name.strip())
+    if len(set(names)) < len(names):
+        raise _FaultError(f"{key} has a name twice")
+    return names
 
 
 def _number(parameters: Mapping[str, str], key: str, above: float) -> float | None:

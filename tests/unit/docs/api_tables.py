@@ -23,8 +23,6 @@ from openai_bls.api.openapi.json_schema import is_passed_on, verdict
 from openai_bls.api.registry import ENDPOINTS
 from openai_bls.api.responses.schema import CreateRequest
 from openai_bls.api.tasks.embeddings.schema import EmbeddingsBody
-from openai_bls.api.tasks.moderations.schema import ModerationsBody
-from openai_bls.api.tasks.rerank.schema import RerankBody, ScoreBody
 from tests.unit.docs.pages import MAX_CELL_CHARS, ROOT, code, text
 
 _REFERENCE = ("api-tools", "api-responses", "api-endpoints", "metrics")
@@ -35,8 +33,6 @@ TABLES: dict[tuple[str, ...], tuple[Any, ...]] = {
     ("Responses",): (CreateRequest,),
     ("Messages",): (MessagesRequest,),
     ("Embeddings",): (EmbeddingsBody,),
-    ("Rerank and score",): (RerankBody, ScoreBody),
-    ("Moderations and classify",): (ModerationsBody,),
     ("Adapters",): (LoadBody, UnloadBody),
 }
 """Sections → the bodies whose fields their tables list."""

@@ -20,6 +20,7 @@ TENSORS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "embeddings": ([tensor("text")], [tensor("embedding", "TYPE_FP32", [4])]),
     "rerank": ([tensor("query"), tensor("document")], [tensor("score", "TYPE_FP32")]),
     "score": ([tensor("query"), tensor("document")], [tensor("score", "TYPE_FP32")]),
+    "speech": ([tensor("text")], [tensor("audio", "TYPE_INT16", [-1])]),
 }
 
 
@@ -29,6 +30,8 @@ def config(task: str | None, name: str = "other", **changes: Any) -> dict[str, A
     parameters = {} if task is None else {"openai_task": task}
     if task == "classify":
         parameters["openai_labels"] = "harm, spam"
+    if task == "speech":
+        parameters["openai_sample_rate"] = "24000"
     parameters |= {key: value for key, value in changes.items() if key.startswith("openai_")}
     return {
         "name": name,

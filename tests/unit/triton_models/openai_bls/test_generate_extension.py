@@ -17,6 +17,7 @@ from openai_bls.api.tasks.classify.schema import parse_classify
 from openai_bls.api.tasks.embeddings.schema import parse_embeddings
 from openai_bls.api.tasks.moderations.schema import parse_moderations
 from openai_bls.api.tasks.rerank.schema import parse_rerank, parse_score
+from openai_bls.api.tasks.speech.schema import parse_speech
 from openai_bls.api.tokenize.schema import DetokenizeBody, parse_tokenize
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
@@ -168,6 +169,7 @@ PARSERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "score": parse_score,
     "moderations": parse_moderations,
     "classify": parse_classify,
+    "audio.speech": parse_speech,
     "load_lora_adapter": functools.partial(convert, schema=LoadBody),
     "unload_lora_adapter": functools.partial(convert, schema=UnloadBody),
 }

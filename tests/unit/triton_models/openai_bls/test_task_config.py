@@ -63,9 +63,26 @@ def test_classes() -> None:
     assert (found.fault, found.labels, found.threshold) == (None, (), 0.5)
 
 
-def test_only_chat_may_be_decoupled() -> None:
-    assert model("chat", **DECOUPLED).fault is None
-    assert model("chat", **DECOUPLED).decoupled
+@pytest.mark.parametrize("task", ["chat", "speech"])
+def test_some_tasks_may_be_decoupled(task: str) -> None:
+    assert model(task, **DECOUPLED).fault is None
+    assert model(task, **DECOUPLED).decoupled
+
+
+def test_speech() -> None:
+    found = model("speech")
+    assert (found.sample_rate, found.formats, found.voices) == (24000, ("wav", "pcm"), ())
+    inputs = [tensor("text"), *(tensor(name, optional=True) for name in ("voice", "instructions", "format"))]
+    found = model(
+        "speech",
+        input=[*inputs, tensor("speed", FP32, optional=True)],
+        output=[tensor("audio")],
+        openai_sample_rate=None,
+        openai_formats="mp3, opus",
+        openai_voices="ann, bob",
+    )
+    assert (found.fault, found.sample_rate, found.formats) == (None, None, ("mp3", "opus"))
+    assert (found.voices, set(found.inputs)) == (("ann", "bob"), {"text", "voice", "instructions", "speed", "format"})
 
 
 @pytest.mark.parametrize(
@@ -109,6 +126,17 @@ def test_only_chat_may_be_decoupled() -> None:
         ("classify", {"openai_labels": "a,a"}, "openai_labels has a name twice"),
         ("classify", {"openai_threshold": "high"}, "openai_threshold is 'high', not a number"),
         ("chat", {"input": PAIR}, "it has no input 'request'"),
+        ("speech", {"output": [tensor("audio", "TYPE_INT32", [-1])]}, "is TYPE_INT32, not TYPE_INT16 or"),
+        ("speech", {"openai_sample_rate": None}, "openai_sample_rate does not say"),
+        ("speech", {"openai_sample_rate": "7999"}, "openai_sample_rate is 7999, not a whole number from 8000"),
+        ("speech", {"openai_sample_rate": "22050.5"}, "openai_sample_rate is 22050.5, not a whole"),
+        ("speech", {"openai_formats": "wav"}, "which are answered as wav and pcm"),
+        ("speech", {"input": [tensor("text"), tensor("format")]}, "which are answered as wav and pcm"),
+        ("speech", {"output": [tensor("audio")]}, "openai_formats does not say which of mp3, opus"),
+        ("speech", {"output": [tensor("audio")], "openai_formats": "ogg"}, "openai_formats has 'ogg', which is none"),
+        ("speech", {"output": [tensor("audio")], "openai_formats": "mp3,mp3"}, "openai_formats has a name twice"),
+        ("speech", {"output": [tensor("audio")], "openai_formats": "mp3,aac"}, "no input 'format' tells it"),
+        ("speech", {"openai_voices": "ann"}, "no input 'voice' tells it"),
     ],
 )
 def test_faults(task: str, changes: dict[str, Any], fault: str) -> None:

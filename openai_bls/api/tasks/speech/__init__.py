@@ -1,0 +1,1 @@
+"""Speech: a text as audio, by another Triton model."""
