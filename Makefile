@@ -68,7 +68,7 @@ IN_IMAGE :=
 EXTRAS ?= progress,server,tracing
 ENGINES ?= $(ALL_ENGINES)
 endif
-TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,docs,dev,bench
+TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,examples,docs,dev,bench
 
 .DEFAULT_GOAL := help
 .PHONY: help env serve check test agents architectures images next torture router vllm-versions lint ruff mypy imports format engine bench docs wheels doctor lock sbom clean distclean FORCE
