@@ -48,7 +48,7 @@ RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=bind,source=requirements/serve.txt,target=/tmp/serve.txt \
     python3 -m pip install --no-deps --require-hashes --requirement /tmp/serve.txt \
     && for library in /wheels/openai_bls-*.whl; do \
-        python3 -m pip install ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} "${library}[progress,server,tracing]" \
+        python3 -m pip install ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} "${library}[audio,progress,server,tracing]" \
             /wheels/openai_bls_*.whl; \
     done \
     && python3 -m openai_bls install-server
@@ -92,7 +92,7 @@ ARG TRITON_TAG
 ARG TRITON_VARIANT
 ARG OPENAI_BLS_VERSION=0.1.0
 # Empty, where NVIDIA's packages are not what these need.
-ARG EXTRAS=progress,smoke,tracing,kv-events,processors
+ARG EXTRAS=audio,progress,smoke,tracing,kv-events,processors
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 WORKDIR /opt/openai_bls
 # PIP_BREAK_SYSTEM_PACKAGES: in some tags python3 is the system's, which pip would otherwise refuse to add to.

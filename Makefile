@@ -60,12 +60,12 @@ ifneq ($(wildcard /opt/tritonserver/bin/tritonserver),)
 VENV_FLAGS := --system-site-packages
 # An image with TensorRT-LLM or vLLM brings its engine, whose own transformers must not be replaced.
 IN_IMAGE := $(shell $(PYTHON) -c "import importlib.util as u; print(*[name for name in ('tensorrt_llm', 'vllm') if u.find_spec(name)])")
-EXTRAS ?= progress,smoke,tracing
+EXTRAS ?= audio,progress,smoke,tracing
 ENGINES ?= $(or $(strip $(IN_IMAGE)),transformers)
 else
 VENV_FLAGS := --server
 IN_IMAGE :=
-EXTRAS ?= progress,server,tracing
+EXTRAS ?= audio,progress,server,tracing
 ENGINES ?= $(ALL_ENGINES)
 endif
 TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,examples,docs,dev,bench
@@ -190,7 +190,7 @@ $(ENGINE_STAMP): build/engine.py $(wildcard $(MODEL)/*) $(wildcard $(filter %.gg
 
 # The versions in requirements/, by their hashes; beside NVIDIA's own packages or with other extras whatever fits. torch,
 # which is in none of them (build/lock.py says why), comes with our own package, whose installation sees to it that all fits.
-LOCKED := $(if $(filter progress$(comma)server$(comma)tracing,$(EXTRAS)),$(if $(filter-out $(ENGINES),$(ALL_ENGINES)),,yes))
+LOCKED := $(if $(filter audio$(comma)progress$(comma)server$(comma)tracing,$(EXTRAS)),$(if $(filter-out $(ENGINES),$(ALL_ENGINES)),,yes))
 # In one call of pip, which then asks no index for what is here.
 ENGINE_PROJECTS := $(foreach engine,$(ENGINES),-e engines/$(engine))
 PROJECTS := pyproject.toml $(wildcard engines/*/pyproject.toml)

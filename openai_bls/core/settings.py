@@ -120,6 +120,13 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     max_image_memory_bytes: Positive = 512 * 1024 * 1024
     """Bytes of all images in each instance: fetched files, and pixels (3 each) until a request has ended; above it 503.
     Of several API keys none takes more than it leaves free."""
+    max_audio_bytes: Positive = 25 * 1024 * 1024
+    """The largest audio, in bytes of its file."""
+    max_audio_seconds: Annotated[int, msgspec.Meta(ge=1, le=24 * 3600)] = 1500
+    """The longest audio, in seconds."""
+    max_audio_memory_bytes: Positive = 512 * 1024 * 1024
+    """Bytes of all decoded audio in each instance, 4 for each sample, until a request has ended; above it 503. Of
+    several API keys none takes more than it leaves free."""
     tokenizer_info: bool = False
     """Serve /tokenizer_info: the chat template and the tokenizer's configuration."""
     engine_transport: Literal["auto", "exchange", "grpc"] = "auto"

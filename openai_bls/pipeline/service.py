@@ -28,6 +28,7 @@ from openai_bls.pipeline.guards.guards import Guards
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.lifecycle.life import Life
 from openai_bls.pipeline.lifecycle.removed_keys import RemovedKeys
+from openai_bls.pipeline.media.audio.loader import AudioLoader
 from openai_bls.pipeline.media.loader import ImageLoader
 from openai_bls.pipeline.metrics.metrics import Metrics
 from openai_bls.pipeline.models.readiness import Readiness
@@ -120,6 +121,8 @@ class Service:
         """End of the requests whose key was taken out; `watch` is for the owner of the event loop to run."""
         self.images = ImageLoader(settings, several=lambda: self.api_keys.several)
         """Loader of the requests' images."""
+        self.audio = AudioLoader(settings, several=lambda: self.api_keys.several)
+        """Loader of the requests' audio."""
         self._admissions: dict[ServedModel, Admission] = {}
         self._instances = instances
         self.observer = observer or Observer()
@@ -371,8 +374,9 @@ class Service:
         return TaskCall(self.model_calls, model, self.settings.task_models_timeout_s, beside_s)
 
     def close(self) -> None:
-        """End what waits for an engine, none of which will be there, and the decoders of images."""
+        """End what waits for an engine, none of which will be there, and the decoders of images and audio."""
         self.images.close()
+        self.audio.close()
         for admission in self._admissions.values():
             admission.close(OverloadedError("The server is shutting down."))
 

@@ -23,7 +23,7 @@ from openai_bls.core.media import Image, ImageSource
 from openai_bls.core.request import ValidRequest
 from openai_bls.core.usage import Usage
 from openai_bls.pipeline.lifecycle.context import RequestContext
-from openai_bls.pipeline.media.budget import ImageLease
+from openai_bls.pipeline.media.budget import MediaLease
 from openai_bls.pipeline.models.registry import ServedModel
 from openai_bls.pipeline.preparation.prepare import check, check_token_ids, tokenize
 from openai_bls.pipeline.service import Service
@@ -121,7 +121,7 @@ async def label_tokens(asked: Asked, model: ServedModel, key: str) -> list[list[
     return found
 
 
-async def _images(service: Service, key: str, lease: ImageLease, asked: Asked) -> dict[ImageSource, Image]:
+async def _images(service: Service, key: str, lease: MediaLease, asked: Asked) -> dict[ImageSource, Image]:
     """The images of the input and of all questions."""
     sources = tuple(source for request in (asked.input, *asked.asks) for source in request.images)
     loaded = await service.images.load(sources, key, lease) if sources else ()

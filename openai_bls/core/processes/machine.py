@@ -97,6 +97,14 @@ IMAGE_DECODER = Process(
     "pipes of its input and output",
     ("pipeline/media/decoder.py",),
 )
+AUDIO_DECODER = Process(
+    "audio decoder",
+    "`worker.py` with `audio/decode_worker.py`, two at most",
+    "stub of `openai_bls`",
+    "the end of its input; the kernel after 20 s of CPU time, its starter after 30 s",
+    "pipes of its input and output",
+    ("pipeline/media/audio/decoder.py",),
+)
 TEMPLATE_RENDERER = Process(
     "template renderer",
     "`worker.py` with `template_worker.py`",
@@ -139,6 +147,7 @@ PROCESSES = (
     ENGINE,
     ENGINE_WORKER,
     IMAGE_DECODER,
+    AUDIO_DECODER,
     TEMPLATE_RENDERER,
     GRAMMAR_TRIAL,
     BUILD,

@@ -13,7 +13,7 @@ from openai_bls.core.errors import ApiError
 from openai_bls.core.request_record import Outcome, Progress, RequestRecord
 from openai_bls.pipeline.admission.key_budgets import Lease
 from openai_bls.pipeline.lifecycle.context import RequestContext
-from openai_bls.pipeline.media.budget import ImageLease
+from openai_bls.pipeline.media.budget import MediaLease
 
 
 def _uncounted(change: int) -> None:
@@ -92,7 +92,7 @@ class Life:
         self._model = ""
         self._part: RequestContext | None = None
         self.lease = lease
-        self.images: ImageLease | None = None
+        self.images: MediaLease | None = None
         """Part of the images' budget that the request holds; None if it has no images."""
         self.work: Work | None = None
         """Generation of the request, once it is prepared."""

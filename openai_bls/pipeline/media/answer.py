@@ -6,7 +6,7 @@ import httptools
 
 from openai_bls.core.errors import OverloadedError
 from openai_bls.pipeline.joining import joined
-from openai_bls.pipeline.media.budget import ImageLease
+from openai_bls.pipeline.media.budget import MediaLease
 from openai_bls.pipeline.media.errors import ImageCode, ImageError
 from openai_bls.pipeline.slices import Turns, has_few_lines, slice_end
 
@@ -44,7 +44,7 @@ class ImageAnswer:
         lease: part of the budget for images that they are taken from.
     """
 
-    def __init__(self, max_bytes: int, lease: ImageLease) -> None:
+    def __init__(self, max_bytes: int, lease: MediaLease) -> None:
         self._max_bytes = max_bytes
         self._lease = lease
         self._parser = httptools.HttpResponseParser(self)

@@ -1,4 +1,4 @@
-"""Budget of images: the memory that the encoded and decoded images of all requests together may take."""
+"""Budgets of images and of audio: the memory that those of all requests together may take, encoded and decoded."""
 
 from __future__ import annotations
 
@@ -10,25 +10,37 @@ from openai_bls.core.errors import OverloadedError
 from openai_bls.core.keys.in_flight import InFlight
 
 
-class ImageBudget:
-    """Bytes of images, from when they are fetched or decoded until their request has ended. For any thread.
+class MediaBudget:
+    """Bytes of images or of audio, from when they are fetched or decoded until their request has ended. For any thread.
 
     Args:
         limit: most bytes at a time.
         several: tells whether there are several API keys, each of which leaves room for others.
+        what: what takes them, with `many` or `much`, in messages to the client.
+        setting: name of the setting that gives the limit.
     """
 
-    def __init__(self, limit: int, several: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        limit: int,
+        several: Callable[[], bool] = lambda: False,
+        *,
+        what: str = "many images",
+        setting: str = "max_image_memory_bytes",
+    ) -> None:
         self._bytes = InFlight(limit, several)
+        self._full = (
+            f"The server has as {what} in memory as it may, or as one API key may ({setting}); try again later."
+        )
 
     @property
     def held(self) -> int:
         """Bytes that are held now."""
         return self._bytes.held
 
-    def lease(self, key: str = "") -> ImageLease:
+    def lease(self, key: str = "") -> MediaLease:
         """A new part of the budget, for one request of an API key."""
-        return ImageLease(self, key)
+        return MediaLease(self, key)
 
     def take(self, key: str, size: int) -> None:
         """Reserve `size` bytes.
@@ -37,20 +49,17 @@ class ImageBudget:
             OverloadedError: there is no room for the key just now, or never will be.
         """
         if not self._bytes.take(key, size):
-            raise OverloadedError(
-                "The server has as many images in memory as it may, or as one API key may "
-                "(max_image_memory_bytes); try again later."
-            )
+            raise OverloadedError(self._full)
 
     def give_back(self, key: str, size: int) -> None:
         """Free `size` bytes."""
         self._bytes.give_back(key, size)
 
 
-class ImageLease:
+class MediaLease:
     """Part of the budget that one request holds. A context manager, which gives it back. For any thread."""
 
-    def __init__(self, budget: ImageBudget, key: str) -> None:
+    def __init__(self, budget: MediaBudget, key: str) -> None:
         self._budget = budget
         self._key = key
         self._lock = threading.Lock()
@@ -89,7 +98,7 @@ class ImageLease:
                 self._budget.give_back(self._key, self._held)
                 self._held = 0
 
-    def __enter__(self) -> ImageLease:
+    def __enter__(self) -> MediaLease:
         return self
 
     def __exit__(

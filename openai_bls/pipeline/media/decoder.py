@@ -1,21 +1,18 @@
-"""Decoder of images: processes with limits, which decode for the API keys in turn."""
+"""Decoder of images, in processes with limits."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import importlib.util
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from openai_bls.core.errors import EngineError, OverloadedError
-from openai_bls.core.keys.turns import FairExecutor
 from openai_bls.core.media import Image
 from openai_bls.core.processes.machine import IMAGE_DECODER
-from openai_bls.core.processes.worker_pool import Work, Worker, WorkerLostError, WorkerPool
+from openai_bls.core.processes.worker_pool import Worker, WorkerLostError
 from openai_bls.pipeline.media import decode_worker
+from openai_bls.pipeline.media.decoder_pool import DecoderPool, Limits, Packages, Reserve, expect, go_on
 from openai_bls.pipeline.media.errors import ImageCode, ImageError
 
 PROCESSES = 2
@@ -32,7 +29,6 @@ BASE_BYTES = 512 * 1024 * 1024
 # What is written at once: the interpreter's lock is held while so much text becomes bytes.
 _SLICE = 256 * 1024
 _DIGEST_BYTES = 32
-_TOO_MUCH = ImageError("image_parse_error", "takes too much time or memory to decode")
 
 
 class Encoded(NamedTuple):
@@ -66,14 +62,8 @@ class Encoded(NamedTuple):
         return decode_worker.JOB.pack(length, self.max_bytes, self.max_pixels, self.side, self.is_base64)
 
 
-Reserve = Callable[[int], None]
-"""Reserves the bytes of an image's pixels; raises ApiError."""
-
-
 class Decoder:
-    """Decodes images, as many at a time as there are processes; these are started when they are needed.
-
-    No key's images make another's wait for more than one of them.
+    """Decodes images, as many at a time as there are processes; see `DecoderPool`.
 
     Args:
         max_pixels: most pixels of an image.
@@ -85,13 +75,11 @@ class Decoder:
     def __init__(
         self, max_pixels: int, max_bytes: int, processes: int = PROCESSES, time_limit_s: float = TIME_LIMIT_S
     ) -> None:
-        found = importlib.util.find_spec("PIL")
-        folders = [] if found is None or found.origin is None else [str(Path(found.origin).parent.parent)]
         memory_bytes = BASE_BYTES + BYTES_PER_PIXEL * max_pixels + 6 * max_bytes
-        work = Work(IMAGE_DECODER, Path(decode_worker.__file__), folders, CPU_S, time_limit_s, memory_bytes)
-        self._has_pillow = bool(folders)
-        self._pool = WorkerPool(work, at_rest=processes)
-        self._turns = FairExecutor(processes, "image")
+        limits = Limits(CPU_S, time_limit_s, memory_bytes)
+        self._pool = DecoderPool(
+            IMAGE_DECODER, Path(decode_worker.__file__), Packages("Images", {"PIL": "Pillow"}), limits, processes
+        )
 
     @property
     def pids(self) -> list[int]:
@@ -110,20 +98,18 @@ class Decoder:
             ImageError: it cannot be used.
             ApiError: of `reserve`.
         """
-        return await asyncio.wrap_future(self._turns.submit(key, functools.partial(self._decode, encoded, reserve)))
+        try:
+            return await self._pool.decode(key, functools.partial(_decoded, encoded, reserve))
+        except WorkerLostError:
+            raise _too_much() from None
 
     def close(self) -> None:
         """Kill the processes."""
-        self._turns.close()
         self._pool.close()
 
-    def _decode(self, encoded: Encoded, reserve: Reserve) -> Image:
-        if not self._has_pillow:
-            raise EngineError("Images cannot be decoded: the server does not have the package Pillow.")
-        try:
-            return self._pool.run(functools.partial(_decoded, encoded, reserve), whole=(ImageError, OverloadedError))
-        except WorkerLostError:
-            raise _TOO_MUCH from None
+
+def _too_much() -> ImageError:
+    return ImageError("image_parse_error", "takes too much time or memory to decode")
 
 
 def _decoded(encoded: Encoded, reserve: Reserve, worker: Worker) -> Image:
@@ -137,12 +123,7 @@ def _decoded(encoded: Encoded, reserve: Reserve, worker: Worker) -> Image:
     worker.send(itertools.chain([encoded.head], encoded.slices()))
     width, height = decode_worker.SIZE.unpack(_expect(worker, b"S", decode_worker.SIZE.size))
     pixels = width * height if not encoded.side else min(width * height, encoded.side**2)
-    try:
-        reserve(3 * pixels)
-    except BaseException:
-        worker.send([b"N"])
-        raise
-    worker.send([b"G"])
+    go_on(worker, reserve, 3 * pixels)
     head = _expect(worker, b"P", decode_worker.SIZE.size + _DIGEST_BYTES)
     width, height = decode_worker.SIZE.unpack(head[: decode_worker.SIZE.size])
     digest = head[decode_worker.SIZE.size :].hex()
@@ -150,14 +131,4 @@ def _decoded(encoded: Encoded, reserve: Reserve, worker: Worker) -> Image:
 
 
 def _expect(worker: Worker, kind: bytes, size: int) -> bytes:
-    """`size` bytes of an answer of that kind.
-
-    Raises:
-        ImageError: the answer is an error.
-        WorkerLostError: there is none.
-    """
-    found = worker.read(1)
-    if found == kind:
-        return worker.read(size)
-    code, fault = decode_worker.ERROR.unpack(worker.read(decode_worker.ERROR.size))
-    raise ImageError(cast("ImageCode", worker.read(code).decode()), worker.read(fault).decode())
+    return expect(worker, kind, size, lambda code, fault: ImageError(cast("ImageCode", code), fault))

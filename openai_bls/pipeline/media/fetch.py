@@ -20,7 +20,7 @@ import httptools
 
 from openai_bls.pipeline.media.addresses import Address, is_internal, is_public
 from openai_bls.pipeline.media.answer import DOWNLOAD, OK, READ_BYTES, ImageAnswer
-from openai_bls.pipeline.media.budget import ImageLease
+from openai_bls.pipeline.media.budget import MediaLease
 from openai_bls.pipeline.media.errors import ImageError
 from openai_bls.pipeline.media.hosts import DEFAULT_PORTS, Hosts
 from openai_bls.pipeline.media.shares import Limits, Shares
@@ -156,7 +156,7 @@ class Fetcher:
         """Images that wait for their turn."""
         return self._fetches.waiting
 
-    async def fetch(self, url: str, lease: ImageLease, key: str = "") -> bytes:
+    async def fetch(self, url: str, lease: MediaLease, key: str = "") -> bytes:
         """The bytes at a URL, which are taken from `lease`. Cancelling this closes the connection.
 
         Args:
@@ -193,7 +193,7 @@ class Fetcher:
             )
         return found
 
-    async def _followed(self, at: Place, url: str, lease: ImageLease, key: str) -> bytes:
+    async def _followed(self, at: Place, url: str, lease: MediaLease, key: str) -> bytes:
         for _ in range(MAX_REDIRECTS + 1):
             async with self._fetches.place(key, at.host):
                 answer = await self._asked(at, lease, key)
@@ -205,7 +205,7 @@ class Fetcher:
             at = self._checked(url)
         raise ImageError(DOWNLOAD, f"cannot be fetched: there are more than {MAX_REDIRECTS} redirects")
 
-    async def _asked(self, at: Place, lease: ImageLease, key: str) -> ImageAnswer:
+    async def _asked(self, at: Place, lease: MediaLease, key: str) -> ImageAnswer:
         """The answer of one host: whole if it is a 200, else its head."""
         loop = asyncio.get_running_loop()
         found = await self._found(at, key)

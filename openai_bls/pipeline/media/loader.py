@@ -10,7 +10,7 @@ from typing import Any
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.media import Image, ImageSource
 from openai_bls.core.settings import OpenAiBlsSettings
-from openai_bls.pipeline.media.budget import ImageBudget, ImageLease
+from openai_bls.pipeline.media.budget import MediaBudget, MediaLease
 from openai_bls.pipeline.media.decoder import Decoder, Encoded
 from openai_bls.pipeline.media.errors import ImageError
 from openai_bls.pipeline.media.fetch import Fetcher, Resolve, resolved
@@ -46,7 +46,7 @@ class ImageLoader:
     ) -> None:
         self._max_bytes = settings.max_image_bytes
         self._max_pixels = settings.max_image_pixels
-        self.budget = ImageBudget(settings.max_image_memory_bytes, several)
+        self.budget = MediaBudget(settings.max_image_memory_bytes, several)
         """Memory of all images."""
         self.decoder = Decoder(settings.max_image_pixels, settings.max_image_bytes)
         hosts = Hosts(settings.image_hosts, settings.image_private_hosts)
@@ -59,7 +59,7 @@ class ImageLoader:
         self.decoder.close()
         self._fetcher.close()
 
-    async def load(self, sources: tuple[ImageSource, ...], key: str, lease: ImageLease) -> tuple[Image, ...]:
+    async def load(self, sources: tuple[ImageSource, ...], key: str, lease: MediaLease) -> tuple[Image, ...]:
         """The images, in order. Cancelling this ends all that is done for them.
 
         Args:
@@ -89,7 +89,7 @@ class ImageLoader:
 
         return tuple(await _all([one(source) for source in sources]))
 
-    async def _encoded(self, source: ImageSource, key: str, lease: ImageLease) -> Encoded:
+    async def _encoded(self, source: ImageSource, key: str, lease: MediaLease) -> Encoded:
         """The image before it is decoded.
 
         Raises:
@@ -119,7 +119,7 @@ class ImageLoader:
             raise ImageError("image_file_too_large", f"has more than {self._max_bytes} bytes (max_image_bytes)")
         return comma + 1
 
-    async def _read(self, source: ImageSource, key: str, lease: ImageLease) -> bytes:
+    async def _read(self, source: ImageSource, key: str, lease: MediaLease) -> bytes:
         if self.uploaded is None:
             raise InvalidRequestError(
                 f"'{source.param}' names a file, and files are off here: the setting 'batches_dir' of openai_bls names "

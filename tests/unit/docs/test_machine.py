@@ -8,10 +8,11 @@ from openai_bls.core.processes.machine import PROCESSES
 from tests.unit.docs.pages import ROOT, rows_of
 
 PACKAGE = ROOT / "openai_bls"
-STARTS = {"Popen", "fork", "execve", "execvp", "posix_spawn", "create_subprocess_exec", "ScriptProcess", "WorkerPool"}
+STARTS = {"Popen", "fork", "execve", "execvp", "posix_spawn", "create_subprocess_exec"}
+STARTS |= {"ScriptProcess", "WorkerPool", "DecoderPool"}
 """Calls and base classes that start a process which outlives the call, or become one."""
 # They start what others name.
-MEANS = {"core/processes/script_process.py", "core/processes/worker_pool.py"}
+MEANS = {"core/processes/script_process.py", "core/processes/worker_pool.py", "pipeline/media/decoder_pool.py"}
 
 
 def starts_a_process(source: str) -> bool:

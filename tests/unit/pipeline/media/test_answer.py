@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from openai_bls.pipeline.media import answer as answers
 from openai_bls.pipeline.media.answer import FREE_CHUNKS, MAX_FIELDS, MAX_INTERIM, READ_BYTES, ImageAnswer
-from openai_bls.pipeline.media.budget import ImageBudget
+from openai_bls.pipeline.media.budget import MediaBudget
 from openai_bls.pipeline.media.errors import ImageError
 from openai_bls.pipeline.slices import FEW_LINES, MAX_SLICE_LINES, Turns
 
@@ -41,7 +41,7 @@ class Counted(ImageAnswer):
 async def read(segments: list[bytes], turns: Turns | None = None) -> Counted:
     """What is read of an answer, as the fetcher does."""
     turns = turns or Turns()
-    with ImageBudget(10**7).lease() as lease:
+    with MediaBudget(10**7).lease() as lease:
         found = Counted(MAX_BYTES, lease)
         for segment in segments:
             for at in range(0, len(segment), READ_BYTES):
@@ -119,7 +119,7 @@ async def test_large_chunks_pay_for_small_ones(monkeypatch: pytest.MonkeyPatch) 
 async def test_answers_take_turns() -> None:
     """A turn of the event loop parses a slice of one of them."""
     turns, found = Turns(), []
-    with ImageBudget(10**7).lease() as lease:
+    with MediaBudget(10**7).lease() as lease:
         for _ in range(6):
             found.append(Counted(MAX_BYTES, lease))
         tasks = [asyncio.ensure_future(each.feed(CHUNKED + ONE_BYTE * 4000, turns)) for each in found]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from openai_bls.core.errors import OverloadedError
-from openai_bls.pipeline.media.budget import ImageBudget
+from openai_bls.pipeline.media.budget import MediaBudget
 
 
 def test_a_key_s_images_leave_room_for_another_s() -> None:
-    budget = ImageBudget(1000, lambda: True)
+    budget = MediaBudget(1000, lambda: True)
     leases = [budget.lease("alice") for _ in range(3)]
     leases[0].take(300)
     leases[1].take(200)
@@ -28,7 +28,7 @@ def test_a_key_s_images_leave_room_for_another_s() -> None:
 
 
 def test_without_several_keys_one_has_all() -> None:
-    budget = ImageBudget(1000)
+    budget = MediaBudget(1000)
     with budget.lease() as lease:
         lease.take(1000)
         with pytest.raises(OverloadedError):

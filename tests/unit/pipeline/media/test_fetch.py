@@ -13,7 +13,7 @@ import pytest
 
 from openai_bls.core.errors import OverloadedError
 from openai_bls.pipeline.media import fetch as fetching
-from openai_bls.pipeline.media.budget import ImageBudget
+from openai_bls.pipeline.media.budget import MediaBudget
 from openai_bls.pipeline.media.errors import ImageError
 from openai_bls.pipeline.media.fetch import Fetcher, place
 from openai_bls.pipeline.media.hosts import Hosts
@@ -39,7 +39,7 @@ class Net:
         self.port = port
         self.names: dict[str, list[str]] = {"images.test": ["127.0.0.1"]}
         self.asked: list[str] = []
-        self.budget = ImageBudget(10 * MAX_BYTES)
+        self.budget = MediaBudget(10 * MAX_BYTES)
         hosts = Hosts(public, (f"images.test:{port}",))
         self.fetcher = Fetcher(hosts, max_bytes, timeout_s, self._resolve, **options)
 
@@ -168,7 +168,7 @@ async def test_a_slow_host_holds_up_no_other() -> None:
         slow.answers["/"], quick.answers["/"] = drips, ok(b"x")
         hosts = Hosts((), (f"slow.test:{slow.port}", f"quick.test:{quick.port}"))
         fetcher = Fetcher(hosts, 10**7, WAIT_S, lambda *_: ["127.0.0.1"])
-        with ImageBudget(10**9).lease() as lease:
+        with MediaBudget(10**9).lease() as lease:
             url = f"http://slow.test:{slow.port}/"
             count = 2 * fetching.MAX_FETCHES_PER_HOST
             waiting = [asyncio.ensure_future(fetcher.fetch(url, lease)) for _ in range(count)]
@@ -219,7 +219,7 @@ async def test_only_who_is_over_its_share_is_refused(monkeypatch: pytest.MonkeyP
         slow.answers["/"], slow.answers["/quick"], quick.answers["/"] = drips, ok(b"y"), ok(b"x")
         hosts = Hosts((), (f"slow.test:{slow.port}", f"quick.test:{quick.port}"))
         fetcher = Fetcher(hosts, 10**7, WAIT_S, lambda *_: ["127.0.0.1"])
-        with ImageBudget(10**9).lease() as lease:
+        with MediaBudget(10**9).lease() as lease:
             at_slow, at_quick = f"http://slow.test:{slow.port}/", f"http://quick.test:{quick.port}/"
             tasks = [asyncio.ensure_future(fetcher.fetch(at_slow, lease, "alice")) for _ in range(256)]
             while slow.open < 2:
@@ -252,7 +252,7 @@ async def test_names_that_are_not_found_hold_up_no_other_key(monkeypatch: pytest
     async with ImageHost.running() as quick:
         quick.answers["/"] = ok(b"x")
         fetcher = Fetcher(Hosts((), (f"*:{quick.port}",)), 10**7, WAIT_S, resolve)
-        with ImageBudget(10**9).lease() as lease:
+        with MediaBudget(10**9).lease() as lease:
             tasks = [
                 asyncio.ensure_future(fetcher.fetch(f"http://slow{number}.test:{quick.port}/", lease, "alice"))
                 for number in range(6)
