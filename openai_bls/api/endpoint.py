@@ -26,6 +26,9 @@ from openai_bls.core.errors import ApiError
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service, within
 
+FORM = "multipart/form-data"
+"""Content type of forms."""
+
 ApiHandler = Callable[[Api, Request, RequestContext], Awaitable[Response]]
 """Maker of the response to a request to an application; raises ApiError."""
 Respond = Callable[[Service, RequestContext, ChunkSink], Awaitable[bytes | Cancellable]]

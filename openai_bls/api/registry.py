@@ -16,6 +16,7 @@ FOLDERS = {
     "tasks.rerank": "Rerank and score",
     "tasks.moderations": "Moderations",
     "tasks.classify": "Classify",
+    "tasks.transcription": "Transcriptions and translations",
     "tasks.speech": "Speech",
     "tokenize": "Tokenize and detokenize",
     "lora": "Adapters",

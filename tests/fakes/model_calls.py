@@ -46,10 +46,10 @@ class FakeModelCalls:
         try:
             if isinstance(responses, AsyncIterator):
                 async for response in responses:
-                    yield _wanted(model, response, outputs)
+                    yield _there(response, outputs)
             else:
                 for response in responses:
-                    yield _wanted(model, response, outputs)
+                    yield _there(response, outputs)
         finally:
             self.closed_streams += 1
 
@@ -58,6 +58,11 @@ def _find(models: Mapping[str, Callable[[Mapping[str, Array]], Any]], model: str
     if model not in models:
         raise ModelUnavailableError(f"the model '{model}': Model '{model}' is not ready.")
     return models[model]
+
+
+def _there(arrays: Arrays, outputs: Sequence[str]) -> Arrays:
+    """As over gRPC, which says nothing of an output that a response leaves out."""
+    return {name: arrays[name] for name in outputs if name in arrays}
 
 
 def _wanted(model: str, arrays: Arrays, outputs: Sequence[str]) -> Arrays:

@@ -20,6 +20,7 @@ from openai_bls.api.tasks.embeddings.schema import EmbeddingsBody
 from openai_bls.api.tasks.moderations.schema import ModerationsBody
 from openai_bls.api.tasks.rerank.schema import RerankBody, ScoreBody
 from openai_bls.api.tasks.speech.schema import SpeechBody
+from openai_bls.api.tasks.transcription.schema import TranscriptionBody, TranslationBody
 from openai_bls.api.tokenize.schema import ChatBody, DetokenizeBody, PromptBody
 from tests.pictures import BAD_FILES, data_uri, picture, png_bomb
 
@@ -37,6 +38,8 @@ SCHEMAS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "moderations": (ModerationsBody,),
     "classify": (ClassifyBody,),
     "audio.speech": (SpeechBody,),
+    "audio.transcriptions": (TranscriptionBody,),
+    "audio.translations": (TranslationBody,),
     "tokenize": (PromptBody, ChatBody),
     "detokenize": (DetokenizeBody,),
     "load_lora_adapter": (LoadBody,),

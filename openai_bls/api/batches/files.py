@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, get_args
 
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -27,6 +26,7 @@ from openai_bls.api.batches.schema import (
 from openai_bls.api.common.bodies import fault_at
 from openai_bls.api.common.faults import converted
 from openai_bls.api.common.queries import page, parse_query
+from openai_bls.api.http.forms import read_form
 from openai_bls.api.http.handlers import Api, JsonResponse
 from openai_bls.core.errors import (
     InvalidRequestError,
@@ -50,6 +50,7 @@ IMAGE_PURPOSES = ("vision", "user_data")
 """Purposes of files that may be images."""
 # Bytes of a form around its file.
 _FORM_BYTES = 64 * 1024
+_FORM_FIELDS = 16
 
 
 def shared_folder(api: Api) -> Folder:
@@ -149,8 +150,6 @@ class FileHandlers:
     async def _form(self, request: Request) -> Any:
         """The form in the body, whose file is on disk; it is to be closed."""
         limit = self._settings.max_file_bytes + _FORM_BYTES
-        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-            raise InvalidRequestError("A file is sent as multipart/form-data.")
 
         async def stream() -> AsyncGenerator[bytes, None]:
             size = 0
@@ -160,14 +159,9 @@ class FileHandlers:
                     raise TooLargeError(self._settings.max_file_bytes, "max_file_bytes")
                 yield chunk
 
-        try:
-            if int(request.headers.get("content-length", "0")) > limit:
-                raise TooLargeError(self._settings.max_file_bytes, "max_file_bytes")
-            # The library bounds the headers of a part: 8, of 4 KiB each.
-            return await MultiPartParser(request.headers, stream(), max_files=1, max_fields=16).parse()
-        except (MultiPartException, KeyError, ValueError) as error:
-            message = error.message if isinstance(error, MultiPartException) else "it has no boundary"
-            raise InvalidRequestError(f"The body is no form: {message}.") from None
+        if int(request.headers.get("content-length", "0")) > limit:
+            raise TooLargeError(self._settings.max_file_bytes, "max_file_bytes")
+        return await read_form(request.headers, stream(), _FORM_FIELDS)
 
     async def list_files(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/files."""

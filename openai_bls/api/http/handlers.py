@@ -220,7 +220,7 @@ class Api:
             if service.api_keys.required:
                 context.key = authenticated(head, service.api_keys)
         if b"origin" in head and request.method == "POST":
-            check_origin(head)
+            check_origin(head, service.settings.origins)
         timeout = head.get(_TIMEOUT)
         if timeout is not None:
             context.timeout_s = header_timeout(timeout.decode("latin-1"))
@@ -249,7 +249,7 @@ class Api:
             ApiError: the guard refuses the request, or has failed.
             ClientDisconnect: the client has gone.
         """
-        body = await self._received(request, context)
+        body = await self.received(request, context)
         is_guarded = self.service.guards is not None and context.has_guards
         limit = self.service.settings.max_request_values
 
@@ -286,7 +286,14 @@ class Api:
 
         return JsonResponse(Raw(await unless_disconnected(request, guarded.whole(encoded()))))
 
-    async def _received(self, request: Request, context: RequestContext) -> bytes:
+    async def received(self, request: Request, context: RequestContext) -> bytes:
+        """The request's body as it came.
+
+        Raises:
+            TooLargeError: it is too large.
+            OverloadedError: there is no room for it.
+            ClientDisconnect: the client has gone.
+        """
         limit = self.service.settings.max_request_bytes
         chunks: list[bytes] = []
         size = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from starlette.requests import Request
 
@@ -39,13 +39,18 @@ def authenticated(head: Head, api_keys: ApiKeys) -> str:
     return api_keys.check(given, "send it as 'Authorization: Bearer <key>'.")
 
 
-def check_origin(head: Head) -> None:
-    """Refuse what a browser sends for any web page without asking first: JSON that is not declared as such.
+def check_origin(head: Head, origins: Sequence[str]) -> None:
+    """Refuse what a browser sends for any web page without asking first: JSON that is not declared as such, and forms
+    of pages that are neither the server's own nor among `origins`.
 
     Raises:
-        InvalidRequestError: it is not declared.
+        InvalidRequestError: it is such a request.
     """
-    if head.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
+    kind = head.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    is_known = "*" in origins or _text(head, b"origin") in origins
+    if kind == b"multipart/form-data" and (is_known or head.get(b"sec-fetch-site") == b"same-origin"):
+        return
+    if kind != b"application/json":
         error = InvalidRequestError("A request of a web page ('Origin') must have the content type 'application/json'.")
         error.status = 415
         raise error

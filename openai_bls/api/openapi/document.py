@@ -209,11 +209,9 @@ def _example(
     endpoint: Endpoint, served: Mapping[str, Sequence[str]] | None, *, has_keys: bool
 ) -> tuple[Mapping[str, Any] | None, bool]:
     """A body to begin with, None if there is none; and whether no model here serves the endpoint."""
-    if endpoint.operation.example is not None:
-        return endpoint.operation.example, False
     if endpoint.smoke is None:
-        return None, False
-    body = endpoint.smoke.body
+        return endpoint.operation.example, False
+    body = endpoint.operation.example or endpoint.smoke.body
     unnamed = {"model": DEFAULT_MODEL, **body} if _needs_model(endpoint.operation) else body
     if served is None:
         return unnamed, False

@@ -18,6 +18,7 @@ _TASKS = {
     "classify": "classify and moderations",
     "reward": "classify",
     "speech": "speech",
+    "transcription": "transcriptions",
 }
 """Task of a model → what to ask it for."""
 _MOST_MODELS = 20

@@ -13,6 +13,8 @@ import openai
 
 from openai_bls.launcher.smoke.session import CheckFailedError, NotCheckedError, Session
 
+_BY_NAME = ("unsupported_endpoint", "unsupported_parameter")
+
 Status = Literal["ok", "not supported", "not checked", "FAILED"]
 
 # Refusals of what an engine does not do that have no code of their own.
@@ -72,7 +74,7 @@ def _make(check: Check, session: Session) -> tuple[Status, str]:
     except openai.APIStatusError as error:
         refusal = openai_error(error.response.text) or {}
         message = refusal.get("message") or " ".join(error.response.text.split())[:200]
-        by_name = refusal.get("code") == "unsupported_parameter" or _NOT_BY_THIS_ENGINE.search(message)
+        by_name = refusal.get("code") in _BY_NAME or _NOT_BY_THIS_ENGINE.search(message)
         if check.optional and error.status_code == 400 and by_name:
             return "not supported", message
         detail = f"HTTP {error.status_code}: {message}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from typing import Any
 
 import openai
 
-from openai_bls.api.endpoint import Endpoint, Smoke
+from openai_bls.api.endpoint import FORM, Endpoint, Smoke
 from openai_bls.api.registry import ENDPOINTS
 from openai_bls.launcher.smoke.check import Check
 from openai_bls.launcher.smoke.session import CheckFailedError, Session, post
@@ -19,7 +20,18 @@ _GENERATE = "/v2/models/openai_bls/generate"
 def _on_v1(session: Session, endpoint: Endpoint, body: dict[str, Any]) -> Any:
     if endpoint.operation.answer is bytes:
         return session.root.post(endpoint.paths[0], body=body, cast_to=openai.HttpxBinaryResponseContent).content
+    if endpoint.operation.body_type == FORM:
+        return _post_form(session, endpoint.paths[0], body)
     return post(session.root, endpoint.paths[0], body)
+
+
+def _post_form(session: Session, path: str, body: dict[str, Any]) -> Any:
+    """The JSON that answers a form, whose file is base64 in `body`."""
+    fields = dict(body)
+    files = {"file": ("file", base64.b64decode(fields.pop("file")))}
+    return session.root.post(
+        path, body=fields, files=files, options={"headers": {"Content-Type": FORM}}, cast_to=object
+    )
 
 
 def _on_triton(session: Session, endpoint: Endpoint, body: dict[str, Any]) -> Any:

@@ -169,12 +169,12 @@ class TaskCall:
         if array.dtype != _NUMPY[spec.data_type] or (batched and (not shape or shape[0] != count)):
             raise self._misfit(f"{spec.name!r} as {array.dtype} of shape {list(shape)} for {count} inputs")
         rows = [array[index].reshape(-1) for index in range(count)] if batched else [array.reshape(-1)]
-        if role in ("score", "prompt_tokens") and any(len(row) != 1 for row in rows):
+        if role in ("score", "prompt_tokens", "completion_tokens") and any(len(row) != 1 for row in rows):
             raise self._misfit(f"{spec.name!r} with {len(rows[0])} numbers instead of one per input")
         declared = math.prod(spec.dims)
         if all(size >= 0 for size in spec.dims) and any(len(row) != declared for row in rows):
             raise self._misfit(f"{spec.name!r} with {len(rows[0])} numbers per input, {declared} in its configuration")
-        if role == "prompt_tokens" and (array < 0).any():
+        if role in ("prompt_tokens", "completion_tokens") and (array < 0).any():
             raise self._misfit(f"{spec.name!r} below 0")
         if array.dtype == np.float32 and not np.isfinite(array).all():
             raise self._misfit(f"{spec.name!r} with values that are no numbers")
@@ -204,6 +204,8 @@ def _tensor(spec: TensorSpec, rows: Sequence[Array], *, batched: bool) -> Array:
     """Rows of equal length as one tensor."""
     # The last dimension has the elements, others are 1.
     ones = (1,) * (len(spec.dims) - 1)
-    stacked = np.stack(rows).astype(_NUMPY[spec.data_type])
+    # Audio may be a hundred megabytes.
+    stacked = rows[0][np.newaxis] if len(rows) == 1 else np.stack(rows)
+    stacked = stacked.astype(_NUMPY[spec.data_type], copy=False)
     count, length = stacked.shape
     return stacked.reshape((count, *ones, length) if batched else (*ones, length))

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from openai_bls.core.errors import InvalidRequestError, ModelNotFoundError, OverloadedError
 
-Task = Literal["chat", "classify", "embeddings", "rerank", "score", "speech"]
+Task = Literal["chat", "classify", "embeddings", "rerank", "score", "speech", "transcription"]
 TASKS: tuple[Task, ...] = get_args(Task)
 AnyTask = Task | Literal["reward"]
 """Task of an engine or of another Triton model."""
@@ -27,6 +27,7 @@ ENDPOINTS: dict[str, str] = {
     "reward": "gives rewards: use /v1/classify",
     "score": "scores documents against a query: use /v1/rerank or /v1/score",
     "speech": "speaks texts: use /v1/audio/speech",
+    "transcription": "transcribes audio: use /v1/audio/transcriptions",
 }
 """Task → what a model of it does and where, as the end of a sentence."""
 
@@ -80,6 +81,8 @@ class TaskModel:
     """Formats of audio that it can be asked for, the default first."""
     voices: tuple[str, ...] = ()
     """Names of its voices, the default first; empty if any name goes to the model, or it has one voice."""
+    language: str = ""
+    """The only language that it hears; empty if it does not say."""
 
 
 class TaskModels:
@@ -151,6 +154,11 @@ class TaskModels:
             return f"models for this endpoint: {names}"
         kinds = " or ".join(sorted(set(tasks).intersection(TASKS)))
         builds = " or ".join(f"`openai-bls build --task {BUILDS[task]}`" for task in sorted(set(tasks) & set(BUILDS)))
+        if not builds:
+            return (
+                "no model of this server is for this endpoint: it needs another Triton model, with openai_task "
+                f"{kinds} in its config.pbtxt"
+            )
         return (
             f"no model of this server is for this endpoint: {builds} makes one, or openai_task {kinds} in the "
             "config.pbtxt of another Triton model"

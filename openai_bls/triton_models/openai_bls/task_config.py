@@ -18,6 +18,8 @@ _SAMPLES = ("TYPE_INT16", "TYPE_FP32")
 
 SAMPLE_RATES = range(8000, 48001)
 """Samples in a second that a model's audio may have."""
+HEARD_RATE = 16_000
+"""Samples in a second of the audio that models of speech hear, unless they say otherwise."""
 
 
 class Role(NamedTuple):
@@ -40,6 +42,7 @@ class Signature(NamedTuple):
 
 
 _COUNT = Role(_INTEGERS, optional=True)
+_VECTOR = Role(_FLOAT, one=False, optional=True)
 _PAIR = Signature({"query": Role(_TEXT), "document": Role(_TEXT)}, {"score": Role(_FLOAT), "prompt_tokens": _COUNT})
 
 SIGNATURES: dict[str, Signature] = {
@@ -66,6 +69,28 @@ SIGNATURES: dict[str, Signature] = {
         },
         {"audio": Role((*_SAMPLES, *_TEXT), one=False), "prompt_tokens": _COUNT},
         ("sample_rate", "formats", "voices"),
+        decoupled=True,
+    ),
+    "transcription": Signature(
+        {
+            "audio": Role(_FLOAT, one=False),
+            "language": Role(_TEXT, optional=True),
+            "prompt": Role(_TEXT, optional=True),
+            "temperature": Role(_FLOAT, optional=True),
+            "task": Role(_TEXT, optional=True),
+        },
+        {
+            "text": Role(_TEXT),
+            **dict.fromkeys(("segment_start", "segment_end"), _VECTOR),
+            "segment_text": Role(_TEXT, one=False, optional=True),
+            **dict.fromkeys(("segment_avg_logprob", "segment_no_speech_prob"), _VECTOR),
+            **dict.fromkeys(("word_start", "word_end"), _VECTOR),
+            "word": Role(_TEXT, one=False, optional=True),
+            "language": Role(_TEXT, optional=True),
+            "prompt_tokens": _COUNT,
+            "completion_tokens": _COUNT,
+        },
+        ("sample_rate", "language"),
         decoupled=True,
     ),
 }
@@ -119,6 +144,8 @@ def _checked(model: TaskModel, config: Mapping[str, Any], parameters: Mapping[st
         checked = _classify(checked, parameters)
     elif model.task == "speech":
         checked = _speech(checked, parameters)
+    elif model.task == "transcription":
+        checked = _transcription(checked, parameters)
     used = {tensor.name for tensor in inputs.values()}
     for entry in config.get("input", []):
         if entry["name"] not in used and not entry.get("optional", False):
@@ -190,9 +217,7 @@ def _classify(model: TaskModel, parameters: Mapping[str, str]) -> TaskModel:
 
 def _speech(model: TaskModel, parameters: Mapping[str, str]) -> TaskModel:
     """Samples are answered as wav and pcm; what is encoded as the model says."""
-    rate = _number(parameters, "openai_sample_rate", 0.0)
-    if rate is not None and rate not in SAMPLE_RATES:
-        raise _FaultError(f"openai_sample_rate is {rate:g}, not a whole number from 8000 to 48000")
+    rate = _sample_rate(parameters)
     formats, voices = _names(parameters, "openai_formats"), _names(parameters, "openai_voices")
     if model.outputs["audio"].data_type in _SAMPLES:
         if rate is None:
@@ -208,7 +233,38 @@ def _speech(model: TaskModel, parameters: Mapping[str, str]) -> TaskModel:
         raise _FaultError("openai_formats has several, and no input 'format' tells it which is wanted")
     if voices and "voice" not in model.inputs:
         raise _FaultError("openai_voices has names, and no input 'voice' tells it which is wanted")
-    return replace(model, sample_rate=None if rate is None else int(rate), formats=formats, voices=voices)
+    return replace(model, sample_rate=rate, formats=formats, voices=voices)
+
+
+_TOGETHER = (("segment_start", "segment_end", "segment_text"), ("word_start", "word_end", "word"))
+"""Outputs of which a model has all or none."""
+_OF_SEGMENTS = ("segment_avg_logprob", "segment_no_speech_prob")
+
+
+def _transcription(model: TaskModel, parameters: Mapping[str, str]) -> TaskModel:
+    for names in _TOGETHER:
+        there = [name for name in names if name in model.outputs]
+        if there and len(there) < len(names):
+            raise _FaultError(f"it has the output {there[0]!r}, and not all of {', '.join(names)}")
+    for name in _OF_SEGMENTS:
+        if name in model.outputs and "segment_text" not in model.outputs:
+            raise _FaultError(f"it has the output {name!r}, and no segments")
+    if ("prompt_tokens" in model.outputs) != ("completion_tokens" in model.outputs):
+        raise _FaultError("it has one of the outputs prompt_tokens and completion_tokens, and not the other")
+    language = parameters.get("openai_language", "").strip()
+    if language and "language" in model.inputs:
+        raise _FaultError("openai_language is its only language, and it has an input 'language'")
+    return replace(model, sample_rate=_sample_rate(parameters) or HEARD_RATE, language=language)
+
+
+def _sample_rate(parameters: Mapping[str, str]) -> int | None:
+    """The parameter `openai_sample_rate`; None if it is not there."""
+    rate = _number(parameters, "openai_sample_rate", 0.0)
+    if rate is None:
+        return None
+    if rate not in SAMPLE_RATES:
+        raise _FaultError(f"openai_sample_rate is {rate:g}, not a whole number from 8000 to 48000")
+    return int(rate)
 
 
 def _names(parameters: Mapping[str, str], key: str) -> tuple[str, ...]:

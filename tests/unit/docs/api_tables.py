@@ -16,13 +16,11 @@ from typing import Any
 import msgspec.inspect as mi
 
 from openai_bls.api.chat.schema import ChatCompletionRequest, CompletionRequest
-from openai_bls.api.lora.endpoints import LoadBody, UnloadBody
 from openai_bls.api.messages.schema import MessagesRequest
 from openai_bls.api.openapi.field_docs import field_docs
 from openai_bls.api.openapi.json_schema import is_passed_on, verdict
 from openai_bls.api.registry import ENDPOINTS
 from openai_bls.api.responses.schema import CreateRequest
-from openai_bls.api.tasks.embeddings.schema import EmbeddingsBody
 from tests.unit.docs.pages import MAX_CELL_CHARS, ROOT, code, text
 
 _REFERENCE = ("api-tools", "api-responses", "api-endpoints", "metrics")
@@ -32,8 +30,6 @@ TABLES: dict[tuple[str, ...], tuple[Any, ...]] = {
     ("Both", "Completions only"): (CompletionRequest,),
     ("Responses",): (CreateRequest,),
     ("Messages",): (MessagesRequest,),
-    ("Embeddings",): (EmbeddingsBody,),
-    ("Adapters",): (LoadBody, UnloadBody),
 }
 """Sections → the bodies whose fields their tables list."""
 

@@ -26,6 +26,8 @@ _SAMPLE_BYTES = 4
 _BLOCK = 1 << 15
 # Seconds by which a file may be shorter than its head says: encoders' delays, and times that were rounded.
 _SHORT_S = 0.5
+# Of a sum of fractions.
+_ROUNDING_S = 1e-6
 # Formats whose head says how long the audio is, if only for some files. An MP3 file says it seldom, an Ogg file never.
 _TELL_LENGTH = frozenset({"flac", "mov", "matroska"})
 # Bytes of samples from which on a WAV file does not know them: it was written as a stream.
@@ -137,7 +139,7 @@ def blocks(decoded: Iterator[Any], max_s: int) -> Iterator[tuple[int, Any]]:
         parts.append(frame.to_ndarray())
         size += frame.samples
         seconds += frame.samples / frame.sample_rate
-        if seconds > max_s:
+        if seconds > max_s + _ROUNDING_S:
             raise RefusedError("audio_too_long", f"is longer than {max_s} s (max_audio_seconds)")
     if size:
         yield kind[0], mixed(parts, kind[1])

@@ -187,6 +187,7 @@ def test_only_what_other_models_answer_may_be_their_fault() -> None:
     paths = made()["paths"]
     found = {path for path in paths for one in paths[path].values() if "502" in one["responses"]}
     assert found == {
-        *("/v1/chat/completions", "/v1/embeddings", "/v1/moderations"),
+        *("/v1/chat/completions", "/v1/embeddings", "/v1/moderations", "/v1/audio/speech"),
         *("/v1/rerank", "/rerank", "/v2/rerank", "/v1/score", "/score", "/v1/classify", "/classify"),
+        *("/v1/audio/transcriptions", "/v1/audio/translations"),
     }

@@ -16,7 +16,7 @@ from openai_bls.api.openapi.page import page
 from openai_bls.api.registry import BY_TITLE
 
 ENGINE = {"demo": ("generate", "embeddings")}
-TASKS = {"ranker": ("rerank",), "judge": ("classify",)}
+TASKS = {"ranker": ("rerank",), "judge": ("classify",), "speaker": ("speech",), "hearer": ("transcription",)}
 
 
 def made(served: Mapping[str, Sequence[str]], *, has_keys: bool = False) -> tuple[dict[str, Any], str]:
@@ -26,7 +26,8 @@ def made(served: Mapping[str, Sequence[str]], *, has_keys: bool = False) -> tupl
 
 
 def example(found: dict[str, Any], path: str) -> Any:
-    return found["paths"][path]["post"]["requestBody"]["content"]["application/json"].get("example")
+    (content,) = found["paths"][path]["post"]["requestBody"]["content"].values()
+    return content.get("example")
 
 
 def test_it_begins_with_what_the_server_is_and_how_to_ask_it() -> None:
@@ -49,6 +50,8 @@ def test_it_begins_with_what_the_server_is_and_how_to_ask_it() -> None:
         ("/v1/rerank", "ranker"),
         ("/v1/score", "ranker"),
         ("/v1/moderations", "judge"),
+        ("/v1/audio/speech", "speaker"),
+        ("/v1/audio/transcriptions", "hearer"),
     ],
 )
 def test_examples_name_a_model_that_serves_them(path: str, name: str) -> None:
@@ -59,11 +62,12 @@ def test_examples_name_a_model_that_serves_them(path: str, name: str) -> None:
 
 def test_examples_that_no_model_serves_are_left_out() -> None:
     found, text = made({"demo": ("generate",)})
-    unserved = ("/v1/embeddings", "/v1/rerank", "/v1/score", "/v1/moderations", "/v1/classify")
-    for path in unserved:
+    unserved = ("/v1/embeddings", "/v1/rerank", "/v1/score", "/v1/moderations", "/v1/classify", "/v1/audio/speech")
+    unserved_forms = ("/v1/audio/transcriptions", "/v1/audio/translations")
+    for path in (*unserved, *unserved_forms):
         assert example(found, path) is None
         assert found["paths"][path]["post"]["x-unserved"] is True
-    assert text.count("No model of this server serves it") == len(unserved)
+    assert text.count("No model of this server serves it") == len(unserved) + len(unserved_forms)
     assert not re.search(r"curl \S+/v1/(rerank|score|moderations|embeddings)", text)
     # curl has a meaning of its own for braces.
     assert not re.search(r"curl \S*\{", text)

@@ -21,6 +21,7 @@ TENSORS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "rerank": ([tensor("query"), tensor("document")], [tensor("score", "TYPE_FP32")]),
     "score": ([tensor("query"), tensor("document")], [tensor("score", "TYPE_FP32")]),
     "speech": ([tensor("text")], [tensor("audio", "TYPE_INT16", [-1])]),
+    "transcription": ([tensor("audio", "TYPE_FP32", [-1])], [tensor("text")]),
 }
 
 

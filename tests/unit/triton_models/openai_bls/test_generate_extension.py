@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.common.bodies import convert
+from openai_bls.api.http.forms import struct_of_json
 from openai_bls.api.lora.endpoints import LoadBody, UnloadBody
 from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.api.tasks.classify.schema import parse_classify
@@ -18,6 +19,7 @@ from openai_bls.api.tasks.embeddings.schema import parse_embeddings
 from openai_bls.api.tasks.moderations.schema import parse_moderations
 from openai_bls.api.tasks.rerank.schema import parse_rerank, parse_score
 from openai_bls.api.tasks.speech.schema import parse_speech
+from openai_bls.api.tasks.transcription.schema import TranscriptionBody, TranslationBody
 from openai_bls.api.tokenize.schema import DetokenizeBody, parse_tokenize
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
@@ -170,6 +172,8 @@ PARSERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "moderations": parse_moderations,
     "classify": parse_classify,
     "audio.speech": parse_speech,
+    "audio.transcriptions": lambda body: struct_of_json(body, TranscriptionBody, "refuse"),
+    "audio.translations": lambda body: struct_of_json(body, TranslationBody, "refuse"),
     "load_lora_adapter": functools.partial(convert, schema=LoadBody),
     "unload_lora_adapter": functools.partial(convert, schema=UnloadBody),
 }

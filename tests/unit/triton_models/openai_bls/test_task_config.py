@@ -12,6 +12,8 @@ from tests.unit.pipeline.task_models.task_support import config, model, tensor
 FP32 = "TYPE_FP32"
 DECOUPLED: dict[str, Any] = {"model_transaction_policy": {"decoupled": True}}
 VECTOR = [tensor("embedding", FP32, [4])]
+HEARS = [tensor("audio", FP32, [-1])]
+SEGMENTS = [*(tensor(f"segment_{end}", FP32, [-1]) for end in ("start", "end")), tensor("segment_text", dims=[-1])]
 PAIR = [tensor("query"), tensor("document")]
 
 
@@ -63,7 +65,7 @@ def test_classes() -> None:
     assert (found.fault, found.labels, found.threshold) == (None, (), 0.5)
 
 
-@pytest.mark.parametrize("task", ["chat", "speech"])
+@pytest.mark.parametrize("task", ["chat", "speech", "transcription"])
 def test_some_tasks_may_be_decoupled(task: str) -> None:
     assert model(task, **DECOUPLED).fault is None
     assert model(task, **DECOUPLED).decoupled
@@ -83,6 +85,14 @@ def test_speech() -> None:
     )
     assert (found.fault, found.sample_rate, found.formats) == (None, None, ("mp3", "opus"))
     assert (found.voices, set(found.inputs)) == (("ann", "bob"), {"text", "voice", "instructions", "speed", "format"})
+
+
+def test_transcription() -> None:
+    assert (model("transcription").sample_rate, model("transcription").language) == (16_000, "")
+    outputs = [tensor("text"), *SEGMENTS, tensor("segment_avg_logprob", FP32, [-1])]
+    found = model("transcription", output=outputs, openai_language="en", openai_sample_rate="8000")
+    assert (found.fault, found.language, found.sample_rate) == (None, "en", 8000)
+    assert set(found.outputs) == {tensor["name"] for tensor in outputs}
 
 
 @pytest.mark.parametrize(
@@ -137,6 +147,14 @@ def test_speech() -> None:
         ("speech", {"output": [tensor("audio")], "openai_formats": "mp3,mp3"}, "openai_formats has a name twice"),
         ("speech", {"output": [tensor("audio")], "openai_formats": "mp3,aac"}, "no input 'format' tells it"),
         ("speech", {"openai_voices": "ann"}, "no input 'voice' tells it"),
+        ("transcription", {"input": [tensor("audio", "TYPE_INT16", [-1])]}, "is TYPE_INT16, not TYPE_FP32"),
+        ("transcription", {"input": [tensor("audio", FP32, [16000])]}, r"not \[ -1 \]"),
+        ("transcription", {"openai_sample_rate": "96000"}, "openai_sample_rate is 96000, not a whole number"),
+        ("transcription", {"output": [tensor("text"), *SEGMENTS[:2]]}, "not all of segment_start, segment_end"),
+        ("transcription", {"output": [tensor("text"), tensor("word", dims=[-1])]}, "not all of word_start"),
+        ("transcription", {"output": [tensor("text"), tensor("segment_no_speech_prob", FP32, [-1])]}, "no segments"),
+        ("transcription", {"output": [tensor("text"), tensor("prompt_tokens", "TYPE_INT32")]}, "and not the other"),
+        ("transcription", {"input": [*HEARS, tensor("language")], "openai_language": "en"}, "is its only language"),
     ],
 )
 def test_faults(task: str, changes: dict[str, Any], fault: str) -> None:

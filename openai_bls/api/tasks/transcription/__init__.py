@@ -1,0 +1,1 @@
+"""Transcriptions and translations: the words of audio, by another Triton model."""
