@@ -41,7 +41,7 @@ def bench_of(whole: Any = SAMPLES, pieces: Says | None = None, *, bench: Bench |
     """A service with a model that speaks, one that streams if `pieces` are given."""
     bench = bench or Bench()
     decoupled = {"model_transaction_policy": {"decoupled": True}} if pieces is not None else {}
-    bench.service.models.tasks.replace([model("speech", "voice", max_batch_size=0, **decoupled, **changes)])
+    bench.service.models.tasks.replace([model("speech", "voice", **{"max_batch_size": 0, **decoupled, **changes})])
     bench.model_calls.models["voice"] = lambda _: {"audio": whole}
     if pieces is not None:
         bench.model_calls.streams["voice"] = pieces
@@ -94,6 +94,13 @@ def test_pieces_are_the_samples_of_the_model(pieces: list[Array]) -> None:
     streamed = spoken(bench_of(whole, pieces_of(*pieces)))
     assert (streamed.headers["content-type"], "content-length" in streamed.headers) == ("audio/wav", False)
     assert samples_of(streamed.body, streamed=True) == whole.tolist()
+
+
+@pytest.mark.parametrize("pieces", [None, pieces_of(SAMPLES[None])])
+def test_a_model_with_batches_gets_one_text(pieces: Says | None) -> None:
+    bench = bench_of(SAMPLES[None], pieces, max_batch_size=8)
+    assert spoken(bench, response_format="pcm").body == SAMPLES.tobytes()
+    assert [inputs["text"].shape for _, inputs in bench.model_calls.called] == [(1, 1)]
 
 
 @given(st.lists(st.floats(-4, 4, width=32), max_size=20))
