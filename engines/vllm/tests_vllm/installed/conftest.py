@@ -25,7 +25,7 @@ from openai_bls.transport.engine_process.source import StartedProcess
 from openai_bls_vllm.record import VllmRecord
 from tests.paths import DEMO
 from tests_vllm.installed import cases
-from tests_vllm.installed.processes import Family, parent
+from tests_vllm.installed.processes.family import Family, parent
 from tests_vllm.vllm_python import vllm_python
 
 LIMIT_S = 600.0

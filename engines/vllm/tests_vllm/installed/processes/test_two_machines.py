@@ -22,7 +22,7 @@ from openai_bls.transport.engine_process.address import parse
 from openai_bls.transport.engine_process.engine import ProcessEngine
 from openai_bls.transport.engine_process.source import RemoteProcess
 from tests_vllm.installed.conftest import LIMIT_S, SILENCE_S, Served
-from tests_vllm.installed.processes import Family
+from tests_vllm.installed.processes.family import Family
 from tests_vllm.installed.test_golden import golden_requests
 from tests_vllm.vllm_python import vllm_python
 

@@ -1,0 +1,1 @@
+"""Fields that pass through to the real vLLM."""
