@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from openai_bls_transformers.attention_spec import refuse_features
+from openai_bls_transformers.cache_argument import update
 from openai_bls_transformers.gpu import attention_trials
-from openai_bls_transformers.model.cache_argument import update
 
 REFUSAL = "this attention has no {}: set the engine's attention to sdpa or eager"
 

@@ -17,8 +17,8 @@ from transformers.generation.continuous_batching.cache import PagedAttentionCach
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from openai_bls_transformers.attention_spec import other_feature
+from openai_bls_transformers.cache_argument import update
 from openai_bls_transformers.model.attention_isolation import IsolatedCache
-from openai_bls_transformers.model.cache_argument import update
 
 
 def install() -> None:

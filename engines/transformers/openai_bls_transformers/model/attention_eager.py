@@ -12,8 +12,8 @@ import torch
 from transformers import AttentionInterface
 from transformers.integrations.eager_paged import eager_paged_attention_forward
 
+from openai_bls_transformers.cache_argument import UPDATED_BY_LAYERS
 from openai_bls_transformers.model.attention_isolation import IsolatedCache
-from openai_bls_transformers.model.cache_argument import UPDATED_BY_LAYERS
 
 
 def install() -> None:

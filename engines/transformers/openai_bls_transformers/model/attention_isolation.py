@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from openai_bls_transformers.model.cache_argument import update
+from openai_bls_transformers.cache_argument import update
 
 
 class IsolatedCache:

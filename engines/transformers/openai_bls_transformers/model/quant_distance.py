@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from openai_bls_transformers.model import cache_argument
+from openai_bls_transformers import cache_argument
 from openai_bls_transformers.record import QuantDistance
 
 _TEXT = """\

@@ -29,10 +29,10 @@ from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPP
 
 from openai_bls.core.engine import EngineStats, PrefixCacheError
 from openai_bls.engines.kv_events.events import Event
+from openai_bls_transformers import cache_argument
 from openai_bls_transformers.cache_memory import used_share
 from openai_bls_transformers.fp8_numbers import FP8
 from openai_bls_transformers.gpu import paged_attention
-from openai_bls_transformers.model import cache_argument
 from openai_bls_transformers.model.image_inputs import PromptImages
 from openai_bls_transformers.model.lora_layers import layers_of
 from openai_bls_transformers.runners.cuda_graph_runner import CudaGraphRunner

@@ -15,8 +15,8 @@ from torch.nn.functional import pad
 from transformers import GenerationConfig, GenerationMixin
 from transformers.generation import GenerationMode
 
+from openai_bls_transformers import cache_argument
 from openai_bls_transformers.attention_spec import LENGTH_DEPENDENT_ROPE, rope_types
-from openai_bls_transformers.model import cache_argument
 from openai_bls_transformers.model.lora_layers import applied
 from openai_bls_transformers.runners import cache_rows
 from openai_bls_transformers.runners.runner import Sampling

@@ -17,8 +17,8 @@ import transformers
 
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.media import MediaPrompt
-from openai_bls_transformers import fp8_numbers
-from openai_bls_transformers.model import cache_argument, fp8_layers
+from openai_bls_transformers import cache_argument, fp8_numbers
+from openai_bls_transformers.model import fp8_layers
 from openai_bls_transformers.model.prompt_forward import plain_attention
 
 TOP_LOGPROBS = 5

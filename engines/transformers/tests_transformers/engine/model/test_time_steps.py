@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from openai_bls_transformers.model import cache_argument, time_steps
+from openai_bls_transformers import cache_argument
+from openai_bls_transformers.model import time_steps
 from tests_transformers.architectures.checkpoint import make_checkpoint
 from tests_transformers.architectures.table import CASES, UNLIMITED
 
