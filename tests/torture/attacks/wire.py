@@ -89,7 +89,8 @@ def form_parts(alice: Alice) -> None:
         further = (f"a: {'x' * size}\r\n" * headers)[: 1 << 20]
         part = f"--{boundary}\r\nContent-Disposition: form-data; {kind}\r\n{further}\r\nx\r\n".encode()
         body = (part * min(fields, (8 << 20) // len(part) + 1)) + f"--{boundary}--\r\n".encode()
-        alice.ask("POST", "/v1/files", body, {"content-type": f"multipart/form-data; boundary={boundary}"})
+        path = alice.rng.choice(["/v1/files", "/v1/audio/transcriptions"])
+        alice.ask("POST", path, body, {"content-type": f"multipart/form-data; boundary={boundary}"})
 
     _from_some(alice, attack)
 
