@@ -13,7 +13,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from openai_bls import __version__
 from openai_bls.commands.table import COMMANDS
@@ -35,6 +35,14 @@ _EXTRAS = {
 """Extra → import names of what it brings."""
 _EMBEDDED = ("huggingface_hub", "llguidance", "safetensors", "sentencepiece", "tiktoken", "torch", "transformers")
 """Import names of what the embedded engine brings."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Parser whose errors are one line, as those of everything else, without the usage before them."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with a sentence."""
+        self.exit(REFUSED, f"{self.prog}: error: {message}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,7 +81,7 @@ def parse(name: str, arguments: Sequence[str], *, prog: str = "", **defaults: An
     """Options of the command `name`, the `words` that gave them, and `parser`, to report what is wrong with them."""
     command = _BY_NAME[name]
     module = command.load()
-    parser = argparse.ArgumentParser(prog=prog or f"{PROGRAM} {name}", allow_abbrev=False)
+    parser = _Parser(prog=prog or f"{PROGRAM} {name}", allow_abbrev=False)
     module.add_arguments(parser)
     parser.set_defaults(**defaults)
     own, extra = list(arguments), list[str]()
@@ -98,7 +106,7 @@ def parse(name: str, arguments: Sequence[str], *, prog: str = "", **defaults: An
 
 def build_parser(*, complete: bool = False) -> argparse.ArgumentParser:
     """The parser of all commands: their names and help, or with `complete` their options, which imports them all."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=PROGRAM,
         description="Serve the OpenAI API from an NVIDIA Triton model repository.",
         epilog=f"{PROGRAM} COMMAND --help has the options of each.",
@@ -115,7 +123,9 @@ def build_parser(*, complete: bool = False) -> argparse.ArgumentParser:
 
 def _no_command(arguments: Sequence[str]) -> int:
     parser = build_parser()
-    if arguments and not arguments[0].startswith("-"):
+    if not arguments:
+        parser.error(f"name a command: `{PROGRAM} --help` has them")
+    if not arguments[0].startswith("-"):
         from openai_bls.commands import nearest
 
         parser.error(nearest.unknown_command(arguments[0]))

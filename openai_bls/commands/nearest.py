@@ -32,7 +32,7 @@ def unknown(command: str, parser: ArgumentParser, arguments: Sequence[str]) -> s
         return f"unrecognized arguments: {' '.join(arguments)}{hint}"
     said = []
     for option in options:
-        near = did_you_mean(option, own)
+        near = did_you_mean(option, own) or _longer(option, own)
         elsewhere = [name for name in _that_have(option) if name != command][:_MOST_COMMANDS]
         hints = [near] if near else []
         if elsewhere:
@@ -45,6 +45,13 @@ def unknown(command: str, parser: ArgumentParser, arguments: Sequence[str]) -> s
             hints.append(f"`{parser.prog} --help` has the options")
         said.append(f"there is no option {option}: {'; '.join(hints)}")
     return "; ".join(said)
+
+
+def _longer(option: str, own: Sequence[str]) -> str:
+    """Question that names the options with all words of this one, as `--port` is part of several; else empty."""
+    words = set(option.split("-"))
+    found = [one for one in own if words <= set(one.split("-"))]
+    return f"did you mean {' or '.join(found)}?" if found else ""
 
 
 def _that_have(option: str) -> list[str]:

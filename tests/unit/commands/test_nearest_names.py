@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_bls.commands import nearest
+from openai_bls.commands.main import REFUSED, main
 from openai_bls.commands.table import COMMANDS
 from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.nearest import did_you_mean
 from openai_bls.core.settings import _ENVIRONMENT_ONLY, OpenAiBlsSettings, SettingsError, load
 from openai_bls.engines.registry import names, parse_options
 from openai_bls.launcher.variables import unknown_variables
@@ -87,3 +91,21 @@ def test_the_name_that_was_meant(drawn: tuple[Place, str, str]) -> None:
     # Another may be as near.
     assert meant == name or meant in place.names
     assert "known are" not in said
+
+
+@given(st.sampled_from(options()), st.data())
+def test_words_of_an_option_name_it(option: str, data: st.DataObject) -> None:
+    """`--port` names all options of a port."""
+    words = option.removeprefix("--").split("-")
+    some = data.draw(st.lists(st.sampled_from(words), min_size=1, max_size=len(words), unique=True))
+    asked = "--" + "-".join(some)
+    if asked not in options() and not did_you_mean(asked, options()):
+        assert option in nearest.unknown("serve", parser(), [asked])
+
+
+@pytest.mark.parametrize("words", [[], ["--bogus"], ["serv"], ["doctor", "--port", "1"], ["key"]])
+def test_an_error_of_the_command_line_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == REFUSED
+    assert re.fullmatch(r"openai-bls[ a-z]*: error: [^\n]+\n", capsys.readouterr().err)
