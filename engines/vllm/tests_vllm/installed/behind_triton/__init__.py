@@ -1,0 +1,1 @@
+"""The real vLLM behind the real Triton."""
