@@ -30,7 +30,7 @@ CLIENT_PACKAGES := tests/triton/operation/clients/package.json
 VLLM := .venv-vllm
 VLLM_VERSIONS ?= 0.24.0 0.25.1 0.26.0 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0
 VLLM_VERSION_TESTS := $(addprefix engines/vllm/tests_vllm/installed/test_,$(addsuffix .py,golden conformance requests guidance adapters serve_defaults sudden_death pooling)) \
-	$(addprefix engines/vllm/tests_vllm/installed/,passed_through)
+	$(addprefix engines/vllm/tests_vllm/installed/,passed_through behind_triton)
 # A fourth one, for routers of other people's, which `make router` runs in front of two servers.
 ROUTER := .venv-router
 ROUTER_REQUIREMENTS := tests/triton/operation/router-requirements.txt

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import openai
 import pytest
 import torch
-from tritonclient.grpc import InferenceServerClient, InferRequestedOutput
 
 from openai_bls.builder.build import build
 from openai_bls.builder.options.build import BuildOptions
@@ -22,7 +21,7 @@ from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 from tests.paths import DEMO, ROOT
 from tests.triton.api.test_decisions import test_choices_that_begin_alike, test_refusals
 from tests.triton.reference import Reference
-from tests.triton.triton_client import generate, infer_input
+from tests.triton.triton_client import GrpcStream, generate, infer_input
 from tests_vllm.installed.behind_triton import real_embedder
 from tests_vllm.installed.conftest import LIMIT_S
 from tests_vllm.vllm_python import vllm_python
@@ -130,10 +129,10 @@ def test_tritons_doors(server: RunningServer, vectors: torch.Tensor) -> None:
     fields = {"endpoint": "embeddings", "request": body}
     by_http = json.loads(generate(server.http_url, "openai_bls", fields)["response"])
     close([item["embedding"] for item in by_http["data"]], vectors)
-    with InferenceServerClient(server.grpc_url) as grpc:
-        inputs = [infer_input(name, [text], "BYTES") for name, text in fields.items()]
-        answered = grpc.infer("openai_bls", inputs, outputs=[InferRequestedOutput("response")])
-    by_grpc = json.loads(answered.as_numpy("response").reshape(-1)[0])
+    with GrpcStream(server.grpc_url) as grpc:
+        grpc.send("openai_bls", [infer_input(name, [text], "BYTES") for name, text in fields.items()])
+        (answered,) = grpc.responses()
+    by_grpc = json.loads(answered.as_numpy("response").item())
     close([item["embedding"] for item in by_grpc["data"]], vectors)
     ranks = {"model": "minilm", "query": TEXTS[0], "documents": list(TEXTS[1:])}
     fields = {"endpoint": "rerank", "request": json.dumps(ranks)}
