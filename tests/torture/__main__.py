@@ -20,6 +20,7 @@ from tests.torture.record import Record
 from tests.torture.report import page
 from tests.torture.run import Options, Run
 from tests.torture.server import Server
+from tests.torture.sounds import add_hearing
 
 ROOT = Path(__file__).parents[2]
 _SECONDS = 600.0
@@ -69,7 +70,9 @@ def main() -> int:
     # gRPC and asyncio have words of their own for connections that are cut.
     logging.disable(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="openai_bls-torture-") as folder, lease_ports() as ports:
-        server = Server(with_sight(arguments.repository.absolute(), Path(folder)), ports, Path(folder))
+        repository = with_sight(arguments.repository.absolute(), Path(folder))
+        add_hearing(repository)
+        server = Server(repository, ports, Path(folder))
         if arguments.replay is not None:
             return _replay(server, arguments.replay)
         print(f"seed {seed}; the console of the server: {server.console_path}", flush=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Container
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -34,9 +34,9 @@ class KeyQueue(Generic[T]):
         """Add an item."""
         self._queues.setdefault(key, deque()).append(item)
 
-    def pop(self) -> T | None:
-        """The next item, which is removed; None if there is none."""
-        order = iter(self._queues)
+    def pop(self, skip: Container[str] = ()) -> T | None:
+        """The next item of a key that is not in `skip`, which is removed; None if there is none."""
+        order = iter([key for key in self._queues if key not in skip] if skip else self._queues)
         key = next(order, None)
         if key is None:
             return None
@@ -65,7 +65,8 @@ class KeyQueue(Generic[T]):
 class _Waiting:
     """Work that waits for its turn, and its future, until it begins or is cancelled."""
 
-    def __init__(self, future: Future[Any], work: Callable[[], Any]) -> None:
+    def __init__(self, key: str, future: Future[Any], work: Callable[[], Any]) -> None:
+        self.key = key
         self._parts: tuple[Future[Any], Callable[[], Any]] | None = (future, work)
 
     def taken(self) -> tuple[Future[Any], Callable[[], Any]] | None:
@@ -82,6 +83,7 @@ class FairExecutor:
         name: first part of their names.
         max_waiting: most works of one key that wait; None is no limit.
         initializer: called on each thread when it begins.
+        leaves_one: whether a key leaves one thread to others, where works take long. One thread is never left.
     """
 
     def __init__(
@@ -90,11 +92,17 @@ class FairExecutor:
         name: str,
         max_waiting: int | None = None,
         initializer: Callable[[], None] | None = None,
+        leaves_one: Callable[[], bool] = lambda: False,
     ) -> None:
         self._threads = ThreadPoolExecutor(threads, name, initializer)
         self._max_waiting = max_waiting
+        self._most_of_key = max(1, threads - 1)
+        self._leaves_one = leaves_one
         self._lock = threading.Lock()
         self._queue: KeyQueue[_Waiting] = KeyQueue()
+        self._running: Counter[str] = Counter()
+        self._put_off = 0
+        """Rounds that found only works of keys that have as many threads as they may."""
 
     def submit(self, key: str, work: Callable[[], T]) -> Future[T]:
         """Have `work` done when it is the key's turn. Cancelling the future works until then.
@@ -104,7 +112,7 @@ class FairExecutor:
             RuntimeError: the executor has been closed.
         """
         future: Future[T] = Future()
-        item = _Waiting(future, work)
+        item = _Waiting(key, future, work)
         with self._lock:
             waiting = self._queue.waiting(key)
             if self._max_waiting is not None and waiting >= self._max_waiting:
@@ -137,10 +145,29 @@ class FairExecutor:
 
     def _round(self) -> None:
         with self._lock:
-            item = self._queue.pop()
-        parts = None if item is None else item.taken()
+            full = [key for key, count in self._running.items() if count >= self._most_of_key]
+            item = self._queue.pop(full if full and self._leaves_one() else ())
+            if item is None:
+                # There is none where its work was cancelled.
+                self._put_off += bool(len(self._queue))
+                return
+            self._running[item.key] += 1
+        try:
+            self._do(item)
+        finally:
+            with self._lock:
+                self._running[item.key] -= 1
+                if not self._running[item.key]:
+                    del self._running[item.key]
+                again, self._put_off = self._put_off, 0
+            with contextlib.suppress(RuntimeError):
+                # Closed meanwhile: what waited has been cancelled.
+                for _ in range(again):
+                    self._threads.submit(self._round)
+
+    def _do(self, item: _Waiting) -> None:
+        parts = item.taken()
         if parts is None:
-            # Its work was cancelled.
             return
         future, work = parts
         if not future.set_running_or_notify_cancel():

@@ -61,9 +61,18 @@ class DecoderPool:
         packages: packages that it imports.
         limits: limits of a process.
         processes: number of processes.
+        leaves_one: whether a key leaves one process to others, where a file may take long.
     """
 
-    def __init__(self, process: Process, module: Path, packages: Packages, limits: Limits, processes: int) -> None:
+    def __init__(
+        self,
+        process: Process,
+        module: Path,
+        packages: Packages,
+        limits: Limits,
+        processes: int,
+        leaves_one: Callable[[], bool] = lambda: False,
+    ) -> None:
         folders: dict[str, None] = {}
         self._missing = ""
         for name, package in packages.names.items():
@@ -73,7 +82,7 @@ class DecoderPool:
             else:
                 folders[str(Path(found.origin).parent.parent)] = None
         self._pool = WorkerPool(Work(process, module, list(folders), *limits), at_rest=processes)
-        self._turns = FairExecutor(processes, process.name)
+        self._turns = FairExecutor(processes, process.name, leaves_one=leaves_one)
 
     @property
     def pids(self) -> list[int]:

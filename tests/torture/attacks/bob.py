@@ -15,10 +15,12 @@ from typing import Any
 
 from openai_bls.launcher.tritonserver.ports import Ports
 from tests.pictures import data_uri, picture
+from tests.sounds import silence
 from tests.torture.attacks.keys import BOB, authorization
 from tests.torture.doors import HOST
 from tests.torture.processes.cpu import Meter, attend
 from tests.torture.schemas import HOST_PORT, SEES
+from tests.torture.sounds import HEARS
 from tests.triton.conftest import ANSWERED
 
 PATIENCE_SECONDS = 60.0
@@ -26,13 +28,19 @@ PATIENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.2
 _TOKENS = 4
 _CHAT: dict[str, Any] = {"messages": ANSWERED.messages, "temperature": 0, "max_tokens": _TOKENS, "stream": True}
-_IN_TURN = (("health",), ("first token", "JSON"), ("image", "image of a host"), ("stored things",))
+_IN_TURN = (("health",), ("first token", "JSON"), ("image", "image of a host"), ("audio",), ("stored things",))
 """Kinds of requests, in threads. Of each engine only one place is kept free for a key that has nothing running."""
 _ITEMS = [{"type": "message", "role": "user", "content": f"item {at}"} for at in range(3)]
 _FORM = (
     b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
     b'--x\r\nContent-Disposition: form-data; name="file"; filename="bob"\r\n\r\nof bob\r\n--x--\r\n'
 )
+_AUDIO_FORM = (
+    b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\n' + HEARS.encode() + b"\r\n"
+    b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n%b\r\n--x--\r\n'
+)
+HEARD = "0:0.000"
+"""Text of a second of silence."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,7 @@ class Bob:
             "first token": self._first_token,
             "JSON": self._json,
             "image": self._image,
+            "audio": self._audio,
             "image of a host": partial(self._see, f"http://{HOST}:{HOST_PORT}/good"),
             "stored things": self.check_stored,
         }
@@ -190,6 +199,12 @@ class Bob:
         number = next(self._numbers)
         # No cache has it.
         self._see(data_uri(picture(32, 32, (number % 256, number // 256 % 256, 7))))
+
+    def _audio(self) -> None:
+        body = _AUDIO_FORM % silence(1.0)
+        received = self._ask("POST", "/v1/audio/transcriptions", body, "multipart/form-data; boundary=x")
+        if json.loads(received)["text"] != HEARD:
+            raise WrongAnswerError("another text")
 
     def _see(self, url: str) -> None:
         content = [{"type": "image_url", "image_url": {"url": url}}]

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from openai_bls.launcher.tritonserver.ports import Ports
+from tests.torture.attacks.bob import HEARD
 from tests.torture.doors import HOST
 from tests.triton.conftest import ANSWERED
 
@@ -24,7 +25,7 @@ def answered(path: str, body: dict[str, Any]) -> tuple[int, bytes]:
     if "response_format" in body:
         name = body["response_format"]["json_schema"]["name"]
         return 200, json.dumps({"choices": [{"message": {"content": json.dumps({name: "yes"})}}]}).encode()
-    return 200, json.dumps({"id": "1", "path": path}).encode()
+    return 200, json.dumps({"id": "1", "path": path, "text": HEARD}).encode()
 
 
 @contextmanager

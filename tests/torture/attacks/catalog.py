@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.torture.attacks import grammars, greeters, images, sequences, stored, wire
+from tests.torture.attacks import audio, grammars, greeters, images, sequences, stored, wire
 from tests.torture.attacks.alice import Alice, Outcome, Target
 
 ATTACKS: dict[str, Callable[[Alice], None]] = {
@@ -27,6 +27,7 @@ ATTACKS: dict[str, Callable[[Alice], None]] = {
     "small grammars": grammars.small_grammars,
     "slow hosts of images": images.slow_hosts,
     "large pictures": images.large_pictures,
+    "long audio": audio.long_audio,
     "templates": sequences.templates,
     "greeters": greeters.greeters,
     "batches": stored.batches,

@@ -14,6 +14,7 @@ from tests.torture.record import Record
 from tests.torture.report import page
 from tests.torture.run import Options, Run
 from tests.torture.server import Server
+from tests.torture.sounds import add_hearing
 from tests.torture.streams import WAYS
 
 pytestmark = pytest.mark.triton
@@ -27,7 +28,9 @@ def test_torture(repository: Path, tmp_path: Path) -> None:
     # A SIGTERM would have it start twice: the last stop is one, and test_lifecycle has one with streams.
     options = Options(seconds=15, seed=1, attack_seconds=0.5, faults="kill -9 preprocessing", every_fault=True)
     with lease_ports() as ports:
-        run = Run(Server(with_sight(repository, tmp_path), ports, tmp_path), options, Record(tmp_path / "findings"))
+        with_senses = with_sight(repository, tmp_path)
+        add_hearing(with_senses)
+        run = Run(Server(with_senses, ports, tmp_path), options, Record(tmp_path / "findings"))
         run.run()
     report = page(run, options)
     assert run.record.findings == [], report

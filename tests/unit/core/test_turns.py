@@ -6,7 +6,9 @@ import asyncio
 import gc
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -169,3 +171,47 @@ def test_the_lock_is_never_lost(keys: list[str], cancelled: list[int]) -> None:
             pass
 
     asyncio.run(run())
+
+
+@given(st.lists(KEYS, max_size=12), st.integers(1, 3), st.booleans())
+def test_a_key_leaves_a_thread_to_others(asked: list[str], threads: int, several: bool) -> None:
+    """Of works that all begin before any ends; and all are done in the end."""
+    executor = FairExecutor(threads, "test", leaves_one=lambda: several)
+    go = threading.Event()
+    lock = threading.Lock()
+    running: Counter[str] = Counter()
+    most = max(1, threads - 1) if several else threads
+    begun: list[str] = []
+    due = min(threads, sum(min(count, most) for count in Counter(asked).values()))
+    all_begun = threading.Event()
+
+    def work(key: str) -> str:
+        with lock:
+            running[key] += 1
+            begun.append(key)
+            assert running[key] <= most
+            if len(begun) >= due:
+                all_begun.set()
+        go.wait(WAIT_S)
+        with lock:
+            running[key] -= 1
+        return key
+
+    futures = [executor.submit(key, partial(work, key)) for key in asked]
+    if asked:
+        assert all_begun.wait(WAIT_S)
+    assert len(begun) == due
+    go.set()
+    assert [future.result(WAIT_S) for future in futures] == asked
+    executor.close()
+
+
+def test_work_of_another_key_begins_while_one_s_is_long() -> None:
+    executor = FairExecutor(2, "test", leaves_one=lambda: True)
+    go = threading.Event()
+    hers = [executor.submit("alice", lambda: go.wait(WAIT_S)) for _ in range(5)]
+    assert executor.submit("bob", lambda: "heard").result(WAIT_S) == "heard"
+    assert not any(future.done() for future in hers)
+    go.set()
+    assert all(future.result(WAIT_S) for future in hers)
+    executor.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -15,7 +15,7 @@ from openai_bls.pipeline.media.decoder_pool import DecoderPool, Limits, Packages
 from openai_bls.pipeline.media.errors import AudioCode, AudioError
 
 PROCESSES = 2
-"""Decoder processes: two, so that one long file does not hold up all others."""
+"""Decoder processes: two, of which a key has one where there are several keys: a long file takes seconds."""
 CPU_S = 20.0
 """Seconds of CPU time that a file may take; 25 minutes of Opus take some 6."""
 TIME_LIMIT_S = 30.0
@@ -39,16 +39,22 @@ class AudioDecoder:
         max_bytes: most bytes of an encoded file.
         processes: number of processes.
         time_limit_s: seconds after which a process that decodes one file is killed.
+        several: tells whether there are several API keys, each of which leaves a process to others.
     """
 
     def __init__(
-        self, max_s: int, max_bytes: int, processes: int = PROCESSES, time_limit_s: float = TIME_LIMIT_S
+        self,
+        max_s: int,
+        max_bytes: int,
+        processes: int = PROCESSES,
+        time_limit_s: float = TIME_LIMIT_S,
+        several: Callable[[], bool] = lambda: False,
     ) -> None:
         self._max_s = max_s
         memory_bytes = _BASE_BYTES + _COPIES * SAMPLE_BYTES * MAX_RATE * max_s + 3 * max_bytes
         packages = Packages("Audio", {"av": "av (the extra audio)", "numpy": "numpy"})
         limits = Limits(CPU_S, time_limit_s, memory_bytes)
-        self._pool = DecoderPool(AUDIO_DECODER, Path(decode_worker.__file__), packages, limits, processes)
+        self._pool = DecoderPool(AUDIO_DECODER, Path(decode_worker.__file__), packages, limits, processes, several)
 
     @property
     def pids(self) -> list[int]:

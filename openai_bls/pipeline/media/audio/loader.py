@@ -24,7 +24,7 @@ class AudioLoader:
             settings.max_audio_memory_bytes, several, what="much audio", setting="max_audio_memory_bytes"
         )
         """Memory of all audio."""
-        self.decoder = AudioDecoder(settings.max_audio_seconds, settings.max_audio_bytes)
+        self.decoder = AudioDecoder(settings.max_audio_seconds, settings.max_audio_bytes, several=several)
 
     def close(self) -> None:
         """End the decoders."""
