@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.torture.attacks.alice import Alice
 from tests.torture.sounds import HEARS, MOST_SECONDS, silent_file
 
-_KINDS = (("flac", 48_000, "stereo"), ("flac", 48_000, "7.1"), ("flac", 8000, "mono"), ("ogg", 48_000, "stereo"))
-"""Ending, samples per second and channels."""
+_KINDS = (("flac", 48_000, "stereo"), ("flac", 48_000, "7.1"), ("flac", 8000, "mono"), ("oga", 48_000, "stereo"))
+"""Ending, samples per second and channels. The head of an Ogg file does not say how long it is."""
 _FORM = (
     b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\n' + HEARS.encode() + b"\r\n"
     b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n%b\r\n--x--\r\n'
