@@ -154,7 +154,8 @@ async def test_what_waits_when_the_server_ends_has_used_nothing() -> None:
     app = ObservedRequests(application(bench), observer, NEVER)
     body = {"messages": [{"role": "user", "content": "hi"}]}
     tasks = [asyncio.ensure_future(ask(app, "POST", "/v1/chat/completions", body)) for _ in range(4)]
-    await until(lambda: bench.service.admission(bench.model).waiting > 0)
+    # They begin in turns.
+    await until(lambda: len(bench.engine.requests) + bench.service.admission(bench.model).waiting == len(tasks))
     running = len(bench.engine.requests)
     bench.service.close()
     for at in range(running):

@@ -92,9 +92,11 @@ async def test_calls_of_task_models_end(tmp_path: Path, kind: str) -> None:
     place.bench.service.models.tasks.replace([*found, model("chat", "streamed", max_batch_size=0, **decoupled)])
     place.bench.model_calls.models = dict.fromkeys(names, held)
     place.bench.model_calls.streams = {"streamed": held.stream}
-    ended, other = (place.send(*REQUESTS[kind], key=key) for key in ("a", "b"))
-    await until(lambda: held.asked >= 2)
-    asked = held.asked
+    ended = place.send(*REQUESTS[kind], key="a")
+    await until(lambda: held.asked)
+    asked = 2 * held.asked
+    other = place.send(*REQUESTS[kind], key="b")
+    await until(lambda: held.asked == asked)
     place.remove_alice()
     await place.end(ended)
     await until(lambda: held.given_up == asked / 2)

@@ -19,10 +19,10 @@ BLIND_IN_BATCHES = """
     from transformers import Qwen2ForCausalLM
 
     class Model(Qwen2ForCausalLM):
-        # Continuous batching passes a cache of its own.
+        # Continuous batching passes a cache of another kind.
         def forward(self, *args, **kwargs):
             output = super().forward(*args, **kwargs)
-            if "cache" in kwargs:
+            if type(kwargs.get("cache")).__name__ == "PagedAttentionCache":
                 output.logits = output.logits.roll(1, -1)
             return output
 """

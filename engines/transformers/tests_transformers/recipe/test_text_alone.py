@@ -91,5 +91,8 @@ def test_text_equals_generate(name: str, asked: int | None, tmp_path: Path, repo
     engine = create_engine(repository / "tensorrt_llm" / "1", recorder, {"num_threads": "1"})
     got = comparison.together_and_alone(engine, recorder, comparison.requests())
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    if name == "llama4":
+        # The whole model of 5.24 fails without images.
+        model = model.language_model
     wanted = [comparison.generated(model, {"input_ids": torch.tensor([prompt])}) for prompt in comparison.prompts()]
     assert comparison.fault(got, wanted) is None
