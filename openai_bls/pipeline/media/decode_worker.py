@@ -35,11 +35,11 @@ class RefusedError(Exception):
     """An image that cannot be used: code and end of the sentence."""
 
 
-def from_base64(text: bytes) -> bytes:
-    """Bytes of base64 as people have it: in lines, or with the escapes of a URL, or of JSON where that was not decoded.
+def plain_base64(text: bytes) -> bytes:
+    """Base64 as people have it without what is none: line ends, the escapes of a URL, and JSON's where it has any.
 
     Raises:
-        binascii.Error: it is none.
+        binascii.Error: an escape is none.
     """
     if b"\\" in text:
         for escape, character in _JSON_ESCAPES:
@@ -47,7 +47,16 @@ def from_base64(text: bytes) -> bytes:
     if b"%" in text:
         first, *others = text.split(b"%")
         text = first + b"".join(binascii.unhexlify(part[:2]) + part[2:] for part in others)
-    return base64.b64decode(text.translate(None, b" \t\n\f\r"), validate=True)
+    return text.translate(None, b" \t\n\f\r")
+
+
+def from_base64(text: bytes) -> bytes:
+    """Bytes of base64 as people have it.
+
+    Raises:
+        binascii.Error: it is none.
+    """
+    return base64.b64decode(plain_base64(text), validate=True)
 
 
 def opened(data: bytes, max_pixels: int) -> Any:
