@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.common.event_sink import Cancellable, ChunkSink
+from openai_bls.api.common.events.event_sink import Cancellable, ChunkSink
 from openai_bls.api.common.fields import IgnoredFields
 from openai_bls.api.common.large_bodies import parsed
 from openai_bls.api.common.lifted import Lifted

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
 """Tensors by name. BYTES tensors are arrays of `object` that hold `bytes`."""
+
+
+def text_array(text: str) -> Array:
+    """BYTES tensor of shape [1] that holds a text as UTF-8."""
+    return np.array([text.encode()], dtype=np.object_)
 
 
 class ModelCallError(Exception):

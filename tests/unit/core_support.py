@@ -18,7 +18,7 @@ import msgspec
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from openai_bls.api.chat.validation import parse_object
-from openai_bls.api.common.event_sink import TextEncoder
+from openai_bls.api.common.events.event_sink import TextEncoder
 from openai_bls.core.engine import EngineStats, LoraError, StepListener
 from openai_bls.core.engine_types import (
     EngineInfo,

@@ -17,7 +17,7 @@ from openai_bls.api.chat.schema import UNSUPPORTED, UNSUPPORTED_IN_CHAT, ChatCom
 from openai_bls.api.chat.validation import Body, parse_json, parse_object
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.common.event_sink import Cancellable, ChunkSink
+from openai_bls.api.common.events.event_sink import Cancellable, ChunkSink
 from openai_bls.api.common.large_bodies import is_large, parsed
 from openai_bls.api.common.lifted import Lifted, lifted_body
 from openai_bls.api.endpoint import Endpoint, Operation, Respond, Smoke, expect

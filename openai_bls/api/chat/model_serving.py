@@ -7,7 +7,6 @@ for `stream` one chunk per response. The answer of a model that answers once is 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any, TypeGuard
@@ -18,9 +17,9 @@ from openai_bls.api.chat import model_answers
 from openai_bls.api.chat.assembly import assemble
 from openai_bls.api.common.bodies import convert
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.common.event_sink import ChunkSink
+from openai_bls.api.common.events.event_sink import ChunkSink
+from openai_bls.api.common.events.pieces import event, send
 from openai_bls.api.common.one_shot import Tally, admitted
-from openai_bls.api.common.unread import Unread
 from openai_bls.core.errors import ApiError, InvalidRequestError
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.models.registry import Target
@@ -126,19 +125,17 @@ class StreamedAnswer:
 
     async def _run(self) -> None:
         sink = self._sink
-        unread = Unread(sink)
         try:
             with admitted(self._service, self._context, self._request.model.name) as tally:
-                async with aclosing(self._chunks(tally)) as chunks:
-                    async for chunk in chunks:
-                        if tally.first_token_at is None:
-                            tally.first_token_at = time.monotonic()
-                        event = b"data: %b\n\n" % chunk if sink.sse else chunk
-                        unread.add(len(event))
-                        sink.write(event)
+                await send(sink, tally, self._events(tally))
             sink.end()
         except ApiError as error:
             sink.fail(error)
+
+    async def _events(self, tally: Tally) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._chunks(tally)) as chunks:
+            async for chunk in chunks:
+                yield event(self._sink, chunk)
 
     async def _chunks(self, tally: Tally) -> AsyncGenerator[bytes, None]:
         model = self._request.model

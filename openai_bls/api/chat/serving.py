@@ -9,7 +9,7 @@ from openai_bls.api.chat.chunks import Answer, ChunkEncoder, Envelope
 from openai_bls.api.chat.logprobs import LogprobRenderer
 from openai_bls.api.chat.writers import AnswerWriter, StreamWriter
 from openai_bls.api.common.encoding import new_id
-from openai_bls.api.common.event_sink import ChunkSink
+from openai_bls.api.common.events.event_sink import ChunkSink
 from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.generation.generation import Generation
 from openai_bls.pipeline.lifecycle.context import RequestContext

@@ -21,9 +21,9 @@ from openai_bls.api.chat.chunks import (
     ToolCall,
 )
 from openai_bls.api.chat.logprobs import LogprobRenderer
-from openai_bls.api.common.answer_future import AnswerFuture
-from openai_bls.api.common.event_sink import ChunkSink
-from openai_bls.api.common.tee import Tee
+from openai_bls.api.common.events.answer_future import AnswerFuture
+from openai_bls.api.common.events.event_sink import ChunkSink
+from openai_bls.api.common.events.tee import Tee
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage

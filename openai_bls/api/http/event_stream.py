@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.common.event_sink import TextEncoder
+from openai_bls.api.common.events.event_sink import TextEncoder
 from openai_bls.api.http.disconnect import resolve, unless_gone
 from openai_bls.api.http.stream_connection import EXTENSION, StreamConnection
 from openai_bls.api.http.write_batcher import WriteBatcher
@@ -70,7 +70,7 @@ class EventStream(Response):
         self._connection: StreamConnection | None = None
         self._flush_scheduled = False
         self._written_at = 0.0
-        self.on_disconnect: Callable[[], None] = lambda: None
+        self.on_disconnect: Callable[[], object] = lambda: None
 
     @property
     def unread(self) -> int:

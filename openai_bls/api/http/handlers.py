@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode, new_id
 from openai_bls.api.common.envelope import enveloped
-from openai_bls.api.common.event_sink import Cancellable
+from openai_bls.api.common.events.event_sink import Cancellable
 from openai_bls.api.common.large_bodies import check_values, is_large, parsed
 from openai_bls.api.http.body_budget import BodyBudget
 from openai_bls.api.http.byte_stream import ByteStream

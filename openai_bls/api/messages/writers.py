@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from openai_bls.api.common.answer_future import AnswerFuture
 from openai_bls.api.common.encoding import encode, new_id
-from openai_bls.api.common.event_sink import EventSink
-from openai_bls.api.common.tee import Tee
+from openai_bls.api.common.events.answer_future import AnswerFuture
+from openai_bls.api.common.events.event_sink import EventSink
+from openai_bls.api.common.events.tee import Tee
 from openai_bls.api.messages.errors import error_event
 from openai_bls.api.messages.turns import tool_input, tool_use_id
 from openai_bls.core.errors import ApiError

@@ -7,7 +7,7 @@ import logging
 from typing import Protocol
 
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.common.event_sink import EventSink
+from openai_bls.api.common.events.event_sink import EventSink
 from openai_bls.api.responses.kept import is_response
 from openai_bls.api.responses.parsing import CreateRequest
 from openai_bls.api.responses.recording import Recording

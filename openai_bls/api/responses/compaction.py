@@ -7,8 +7,8 @@ import time
 import msgspec
 from msgspec import Raw
 
-from openai_bls.api.common.answer_future import AnswerFuture
 from openai_bls.api.common.encoding import encode, new_id
+from openai_bls.api.common.events.answer_future import AnswerFuture
 from openai_bls.api.responses.events import EventWriter
 from openai_bls.api.responses.items import Item, compaction
 from openai_bls.api.responses.output import Output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openai_bls.api.common.event_sink import EventSink
+from openai_bls.api.common.events.event_sink import EventSink
 from openai_bls.core.errors import ApiError, InvalidRequestError
 
 MAX_BYTES = 16 * 1024 * 1024

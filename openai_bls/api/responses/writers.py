@@ -7,9 +7,9 @@ from collections.abc import Callable
 from msgspec import Raw
 
 from openai_bls.api.chat.logprobs import LogprobRenderer
-from openai_bls.api.common.answer_future import AnswerFuture
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.common.event_sink import EventSink
+from openai_bls.api.common.events.answer_future import AnswerFuture
+from openai_bls.api.common.events.event_sink import EventSink
 from openai_bls.api.responses.events import EventWriter
 from openai_bls.api.responses.output import Output
 from openai_bls.api.responses.responses import Draft

@@ -21,6 +21,7 @@ from openai_bls.transport.model_calls import (
     ModelTimeoutError,
     ModelUnavailableError,
     NoStreamsError,
+    text_array,
 )
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ _UNEXPECTED = "Failed to process the request(s)"
 
 def text_rows(texts: Iterable[str]) -> list[Array]:
     """Rows of one text each."""
-    return [np.array([text.encode()], dtype=np.object_) for text in texts]
+    return [text_array(text) for text in texts]
 
 
 def integer_rows(rows: Iterable[Sequence[int]]) -> list[Array]:

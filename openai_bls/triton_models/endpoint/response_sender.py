@@ -60,7 +60,7 @@ class Reply(Protocol[BodyT_contra]):
 
 
 class TextEncoder(Protocol[BodyT_co]):
-    """Encoder of text; see `api.common.event_sink.TextEncoder`."""
+    """Encoder of text; see `api.common.events.event_sink.TextEncoder`."""
 
     def text(self, index: int, text: str, usage: Usage | None = None) -> BodyT_co:
         """A response with a piece of text of choice `index`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
@@ -10,7 +11,7 @@ from starlette.responses import Response
 
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.common.event_sink import Cancellable, ChunkSink
+from openai_bls.api.common.events.event_sink import Cancellable, ChunkSink
 from openai_bls.api.common.fields import IgnoredFields
 from openai_bls.api.common.large_bodies import parsed
 from openai_bls.api.common.lifted import Lifted
@@ -18,7 +19,7 @@ from openai_bls.api.endpoint import Endpoint, Operation, Respond, Smoke, expect
 from openai_bls.api.http.disconnect import unless_disconnected
 from openai_bls.api.http.handlers import Api
 from openai_bls.api.tasks.speech.schema import SpeechBody, SpeechDelta, SpeechDone, parse_speech
-from openai_bls.api.tasks.speech.serving import Speech, StreamedSpeech, speech
+from openai_bls.api.tasks.speech.serving import Speech, speech
 from openai_bls.core.errors import ModelAnswerError
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service
@@ -38,7 +39,7 @@ async def _handle(api: Api, request: Request, context: RequestContext) -> Respon
         return Response(audio, headers={"content-type": asked.content_type})
     # OpenAI ends these events without [DONE].
     stream = api.event_stream(ending=b"") if asked.has_events else api.byte_stream(asked.content_type)
-    return await api.streamed(request, context, stream, StreamedSpeech(asked, stream))
+    return await api.streamed(request, context, stream, asyncio.create_task(asked.stream(stream)))
 
 
 def _triton(given: Lifted[dict[str, Any]]) -> Respond:
@@ -46,7 +47,7 @@ def _triton(given: Lifted[dict[str, Any]]) -> Respond:
 
     async def respond(service: Service, context: RequestContext, sink: ChunkSink) -> bytes | Cancellable:
         asked = await _asked(service, context, await parsed(given.whole, large=given.large))
-        return StreamedSpeech(asked, sink) if asked.has_events else encode(await asked.answer())
+        return asyncio.create_task(asked.stream(sink)) if asked.has_events else encode(await asked.answer())
 
     return respond
 

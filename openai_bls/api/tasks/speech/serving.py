@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import functools
-import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import numpy as np
 
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.common.event_sink import ChunkSink
+from openai_bls.api.common.events.event_sink import ChunkSink
+from openai_bls.api.common.events.pieces import event, send
 from openai_bls.api.common.large_bodies import parsed
 from openai_bls.api.common.one_shot import Tally, admitted
-from openai_bls.api.common.unread import Unread
 from openai_bls.api.common.unsupported import Unsupported, refuse_unsupported
 from openai_bls.api.tasks.speech.schema import SpeechAnswer, SpeechBody, SpeechDelta, SpeechDone, SpeechUsage, VoiceId
 from openai_bls.api.tasks.speech.wav import pcm, wav_head
@@ -24,7 +22,7 @@ from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.models.registry import Target
 from openai_bls.pipeline.service import Service
 from openai_bls.pipeline.task_models.registry import TaskModel
-from openai_bls.transport.model_calls import Array
+from openai_bls.transport.model_calls import Array, text_array
 
 _CONTENT_TYPES = {
     "mp3": "audio/mpeg",
@@ -65,11 +63,11 @@ class Speech:
         self.format = self._format(body)
         """Format of the audio."""
         self._inputs = {
-            "text": _text(body.input),
-            "voice": _text(self._voice(body)),
-            "instructions": _text(body.instructions or ""),
+            "text": text_array(body.input),
+            "voice": text_array(self._voice(body)),
+            "instructions": text_array(body.instructions or ""),
             "speed": np.array([1.0 if body.speed is None else body.speed], np.float32),
-            "format": _text(self.format),
+            "format": text_array(self.format),
         }
         self.streams = body.stream_format == "sse" or model.decoupled
         """True if the audio is sent in pieces."""
@@ -126,29 +124,23 @@ class Speech:
         guarded = self._context.guarded
         if guarded is not None:
             guarded.streams(lambda usage: None)
-        unread = Unread(sink)
-
-        def write(piece: bytes) -> None:
-            chunk = _event(sink, SpeechDelta(_base64(piece))) if self.has_events else piece
-            unread.add(len(chunk))
-            sink.write(chunk)
-
         try:
             with admitted(self._service, self._context, self._model.name) as tally:
-                async with aclosing(self._pieces(tally)) as pieces:
-                    async for piece in pieces:
-                        head = b""
-                        if tally.first_token_at is None:
-                            tally.first_token_at = time.monotonic()
-                            head = self._head(None)
-                        if head or piece:
-                            write(head + piece)
+                await send(sink, tally, self._chunks(sink, tally))
                 usage = SpeechUsage(tally.prompt_tokens, 0, tally.prompt_tokens)
             if self.has_events:
-                sink.write(_event(sink, SpeechDone(usage)))
+                sink.write(event(sink, encode(SpeechDone(usage))))
             sink.end()
         except ApiError as error:
             sink.fail(error)
+
+    async def _chunks(self, sink: ChunkSink, tally: Tally) -> AsyncGenerator[bytes, None]:
+        head = self._head(None)
+        async with aclosing(self._pieces(tally)) as pieces:
+            async for piece in pieces:
+                audio, head = head + piece, b""
+                if audio:
+                    yield event(sink, encode(SpeechDelta(_base64(audio)))) if self.has_events else audio
 
     def _head(self, data_bytes: int | None) -> bytes:
         """Beginning of the file where the model gives samples."""
@@ -199,30 +191,5 @@ async def speech(service: Service, context: RequestContext, body: SpeechBody) ->
     return asked
 
 
-class StreamedSpeech:
-    """Streamed audio on its way into a sink.
-
-    Args:
-        speech: request.
-        sink: receiver of the pieces, or of the error.
-    """
-
-    def __init__(self, speech: Speech, sink: ChunkSink) -> None:
-        self._task = asyncio.get_running_loop().create_task(speech.stream(sink))
-
-    def cancel(self) -> None:
-        """Stop: the client has gone. Harmless after the end."""
-        self._task.cancel()
-
-
-def _event(sink: ChunkSink, event: SpeechDelta | SpeechDone) -> bytes:
-    text = encode(event)
-    return b"data: %b\n\n" % text if sink.sse else text
-
-
 def _base64(audio: bytes) -> str:
     return base64.b64encode(audio).decode()
-
-
-def _text(text: str) -> Array:
-    return np.array([text.encode()], np.object_)

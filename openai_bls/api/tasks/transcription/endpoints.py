@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.common.event_sink import Cancellable, ChunkSink
+from openai_bls.api.common.events.event_sink import Cancellable, ChunkSink
 from openai_bls.api.common.large_bodies import parsed
 from openai_bls.api.common.lifted import Lifted
 from openai_bls.api.endpoint import FORM, Endpoint, Operation, Respond, Smoke, expect
@@ -27,7 +28,7 @@ from openai_bls.api.tasks.transcription.schema import (
     TranslationBody,
     TranslationVerbose,
 )
-from openai_bls.api.tasks.transcription.serving import StreamedHearing, hearing
+from openai_bls.api.tasks.transcription.serving import hearing
 from openai_bls.core.errors import ModelAnswerError, OverloadedError
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.service import Service
@@ -63,7 +64,7 @@ def _endpoint(name: str, body: type[TranslationBody], operation: Operation, *, o
         if asked.streams:
             # OpenAI ends these events without [DONE].
             stream = api.event_stream(ending=b"")
-            return await api.streamed(request, context, stream, StreamedHearing(asked, stream))
+            return await api.streamed(request, context, stream, asyncio.create_task(asked.stream(stream)))
         response = await api.answered(request, context, asked.answer())
         return PlainTextResponse(_text_of(bytes(response.body))) if asked.is_text else response
 
@@ -76,7 +77,7 @@ def _endpoint(name: str, body: type[TranslationBody], operation: Operation, *, o
                 lambda: struct_of_json(given.whole(), body, unknown), large=given.large
             )
             asked = await hearing(service, context, found)
-            return StreamedHearing(asked, sink) if asked.streams else encode(await asked.answer())
+            return asyncio.create_task(asked.stream(sink)) if asked.streams else encode(await asked.answer())
 
         return respond
 

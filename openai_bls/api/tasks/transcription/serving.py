@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -11,9 +10,9 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.common.event_sink import ChunkSink
+from openai_bls.api.common.events.event_sink import ChunkSink
+from openai_bls.api.common.events.pieces import event, send
 from openai_bls.api.common.one_shot import Tally, admitted
-from openai_bls.api.common.unread import Unread
 from openai_bls.api.common.unsupported import Unsupported, refuse_unsupported
 from openai_bls.api.tasks.transcription.schema import (
     TEXTS,
@@ -39,7 +38,7 @@ from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.models.registry import Target
 from openai_bls.pipeline.service import Service, within
 from openai_bls.pipeline.task_models.registry import TaskModel
-from openai_bls.transport.model_calls import Array
+from openai_bls.transport.model_calls import Array, text_array
 
 _OF_INPUTS = {
     "language": Unsupported((), "the model takes no language"),
@@ -144,25 +143,19 @@ class Hearing:
         guarded = self._context.guarded
         if guarded is not None:
             guarded.streams(lambda usage: self._answer())
-        unread = Unread(sink)
-
-        def write(event: TextDelta | TextDone) -> None:
-            text = encode(event)
-            chunk = b"data: %b\n\n" % text if sink.sse else text
-            unread.add(len(chunk))
-            sink.write(chunk)
-
         try:
             with admitted(self._service, self._context, self._model.name) as tally:
-                async with aclosing(self._deltas(tally)) as deltas:
-                    async for delta in deltas:
-                        if tally.first_token_at is None:
-                            tally.first_token_at = time.monotonic()
-                        write(TextDelta(delta))
-            write(TextDone(self._transcript.text, self._languages, self._usage or UNSET))
+                await send(sink, tally, self._events(sink, tally))
+            done = TextDone(self._transcript.text, self._languages, self._usage or UNSET)
+            sink.write(event(sink, encode(done)))
             sink.end()
         except ApiError as error:
             sink.fail(error)
+
+    async def _events(self, sink: ChunkSink, tally: Tally) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._deltas(tally)) as deltas:
+            async for delta in deltas:
+                yield event(sink, encode(TextDelta(delta)))
 
     async def _deltas(self, tally: Tally) -> AsyncGenerator[str, None]:
         """Pieces of the text that are not empty; the transcript has all of it at the end."""
@@ -193,10 +186,10 @@ class Hearing:
         body = self._body
         values = {
             "audio": samples,
-            "language": _text(self._language),
-            "prompt": _text(body.prompt or ""),
+            "language": text_array(self._language),
+            "prompt": text_array(body.prompt or ""),
             "temperature": np.array([body.temperature or 0.0], np.float32),
-            "task": _text("translate" if self._transcription is None else "transcribe"),
+            "task": text_array("translate" if self._transcription is None else "transcribe"),
         }
         return {role: value for role, value in values.items() if role in self._model.inputs}
 
@@ -242,23 +235,3 @@ async def hearing(service: Service, context: RequestContext, body: TranslationBo
     asked = Hearing(service, context, model, body)
     context.stream = asked.streams
     return asked
-
-
-class StreamedHearing:
-    """Streamed answer on its way into a sink.
-
-    Args:
-        hearing: request.
-        sink: receiver of the events, or of the error.
-    """
-
-    def __init__(self, hearing: Hearing, sink: ChunkSink) -> None:
-        self._task = asyncio.get_running_loop().create_task(hearing.stream(sink))
-
-    def cancel(self) -> None:
-        """Stop: the client has gone. Harmless after the end."""
-        self._task.cancel()
-
-
-def _text(text: str) -> Array:
-    return np.array([text.encode()], np.object_)

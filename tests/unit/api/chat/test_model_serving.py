@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from openai_bls.api.chat import model_serving
-from openai_bls.api.common import unread
+from openai_bls.api.common.events import unread
 from openai_bls.api.common.lifted import Lifted
 from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.core.errors import ApiError, InvalidRequestError

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from openai_bls.api.common.answer_future import AnswerFuture
+from openai_bls.api.common.events.answer_future import AnswerFuture
 from openai_bls.core.errors import EngineError
 from openai_bls.core.usage import Usage
 

@@ -25,9 +25,9 @@ class EventSink(Protocol):
 
 
 class Cancellable(Protocol):
-    """Streamed answer on its way into a sink; `pipeline.generation.generation.Generation` is one."""
+    """Streamed answer on its way into a sink: a `pipeline.generation.generation.Generation`, or an asyncio task."""
 
-    def cancel(self) -> None:
+    def cancel(self) -> object:
         """Stop, and write nothing more: the client has gone. Harmless after the end."""
         ...
 
