@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from openai_bls.launcher.smoke.session import Session, Target
 from openai_bls.launcher.testing import RunningServer, run_server
 from openai_bls.pipeline.media.audio.decoder import AudioDecoder
 from tests.sounds import BAD_FILES, ENCODED_RATE, ENCODERS, encoded, silence, tone, wav
+from tests.triton import triton_client
 from tests.triton.metrics import find, scrape
 from tests.waiting import until
 
@@ -208,16 +209,48 @@ def test_a_model_that_fails(sdk: openai.OpenAI) -> None:
         sdk.audio.transcriptions.create(file=wav(np.ones((1, RATE))), model="plain")
 
 
-def test_on_triton_s_http(sdk: openai.OpenAI, server: RunningServer) -> None:
-    body = {"file": base64.b64encode(FILE).decode(), "model": "streaming"}
-    client = openai.OpenAI(base_url=server.http_url, api_key="none", max_retries=0)
+Door = Callable[[RunningServer, dict[str, Any]], list[dict[str, Any]]]
+
+
+def by_generate(server: RunningServer, body: dict[str, Any]) -> list[dict[str, Any]]:
     fields = {"endpoint": "audio.transcriptions", "request": json.dumps(body)}
-    made: Any = client.post("/v2/models/openai_bls/generate", body=fields, cast_to=object)
-    assert json.loads(made["response"])["text"] == sdk.audio.transcriptions.create(file=FILE, model="streaming").text
-    fields["request"] = json.dumps({**body, "file": "AAAA"})
-    with pytest.raises(openai.APIStatusError) as caught:
-        client.post("/v2/models/openai_bls/generate", body=fields, cast_to=object)
-    assert json.loads(caught.value.response.json()["error"])["error"]["param"] == "file"
+    return [json.loads(triton_client.generate(server.http_url, "openai_bls", fields)["response"])]
+
+
+def by_generate_stream(server: RunningServer, body: dict[str, Any]) -> list[dict[str, Any]]:
+    fields = {"endpoint": "audio.transcriptions", "request": json.dumps(body)}
+    events = triton_client.generate_stream(server.http_url, "openai_bls", fields)
+    return [json.loads(event["response"]) for event in events]
+
+
+def by_grpc(server: RunningServer, body: dict[str, Any]) -> list[dict[str, Any]]:
+    given = {"endpoint": "audio.transcriptions", "request": json.dumps(body)}
+    inputs = [triton_client.infer_input(name, [value], "BYTES") for name, value in given.items()]
+    return triton_client.grpc_chat(server.grpc_url, inputs, {})
+
+
+@pytest.mark.parametrize("door", [by_generate, by_generate_stream, by_grpc])
+@pytest.mark.parametrize("model", ["plain", "streaming"])
+def test_on_tritons_doors(sdk: openai.OpenAI, server: RunningServer, door: Door, model: str) -> None:
+    body = {"file": base64.b64encode(FILE).decode(), "model": model}
+    text = sdk.audio.transcriptions.create(file=FILE, model=model).text
+    (whole,) = door(server, body)
+    assert whole["text"] == text
+    with pytest.raises(triton_client.TritonError) as caught:
+        door(server, {**body, "file": "AAAA"})
+    assert caught.value.body["error"]["param"] == "file"
+
+
+@pytest.mark.parametrize("door", [by_generate_stream, by_grpc])
+@pytest.mark.parametrize(("model", "pieces"), [("plain", 1), ("streaming", 4)])
+def test_streams_on_tritons_doors(
+    sdk: openai.OpenAI, server: RunningServer, door: Door, model: str, pieces: int
+) -> None:
+    text = sdk.audio.transcriptions.create(file=FILE, model=model).text
+    *deltas, done = door(server, {"file": base64.b64encode(FILE).decode(), "model": model, "stream": True})
+    assert [event["type"] for event in deltas] == ["transcript.text.delta"] * pieces
+    assert "".join(event["delta"] for event in deltas) == text
+    assert (done["type"], done["text"]) == ("transcript.text.done", text)
 
 
 def test_smoke_and_metrics(server: RunningServer) -> None:
