@@ -184,6 +184,7 @@ async def speech(service: Service, context: RequestContext, body: SpeechBody) ->
     Raises:
         ApiError: there is no model for it, or it does not have what the request asks for.
     """
+    context.stream = body.stream_format == "sse"
     model = await service.find_task(context, body.model, "speech")
     assert not isinstance(model, Target), "no engine speaks"
     asked = Speech(service, context, model, body)

@@ -229,9 +229,8 @@ async def hearing(service: Service, context: RequestContext, body: TranslationBo
     Raises:
         ApiError: there is no model for it, or it does not have what the request asks for.
     """
+    context.stream = isinstance(body, TranscriptionBody) and bool(body.stream)
     check_body(body)
     model = await service.find_task(context, body.model, "transcription")
     assert not isinstance(model, Target), "no engine hears"
-    asked = Hearing(service, context, model, body)
-    context.stream = asked.streams
-    return asked
+    return Hearing(service, context, model, body)
