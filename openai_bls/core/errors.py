@@ -85,12 +85,16 @@ class TooLargeError(InvalidRequestError):
     Args:
         limit: most bytes that a request may have.
         setting: name of the setting that gives the limit.
+        what: what is too large.
+        param: the request field that is too large, or None.
     """
 
     status = 413
 
-    def __init__(self, limit: int, setting: str = "max_request_bytes") -> None:
-        super().__init__(f"The request is larger than {limit} bytes ({setting}).")
+    def __init__(
+        self, limit: int, setting: str = "max_request_bytes", *, what: str = "The request", param: str | None = None
+    ) -> None:
+        super().__init__(f"{what} is larger than {limit} bytes ({setting}).", param=param)
 
 
 class ContextLengthError(InvalidRequestError):

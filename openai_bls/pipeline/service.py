@@ -364,14 +364,17 @@ class Service:
         self.on_refused(context.endpoint, error, context.key)
         context.error = error
 
-    def task_call(self, model: TaskModel, beside_s: float | None = None) -> TaskCall:
+    def task_call(self, model: TaskModel, key: str, param: str, beside_s: float | None = None) -> TaskCall:
         """One request's calls of a task model; its deadline begins now.
 
         Args:
             model: task model without a fault.
+            key: name of the request's API key.
+            param: field of the request that the model's inputs are of.
             beside_s: timeout in seconds that came outside the request's body; None if none did, or it is kept already.
         """
-        return TaskCall(self.model_calls, model, self.settings.task_models_timeout_s, beside_s)
+        timeout_s = self.settings.task_models_timeout_s
+        return TaskCall(self.model_calls, model, timeout_s, beside_s, key=key, param=param)
 
     def close(self) -> None:
         """End what waits for an engine, none of which will be there, and the decoders of images and audio."""

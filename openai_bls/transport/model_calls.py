@@ -11,6 +11,8 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
 """Tensors by name. BYTES tensors are arrays of `object` that hold `bytes`."""
+ROOM_OF_INPUTS = "a third of what was free in /dev/shm"
+"""What limits the inputs of calls, as a client is told."""
 
 
 def text_array(text: str) -> Array:
@@ -34,11 +36,23 @@ class ModelTimeoutError(ModelCallError):
     """The model has not answered before the deadline."""
 
 
+class InputTooLargeError(ModelCallError):
+    """The inputs of a call take more shared memory than calls may have.
+
+    Args:
+        limit: most bytes of the inputs.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"inputs of more than {limit} bytes")
+        self.limit = limit
+
+
 class ModelCalls(Protocol):
     """Calls of models by name; every method belongs to the event loop's thread."""
 
     async def call(
-        self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float
+        self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float, key: str = ""
     ) -> Arrays:
         """The one response of a model that answers once. Cancelling this stops waiting, not the model.
 
@@ -47,6 +61,7 @@ class ModelCalls(Protocol):
             inputs: tensors by name.
             outputs: names of the tensors wanted.
             timeout_s: seconds until the deadline.
+            key: name of the API key whose share of the shared memory the inputs take.
 
         Raises:
             ModelCallError: it failed, is not there, or the deadline has passed.
@@ -54,7 +69,7 @@ class ModelCalls(Protocol):
         ...
 
     def stream(
-        self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float
+        self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float, key: str = ""
     ) -> AsyncGenerator[Arrays, None]:
         """The responses of a decoupled model, in order. Closing the iterator cancels the request.
 
@@ -63,6 +78,7 @@ class ModelCalls(Protocol):
             inputs: tensors by name.
             outputs: names of the tensors wanted.
             timeout_s: seconds until the last response.
+            key: as for `call`.
 
         Raises:
             ModelCallError: as for `call`; also in the middle of a stream.

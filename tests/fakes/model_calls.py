@@ -22,11 +22,14 @@ class FakeModelCalls:
         self.streams: dict[str, Callable[[Mapping[str, Array]], Iterable[Arrays] | AsyncIterator[Arrays]]] = {}
         self.called: list[tuple[str, dict[str, Array]]] = []
         """Model and inputs of each call and stream."""
+        self.keys: list[str] = []
+        """API key of each call and stream."""
         self.closed_streams = 0
 
     async def call(
-        self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float
+        self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float, key: str = ""
     ) -> Arrays:
+        self.keys.append(key)
         self.called.append((model, dict(inputs)))
 
         async def answer() -> Arrays:
@@ -39,8 +42,9 @@ class FakeModelCalls:
             raise ModelTimeoutError(f"the model '{model}' has not answered within {timeout_s:g} s") from None
 
     async def stream(
-        self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float
+        self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float, key: str = ""
     ) -> AsyncGenerator[Arrays, None]:
+        self.keys.append(key)
         self.called.append((model, dict(inputs)))
         responses: Any = _find(self.streams, model)(inputs)
         try:

@@ -31,13 +31,13 @@ _EXIT_TIMEOUT_SECONDS = 30
 _BETWEEN_SIGNALS_SECONDS = 2.0
 """Two at the same time are one."""
 _DISK_MB = 256
-_SHARED_MEMORY_MB = 64
+SHARED_MEMORY_MB = 64
 """Docker's default."""
 _TAG = "OPENAI_BLS_TORTURE"
 
 # A mount namespace of its own: its /dev/shm is small, the folder of its log too, and both go with it.
 _MOUNTS = (
-    f'mount -t tmpfs -o size={_DISK_MB}m tmpfs "$1" && mount -t tmpfs -o size={_SHARED_MEMORY_MB}m tmpfs /dev/shm && '
+    f'mount -t tmpfs -o size={_DISK_MB}m tmpfs "$1" && mount -t tmpfs -o size={SHARED_MEMORY_MB}m tmpfs /dev/shm && '
     'shift && exec "$@"'
 )
 

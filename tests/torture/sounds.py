@@ -14,6 +14,8 @@ from tests.sounds import ENCODERS
 
 HEARS = "plain"
 """Model that hears. By this name it tells no more than the words."""
+RATE = 16_000
+"""Samples per second that it takes."""
 MOST_SECONDS = 1500
 """`max_audio_seconds`."""
 _MODEL = Path(__file__).parents[1] / "triton" / "models" / "hearing_models" / "model.py"

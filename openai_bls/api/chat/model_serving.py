@@ -147,7 +147,7 @@ class StreamedAnswer:
                     self._kept.append(model_answers.checked(model.name, part))
                 yield part
             return
-        chunks = self._service.chat_models.chunks(model, self._request.text, self._context.timeout_s)
+        chunks = self._service.chat_models.chunks(model, self._request.text, self._context.timeout_s, self._context.key)
         async with aclosing(chunks) as texts:
             async for text in texts:
                 chunk = model_answers.checked(model.name, text)
@@ -162,7 +162,7 @@ async def _whole_answer(
     service: Service, context: RequestContext, request: ChatModelRequest
 ) -> tuple[bytes, dict[str, Any]]:
     """The model's text and what it says."""
-    text = await service.chat_models.answer(request.model, request.text, context.timeout_s)
+    text = await service.chat_models.answer(request.model, request.text, context.timeout_s, context.key)
     return text, model_answers.checked(request.model.name, text)
 
 

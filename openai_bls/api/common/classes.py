@@ -35,13 +35,15 @@ async def classes_by_engine(
     return await pooled(service, context, target, inputs, tally, lambda row: _checked(target.name, names, row))
 
 
-async def classes_by_task(service: Service, model: TaskModel, texts: Sequence[str], tally: Tally) -> list[Classes]:
+async def classes_by_task(
+    service: Service, context: RequestContext, model: TaskModel, texts: Sequence[str], tally: Tally
+) -> list[Classes]:
     """The classes of each text, in their order, by another Triton model.
 
     Raises:
         ApiError: the model failed.
     """
-    call = service.task_call(model)
+    call = service.task_call(model, context.key, "input")
     outputs = await call.run({"text": text_rows(texts)})
     tally.prompt_tokens = call.prompt_tokens
     rows = outputs["scores"]

@@ -16,13 +16,19 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from openai_bls.core.errors import ApiError, OverloadedError, RefusedByGuardError
+from openai_bls.core.errors import ApiError, OverloadedError, RefusedByGuardError, TooLargeError
 from openai_bls.core.request_record import RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.core.usage import Usage
 from openai_bls.pipeline.guards.answers import GuardError, Hook, read_answer
 from openai_bls.pipeline.joining import joined
-from openai_bls.transport.model_calls import ModelCallError, ModelCalls, ModelTimeoutError
+from openai_bls.transport.model_calls import (
+    ROOM_OF_INPUTS,
+    InputTooLargeError,
+    ModelCallError,
+    ModelCalls,
+    ModelTimeoutError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -128,16 +134,21 @@ class Guards:
         Raises:
             RefusedByGuardError: it refuses.
             OverloadedError: it has failed, and the policy is to refuse.
+            TooLargeError: it cannot be shown so much.
         """
         outcome: GuardOutcome = "failed"
         began_at = time.monotonic()
         self._service.count(1)
         try:
-            changed, refusal = await self._call(hook, await _encoded(question))
+            changed, refusal = await self._call(hook, await _encoded(question), question["key"] or "")
             outcome = "refused" if refusal is not None else "passed" if changed is None else "changed"
         except asyncio.CancelledError:
             outcome = "cancelled"
             raise
+        except InputTooLargeError as error:
+            # Whatever the policy: a client could go round the guard.
+            what = "What a guard of this server is to see"
+            raise TooLargeError(error.limit, ROOM_OF_INPUTS, what=what) from None
         except ModelTimeoutError:
             outcome = "timeout"
             self._give_up(hook, f"no answer within {self._timeout_s:g} s")
@@ -191,10 +202,12 @@ class Guards:
         for task in self._reports:
             task.cancel()
 
-    async def _call(self, hook: Hook, question: bytes) -> tuple[bytes | None, RefusedByGuardError | None]:
+    async def _call(self, hook: Hook, question: bytes, key: str) -> tuple[bytes | None, RefusedByGuardError | None]:
         """The guard's change or its refusal, or neither."""
         inputs = {INPUT: np.array([question], dtype=np.object_)}
-        arrays = await self._service.model_calls.call(self._models[hook], inputs, (OUTPUT,), timeout_s=self._timeout_s)
+        arrays = await self._service.model_calls.call(
+            self._models[hook], inputs, (OUTPUT,), timeout_s=self._timeout_s, key=key
+        )
         return read_answer(hook, arrays[OUTPUT].reshape(-1).tolist() if OUTPUT in arrays else [])
 
     def _give_up(self, hook: Hook, why: str) -> None:

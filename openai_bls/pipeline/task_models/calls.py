@@ -11,11 +11,20 @@ from contextlib import aclosing
 
 import numpy as np
 
-from openai_bls.core.errors import ApiError, DeadlineError, EngineError, ModelAnswerError, OverloadedError
+from openai_bls.core.errors import (
+    ApiError,
+    DeadlineError,
+    EngineError,
+    ModelAnswerError,
+    OverloadedError,
+    TooLargeError,
+)
 from openai_bls.pipeline.task_models.registry import TaskModel, TensorSpec
 from openai_bls.transport.model_calls import (
+    ROOM_OF_INPUTS,
     Array,
     Arrays,
+    InputTooLargeError,
     ModelCallError,
     ModelCalls,
     ModelTimeoutError,
@@ -59,11 +68,24 @@ class TaskCall:
         model: task model without a fault.
         timeout_s: seconds for all calls together, unless the model sets them itself.
         at_most_s: most seconds, whoever sets them; None is no bound.
+        key: name of the request's API key.
+        param: field of the request that the inputs are of.
     """
 
-    def __init__(self, calls: ModelCalls, model: TaskModel, timeout_s: float, at_most_s: float | None = None) -> None:
+    def __init__(
+        self,
+        calls: ModelCalls,
+        model: TaskModel,
+        timeout_s: float,
+        at_most_s: float | None = None,
+        *,
+        key: str = "",
+        param: str | None = None,
+    ) -> None:
         self._calls = calls
         self._model = model
+        self._key = key
+        self._param = param
         self._timeout_s = model.timeout_s or timeout_s
         if at_most_s is not None:
             self._timeout_s = min(self._timeout_s, at_most_s)
@@ -120,14 +142,15 @@ class TaskCall:
         tensors = self._tensors({role: [row] for role, row in inputs.items()}, [0])
         names = [spec.name for spec in model.outputs.values()]
         try:
-            async with aclosing(self._calls.stream(model.name, tensors, names, timeout_s=self._timeout_s)) as responses:
+            responses = self._calls.stream(model.name, tensors, names, timeout_s=self._timeout_s, key=self._key)
+            async with aclosing(responses):
                 async for arrays in responses:
                     specs = {role: spec for role, spec in model.outputs.items() if spec.name in arrays}
                     piece = {role: self._rows(spec, arrays[spec.name], role, 1)[0] for role, spec in specs.items()}
                     self.prompt_tokens += int(piece.pop("prompt_tokens", _NONE)[0])
                     yield piece
         except ModelCallError as error:
-            raise call_failure(model.name, error, self._timeout_s) from None
+            raise call_failure(model.name, error, self._timeout_s, self._param) from None
 
     def _batches(self, columns: Sequence[Sequence[Array]]) -> list[list[int]]:
         """Indices of the rows of each call."""
@@ -158,9 +181,9 @@ class TaskCall:
         try:
             if left <= 0:
                 raise ModelTimeoutError("no time is left")
-            return await self._calls.call(name, tensors, names, timeout_s=left)
+            return await self._calls.call(name, tensors, names, timeout_s=left, key=self._key)
         except ModelCallError as error:
-            raise call_failure(name, error, self._timeout_s) from None
+            raise call_failure(name, error, self._timeout_s, self._param) from None
 
     def _rows(self, spec: TensorSpec, array: Array, role: str, count: int) -> list[Array]:
         """An output as one flat row per input."""
@@ -186,8 +209,11 @@ class TaskCall:
         return ModelAnswerError(self._model.name, f"answered with {what}")
 
 
-def call_failure(name: str, error: ModelCallError, timeout_s: float) -> ApiError:
-    """The error for a client whose model `name` could not be called, or failed."""
+def call_failure(name: str, error: ModelCallError, timeout_s: float, param: str | None = None) -> ApiError:
+    """The error for a client whose model `name` could not be called, or failed, with the field that it was given."""
+    if isinstance(error, InputTooLargeError):
+        what = f"The input of the model {name!r}"
+        return TooLargeError(error.limit, ROOM_OF_INPUTS, what=what, param=param)
     if isinstance(error, ModelTimeoutError):
         return DeadlineError(f"The model {name!r} has not answered within {timeout_s:g} s.")
     if isinstance(error, NoStreamsError):

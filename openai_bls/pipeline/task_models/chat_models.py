@@ -40,13 +40,14 @@ class ChatModels:
         self.in_progress = 0
         """Requests that chat models are working on."""
 
-    async def answer(self, model: TaskModel, request: bytes, beside_s: float | None = None) -> bytes:
+    async def answer(self, model: TaskModel, request: bytes, beside_s: float | None = None, key: str = "") -> bytes:
         """The one response of a model. Cancelling this cancels the request if it went over gRPC.
 
         Args:
             model: chat model without a fault.
             request: JSON text.
             beside_s: timeout in seconds that came outside the request's body; None if none did.
+            key: name of the request's API key.
 
         Raises:
             ApiError: it failed, is not there, sent none or several responses, or its deadline has passed.
@@ -54,16 +55,16 @@ class ChatModels:
         timeout_s = self._timeout(model, beside_s)
         with self._working(model, timeout_s):
             if model.decoupled:
-                return await self._streamed_answer(model, request, timeout_s)
+                return await self._streamed_answer(model, request, timeout_s, key)
             if self._bls_calls >= _MOST_BLS_CALLS:
                 try:
-                    return await self._streamed_answer(model, request, timeout_s)
+                    return await self._streamed_answer(model, request, timeout_s, key)
                 except NoStreamsError:
                     logger.debug("no gRPC: a call of %s waits for its turn", model.name)
-            return await self._bls_answer(model, request, timeout_s)
+            return await self._bls_answer(model, request, timeout_s, key)
 
     async def chunks(
-        self, model: TaskModel, request: bytes, beside_s: float | None = None
+        self, model: TaskModel, request: bytes, beside_s: float | None = None, key: str = ""
     ) -> AsyncGenerator[bytes, None]:
         """The responses of a decoupled model, in order, at least one. Closing the iterator cancels the request.
 
@@ -71,6 +72,7 @@ class ChatModels:
             model: chat model without a fault.
             request: JSON text.
             beside_s: timeout in seconds that came outside the request's body; None if none did.
+            key: name of the request's API key.
 
         Raises:
             ApiError: as for `answer`; also in the middle of a stream.
@@ -78,23 +80,23 @@ class ChatModels:
         empty = True
         timeout_s = self._timeout(model, beside_s)
         with self._working(model, timeout_s):
-            async with aclosing(self._stream(model, request, timeout_s)) as responses:
+            async with aclosing(self._stream(model, request, timeout_s, key)) as responses:
                 async for response in responses:
                     empty = False
                     yield _text(model, response)
             if empty:
                 raise ModelAnswerError(model.name, "sent no response")
 
-    async def _bls_answer(self, model: TaskModel, request: bytes, timeout_s: float) -> bytes:
+    async def _bls_answer(self, model: TaskModel, request: bytes, timeout_s: float, key: str) -> bytes:
         self._bls_calls += 1
         try:
-            return _text(model, await self._calls.call(*_arguments(model, request), timeout_s=timeout_s))
+            return _text(model, await self._calls.call(*_arguments(model, request), timeout_s=timeout_s, key=key))
         finally:
             self._bls_calls -= 1
 
-    async def _streamed_answer(self, model: TaskModel, request: bytes, timeout_s: float) -> bytes:
+    async def _streamed_answer(self, model: TaskModel, request: bytes, timeout_s: float, key: str) -> bytes:
         text = None
-        async with aclosing(self._stream(model, request, timeout_s)) as responses:
+        async with aclosing(self._stream(model, request, timeout_s, key)) as responses:
             async for response in responses:
                 if text is not None:
                     raise ModelAnswerError(model.name, "sent several responses where 'stream' is false")
@@ -103,8 +105,8 @@ class ChatModels:
             raise ModelAnswerError(model.name, "sent no response")
         return text
 
-    def _stream(self, model: TaskModel, request: bytes, timeout_s: float) -> AsyncGenerator[Arrays, None]:
-        return self._calls.stream(*_arguments(model, request), timeout_s=timeout_s)
+    def _stream(self, model: TaskModel, request: bytes, timeout_s: float, key: str) -> AsyncGenerator[Arrays, None]:
+        return self._calls.stream(*_arguments(model, request), timeout_s=timeout_s, key=key)
 
     def _timeout(self, model: TaskModel, beside_s: float | None) -> float:
         timeout_s = model.timeout_s or self._timeout_s

@@ -38,7 +38,7 @@ from openai_bls.pipeline.observation.observer import Observer
 from openai_bls.pipeline.service import Service
 from openai_bls.transport.ipc.ping import PingClient
 from openai_bls.transport.ipc.sockets import address
-from openai_bls.triton_models.bls.calls import BlockingCall, BlsCalls
+from openai_bls.triton_models.bls.calls import BlockingCall, BlsCalls, shared_memory_room
 from openai_bls.triton_models.endpoint import request_keys
 from openai_bls.triton_models.endpoint.envelope import answer_on_triton, triton_context
 from openai_bls.triton_models.endpoint.response_sender import Reply, ResponseSender, SenderThreads
@@ -115,7 +115,7 @@ class Runtime:
         self._guarded = GUARDED if settings.guard_before or settings.guard_after else frozenset()
         self._loop = uvloop.new_event_loop()
         self._streams = GrpcStreams(owner, settings.engine_grpc_url)
-        self._model_calls = BlsCalls(self._loop, call_model, self._streams.stream)
+        self._model_calls = BlsCalls(self._loop, call_model, self._streams.stream, shared_memory_room(instances))
         self._service: asyncio.Future[Service] = self._loop.create_future()
         self._write_batcher = WriteBatcher(self._loop)
         self._senders = SenderThreads(settings.sender_threads, self._loop)

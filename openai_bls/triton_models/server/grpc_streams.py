@@ -34,7 +34,7 @@ class GrpcStreams:
     async def stream(
         self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float
     ) -> AsyncGenerator[Arrays, None]:
-        """The responses of a decoupled model; see `ModelCalls.stream`.
+        """The responses of a decoupled model; see `ModelCalls.stream`, without shares of shared memory.
 
         Raises:
             NoStreamsError: the server has no gRPC front end that can be used, or is shutting down.

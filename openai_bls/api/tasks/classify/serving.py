@@ -44,7 +44,7 @@ async def classify(service: Service, context: RequestContext, body: dict[str, An
     else:
         _check_for_task(model, request)
         with admitted(service, context, model.name) as tally:
-            found = await classes_by_task(service, model, request.texts, tally)
+            found = await classes_by_task(service, context, model, request.texts, tally)
     data = [_data(index, classes) for index, classes in enumerate(found)]
     usage = PromptUsage(tally.prompt_tokens, tally.prompt_tokens)
     return ClassificationAnswer(new_id("classify-"), "list", int(time.time()), model.name, data, usage)

@@ -52,7 +52,7 @@ async def embed_by_task(
     if not all(token_ids or texts):
         raise InvalidRequestError("'input' holds an empty string or array.", param="input")
     with admitted(service, context, model.name) as tally:
-        call = service.task_call(model)
+        call = service.task_call(model, context.key, "input")
         outputs = await call.run({role: integer_rows(token_ids) if token_ids else text_rows(texts)})
         # The ids are counted; how many tokens a text is, only the model can tell.
         tally.prompt_tokens = call.prompt_tokens or sum(len(row) for row in token_ids)

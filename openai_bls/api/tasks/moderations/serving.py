@@ -32,7 +32,7 @@ async def moderate(service: Service, context: RequestContext, body: dict[str, An
             found = await classes_by_engine(service, context, model, inputs, tally)
         else:
             threshold = model.threshold
-            found = await classes_by_task(service, model, texts, tally)
+            found = await classes_by_task(service, context, model, texts, tally)
         results = [_moderation(model.name, classes, threshold) for classes in found]
     return ModerationsAnswer(new_id("modr-"), model.name, results)
 

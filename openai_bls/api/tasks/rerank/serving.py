@@ -87,7 +87,7 @@ async def _scores(
     if isinstance(model, Target):
         by_engine = _cosines_by_engine if model.model.info.task == "embeddings" else _scores_by_engine
         return await by_engine(service, context, model, pairs, tally)
-    call = service.task_call(model)
+    call = service.task_call(model, context.key, pairs.second_name)
     if model.task == "embeddings":
         texts = list(dict.fromkeys((*pairs.first, *pairs.second)))
         vectors = dict(zip(texts, (await call.run({"text": text_rows(texts)}))["embedding"], strict=True))

@@ -155,7 +155,7 @@ class Speech:
     async def _pieces(self, tally: Tally) -> AsyncGenerator[bytes, None]:
         """The pieces of the audio, at least one."""
         model = self._model
-        call = self._service.task_call(model, self._context.timeout_s)
+        call = self._service.task_call(model, self._context.key, "input", self._context.timeout_s)
         inputs = {role: row for role, row in self._inputs.items() if role in model.inputs}
         empty = True
         async with aclosing(call.pieces(inputs)) as pieces:

@@ -165,7 +165,7 @@ class Hearing:
             assert rate is not None
             samples = np.frombuffer(await audio.load(self._body.file, rate, self._context.key, lease), np.float32)
             self._seconds = round(len(samples) / rate, 3)
-            call = self._service.task_call(model, self._context.timeout_s)
+            call = self._service.task_call(model, self._context.key, "file", self._context.timeout_s)
             empty = True
             async with aclosing(call.pieces(self._inputs(samples))) as pieces:
                 async for piece in pieces:

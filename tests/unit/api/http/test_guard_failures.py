@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from openai_bls.transport.model_calls import InputTooLargeError
 from tests.unit.api.guard_support import CHAT, CHAT_PATH, Place, as_response, place
 from tests.unit.api.http_support import Leaving, given_up
 from tests.unit.core_support import WAIT_S, ask, until, usage_body
@@ -75,6 +76,18 @@ async def test_a_guard_that_is_not_loaded_or_hangs(hook: str, policy: str, caplo
         caplog.set_level("INFO")
         assert (await at.ask(CHAT_PATH, CHAT)).status == 200
         assert "answers again" in caplog.text
+
+
+@pytest.mark.parametrize("policy", ["refuse", "pass"])
+@pytest.mark.parametrize("hook", ["before", "after"])
+async def test_what_is_too_large_for_a_guard_does_not_go_round_it(hook: str, policy: str) -> None:
+    settings = {"guard_before": "", "guard_after": "", f"guard_{hook}": "watch", "guard_on_failure": policy}
+    async with place(**settings) as at:
+        setattr(at.guard, hook, lambda question: InputTooLargeError(1000))
+        answered = await at.ask(CHAT_PATH, CHAT, None if hook == "before" else "hé")
+        error = answered.json()["error"]
+        assert (answered.status, error["type"]) == (413, "invalid_request_error")
+        assert "watch" not in error["message"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

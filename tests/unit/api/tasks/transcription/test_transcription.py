@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from openai_bls.api.common.lifted import Lifted
 from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.transport.model_calls import Array, Arrays, ModelCallError
+from openai_bls.transport.model_calls import Array, Arrays, InputTooLargeError, ModelCallError
 from tests.sounds import BAD_FILES, ENCODED_RATE, ENCODERS, encoded, silence, tone, wav
 from tests.unit.api.guard_support import Place
 from tests.unit.api.http_support import application, asked, over_socket
@@ -405,6 +405,15 @@ def test_a_model_that_fails() -> None:
     assert refusal(heard(bench_of(HELLO, lambda _: [])))[0] == 502
     first, last = deltas(heard(bench_of(HELLO, late), stream="true"))
     assert (first["delta"], last["error"]["type"]) == ("Hel", "server_error")
+
+
+def test_audio_that_has_no_room_on_its_way_to_the_model() -> None:
+    def too_large(_: Mapping[str, Array]) -> Any:
+        raise InputTooLargeError(1000)
+
+    for bench in (bench_of(too_large), bench_of(HELLO, too_large)):
+        assert refusal(heard(bench)) == (413, "file", None)
+        assert bench.model_calls.keys == [""]
 
 
 @pytest.mark.anyio
