@@ -112,7 +112,7 @@ async def _index(api: Api, request: Request, context: RequestContext) -> Respons
     body = await api.body(request, context)
     if body:
         json_object(body)
-    return _PassedOn(await unless_disconnected(request, _front_end(api).index(body or b"{}")))
+    return await unless_disconnected(request, _passed_on(_front_end(api).index(body or b"{}")))
 
 
 def _front_end(api: Api) -> TritonHttp:

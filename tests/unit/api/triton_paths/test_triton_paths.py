@@ -135,8 +135,9 @@ async def test_a_value_that_tritons_port_cannot_read_is_a_400(sentence: str, sta
     answer = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: %d\r\n\r\n%s" % (len(said), said)
     async with front_end(answer) as (bench.service.front_end, _):
         body = {"text_input": "x", "max_tokens": "x"}
-        answered = await ask(application(bench), "POST", "/v2/models/ensemble/generate", body)
-    assert (answered.status, answered.body) == (status, said)
+        for path in ("/v2/models/ensemble/generate", "/v2/repository/index"):
+            answered = await ask(application(bench), "POST", path, body)
+            assert (answered.status, answered.body) == (status, said)
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 ?\r\n\r\n"])
