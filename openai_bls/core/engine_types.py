@@ -259,6 +259,8 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Numbers of an embedding; 0 is not known."""
     matryoshka_dimensions: tuple[int, ...] = ()
     """Sizes to which embeddings may be cut, where `dimensions` is supported; empty is every size up to their own."""
+    max_num_tokens: int = 0
+    """Tokens of one forward pass, those of prompts included; 0 is not known."""
 
 
 class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

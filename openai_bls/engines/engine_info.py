@@ -28,6 +28,7 @@ def engine_info(
     grammar_dialect: GrammarDialect = "llguidance",
     grammar_excludes: tuple[str, ...] = (),
     marker_token_ids: dict[str, int] | None = None,
+    max_num_tokens: int = 0,
 ) -> EngineInfo:
     """Identity, limits and capabilities of the engine of `manifest`.
 
@@ -43,6 +44,7 @@ def engine_info(
         grammar_dialect: formats that it takes.
         grammar_excludes: see `EngineInfo`.
         marker_token_ids: see `EngineInfo`.
+        max_num_tokens: see `EngineInfo`.
     """
     names = set(supported) - {"grammar", "lora_name", "media"}
     if grammar_backend:
@@ -75,6 +77,7 @@ def engine_info(
         max_lora_rank=manifest.lora.max_lora_rank,
         input_modalities=("text", "image") if manifest.max_images else ("text",),
         max_images=manifest.max_images,
+        max_num_tokens=max_num_tokens,
     )
 
 

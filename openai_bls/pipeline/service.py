@@ -356,6 +356,7 @@ class Service:
                 self._instances,
                 self.metrics.queue_of(model.info.model_name),
                 lambda: self.api_keys.several,
+                step_tokens=lambda: model.info.max_num_tokens,
             )
         return admission
 

@@ -17,7 +17,7 @@ from openai_bls.engines.engine_info import engine_info
 from openai_bls.engines.grammars import llguidance_backend
 from openai_bls_llama_cpp import library, memory
 from openai_bls_llama_cpp.engine import LlamaCppEngine
-from openai_bls_llama_cpp.model import MAX_PLACES, LlamaModel
+from openai_bls_llama_cpp.model import MAX_PLACES, STEP_TOKENS, LlamaModel
 from openai_bls_llama_cpp.options import LlamaCppOptions, with_settings
 from openai_bls_llama_cpp.record import LlamaCppRecord
 
@@ -64,6 +64,7 @@ def load(
         supported=FIELDS,
         max_logprobs=min(MAX_LOGPROBS, facts.vocab_size),
         grammar_backend="" if grammars is None else grammars.backend,
+        max_num_tokens=STEP_TOKENS,
     )
     logger.info(
         "loaded %s by llama.cpp: %s, %d threads, KV cache of %s",

@@ -98,6 +98,7 @@ def load(
         grammar_backend=options.guided_decoding_backend,
         grammar_kinds=api.grammar_kinds(options),
         grammar_dialect="guided_decoding",
+        max_num_tokens=record.max_num_tokens,
     )
     kv_events = config_of(settings.kv_events_endpoint, settings.kv_events_replay_endpoint, settings.kv_events_topic)
     if kv_events is not None:

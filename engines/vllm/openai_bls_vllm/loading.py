@@ -203,6 +203,7 @@ def _open(start: _Start, manifest: Manifest, gathering: Gathering | None) -> Ope
         grammar_dialect="guidance",
         grammar_excludes=GRAMMAR_EXCLUDES,
         marker_token_ids=None if grammars is None else grammars.marker_token_ids,
+        max_num_tokens=config.scheduler_config.max_num_batched_tokens,
     )
     info = msgspec.structs.replace(info, **pooling.facts(start.task, config.model_config))
     # vLLM writes both here once it has measured what memory there is.

@@ -6,6 +6,7 @@ the engine's own queue, which knows nothing of keys. A few places are kept free 
 answers to one key would make another wait until one of them ends. Where there are several keys, places are given by
 the sequence: a request of more sequences than there is room for starts with as many as there is, and the others take
 their key's turns one by one. A request of a key that runs nothing gets one of the places that are kept free, not more.
+And a key has few prompts in the engine that it has not read (`prompt_share`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from openai_bls.core.keys.key_limits import NO_LIMITS, KeyLimits
 from openai_bls.core.request import Deadline
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.admission.fair_queue import FairQueue, Part
+from openai_bls.pipeline.admission.prompt_share import PromptShare
 from openai_bls.pipeline.admission.throughput import DrainRate, ServiceTime
 from openai_bls.pipeline.admission.ticket import Ticket
 
@@ -48,6 +50,7 @@ class Admission:
         on_waiting: called with the change of requests and prompt tokens that wait, none of whose sequences has started.
         several_keys: tells whether there are several API keys, between which places are shared.
         clock: seconds, as `time.monotonic`.
+        step_tokens: gives the tokens of a step of the engine; 0 where that is not known.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Admission:
         on_waiting: Callable[[int, int], None] = lambda requests, tokens: None,
         several_keys: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
+        step_tokens: Callable[[], int] = lambda: 0,
     ) -> None:
         self._capacity = capacity
         self._settings = settings
@@ -76,6 +80,7 @@ class Admission:
         self._share = math.inf
         """Sequences that this instance may have in an engine that others fill, too."""
         self._starting = False
+        self._prompts = PromptShare(step_tokens)
         self._running_of: Counter[str] = Counter()
         """Sequences that the engine has, by the name of their API key."""
         self.running = 0
@@ -240,12 +245,21 @@ class Admission:
         # A queue may be left behind by an engine that has grown.
         self._start_next()
 
+    def sequence_began(self, ticket: Ticket) -> None:
+        """See `Ticket`."""
+        if ticket.unread:
+            self._prompts.read(ticket)
+            if self._queue.count:
+                self._start_next()
+
     def sequence_ended(self, ticket: Ticket) -> None:
         """See `Ticket`."""
         if ticket.running:
             ticket.running -= 1
             self.running -= 1
             self._running_of[ticket.key] -= 1
+            if ticket.unread > ticket.running:
+                self._prompts.read(ticket)
             if self._queue.count:
                 self._start_next()
 
@@ -258,6 +272,7 @@ class Admission:
                 self._drain.moved(self._clock(), 0, more=False)
         if ticket.started_at is None:
             return
+        self._prompts.read(ticket, ticket.unread)
         self._running_of[ticket.key] -= ticket.running
         among = (ticket.among + self.running) / 2
         self.running -= ticket.running
@@ -320,7 +335,7 @@ class Admission:
         if not self._queue.count:
             return None
         if self.running < self._most_for_running():
-            return self._queue.pop(most)
+            return self._queue.pop(most, self._unread_keys())
         if self.running < self._most():
             return self._queue.pop_of(self._runs_nothing, most)
         return None
@@ -328,7 +343,7 @@ class Admission:
     def _places_for(self, ticket: Ticket) -> int:
         """Sequences of a new ticket that may start at once."""
         if not self._queue.count and (room := math.ceil(self._most_for_running() - self.running)) > 0:
-            return min(ticket.left, room) if self._several_keys() else ticket.left
+            return min(ticket.left, room, self._prompts.room(ticket)) if self._several_keys() else ticket.left
         return 1 if self._overtakes(ticket.key) else 0
 
     def _overtakes(self, key: str) -> bool:
@@ -341,6 +356,13 @@ class Admission:
             and self.running < self._most()
         )
 
+    def _unread_keys(self) -> list[str]:
+        """Keys that wait until the engine has read more of their prompts."""
+        if not self._several_keys():
+            return []
+        queues = [(key, self._queue.of(key)) for key in self._prompts.keys]
+        return [key for key, own in queues if own is not None and own.count and not self._prompts.room(own.first())]
+
     def _runs_nothing(self, key: str) -> bool:
         return not self._running_of[key]
 
@@ -350,6 +372,7 @@ class Admission:
         ticket.running += count
         self.running += count
         self._running_of[ticket.key] += count
+        self._prompts.sent(ticket, count)
         if ticket.started_at is None:
             ticket.started_at = now
             ticket.among = self.running

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from openai_bls.pipeline.admission.ticket import Ticket
@@ -129,9 +129,14 @@ class FairQueue:
         if queue is not None:
             queue.deficit -= tokens
 
-    def pop(self, most: float = math.inf) -> Part | None:
-        """What is next: all that is left of an item, or its next `most` sequences; None if nothing waits."""
-        if not self.count:
+    def pop(self, most: float = math.inf, skip: Collection[str] = ()) -> Part | None:
+        """What is next: all that is left of an item, or its next `most` sequences; None if nothing waits.
+
+        Args:
+            most: sequences of an item that are taken at the most.
+            skip: keys whose turns are left out.
+        """
+        if self.count == sum(self._queues[key].count for key in skip):
             return None
         visited = 0
         while True:
@@ -146,14 +151,16 @@ class FairQueue:
                 else:
                     del self._queues[key]
                 continue
-            if queue.deficit > 0:
+            if queue.deficit > 0 and key not in skip:
                 return self._take(queue, most)
             keys.popleft()
             self._old.append(key)
+            if key in skip:
+                continue
             queue.deficit += QUANTUM_TOKENS * queue.weight
             visited += 1
             if visited > len(self._queues):
-                self._skip_rounds()
+                self._skip_rounds(skip)
                 visited = 0
 
     def pop_of(self, allowed: Callable[[str], bool], most: float = math.inf) -> Part | None:
@@ -184,9 +191,9 @@ class FairQueue:
         queue.deficit -= cost
         return Part(item, count, cost)
 
-    def _skip_rounds(self) -> None:
-        """Give every key at once what the rounds bring in which none is served."""
-        waiting = [queue for queue in self._queues.values() if queue.count]
+    def _skip_rounds(self, skip: Collection[str]) -> None:
+        """Give every key but those in `skip` at once what the rounds bring in which none is served."""
+        waiting = [queue for key, queue in self._queues.items() if queue.count and key not in skip]
         rounds = min(-queue.deficit / (QUANTUM_TOKENS * queue.weight) for queue in waiting)
         if rounds > 1:
             for queue in waiting:

@@ -31,6 +31,10 @@ class Places(Protocol):
         """See `Ticket.sequence_ended`."""
         ...
 
+    def sequence_began(self, ticket: Ticket) -> None:
+        """See `Ticket.sequence_began`."""
+        ...
+
     def leave(self, ticket: Ticket, output_tokens: int, first_token_at: float | None, *, done: bool) -> None:
         """See `Ticket.leave`."""
         ...
@@ -66,6 +70,7 @@ class Ticket:
         "running",
         "sequences",
         "started_at",
+        "unread",
     )
 
     def __init__(
@@ -94,6 +99,8 @@ class Ticket:
         """Cost in tokens of these."""
         self.running = 0
         """Sequences that the engine has."""
+        self.unread = 0
+        """Those of them whose prompts it has not read."""
         self.among = 0
         """Sequences that the engine had when it got it, with these."""
         self.started_at: float | None = None
@@ -105,6 +112,10 @@ class Ticket:
         """Submit `job` now if the engine has room, else when it is its turn, maybe in parts."""
         self.job = job
         self._admission.enter(self)
+
+    def sequence_began(self) -> None:
+        """The engine has read the prompt of one of its sequences."""
+        self._admission.sequence_began(self)
 
     def sequence_ended(self) -> None:
         """The engine has one of its sequences less."""

@@ -153,6 +153,11 @@ class Generation:
         """Stop the engine's work on a sequence that has ended by itself, at a stop string."""
         self._engine.cancel(sequence.request.request_id)
 
+    def sequence_began(self) -> None:
+        """Count a sequence whose prompt the engine has read."""
+        if self._ticket is not None:
+            self._ticket.sequence_began()
+
     def sequence_ended(self) -> None:
         """Count a sequence that has written its finish_reason."""
         self._running -= 1

@@ -84,6 +84,10 @@ class SequenceOwner(Protocol):
         """Stop the engine's work on a sequence that has ended by itself."""
         ...
 
+    def sequence_began(self) -> None:
+        """The engine has read the prompt of a sequence."""
+        ...
+
     def sequence_ended(self) -> None:
         """A sequence has written its finish_reason."""
         ...
@@ -141,6 +145,7 @@ class Sequence:
 
     __slots__ = (
         "_answer_stops",
+        "_began",
         "_decoded",
         "_detokenizer",
         "_echo",
@@ -195,6 +200,7 @@ class Sequence:
     ) -> None:
         self.index = index
         self.request = request
+        self._began = False
         self.completion_tokens = 0
         self.reasoning_tokens = 0
         self.cached_tokens = 0
@@ -267,10 +273,8 @@ class Sequence:
         if self._echo is not None:
             self._write_echo(self._echo, delta)
         count = len(delta.token_ids)
-        if owner.first_token_at is None:
-            owner.engine_queue_s = delta.queue_s
-            if count:
-                owner.first_token_at = time.monotonic()
+        if not self._began:
+            self._begin(owner, delta)
         if delta.cached_tokens:
             self.cached_tokens = delta.cached_tokens
         self.predicted_tokens += delta.predicted_tokens
@@ -288,6 +292,16 @@ class Sequence:
                 self._stop(owner)
             return
         self._take_text(owner, text, reason, delta.stop_token_id)
+
+    def _begin(self, owner: SequenceOwner, delta: TokenDelta) -> None:
+        """Tell the request of its first token, and of a prompt that has been read."""
+        if owner.first_token_at is None:
+            owner.engine_queue_s = delta.queue_s
+            if delta.token_ids:
+                owner.first_token_at = time.monotonic()
+        if delta.token_ids or delta.finish_reason is not None:
+            self._began = True
+            owner.sequence_began()
 
     def _take_text(
         self, owner: SequenceOwner, text: str, reason: EngineFinishReason | None, stop_token_id: int | None

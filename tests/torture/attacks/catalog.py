@@ -21,6 +21,7 @@ ATTACKS: dict[str, Callable[[Alice], None]] = {
     "files": stored.files,
     "choices": sequences.choices,
     "prompts": sequences.prompts,
+    "long prompts": sequences.long_prompts,
     "inputs": sequences.inputs,
     "labels": sequences.labels,
     "grammars": grammars.grammars,

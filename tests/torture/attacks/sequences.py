@@ -11,6 +11,8 @@ from tests.torture.attacks.alice import Alice
 _CHOICES = 128
 _TOKENS = 200
 _INPUTS = 2048
+_PROMPT_TOKENS = 1800
+"""Most of the context of the demo."""
 _MESSAGES = [{"role": "user", "content": "Count to a hundred."}]
 
 
@@ -52,6 +54,18 @@ def prompts(alice: Alice) -> None:
         alice.note(f"{count} prompts, n = {n}, best_of = {best_of}")
         asked = {"prompt": prompt, "n": n, "max_tokens": _TOKENS, "temperature": 1, "ignore_eos": True, **further}
         return "/v1/completions", asked
+
+    _from_some(alice, body)
+
+
+def long_prompts(alice: Alice) -> None:
+    """Prompts of up to the model's context, none of which begins as another, from many clients at once."""
+
+    def body() -> tuple[str, dict[str, Any]]:
+        length = alice.near(_PROMPT_TOKENS)
+        prompt = [alice.rng.randrange(10, 200) for _ in range(length)]
+        alice.note(f"a prompt of {length} tokens")
+        return "/v1/completions", {"prompt": prompt, "max_tokens": alice.rng.choice([1, 8]), "ignore_eos": True}
 
     _from_some(alice, body)
 

@@ -137,6 +137,7 @@ class TransformersEngine:
         except factory.UnusableRunnerError as error:
             return str(error)
         self._batcher = batcher
+        self._info = msgspec.structs.replace(self._info, max_num_tokens=config.max_num_tokens)
         self._tried.clear()
         self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
         self._thread.start()

@@ -35,6 +35,8 @@ class Bench:
             self._count,
             lambda: several_keys,
             lambda: self.now,
+            # Prompts are read at once.
+            lambda: 10**9,
         )
 
     def _count(self, requests: int, tokens: int) -> None:

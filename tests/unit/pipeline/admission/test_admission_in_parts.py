@@ -38,6 +38,8 @@ class Engine:
             on_waiting=self._count,
             several_keys=lambda: self.several,
             clock=lambda: self.now,
+            # Prompts are read at once.
+            step_tokens=lambda: 10**9,
         )
 
     def _count(self, requests: int, tokens: int) -> None:
