@@ -31,8 +31,9 @@ def create_app(service: Service, write_batcher: WriteBatcher) -> Starlette:
     api = Api(service, write_batcher)
     if service.settings.batches_dir:
         service.images.uploaded = partial(image_path, api.shared(shared_folder))
-    front_end = service.front_end
-    pages = page_routes(None if front_end is None else front_end.port) if service.settings.http_ui else []
+    front_end, settings = service.front_end, service.settings
+    port = None if front_end is None else front_end.port
+    pages = page_routes(port, settings.max_audio_seconds) if settings.http_ui else []
     others = [*_server_routes(service), *description_routes(service), *pages]
     endpoints = [route for endpoint in ENDPOINTS for route in endpoint.routes(api)]
     exact = [route for route in endpoints if not route.param_convertors]

@@ -13,22 +13,26 @@ from starlette.routing import Route
 from openai_bls.api.pages.static_files import StaticFile, static_files
 
 _INDEX = "playground/index.html"
-_PORT = b'name="triton-http-port" content="'
 
 
-def page_routes(triton_port: int | None) -> list[Route]:
+def page_routes(triton_port: int | None, max_audio_seconds: int) -> list[Route]:
     """The routes of the pages, which need no key.
 
     Args:
-        triton_port: port of Triton's HTTP front end, which the page names in commands; None where there is none. The
-            page says nothing else of the server: its requests do.
+        triton_port: port of Triton's HTTP front end, which the page names in commands; None where there is none.
+        max_audio_seconds: longest audio that the server takes, where a dictation ends. The page says nothing else of
+            the server: its requests do.
     """
-    port = b"" if triton_port is None else b"%d" % triton_port
+    told = {b"triton-http-port": triton_port, b"max-audio-seconds": max_audio_seconds}
 
     @functools.cache
     def index() -> StaticFile:
         found = static_files()[_INDEX]
-        return StaticFile(found.body.replace(_PORT, _PORT + port, 1), found.media_type)
+        body = found.body
+        for name, value in told.items():
+            empty = b'name="%b" content="' % name
+            body = body.replace(empty, empty + (b"" if value is None else b"%d" % value), 1)
+        return StaticFile(body, found.media_type)
 
     async def file(request: Request) -> Response:
         files = await asyncio.to_thread(static_files)

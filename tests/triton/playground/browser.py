@@ -23,6 +23,8 @@ ARGUMENTS = [
     "--disable-gpu",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 ]
+# Chromium tells of each request that fails, and of a header that it takes over HTTPS and from this machine alone.
+CHROMIUM_SAYS = ("Failed to load resource", "The Cross-Origin-Opener-Policy header has been ignored")
 # What a page is not told of: code that ran although the policy forbids it.
 WATCH = """
 window.violations = [];
@@ -34,12 +36,13 @@ window.alert = () => (window.hacked = true);
 
 
 @contextmanager
-def started_browser() -> Iterator[Browser]:
+def started_browser(*arguments: str) -> Iterator[Browser]:
+    """The browser, with further arguments of its command line."""
     path = tool(*NAMES)
     # Its own sandbox is for users other than root.
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS + sandbox)
+        browser = playwright.chromium.launch(executable_path=path, args=[*ARGUMENTS, *sandbox, *arguments])
         yield browser
         browser.close()
 
@@ -111,18 +114,19 @@ class Playground:
 
 
 @contextmanager
-def opened(browser: Browser, url: str, path: str = "", **options: Any) -> Iterator[Playground]:
+def opened(browser: Browser, url: str, path: str = "", script: str = "", **options: Any) -> Iterator[Playground]:
     """The playground of the server at `url` in a new browser profile; at the end nothing has happened that must not.
 
     Args:
         browser: which.
         url: of the server, with a slash at the end.
         path: what follows it.
+        script: JavaScript that runs before the page's own.
         options: of the profile, such as `viewport`.
     """
     context = browser.new_context(**options)
     context.set_default_timeout(TIMEOUT_MS)
-    context.add_init_script(WATCH)
+    context.add_init_script(WATCH + script)
     complaints: list[str] = []
     hosts: set[str] = set()
     page = context.new_page()
@@ -152,6 +156,5 @@ def opened(browser: Browser, url: str, path: str = "", **options: Any) -> Iterat
     assert playground.run("violations") == []
     assert playground.run("hacked") is False
     assert hosts == {urlsplit(url).netloc}
-    # Chromium itself tells of each request that fails.
-    assert [text for text in complaints if not text.startswith("Failed to load resource")] == []
+    assert [text for text in complaints if not text.startswith(CHROMIUM_SAYS)] == []
     context.close()

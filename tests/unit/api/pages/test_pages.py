@@ -33,7 +33,10 @@ def test_the_playground() -> None:
     answered = get("/")
     assert answered.status == 200
     assert answered.headers["content-type"] == "text/html; charset=utf-8"
-    assert answered.body == (FOLDER / PLAYGROUND).read_bytes()
+    told = b'<meta name="max-audio-seconds" content="1500">'
+    assert answered.body.count(told) == 1
+    assert answered.body.replace(told, told.replace(b"1500", b"")) == (FOLDER / PLAYGROUND).read_bytes()
+    assert told.replace(b"1500", b"60") in get("/", max_audio_seconds=60).body
 
 
 @given(strategies.integers(1, 65535))
@@ -59,6 +62,8 @@ def test_every_file_is_held_to_the_policy(path: str) -> None:
     assert {directives[f"{kind}-src"] for kind in ("script", "style", "font", "connect")} == {"'self'"}
     # Pictures that a visitor attaches, from the memory of the page.
     assert directives["img-src"] == "'self' blob:"
+    # Sounds are decoded from what a request has brought, and have no address.
+    assert "media-src" not in directives
     assert {directives[kind] for kind in ("base-uri", "form-action", "frame-ancestors")} == {"'none'"}
     assert directives["require-trusted-types-for"] == "'script'"
     assert answered.headers["x-content-type-options"] == "nosniff"
@@ -184,8 +189,8 @@ def test_libraries_are_as_they_were_published() -> None:
     assert len(re.findall(r" sha512-", versions)) == len({path.relative_to(VENDOR).parts[0] for path in files})
 
 
-LATER = ("vendor/katex/", "vendor/highlight/")
-"""What is loaded with the first formula, and with the first code that has colours."""
+LATER = ("vendor/katex/", "vendor/highlight/", "playground/voice/")
+"""What is loaded with the first formula, with the first code that has colours, and where a model hears or speaks."""
 
 
 def test_the_page_is_light() -> None:

@@ -16,6 +16,7 @@ import { SidePanel } from "./ui/side_panel.js";
 import { Tabs } from "./ui/tabs.js";
 import { ThemeButton } from "./ui/theme_button.js";
 import { Toast } from "./ui/toast.js";
+import { Voice } from "./voice.js";
 
 const settings = new Settings(() => models.load());
 new Presets(settings);
@@ -29,6 +30,7 @@ const models = new Models(
   () => {
     attachments.refresh();
     composer.suggest(models.takesPictures);
+    voice.refresh();
   },
 );
 const attachments = new Attachments(models);
@@ -47,8 +49,13 @@ const chat = new Chat({
   model: () => models.selected,
   openCode: (body) => code.open(body),
   onField: (name) => panel.pointAt(name),
+  read: (message) => voice.read(message),
 });
 const composer = new Composer(chat, library, attachments);
+const voice = new Voice(models, {
+  dictation: (Dictation) => new Dictation({ models, settings, composer }),
+  reader: (Reader) => new Reader({ models, settings, onChange: (message) => chat.showReading(message), onFault: (sentence) => toast.show(sentence) }),
+});
 const list = new ConversationList({
   store: library.store,
   toast,
@@ -69,7 +76,7 @@ const pages = new Tabs(document.querySelector(".bar [role=tablist]"), (tab) => {
 });
 
 const shortcuts = new Shortcuts([
-  { name: "Esc", key: "Escape", label: "Stop the answer", evenWriting: true, does: () => chat.running && chat.stop() },
+  { name: "Esc", key: "Escape", label: "Stop the answer, or throw a dictation away", evenWriting: true, does: () => voice.drop() || (chat.running && chat.stop()) },
   { name: "/", key: "/", label: "Go to the message field", does: () => composer.focus() },
   { name: "Alt N", code: "KeyN", alt: true, label: "Begin a new chat", does: () => composer.begin() },
   { name: "Alt K", code: "KeyK", alt: true, label: "Search the conversations", does: () => drawer.pointAt("search") },

@@ -1,13 +1,16 @@
 // Choice of the model, from what the server lists.
 
-import { chatModels } from "./api/api.js";
+import { allModels } from "./api/api.js";
 import { byId, element } from "./ui/dom.js";
 import { Problem } from "./problems.js";
 import { kept } from "./ui/storage.js";
 
+const chats = ({ task }) => !task || task === "generate" || task === "chat";
+
 export class Models {
   #settings;
   #cards = new Map();
+  #others = [];
   #onProblem;
   #onChosen;
   #select = byId("model");
@@ -34,9 +37,14 @@ export class Models {
     return this.#cards.get(this.selected)?.input_modalities?.includes("image") === true;
   }
 
+  /** Id of the first model of a task, such as `speech`; undefined if there is none. */
+  of(task) {
+    return this.#others.find((model) => model.task === task)?.id;
+  }
+
   async load() {
     try {
-      this.#show(await chatModels(this.#settings.key));
+      this.#show(await allModels(this.#settings.key));
       this.#onProblem(null);
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
@@ -45,7 +53,8 @@ export class Models {
   }
 
   #show(models) {
-    this.#cards = new Map(models.map((model) => [model.id, model]));
+    this.#cards = new Map(models.filter(chats).map((model) => [model.id, model]));
+    this.#others = models.filter((model) => !chats(model));
     const ids = [...this.#cards.keys()];
     this.#fill(ids);
     this.#name();

@@ -9,7 +9,7 @@ export const ROOT = new URL("./", document.baseURI);
 
 /** A response that is no error.
  * @throws Problem; an AbortError as it is */
-async function request(path, key, options = {}, model = "") {
+export async function request(path, key, options = {}, model = "") {
   const headers = { ...(key && { authorization: `Bearer ${key}` }), ...options.headers };
   let response;
   try {
@@ -25,11 +25,9 @@ async function request(path, key, options = {}, model = "") {
   throw problemOf(response.status, body?.error ?? null, { model, hasKey: Boolean(key), retryAfter });
 }
 
-/** Models that chat, the default first. */
-export async function chatModels(key) {
-  const response = await request("v1/models", key);
-  const { data } = await response.json();
-  return data.filter((model) => !model.task || model.task === "generate" || model.task === "chat");
+/** The cards of all models, the default first. */
+export async function allModels(key) {
+  return (await (await request("v1/models", key)).json()).data;
 }
 
 /** The text of /metrics. */

@@ -20,10 +20,11 @@ export class Chat {
   #end = new ScrollEnd(byId("scroll"), byId("messages"), () => this.running);
   #actions;
   #onField;
+  #reading = null;
 
   /** @param options `library`, `settings`, `model()`, `openCode(body)`, `onField(name)` goes to the field that
-   * a problem is about */
-  constructor({ library, settings, model, openCode, onField }) {
+   * a problem is about, `read(message)` reads an answer aloud or stops */
+  constructor({ library, settings, model, openCode, onField, read }) {
     this.#library = library;
     this.#settings = settings;
     this.#model = model;
@@ -33,6 +34,8 @@ export class Chat {
       edit: (message, text) => this.#edit(message, text),
       code: (message) => this.#withProblems(() => openCode(message.request ?? this.body(this.#conversation.before(message)))),
       results: (message, results) => this.#sendResults(message, results),
+      read,
+      isRead: (message) => this.#reading === message,
       isComing: (message) => this.#coming.has(message),
       isLast: (message) => this.#conversation.messages.at(-1) === message,
     };
@@ -126,6 +129,13 @@ export class Chat {
     box.replaceChildren(...parts);
     box.dataset.status = problem.status;
     this.#end.show();
+  }
+
+  /** Shows which answer is read aloud; null is none. */
+  showReading(message) {
+    const before = this.#reading;
+    this.#reading = message;
+    for (const one of [before, message]) this.#views.get(one)?.showRead();
   }
 
   #withProblems(work) {

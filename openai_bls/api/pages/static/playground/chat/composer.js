@@ -55,6 +55,16 @@ export class Composer {
     return this.#field.value;
   }
 
+  /** Puts words in behind the cursor; what is selected stays, since there would be no way back to it. */
+  insert(words) {
+    const at = this.#field.selectionEnd;
+    const before = /\S$/.test(this.text.slice(0, at)) ? " " : "";
+    const after = /^[\p{L}\p{N}]/u.test(this.text.slice(at)) ? " " : "";
+    this.#field.setRangeText(before + words + after, at, at, "end");
+    this.#field.dispatchEvent(new Event("input"));
+    this.focus();
+  }
+
   send(text) {
     const { pictures } = this.#attachments;
     if ((!text.trim() && !pictures.length) || this.#chat.running || !this.#chat.send(text, pictures)) return;

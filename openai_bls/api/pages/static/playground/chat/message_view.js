@@ -18,11 +18,12 @@ export class MessageView {
   /** Addresses of the pictures within this page. */
   #pictures = [];
   #showsTokens = false;
+  #readButton = null;
   #frame = 0;
   #notBefore = 0;
 
   /** @param options `later`: the text alone for now, and all of it when it comes near to what is seen
-   * @param actions `again`, `edit`, `code`, `results`, `isLast` and `isComing`, each called with the message */
+   * @param actions `again`, `edit`, `code`, `results`, `read`, `isRead`, `isLast` and `isComing`, each called with the message */
   constructor(message, actions, { later = false } = {}) {
     this.#message = message;
     this.#actions = actions;
@@ -39,6 +40,7 @@ export class MessageView {
   }
 
   remove() {
+    this.#silence();
     cancelAnimationFrame(this.#frame);
     forget(this.node);
     this.#pictures.forEach((url) => URL.revokeObjectURL(url));
@@ -113,6 +115,7 @@ export class MessageView {
     const copy = symbolButton("copy", "Copy", () => copyText(content, copy, (done) => copy.classList.toggle("done", done)));
     const buttons = [copy, symbolButton("edit", "Edit", () => this.edit())];
     if (role === "assistant") {
+      if (content) buttons.push(this.#readingButton());
       if (tokens?.length) buttons.push(this.#tokensButton());
       buttons.push(symbolButton("again", "Regenerate", () => this.#actions.again(this.#message)));
       buttons.push(symbolButton("code", "Show the request", () => this.#actions.code(this.#message)));
@@ -120,10 +123,27 @@ export class MessageView {
     this.#foot.append(element("div", { className: "message-actions" }, ...buttons));
   }
 
+  #readingButton() {
+    this.#readButton = symbolButton("speaker", "Read aloud", () => this.#actions.read(this.#message));
+    this.#readButton.classList.add("read-aloud");
+    this.showRead();
+    return this.#readButton;
+  }
+
+  /** Shows whether the answer is read aloud. */
+  showRead() {
+    this.#readButton?.setAttribute("aria-pressed", String(this.#actions.isRead(this.#message)));
+  }
+
+  /** Stops reading it aloud, where the button for that goes. */
+  #silence() {
+    if (this.#actions.isRead(this.#message)) this.#actions.read(this.#message);
+  }
+
   #tokensButton() {
     const toggle = () => {
       this.showTokens(!this.#showsTokens);
-      this.#foot.querySelector("[aria-pressed]").focus();
+      this.#foot.querySelector("[aria-pressed]:not(.read-aloud)").focus();
     };
     return element(
       "button",
@@ -141,6 +161,7 @@ export class MessageView {
 
   /** Opens the message for editing. */
   edit() {
+    this.#silence();
     const { role, content } = this.#message;
     const isQuestion = role === "user";
     const field = element("textarea", { className: "input", value: content, rows: Math.min(12, content.split("\n").length + 1), "aria-label": "Edit the message" });
