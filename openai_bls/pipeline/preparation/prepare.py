@@ -381,7 +381,6 @@ def _check_with_grammar(request: ValidRequest, model: ServedModel, grammar_param
     given = {
         "logprobs": "logprobs" if request.logprobs is not None else "best_of" * (request.candidates > request.n),
         "bad_words": "bad_words" if request.prompt is not None and request.prompt.bad_words else "",
-        "min_tokens": "min_tokens" if request.min_tokens else "",
     }
     for field in model.info.grammar_excludes:
         if param := given[field]:

@@ -32,15 +32,18 @@ _UNUSED = re.compile(r"reserved|unused|extra_id|placeholder|dummy", re.IGNORECAS
 class Progress:
     """Position of one sequence in its grammar. Used by one thread at a time."""
 
-    def __init__(self, matcher: Any, on_limits: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, matcher: Any, on_limits: Callable[[], None] = lambda: None, min_tokens: int = 0) -> None:
         """Begin at the start of a grammar.
 
         Args:
             matcher: an `LLMatcher`.
             on_limits: called when the matcher has met llguidance's limits: so have all that share its lexer.
+            min_tokens: tokens before which vLLM ends no sequence, even where its grammar is complete.
         """
         self._matcher = matcher
         self._on_limits = on_limits
+        self._min_tokens = min_tokens
+        self._count = 0
 
     def advance(self, token_ids: Sequence[int]) -> int | None:
         """Advance by sampled tokens, none of them a stop token.
@@ -55,9 +58,21 @@ class Progress:
         for count, token_id in enumerate(token_ids, 1):
             if matcher.is_stopped() or not matcher.consume_token(token_id):
                 raise GrammarError(self._failure(_FORBIDDEN))
-            if matcher.is_stopped() and matcher.is_accepting():
+            self._count += 1
+            if self.is_complete():
                 return count
         return None
+
+    def is_complete(self) -> bool:
+        """True where nothing but a stop token may follow, unless vLLM itself would end the sequence there."""
+        matcher = self._matcher
+        if matcher.is_stopped() or self._count >= self._min_tokens:
+            return bool(matcher.is_stopped() and matcher.is_accepting())
+        if not matcher.is_accepting():
+            return False
+        # The mask has the end token here. At llguidance's limits it has no other, either.
+        allowed = int.from_bytes(matcher.compute_bitmask(), "little").bit_count()
+        return allowed == 1 and not matcher.is_error()
 
     def require_end(self) -> None:
         """Check that the output may end here, with a stop token.
@@ -107,12 +122,13 @@ class GrammarProgress:
         """Those of some tokens that are text to grammars."""
         return [one for one in token_ids if 0 <= one < self._vocab_size and not self._tokenizer.is_special_token(one)]
 
-    def start(self, grammar: Grammar, owner: str = "") -> Progress:
+    def start(self, grammar: Grammar, owner: str = "", min_tokens: int = 0) -> Progress:
         """The beginning of a grammar. Takes milliseconds to seconds.
 
         Args:
             grammar: the grammar.
             owner: name of the API key that it is for.
+            min_tokens: the request's, see `Progress`.
 
         Raises:
             GrammarError: it does not compile, or not within the budget; the request's fault.
@@ -121,7 +137,7 @@ class GrammarProgress:
         require_size(grammar.text)
         owned = Owned(owner, grammar)
         matcher = self._compilations.matcher(owned, structured_outputs.lark(grammar))
-        return Progress(matcher.deep_copy(), partial(self._compilations.forget, owned, matcher))
+        return Progress(matcher.deep_copy(), partial(self._compilations.forget, owned, matcher), min_tokens)
 
     def give_up(self, grammar: Grammar, owner: str) -> None:
         """End the trial of a grammar that nobody waits for any more."""

@@ -110,8 +110,9 @@ class Grammars:
                 "engine vllm takes special tokens only"
             )
         ends = structured_outputs.end_tokens(request.stop_token_ids, eos, self._vocab_size)
-        return Constrained(
-            {"grammar": structured_outputs.lark(request.grammar, ends)},
-            structured_outputs.sampling(request, eos),
-            self._progress.start(request.grammar, request.owner),
-        )
+        params = structured_outputs.sampling(request, eos)
+        progress = self._progress.start(request.grammar, request.owner, request.min_tokens)
+        if request.min_tokens and progress.is_complete():
+            # It allows the empty text alone.
+            params["min_tokens"] = 0
+        return Constrained({"grammar": structured_outputs.lark(request.grammar, ends)}, params, progress)

@@ -25,9 +25,9 @@ FIELDS = (
 )
 """Fields of requests that this engine honours; some as the model has them, which `engine_info` decides."""
 
-GRAMMAR_EXCLUDES = ("logprobs", "bad_words", "min_tokens")
+GRAMMAR_EXCLUDES = ("logprobs", "bad_words")
 """Fields that vLLM does otherwise under a grammar: its log-probabilities are taken after the grammar's mask, and where
-one of the others forbids all that the grammar allows, it samples any token."""
+bad words are all that the grammar allows, it samples any token."""
 
 SPECULATIVE_REFUSED = frozenset({"min_p", "logit_bias", "bad_words", "min_tokens", "seed"})
 """Fields that vLLM ignores, or has not proved, while it drafts."""
@@ -62,9 +62,11 @@ def refusal(request: GenerationRequest, info: EngineInfo, runner: Runner) -> str
 
 
 def _buffers(request: GenerationRequest, info: EngineInfo) -> str | None:
+    # A grammar adds the tokenizer's end token.
+    stops = len(request.stop_token_ids) + (request.grammar is not None)
     sizes = (
         ("logit_bias", len(request.sampling.logit_bias), MAX_LOGIT_BIAS, "tokens"),
-        ("stop_token_ids", len(request.stop_token_ids) if request.min_tokens else 0, MAX_STOP_TOKEN_IDS, "tokens"),
+        ("stop_token_ids", stops if request.min_tokens else 0, MAX_STOP_TOKEN_IDS, "tokens"),
         ("bad_words", len(request.bad_words), MAX_BAD_WORDS, "words"),
         ("bad_words", sum(map(len, request.bad_words)), MAX_BAD_WORD_TOKENS, "tokens in all"),
     )

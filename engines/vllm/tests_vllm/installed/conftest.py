@@ -128,6 +128,8 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
     """The embedded engine with the demo, in float32."""
     folder = tmp_path_factory.mktemp("embedded") / "1"
     shutil.copytree(DEMO, folder / "checkpoint")
+    # For grammars.
+    shutil.copytree(DEMO, folder / "tokenizer", ignore=shutil.ignore_patterns("*.safetensors"))
     write_manifest(
         folder, Manifest(engine="transformers", model_name="demo", max_model_len=2048, max_batch_size=64, created=1)
     )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from benchmarks.support.asking import Asker
 from openai_bls.core.engine import PrefixCacheError
 from openai_bls.core.engine_types import Grammar, TokenDelta
 from tests.paths import DEMO
@@ -17,6 +18,7 @@ from tests_vllm.installed.conftest import LIMIT_S, Served
 pytestmark = pytest.mark.timeout(1800)
 
 COLOUR = Grammar("regex", "(red|green|blue)-[0-9]{2,4}")
+NUMBERS = Grammar("json_schema", '{"type": "array", "items": {"type": "integer"}, "maxItems": 4}')
 
 
 def test_cancellation_under_load(vllm: Served) -> None:
@@ -74,6 +76,24 @@ def test_a_grammar_is_followed_to_its_end(vllm: Served, stops: tuple[int, ...]) 
         assert answer.reason == "stop"
         assert re.fullmatch(COLOUR.text, tokenizer.decode(answer.tokens)), answer.tokens
         assert answer.stop_token_id in (*stops, None)
+
+
+def test_min_tokens_with_a_grammar_are_as_in_the_embedded_engine(vllm: Served, embedded: Asker) -> None:
+    """Of each grammar fewer tokens than it has, and more than it can have: there it counts."""
+    asked = [
+        cases.asked(cases.prompt(i, 8), 60, grammar=wanted, min_tokens=least, stop_token_ids=(2, 0))
+        for wanted in (
+            Grammar("regex", ""),
+            Grammar("regex", "[a-z]{0,9}"),
+            Grammar("regex", "[a-z ]*"),
+            COLOUR,
+            NUMBERS,
+        )
+        for i, least in enumerate((1, 3, 8, 50))
+    ]
+    for request, found, wanted in zip(asked, vllm.ask(asked), embedded.ask(asked, LIMIT_S), strict=True):
+        assert found.error is None, request
+        assert (found.tokens, found.reason) == (wanted.tokens, wanted.reason), request
 
 
 def test_a_grammar_that_does_not_compile_is_the_requests_fault(vllm: Served) -> None:

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import json
+import random
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from openai_bls.core.engine_types import Grammar
+from openai_bls.core.errors import InvalidRequestError
 from openai_bls.engines.grammars import trial_worker
 from openai_bls.engines.grammars.errors import GrammarError
+from openai_bls.output.structured import grammar
 from openai_bls_vllm.grammars.grammar_progress import GrammarProgress, marker_token_ids
-from tests.unit.output.structured.driving import DEMO, demo
+from tests.unit import core_support
+from tests.unit.output.structured.driving import DEMO, demo, json_schema
+from tests.unit.output.structured.schemas import Schema, schemas
 
 EOS = 2
 TOO_COMPLEX = Grammar("lark", "start: X\nX: /(?s:.*)(a|b)(?s:.{500})c/ & /(?s:.*)(a|d)(?s:.{499})c/")
+EXPRESSIONS = [Grammar("regex", text) for text in ("", "a?", "ab?", "[a-z]{0,4}", "a*", "(yes|no)( sir)?", "x{2}|x{5}")]
+INFO = core_support.engine_info(
+    engine="vllm",
+    grammar_dialect="guidance",
+    grammar_backend="llguidance",
+    grammar_kinds=("json_schema", "regex", "lark"),
+)
 
 
 @cache
@@ -26,6 +40,14 @@ def grammars() -> GrammarProgress:
 
 def ids(text: str) -> list[int]:
     return [demo().id_of_byte[byte] for byte in text.encode()]
+
+
+def of_schema(schema: Schema) -> Grammar | None:
+    """Grammar of a schema; None if it is refused."""
+    try:
+        return grammar(json_schema(schema), INFO, param="x")
+    except InvalidRequestError:
+        return None
 
 
 def test_the_token_after_which_nothing_may_follow_is_told() -> None:
@@ -38,6 +60,41 @@ def test_the_token_after_which_nothing_may_follow_is_told() -> None:
     assert together.advance([*ids('"a"'), EOS]) == 3
     open_end = grammars().start(Grammar("regex", "a*"))
     assert open_end.advance(ids("aaaa")) is None
+
+
+def test_before_min_tokens_the_grammar_ends_the_sequence_where_nothing_else_may_follow() -> None:
+    progress = grammars().start(Grammar("regex", "[a-z]{1,3}"), min_tokens=9)
+    assert not progress.is_complete()
+    assert progress.advance(ids("ab")) is None
+    assert progress.advance(ids("cd")) == 1
+    assert grammars().start(Grammar("regex", ""), min_tokens=1).is_complete()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(wanted=st.sampled_from(EXPRESSIONS) | schemas().map(of_schema), choose=st.randoms(use_true_random=False))
+def test_before_min_tokens_it_ends_where_the_embedded_mask_has_the_end_alone(
+    wanted: Grammar | None, choose: random.Random
+) -> None:
+    assume(wanted is not None)
+    assert wanted is not None
+    markers = set(marker_token_ids(DEMO, (EOS,)).values())
+    constraint, progress = demo().make(wanted), grammars().start(wanted, min_tokens=10**6)
+    ended = progress.is_complete()
+    for _ in range(12):
+        # Added tokens are text to the embedded engine's grammars alone.
+        allowed = set(demo().allowed(constraint).tolist()) - {EOS, *markers}
+        assert ended == (not allowed)
+        if ended:
+            return
+        token_id = choose.choice(sorted(allowed))
+        assert constraint.accept(token_id)
+        ended = progress.advance([token_id]) is not None
+
+
+def test_at_its_limits_no_grammar_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_worker, "MAX_LEXER_STATES", 2)
+    progress = grammars().start(Grammar("regex", "[a-z]{0,9}x?"), min_tokens=5)
+    assert not progress.is_complete()
 
 
 def test_what_the_grammar_forbids_is_an_error() -> None:

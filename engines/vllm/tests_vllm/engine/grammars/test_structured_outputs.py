@@ -84,7 +84,7 @@ class Progresses:
     def text_token_ids(self, token_ids: Any) -> list[int]:
         return []
 
-    def start(self, grammar: Grammar, owner: str) -> Any:
+    def start(self, grammar: Grammar, owner: str, min_tokens: int) -> Any:
         self.begun.put(owner)
         assert self.gate.wait(PATIENCE_S)
         return owner
