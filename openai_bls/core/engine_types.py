@@ -111,6 +111,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
     """Token sequences that end the output; their tokens are delivered (as in the official backend)."""
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Token sequences not generated. Where they leave nothing of what a grammar allows, the grammar is followed."""
+    allowed_token_ids: tuple[int, ...] = ()
+    """Tokens that may be sampled, stop tokens too; empty is all."""
     min_tokens: int = 0
     """Tokens before which no stop token is sampled and no stop word ends the output, at most `max_tokens`. A
     grammar is followed all the same: the sequence ends where nothing else may follow in it."""

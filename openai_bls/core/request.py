@@ -115,6 +115,8 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     """None: the rest of the context."""
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    """Empty is all."""
     min_tokens: int = 0
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False

@@ -78,9 +78,9 @@ def _sampling(params: SamplingParams, info: EngineInfo) -> str | None:
 
 
 def _words(request: GenerationRequest, vocab_size: int) -> str | None:
-    if request.stop_token_ids:
-        problem = _ids("stop_token_ids", request.stop_token_ids, vocab_size)
-        if problem:
+    for field in ("stop_token_ids", "allowed_token_ids"):
+        ids = getattr(request, field)
+        if ids and (problem := _ids(field, ids, vocab_size)):
             return problem
     for field in ("stop_words", "bad_words"):
         for word in getattr(request, field):
@@ -89,9 +89,14 @@ def _words(request: GenerationRequest, vocab_size: int) -> str | None:
             problem = _ids(field, word, vocab_size)
             if problem:
                 return problem
-    if len(request.bad_words) + len(request.stop_token_ids) >= vocab_size:
-        last = {word[-1] for word in request.bad_words}
-        if len(last.union(request.stop_token_ids if request.min_tokens else ())) >= vocab_size:
+    allowed = request.allowed_token_ids
+    if len(request.bad_words) + len(request.stop_token_ids) >= (len(allowed) or vocab_size):
+        last = {word[-1] for word in request.bad_words}.union(request.stop_token_ids if request.min_tokens else ())
+        if allowed and last.issuperset(allowed):
+            return (
+                "allowed_token_ids may all be forbidden at once, by bad_words or min_tokens: some token has to be left"
+            )
+        if len(last) >= vocab_size:
             return "bad_words may forbid every token of the vocabulary at once: some token has to be left"
     return None
 

@@ -31,6 +31,7 @@ class SamplingParams(engine_types.SamplingParams, frozen=True, omit_defaults=Tru
     include_stop_str_in_output: bool = False
     structured_outputs: StructuredOutputsParams | None = None
     bad_words: list[str] | None = None
+    allowed_token_ids: list[int] | None = None
 
 
 class StreamOptions(msgspec.Struct, frozen=True):

@@ -109,6 +109,7 @@ def _sampling_params(
         "include_stop_str_in_output": request.include_stop_str_in_output,
         "structured_outputs": structured,
         "bad_words": [] if request.prompt is None else request.prompt.bad_words,
+        "allowed_token_ids": list(request.allowed_token_ids),
     }
     # msgspec leaves out what is the default itself; an equal number is another object.
     return SamplingParams(**{name: value for name, value in values.items() if value not in (_DEFAULTS[name], [], {})})

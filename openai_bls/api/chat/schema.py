@@ -44,6 +44,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1000
 MAX_BAD_WORDS = 256
 MAX_STOP_TOKEN_IDS = 1024
+MAX_ALLOWED_TOKEN_IDS = 1024
 MAX_TEMPLATE_VARIABLES = 256
 
 # The OpenAI SDKs leave unset fields out, other clients send null: both mean the default.
@@ -176,6 +177,8 @@ class Generation(StructuredOutput, kw_only=True):
     """Up to 256 strings, forbidden as the tokens that they are as a word of their own and inside a text."""
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKEN_IDS)] | None = None
     """Up to 1,024 token ids that end the output, besides the model's own."""
+    allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS)] | None = None
+    """Up to 1,024 token ids, the only ones that are sampled; without an end token the answer ends by its length."""
     ignore_eos: bool | None = None
     """Generation goes on after the model's end token."""
     include_stop_str_in_output: bool | None = None
@@ -201,7 +204,6 @@ class Generation(StructuredOutput, kw_only=True):
     return_token_ids: Any = UNSET
     return_tokens_as_token_ids: Any = UNSET
     prompt_logprobs: Any = UNSET
-    allowed_token_ids: Any = UNSET
     mm_processor_kwargs: Any = UNSET
     vllm_xargs: Any = UNSET
     repetition_detection: Any = UNSET
@@ -327,7 +329,8 @@ class CompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):
 
 ENGINE_FIELDS = frozenset(STRUCTURED_FIELDS) | {
     *SamplingParams.__struct_fields__,
-    *("bad_words", "min_tokens", "best_of", "logprobs", "top_logprobs", "prediction", "kv_transfer_params"),
+    *("bad_words", "min_tokens", "allowed_token_ids", "best_of", "logprobs", "top_logprobs", "prediction"),
+    "kv_transfer_params",
 }
 """Honoured where the engine behind the model does it, else refused by `pipeline.preparation.prepare`."""
 
@@ -345,7 +348,6 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "return_token_ids": Unsupported((False,), "answers are text; for the prompt's ids use /v1/chat/completions/render"),
     "return_tokens_as_token_ids": Unsupported((False,), "log-probabilities name tokens by their text and bytes"),
     "prompt_logprobs": Unsupported((), "use completions with 'echo' and 'logprobs'"),
-    "allowed_token_ids": Unsupported((), "say what the answer must match by structured output, or use logit_bias"),
     "mm_processor_kwargs": Unsupported(({},), "images are processed as the checkpoint says"),
     "vllm_xargs": Unsupported(({},), "the engines take no further arguments"),
     "repetition_detection": Unsupported((), "use repetition_penalty"),

@@ -136,7 +136,7 @@ def check_supported(request: ValidRequest, model: ServedModel) -> None:
         InvalidRequestError: `param` names the field.
     """
     info = model.info
-    for name in ("min_tokens", "kv_transfer_params"):
+    for name in ("min_tokens", "allowed_token_ids", "kv_transfer_params"):
         if getattr(request, name) and not model.supports(name):
             raise unsupported(model, name)
     prompt = request.prompt
@@ -234,12 +234,27 @@ async def tokenize(
             result = await model.tokenize(with_sizes(request.prompt, images), key=key, any_length=any_length)
     prompts = request.prompt_token_ids or result.prompt_token_ids
     check_token_ids(request.prompt_token_ids, model, "prompt")
+    _check_allowed(request, model, result.bad_words)
     if request.truncate_prompt_tokens is not None:
         prompts = [prompt[-request.truncate_prompt_tokens :] for prompt in prompts]
     for at, prompt in enumerate(prompts):
         check_length(request, model, prompt, "messages" if request.chat else element("prompt", at, prompts))
     media = media_prompt(images, result) if images else None
     return Prompts(prompts, result.bad_words, result.prediction, prompt_tail(request, model, prompts[0]), media)
+
+
+def _check_allowed(request: ValidRequest, model: ServedModel, bad_words: list[list[int]]) -> None:
+    """Refuse allowed tokens that are outside the vocabulary, or may all be forbidden at once."""
+    if not request.allowed_token_ids:
+        return
+    check_token_ids([list(request.allowed_token_ids)], model, "allowed_token_ids")
+    forbidden = {word[-1] for word in bad_words}
+    if request.min_tokens:
+        forbidden.update(_stop_token_ids(request, model))
+    if forbidden.issuperset(request.allowed_token_ids):
+        raise InvalidRequestError(
+            "'allowed_token_ids' holds no token that 'bad_words' and 'min_tokens' leave.", param="allowed_token_ids"
+        )
 
 
 def check_token_ids(prompts: list[list[int]], model: ServedModel, param: str) -> None:
@@ -381,6 +396,7 @@ def _check_with_grammar(request: ValidRequest, model: ServedModel, grammar_param
     given = {
         "logprobs": "logprobs" if request.logprobs is not None else "best_of" * (request.candidates > request.n),
         "bad_words": "bad_words" if request.prompt is not None and request.prompt.bad_words else "",
+        "allowed_token_ids": "allowed_token_ids" if request.allowed_token_ids else "",
     }
     for field in model.info.grammar_excludes:
         if param := given[field]:
@@ -468,6 +484,7 @@ def generation_request(
         stop_token_ids=_stop_token_ids(request, model),
         bad_words=tuple(tuple(word) for word in prompts.bad_words),
         min_tokens=min(request.min_tokens, max_tokens),
+        allowed_token_ids=request.allowed_token_ids,
         logprobs=logprobs,
         prompt_logprobs=request.logprobs if request.echo else None,
         grammar=constraint,

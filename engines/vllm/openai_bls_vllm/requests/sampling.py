@@ -11,6 +11,7 @@ from openai_bls.core.engine_types import EngineInfo, GenerationRequest
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 2.0
 """vLLM raises smaller temperatures above 0 to the first and refuses larger ones than the second."""
 MAX_LOGIT_BIAS = 1024
+MAX_ALLOWED_TOKEN_IDS = 1024
 MAX_STOP_TOKEN_IDS = 128
 MAX_BAD_WORDS = 128
 MAX_BAD_WORD_TOKENS = 1024
@@ -21,15 +22,15 @@ _NO_SEED = (1 << 64) - 1
 FIELDS = (
     *("temperature", "top_p", "top_k", "min_p", "seed"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"),
-    *("stop_token_ids", "stop_words", "bad_words", "min_tokens", "logprobs", "prompt_logprobs"),
+    *("stop_token_ids", "stop_words", "bad_words", "min_tokens", "allowed_token_ids", "logprobs", "prompt_logprobs"),
 )
 """Fields of requests that this engine honours; some as the model has them, which `engine_info` decides."""
 
-GRAMMAR_EXCLUDES = ("logprobs", "bad_words")
+GRAMMAR_EXCLUDES = ("logprobs", "bad_words", "allowed_token_ids")
 """Fields that vLLM does otherwise under a grammar: its log-probabilities are taken after the grammar's mask, and where
-bad words are all that the grammar allows, it samples any token."""
+one of the others forbids all that the grammar allows, it samples any token."""
 
-SPECULATIVE_REFUSED = frozenset({"min_p", "logit_bias", "bad_words", "min_tokens", "seed"})
+SPECULATIVE_REFUSED = frozenset({"min_p", "logit_bias", "bad_words", "min_tokens", "allowed_token_ids", "seed"})
 """Fields that vLLM ignores, or has not proved, while it drafts."""
 
 
@@ -66,6 +67,7 @@ def _buffers(request: GenerationRequest, info: EngineInfo) -> str | None:
     stops = len(request.stop_token_ids) + (request.grammar is not None)
     sizes = (
         ("logit_bias", len(request.sampling.logit_bias), MAX_LOGIT_BIAS, "tokens"),
+        ("allowed_token_ids", len(request.allowed_token_ids), MAX_ALLOWED_TOKEN_IDS, "tokens"),
         ("stop_token_ids", stops if request.min_tokens else 0, MAX_STOP_TOKEN_IDS, "tokens"),
         ("bad_words", len(request.bad_words), MAX_BAD_WORDS, "words"),
         ("bad_words", sum(map(len, request.bad_words)), MAX_BAD_WORD_TOKENS, "tokens in all"),
@@ -103,6 +105,8 @@ def sampling_params(request: GenerationRequest, info: EngineInfo, runner: Runner
     if request.stop_token_ids:
         values["stop_token_ids"] = list(request.stop_token_ids)
         values["min_tokens"] = request.min_tokens
+    if request.allowed_token_ids:
+        values["allowed_token_ids"] = list(request.allowed_token_ids)
     if request.bad_words:
         # What vLLM itself makes of `bad_words`, which are texts, with a tokenizer.
         values["_bad_words_token_ids"] = [list(word) for word in request.bad_words]

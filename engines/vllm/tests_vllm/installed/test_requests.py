@@ -96,6 +96,33 @@ def test_min_tokens_with_a_grammar_are_as_in_the_embedded_engine(vllm: Served, e
         assert (found.tokens, found.reason) == (wanted.tokens, wanted.reason), request
 
 
+def test_allowed_tokens_are_the_only_ones(vllm: Served, embedded: Asker) -> None:
+    """The embedded engine has every other token's score lowered."""
+    prompts = [cases.prompt(30 + i) for i in range(4)]
+    allowed = [tuple(cases.prompt(40 + i, 2 + 40 * i)) + (2,) * (i % 2) for i in range(4)]
+    asked = [
+        cases.asked(ids, 20, allowed_token_ids=some, stop_token_ids=(2,), min_tokens=5)
+        for ids, some in zip(prompts, allowed, strict=True)
+    ]
+    size = vllm.engine.info.vocab_size
+    lowered = [
+        cases.asked(
+            ids,
+            20,
+            logit_bias=dict.fromkeys(set(range(size)).difference(some), -100.0),
+            stop_token_ids=(2,),
+            min_tokens=5,
+        )
+        for ids, some in zip(prompts, allowed, strict=True)
+    ]
+    for found, wanted, some in zip(vllm.ask(asked), embedded.ask(lowered, LIMIT_S), allowed, strict=True):
+        assert found.error is None
+        assert (found.tokens, found.reason) == (wanted.tokens, wanted.reason)
+        assert set(found.tokens) <= set(some)
+    (refused,) = vllm.ask([cases.asked(prompts[0], 20, allowed_token_ids=(2,), stop_token_ids=(2,), min_tokens=1)])
+    assert refused.reason == "error"
+
+
 def test_a_grammar_that_does_not_compile_is_the_requests_fault(vllm: Served) -> None:
     bad = [cases.asked(cases.prompt(1), 9, grammar=Grammar("lark", "start: nothing"))]
     good = [cases.asked(cases.prompt(i), 30) for i in range(3)]

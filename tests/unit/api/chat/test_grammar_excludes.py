@@ -14,7 +14,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
 JSON = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
 CHAT = "/v1/chat/completions"
 MESSAGES = {"messages": [{"role": "user", "content": "hi"}]}
-EXCLUDED = ("logprobs", "bad_words")
+EXCLUDED = ("logprobs", "bad_words", "allowed_token_ids")
 GRAMMARS = [
     (CHAT, MESSAGES | {"response_format": JSON}),
     (CHAT, MESSAGES | {"response_format": {"type": "json_object"}}),
@@ -38,7 +38,9 @@ def refused(path: str, body: dict[str, Any], excludes: tuple[str, ...] = EXCLUDE
 
 
 @pytest.mark.parametrize(("path", "body"), GRAMMARS)
-@pytest.mark.parametrize(("field", "value"), [("logprobs", 1), ("bad_words", ["no"])], ids=str)
+@pytest.mark.parametrize(
+    ("field", "value"), [("logprobs", 1), ("bad_words", ["no"]), ("allowed_token_ids", [5])], ids=str
+)
 def test_each_is_refused_by_its_name_beside_a_grammar_and_taken_without_one(
     path: str, body: dict[str, Any], field: str, value: Any
 ) -> None:

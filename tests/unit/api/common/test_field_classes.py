@@ -54,7 +54,7 @@ CHAT: dict[str, list[tuple[Any, Class]]] = {
     "return_tokens_as_token_ids": [(False, "neutral"), (True, "refused")],
     "spaces_between_special_tokens": [(True, "neutral"), (False, "refused")],
     "prompt_logprobs": [(None, "neutral"), (1, "refused")],
-    "allowed_token_ids": [(None, "neutral"), ([1], "refused")],
+    "allowed_token_ids": [(None, "neutral"), ([1], "honoured")],
     "kv_transfer_params": [(None, "neutral"), ({"a": 1}, "honoured")],
     "mm_processor_kwargs": [({}, "neutral"), ({"a": 1}, "refused")],
     "vllm_xargs": [({}, "neutral"), ({"a": 1}, "refused")],

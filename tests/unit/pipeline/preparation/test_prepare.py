@@ -57,6 +57,7 @@ def constraint(request: ValidRequest, formats: ModelFormats = HERMES, tail: str 
     ("request_", "field", "param"),
     [
         (chat(min_tokens=1), "min_tokens", "min_tokens"),
+        (chat(allowed_token_ids=[1]), "allowed_token_ids", "allowed_token_ids"),
         (chat(bad_words=["x"]), "bad_words", "bad_words"),
         (chat(prediction={"type": "content", "content": "x"}), "prediction", "prediction"),
         (chat(logprobs=True), "logprobs", "logprobs"),

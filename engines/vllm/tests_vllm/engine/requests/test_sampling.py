@@ -82,7 +82,7 @@ def test_what_vllm_does_otherwise_is_refused_by_name(field: str, changes: dict[s
     assert problem.startswith(field)
 
 
-@pytest.mark.parametrize("given", [{"logprobs": 0}, {"bad_words": ((1,),)}])
+@pytest.mark.parametrize("given", [{"logprobs": 0}, {"bad_words": ((1,),)}, {"allowed_token_ids": (1,)}])
 def test_what_vllm_does_otherwise_under_a_grammar_is_refused_by_name(given: dict[str, Any]) -> None:
     info = msgspec.structs.replace(INFO, grammar_excludes=GRAMMAR_EXCLUDES)
     assert capabilities.refusal(asked(**given), info) is None
@@ -104,6 +104,7 @@ def test_what_vllm_takes_passes(temperature: float) -> None:
         ("logit_bias", {"sampling": SamplingParams(logit_bias=dict.fromkeys(range(1025), 1.0))}),
         ("stop_token_ids", {"stop_token_ids": tuple(range(129)), "min_tokens": 1}),
         ("stop_token_ids", {"stop_token_ids": tuple(range(128)), "min_tokens": 1, "grammar": REGEX}),
+        ("allowed_token_ids", {"allowed_token_ids": tuple(range(1025))}),
         ("bad_words", {"bad_words": tuple((i,) for i in range(129))}),
         ("bad_words", {"bad_words": ((1,) * 1025,)}),
     ],
