@@ -49,6 +49,8 @@ def load_model(folder: Path, manifest: Manifest, options: EngineOptions, device:
     asked = options.attention
     if device.type == "cpu" and asked in ("paged", "varlen"):
         raise EngineLoadError(f"attention {asked} is for GPUs")
+    # TF32, in which cuDNN may compute convolutions, is too coarse for a vision tower in float32.
+    torch.backends.cudnn.allow_tf32 = False
     attention_cpu.install()
     attention_eager.install()
     # Kernels that go with paged attention, where that may be used, are compiled while the weights are read.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from openai_bls.core.manifest import EngineLoadError, record
 from openai_bls.core.settings import EngineSettings
@@ -59,6 +60,12 @@ def test_settings_that_tensorrt_llm_has_too(folder: Path) -> None:
     # The environment counts more.
     assert with_settings(EngineOptions(max_tokens_in_kv_cache=512), settings).max_tokens_in_kv_cache == 512
     assert with_settings(EngineOptions(), EngineSettings()) == EngineOptions()
+
+
+def test_convolutions_are_not_rounded_to_tf32(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    create_engine(folder, Recorder(), {}).close()
+    assert not torch.backends.cudnn.allow_tf32
 
 
 def test_untested_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
