@@ -125,6 +125,18 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="tokens of all sequences together; with every engine (default: by the memory there is)",
     )
+    # Settings in config.pbtxt, of more than one engine: an engine adds options that it alone has.
+    group.add_argument(
+        "--enable-kv-cache-reuse",
+        action=argparse.BooleanOptionalAction,
+        help="prompts that begin alike share their KV cache, with tensorrt_llm and vLLM",
+    )
+    group.add_argument(
+        "--enable-chunked-context",
+        action=argparse.BooleanOptionalAction,
+        help="take long prompts in over several steps, with tensorrt_llm (default: if prompts may be longer than"
+        " --max-num-tokens) and vLLM",
+    )
     group.add_argument("--tp-size", type=int, metavar="N", help="GPUs that share each layer (default: 1)")
     group.add_argument(
         "--pp-size",

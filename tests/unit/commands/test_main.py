@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from openai_bls import __version__
+from openai_bls.builder.engine_build import engine_build, engine_builds
 from openai_bls.commands import main as cli
 from openai_bls.commands.building import options as build_options
 from openai_bls.commands.building import within_serve
@@ -107,6 +108,17 @@ def test_a_plug_in_that_cannot_be_imported_is_one_line(
     assert cli.main([name]) == 2
     said = capsys.readouterr().err
     assert said == f"openai-bls {name}: error: the engine toy of openai_bls_toy cannot be imported\n"
+
+
+@pytest.mark.parametrize("engine", engine_builds())
+def test_an_engine_that_is_installed_alone_has_the_options_that_it_takes(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = engine_build(engine)
+    monkeypatch.setattr(build_options, "engine_builds", lambda: {engine: build})
+    parser = argparse.ArgumentParser()
+    build_options.add_arguments(parser)
+    assert build.accepts <= {action.dest for action in parser._actions}
 
 
 def test_serve_says_that_it_works_before_it_imports_anything() -> None:

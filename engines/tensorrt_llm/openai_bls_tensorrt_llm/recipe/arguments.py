@@ -88,16 +88,6 @@ def _add_serving(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--kv-cache-host-memory-bytes", type=int, metavar="N", help="that cached prompts may move to")
     group.add_argument(
-        "--enable-kv-cache-reuse",
-        action=argparse.BooleanOptionalAction,
-        help="prompts that begin alike share their KV cache",
-    )
-    group.add_argument(
-        "--enable-chunked-context",
-        action=argparse.BooleanOptionalAction,
-        help="take long prompts in over several steps (default: if prompts may be longer than --max-num-tokens)",
-    )
-    group.add_argument(
         "--max-attention-window-size",
         metavar="N[,N...]",
         help="tokens that attention looks back; several go round over the layers",
