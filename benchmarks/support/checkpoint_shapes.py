@@ -232,18 +232,21 @@ _FP8 = {"quantization_config": {"quant_method": "fp8", "activation_scheme": "dyn
 _TINY = _sizes(64, 128, 2, (4, 2), 2048, 4096)
 # vLLM has no attention of narrower heads on a CPU.
 _TINY_MOE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 32}
+_QWEN3_A3B = _sizes(2048, 6144, 48, (32, 4), 40960, 151936) | {
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "head_dim": 128,
+}
 SHAPES: Final[dict[str, Shape]] = {
     "qwen2.5-7b": Shape("qwen2", _sizes(3584, 18944, 28, (28, 4), 32768, 152064)),
     # More than one GPU of 80 GB holds with a KV cache.
     "qwen2.5-72b-fp8": Shape("qwen2", _sizes(8192, 29568, 80, (64, 8), 32768, 152064) | _FP8, alike=True),
     "qwen2.5-0.5b": Shape("qwen2", _sizes(896, 4864, 24, (14, 2), 32768, 151936)),
     "llama-3.1-8b": Shape("llama", _sizes(4096, 14336, 32, (32, 8), 131072, 128256), alike=True),
-    "qwen3-30b-a3b": Shape(
-        "qwen3_moe",
-        _sizes(2048, 6144, 48, (32, 4), 40960, 151936)
-        | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "head_dim": 128},
-        alike=True,
-    ),
+    "qwen3-30b-a3b": Shape("qwen3_moe", _QWEN3_A3B, alike=True),
+    # Two servers have room for it on one GPU.
+    "qwen3-30b-a3b-half": Shape("qwen3_moe", _QWEN3_A3B | {"num_hidden_layers": 24}, alike=True),
     "gemma-3-4b": Shape(
         "gemma3",
         _sizes(2560, 10240, 34, (8, 4), 131072, 262208) | {"head_dim": 256, "sliding_window": 1024},

@@ -20,6 +20,7 @@ import msgspec
 
 from benchmarks.clients.target import Target, http_target
 from benchmarks.support import ROOT
+from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.launcher.testing import copy_models, run_server
 from openai_bls.launcher.tritonserver.ports import lease_ports
 
@@ -147,8 +148,19 @@ def one_gpu(setup: Setup) -> AbstractContextManager[Serving]:
 
 def embedded(setup: Setup) -> AbstractContextManager[Serving]:
     """/v1 of this project over the embedded engine, which shares no prefixes, as the others do not."""
-    own = ["--engine", "transformers"]
+    own = ["--engine", "transformers", *cache_options(setup)]
     return _ours(_on_one_gpu(setup), EMBEDDED, own, {"OPENAI_BLS_ENGINE_PREFIX_SHARING": "false"})
+
+
+def cache_options(setup: Setup) -> list[str]:
+    """Build options for a KV cache as large as vLLM's, where that has a size: what is free cannot be measured while
+    other servers start."""
+    size = setup.arguments.get("kv_cache_memory_bytes", 0)
+    in_float32 = read_checkpoint(setup.checkpoint).kv_bytes_per_token
+    if not (size and in_float32):
+        return []
+    per_token = in_float32 if setup.arguments.get("dtype") == "float32" else in_float32 // 2
+    return ["--max-tokens-in-kv-cache", str(size // per_token)]
 
 
 def _on_one_gpu(setup: Setup) -> Setup:

@@ -31,8 +31,10 @@ from benchmarks_vllm.vllm_serve.servers import (
     Serving,
     Setup,
     StartError,
+    cache_options,
 )
 from benchmarks_vllm.vllm_serve.session import Amounts, Cell, Results, Session, merged, read, write
+from openai_bls.core.checkpoint import read_checkpoint
 from tests.unit.benchmarks.clients.bench_stub import stub_server
 
 _TARGET = http_target("chat", "http://127.0.0.1:1/v1", model="good")
@@ -111,6 +113,15 @@ def test_options() -> None:
     for wrong in ([*needed, "--servers", "another"], needed[:2], []):
         with pytest.raises(SystemExit):
             parse(wrong)
+
+
+def test_the_embedded_engine_gets_the_kv_cache_that_vllm_has(tmp_path: Path) -> None:
+    setup = _setup(tmp_path)
+    size, per_token = 3_000_000, read_checkpoint(DEMO).kv_bytes_per_token
+    for dtype, tokens in (("float32", size // per_token), ("bfloat16", 2 * size // per_token)):
+        given = replace(setup, arguments={"dtype": dtype, "kv_cache_memory_bytes": size})
+        assert cache_options(given) == ["--max-tokens-in-kv-cache", str(tokens)]
+    assert cache_options(setup) == []
 
 
 def _setup(tmp_path: Path, python: str = sys.executable) -> Setup:
