@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from openai_bls.pipeline.media.audio.decoder import AudioDecoder
 from openai_bls.transport.model_calls import Array
 from tests.sounds import silence
 from tests.unit.api.http_support import asked
@@ -53,9 +55,18 @@ def said(text: str, segments: Sequence[tuple[float, float, str]] = (), **more: A
     }
 
 
+@cache
+def decoder() -> AudioDecoder:
+    """Decoder of all benches with default settings: the start of a process takes longer than all that it decodes."""
+    return Bench().service.audio.decoder
+
+
 def bench_of(whole: Mapping[str, Array] | Says, pieces: Says | None = None, **changes: Any) -> Bench:
     """A service with a model that hears, one that streams if `pieces` are given."""
-    bench = changes.pop("bench", None) or Bench()
+    bench = changes.pop("bench", None)
+    if bench is None:
+        bench = Bench()
+        bench.service.audio.decoder = decoder()
     decoupled = {"model_transaction_policy": {"decoupled": True}} if pieces is not None else {}
     changes = {"max_batch_size": 0, "output": SEGMENTS, **decoupled, **changes}
     bench.service.models.tasks.replace([model("transcription", "ear", **changes)])
