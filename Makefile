@@ -167,7 +167,7 @@ clean: ## remove what was built; .venv stays
 	find model_repository -name '.aside-*' -prune -exec rm -rf {} +
 	rm -rf $(filter-out %_bls,$(wildcard model_repository/tensorrt_llm_*)) model_repository/preprocessing_*
 	rm -rf $(foreach made,tokenizer_* .building-* .gone-*,model_repository/openai_bls/1/$(made))
-	rm -rf $(VENV)/.engine-* sbom.cdx.json torture.md torture-findings .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
+	rm -rf $(VENV)/.engine-* sbom.cdx.json torture.md torture-findings .cache/tests .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
 	find openai_bls engines tests build model_repository -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv and the other environments as well

@@ -6,6 +6,7 @@ The interval is short here. With `OPENAI_BLS_TESTS_SILENCE_S=60` each silence la
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.tools import tool
+from tests.tools import compiled, tool
 from tests.unit.api.http_support import served
 from tests.unit.core_support import EOS, Bench
 
@@ -38,38 +39,39 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-def compiled(*command: str | Path) -> None:
-    subprocess.run([*map(str, command)], check=True, timeout=WAIT_S)
-
-
-def go(folder: Path) -> list[str]:
-    compiled(tool("go"), "build", "-o", folder / "decoder", FOLDER / "decoder.go")
+def go() -> list[str]:
+    folder = compiled(FOLDER / "decoder.go", tool("go"), "build", to=("-o", "{}/decoder"), patience_s=WAIT_S)
     return [str(folder / "decoder")]
 
 
-def rust(folder: Path) -> list[str]:
-    compiled(tool("rustc"), "--edition=2021", FOLDER / "decoder.rs", "-o", folder / "decoder")
+def rust() -> list[str]:
+    options = tool("rustc"), "--edition=2021"
+    folder = compiled(FOLDER / "decoder.rs", *options, to=("-o", "{}/decoder"), patience_s=WAIT_S)
     return [str(folder / "decoder")]
 
 
-def java(folder: Path) -> list[str]:
-    compiled(tool("javac"), "-d", folder, FOLDER / "Decoder.java")
+def java() -> list[str]:
+    folder = compiled(FOLDER / "Decoder.java", tool("javac"), to=("-d", "{}"), patience_s=WAIT_S)
     return [tool("java"), "-cp", str(folder), "Decoder"]
 
 
-def javascript(folder: Path) -> list[str]:
+def javascript() -> list[str]:
     return [tool("node"), str(FOLDER / "sdk.mjs")]
 
 
-def python(folder: Path) -> list[str]:
+def python() -> list[str]:
     return [sys.executable, str(FOLDER / "sdk.py")]
 
 
-def python_of_clients(folder: Path) -> list[str]:
+def python_of_clients() -> list[str]:
     return [str(CLIENTS / "bin" / "python"), str(FOLDER / "sdk.py")]
 
 
-def missing(program: Callable[[Path], list[str]]) -> Path | None:
+SDKS = (javascript, python, python_of_clients)
+"""Programs that read several streams in one process, whose start costs more than all streams."""
+
+
+def missing(program: Callable[[], list[str]]) -> Path | None:
     """What the program needs and `make test` would have brought."""
     needed: dict[Any, Path] = {
         javascript: CLIENTS / "node_modules" / "openai",
@@ -92,33 +94,31 @@ def missing(program: Callable[[Path], list[str]]) -> Path | None:
     ids=lambda value: value.__name__ if callable(value) else "",
 )
 @pytest.mark.timeout(WAIT_S + 3 * LONG_S)
-def test_silences(program: Callable[[Path], list[str]], paths: tuple[str, ...], tmp_path: Path) -> None:
+def test_silences(program: Callable[[], list[str]], paths: tuple[str, ...]) -> None:
     lacking = missing(program)
     if lacking is not None:
         if os.environ.get("OPENAI_BLS_TESTS_NEED_TOOLS"):
             pytest.fail(f"{lacking} is missing")
         pytest.skip(f"{lacking} is missing: `make test` makes it")
-    printed = asyncio.run(_streamed(program(tmp_path), paths))
+    printed = asyncio.run(_streamed(program(), paths, together=program in SDKS))
     for path in paths:
         # None is empty, or no JSON.
         events = [json.loads(event) for event in printed[path] if event != "[DONE]"]
         CHECKS[path](events)
 
 
-async def _streamed(command: list[str], paths: tuple[str, ...]) -> dict[str, list[str]]:
-    """What the program prints of a stream of each of the paths, with a silence before each of its two pieces."""
+async def _streamed(command: list[str], paths: tuple[str, ...], *, together: bool) -> dict[str, list[str]]:
+    """What the program prints of a stream of each of the paths, with a silence before each of its two pieces.
+
+    One process reads all of them together and numbers its lines, or each reads one.
+    """
     bench = Bench(**SETTINGS)
     environment = {**os.environ, "NODE_MODULES": str(CLIENTS / "node_modules")}
     async with asyncio.timeout(WAIT_S + 3 * LONG_S), served(bench) as port:
+        words = [[f"http://127.0.0.1:{port}{path}", json.dumps(BODIES[path])] for path in paths]
         running = [
-            await asyncio.create_subprocess_exec(
-                *command,
-                f"http://127.0.0.1:{port}{path}",
-                json.dumps(BODIES[path]),
-                stdout=subprocess.PIPE,
-                env=environment,
-            )
-            for path in paths
+            await asyncio.create_subprocess_exec(*command, *given, stdout=subprocess.PIPE, env=environment)
+            for given in ([[*itertools.chain(*words)]] if together else words)
         ]
         outputs = asyncio.gather(*(process.communicate() for process in running))
         while len(bench.engine.requests) < len(paths) and not outputs.done():
@@ -130,7 +130,10 @@ async def _streamed(command: list[str], paths: tuple[str, ...]) -> dict[str, lis
         for at in range(len(paths)):
             bench.engine.deliver(at, "", "stop", stop_token_id=EOS)
         printed = [output.decode().splitlines() for output, _ in await outputs]
-    assert [process.returncode for process in running] == [0] * len(paths)
+    assert {process.returncode for process in running} == {0}
+    if together:
+        numbered = [line.split(" ", 1) for line in printed[0]]
+        printed = [[event for number, event in numbered if number == str(at)] for at in range(len(paths))]
     return dict(zip(paths, printed, strict=True))
 
 

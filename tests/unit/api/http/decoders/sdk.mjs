@@ -1,12 +1,12 @@
-// Events as the official SDKs of JavaScript give them: `node sdk.mjs URL BODY`, with their packages in $NODE_MODULES.
+// Events as the official SDKs of JavaScript give them, each after the number of its stream: `node sdk.mjs URL BODY URL BODY ...`,
+// with their packages in $NODE_MODULES.
 import { createRequire } from "node:module";
 
 const require = createRequire(`${process.env.NODE_MODULES}/x.js`);
-const [url, text] = process.argv.slice(2);
-const body = JSON.parse(text);
+const words = process.argv.slice(2);
 const options = { apiKey: "none", maxRetries: 0 };
 
-async function started() {
+async function started(url, body) {
   if (url.endsWith("/messages")) {
     const { Anthropic } = require("@anthropic-ai/sdk");
     return new Anthropic({ ...options, baseURL: url.replace("/v1/messages", "") }).messages.create(body);
@@ -17,4 +17,9 @@ async function started() {
   return client.chat.completions.create(body);
 }
 
-for await (const event of await started()) console.log(JSON.stringify(event));
+async function read(number) {
+  const stream = await started(words[2 * number], JSON.parse(words[2 * number + 1]));
+  for await (const event of stream) console.log(number, JSON.stringify(event));
+}
+
+await Promise.all(Array.from({ length: words.length / 2 }, (_, number) => read(number)));

@@ -1,27 +1,34 @@
-"""Events as the official SDKs of Python give them: `python sdk.py URL BODY`."""
+"""Events as Python's official SDKs give them, each after the number of its stream: `sdk.py URL BODY URL BODY ...`."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-url, text = sys.argv[1:]
-body: dict[str, Any] = json.loads(text)
-options: dict[str, Any] = {"api_key": "none", "max_retries": 0}
+OPTIONS: dict[str, Any] = {"api_key": "none", "max_retries": 0}
 
 
-def started() -> Any:
+def started(url: str, body: dict[str, Any]) -> Any:
     """The stream."""
     if url.endswith("/messages"):
         import anthropic
 
-        return anthropic.Anthropic(base_url=url.removesuffix("/v1/messages"), **options).messages.create(**body)
+        return anthropic.Anthropic(base_url=url.removesuffix("/v1/messages"), **OPTIONS).messages.create(**body)
     import openai
 
-    client = openai.OpenAI(base_url=url.partition("/v1")[0] + "/v1", **options)
+    client = openai.OpenAI(base_url=url.partition("/v1")[0] + "/v1", **OPTIONS)
     return (client.responses if url.endswith("/responses") else client.chat.completions).create(**body)
 
 
-for event in started():
-    print(event.to_json(indent=None), flush=True)  # noqa: T201
+def read(number: int, url: str, body: str) -> None:
+    """Print what comes."""
+    for event in started(url, json.loads(body)):
+        sys.stdout.write(f"{number} {event.to_json(indent=None)}\n")
+
+
+urls, bodies = sys.argv[1::2], sys.argv[2::2]
+with ThreadPoolExecutor(len(urls)) as pool:
+    list(pool.map(read, itertools.count(), urls, bodies))
