@@ -33,9 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 TRITON = Path(__file__).parent / "tests" / "triton"
 # Tests that need an installed vLLM, and those of them that share no engine with the others.
 VLLM = "engines/vllm/tests_vllm/installed"
-OWN_VLLM = tuple(
-    f"{VLLM}/{name}.py" for name in ("test_guidance", "processes/test_two_machines", "processes/test_two_workers")
-)
+OWN_VLLM = tuple(f"{VLLM}/{name}.py" for name in ("processes/test_two_machines", "processes/test_two_workers"))
 # Files of tests/triton that start servers without the function of that name.
 OTHER_OWN_SERVER = ("test_contenders.py", "test_ranks.py", "test_torture.py")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from openai_bls.transport.engine_process.loading import arguments
 from openai_bls.transport.engine_process.source import StartedProcess
 from openai_bls_vllm.record import VllmRecord
 from tests.paths import DEMO
+from tests.waiting import lines_until
+from tests_vllm import warm
 from tests_vllm.installed import cases
 from tests_vllm.installed.processes.family import Family, parent
 from tests_vllm.vllm_python import vllm_python
@@ -137,3 +140,16 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
     asker.engine = create_engine(folder, asker.on_step, {"num_threads": "1"})
     yield asker
     asker.engine.close()
+
+
+@pytest.fixture(scope="session")
+def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Command that runs scripts as vLLM's interpreter does, where vLLM has been imported once for all of them."""
+    folder = tmp_path_factory.mktemp("warm")
+    environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    words = [vllm_python(), str(Path(warm.__file__)), str(folder / "socket")]
+    with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        lines_until(process.stdout, "listening")
+        yield warm.command(folder, folder / "socket")
+        assert process.stdin is not None
+        process.stdin.close()

@@ -29,7 +29,6 @@ from tests.unit import core_support
 from tests.unit.output.structured.driving import DEMO, demo, json_schema
 from tests.unit.output.structured.schemas import Schema, schemas
 from tests.unit.output.tool_parsers.test_constraints import TOOLS
-from tests_vllm.vllm_python import vllm_python
 
 ENDOFTEXT = 0
 MARKERS = marker_token_ids(DEMO, (demo().eos,))
@@ -107,10 +106,10 @@ def follow(wanted: Grammar, stop_token_ids: list[int], token_ids: list[int]) -> 
     return masks
 
 
-def ask(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def ask(python: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Answers of vLLM's backend, by one process."""
     ran = subprocess.run(
-        [vllm_python(), Path(__file__).with_name("guidance_walks.py"), DEMO, str(demo().size)],
+        [python, Path(__file__).with_name("guidance_walks.py"), DEMO, str(demo().size)],
         input=json.dumps(cases).encode(),
         capture_output=True,
         cwd=DEMO,
@@ -139,11 +138,11 @@ def case(wanted: Grammar, number: int) -> dict[str, Any]:
     }
 
 
-def test_masks_are_the_embedded_engines() -> None:
+def test_masks_are_the_embedded_engines(warm_python: str) -> None:
     made = grammars()
     assert len(made) > 120
     cases = [case(wanted, number) for number, wanted in enumerate([*made, *WRONG])]
-    answers = ask(cases)
+    answers = ask(warm_python, cases)
     for wanted, asked, answer in zip(made, cases, answers, strict=False):
         assert "error" not in answer, (asked, answer)
         masks = follow(wanted, asked["stop_token_ids"], answer["token_ids"])

@@ -13,7 +13,6 @@ import pytest
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls_vllm.record import VllmRecord
 from tests.paths import DEMO, ROOT
-from tests_vllm.vllm_python import vllm_python
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -29,7 +28,7 @@ DEVICES = {
 """Device → its memory and vLLM's batched tokens."""
 
 
-def test_they_are_those_of_vllm_serve(tmp_path: Path) -> None:
+def test_they_are_those_of_vllm_serve(warm_python: str, tmp_path: Path) -> None:
     folder = tmp_path / "1"
     shutil.copytree(DEMO, folder / "checkpoint")
     record = VllmRecord(version="0.32.0").fields()
@@ -38,7 +37,7 @@ def test_they_are_those_of_vllm_serve(tmp_path: Path) -> None:
     )
     write_manifest(folder, manifest)
     ran = subprocess.run(
-        [vllm_python(), str(Path(__file__).with_name("serve_defaults.py")), str(folder), str(folder / "checkpoint")],
+        [warm_python, str(Path(__file__).with_name("serve_defaults.py")), str(folder), str(folder / "checkpoint")],
         input=json.dumps([[name, memory] for name, (memory, _) in DEVICES.items()]),
         capture_output=True,
         text=True,
