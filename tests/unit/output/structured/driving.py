@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from openai_bls.core.engine_types import EngineInfo, Grammar
 from openai_bls.engines.grammars import llguidance_backend
-from openai_bls.engines.grammars.errors import GrammarError
 from openai_bls.engines.grammars.matcher import Constraint, ConstraintFactory
 from openai_bls.output.detokenizer.factory import load
 from openai_bls.output.structured import Format, grammar
@@ -53,6 +52,7 @@ class Vocabulary:
         self.bytes_of = [text.token_bytes(token_id) for token_id in range(vocab_size)]
         self.id_of_byte = {raw[0]: token_id for token_id, raw in enumerate(self.bytes_of) if len(raw) == 1}
         self.closing = np.array([raw in _CLOSING for raw in self.bytes_of])
+        self.readable = np.array([b" " <= raw <= b"~" for raw in self.bytes_of])
 
     def make(self, wanted: Grammar, stop_token_ids: Sequence[int] | None = None) -> Constraint:
         return self.factory.make(wanted, [self.eos] if stop_token_ids is None else stop_token_ids)
@@ -112,13 +112,8 @@ def accepts(wanted: Grammar, text: str) -> bool:
     """Whether a grammar allows a whole text."""
     vocabulary = tiny()
     constraint = vocabulary.make(wanted)
-    for token_id in spelled(text):
-        try:
-            if token_id not in vocabulary.allowed(constraint):
-                return False
-        except GrammarError:
-            return False
-        assert constraint.accept(token_id)
+    if not all(map(constraint.accept, spelled(text))):
+        return False
     return constraint.ended or vocabulary.eos in vocabulary.allowed(constraint)
 
 

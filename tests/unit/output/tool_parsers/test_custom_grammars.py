@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -202,8 +203,9 @@ def test_whatever_a_model_writes_its_input_is_of_the_grammar(form: str, language
         *("\n", '"', '\\"', "\\", "\\n", "\\u003c", "</", "*** End Patch", "*** Add File: a", "+", " "),
         *(end_of_input(kind), "\n" + end_of_input(kind), kind.end, kind.close or "}", *sorted(kind.special)),
     ]
-    texts = [walk(grammar, [driving.spelled(part) for part in likely], seed) for seed in range(12)]
-    ended = [text for text in texts if text is not None]
+    parts = [driving.spelled(part) for part in likely]
+    walks = (walk(grammar, parts, seed) for seed in range(12))
+    ended = list(itertools.islice((text for text in walks if text is not None), 5))
     assert len(ended) >= 3
     for text in ended:
         found = run(parser(form), [text])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import tempfile
 from functools import cache
@@ -86,8 +87,9 @@ def likely(name: str) -> list[str]:
 def test_what_comes_by_ids_is_what_may_be_spelled(name: str) -> None:
     wanted = FORMATS[name]
     plain, marked = made(wanted), by_id(wanted)
-    texts = [walk(marked, [tokens(part) for part in likely(name)], seed, vocabulary()) for seed in range(12)]
-    ended = [text for text in texts if text is not None]
+    parts = [tokens(part) for part in likely(name)]
+    walks = (walk(marked, parts, seed, vocabulary()) for seed in range(12))
+    ended = list(itertools.islice((text for text in walks if text is not None), 5))
     assert len(ended) >= 2
     for text in ended:
         assert accepts(plain, text), text
@@ -100,7 +102,7 @@ SHARED = ("deepseek_v32", "deepseek_v4", "kimi_k3", "minimax_m3", "gigachat3-fre
 @pytest.mark.parametrize("name", [name for name in FORMATS if not name.startswith(SHARED)])
 def test_what_may_be_spelled_may_come_by_ids(name: str) -> None:
     wanted: dict[str, Any] = FORMATS[name]
-    texts = [walk(made(wanted), [spelled(part) for part in likely(name)], seed) for seed in range(6)]
+    texts = [walk(made(wanted), [spelled(part) for part in likely(name)], seed) for seed in range(4)]
     marked = by_id(wanted)
     for text in filter(None, texts):
         if "\ufffd" in text:
