@@ -63,7 +63,7 @@ def decoder() -> AudioDecoder:
 
 def bench_of(whole: Mapping[str, Array] | Says, pieces: Says | None = None, **changes: Any) -> Bench:
     """A service with a model that hears, one that streams if `pieces` are given."""
-    bench = changes.pop("bench", None)
+    bench: Bench | None = changes.pop("bench", None)
     if bench is None:
         bench = Bench()
         bench.service.audio.decoder = decoder()
