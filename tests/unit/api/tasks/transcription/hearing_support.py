@@ -61,9 +61,10 @@ def decoder() -> AudioDecoder:
     return Bench().service.audio.decoder
 
 
-def bench_of(whole: Mapping[str, Array] | Says, pieces: Says | None = None, **changes: Any) -> Bench:
+def bench_of(
+    whole: Mapping[str, Array] | Says, pieces: Says | None = None, *, bench: Bench | None = None, **changes: Any
+) -> Bench:
     """A service with a model that hears, one that streams if `pieces` are given."""
-    bench: Bench | None = changes.pop("bench", None)
     if bench is None:
         bench = Bench()
         bench.service.audio.decoder = decoder()
