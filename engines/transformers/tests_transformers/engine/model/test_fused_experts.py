@@ -52,6 +52,25 @@ def normal(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float16, device=DEVICE)
 
 
+@pytest.fixture
+def few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the trials with many tokens, which take the interpreter seconds, to the tests of what is fused by them."""
+    monkeypatch.setattr(expert_kernels, "sizes", lambda top, experts: (2, 1))
+
+
+def test_a_trial_has_every_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, mix = set(), expert_kernels.mix
+
+    def counted(x: torch.Tensor, *more: Any) -> torch.Tensor:
+        tried.add(len(x))
+        return mix(x, *more)
+
+    monkeypatch.setattr(expert_kernels, "mix", counted)
+    assert fuse_experts(made("Qwen3Moe", "Experts")) == 1
+    assert tried == set(expert_kernels.sizes(2, EXPERTS["num_experts"]))
+
+
+@pytest.mark.usefixtures("few_sizes")
 @pytest.mark.parametrize("name", ["Qwen2Moe", "Qwen3Moe", "Mixtral", "Olmoe", "GptOss", "Aria"])
 def test_experts_and_routers_that_are_fused(name: str) -> None:
     experts, router = made(name, "Experts"), made(name, "TextTopKRouter" if name == "Aria" else "TopKRouter")
@@ -78,6 +97,7 @@ def test_a_router_keeps_its_kind_of_scores(normalized: bool) -> None:
     assert bool((total > 0.99).all()) is normalized
 
 
+@pytest.mark.usefixtures("few_sizes")
 @pytest.mark.parametrize("name", ["Qwen3Moe", "GptOss"])
 def test_what_a_kernel_does_not_take_goes_to_the_original(name: str) -> None:
     """Whose weights mean the same, though gpt-oss's lie in another order then."""
