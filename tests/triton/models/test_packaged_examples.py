@@ -48,7 +48,8 @@ HEARD = (
 @pytest.fixture(scope="module")
 def packaged(repository: Path) -> Iterator[RunningServer]:
     flags = [f"--model-repository={EXAMPLES}"]
-    with run_server(repository, {"OPENAI_BLS_TASK_MODELS_INTERVAL_S": "0.1"}, flags) as running:
+    env = {"OPENAI_BLS_ENGINE": "null", "OPENAI_BLS_TASK_MODELS_INTERVAL_S": "0.1"}
+    with run_server(repository, env, flags) as running:
         yield running
 
 
