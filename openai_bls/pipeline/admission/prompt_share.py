@@ -11,8 +11,9 @@ from collections.abc import Callable
 from openai_bls.pipeline.admission.ticket import Ticket
 
 _DEFAULT_STEP_TOKENS = 8192
-_STEPS = 2
-"""Steps' prompts that a key may have unread: the next step's are there when one has ended."""
+_STEPS = 3
+"""Steps' prompts that a key may have unread: those of the step that runs, of the one that is planned meanwhile, and of
+the next one, so that no step lacks prompts."""
 
 
 class PromptShare:
