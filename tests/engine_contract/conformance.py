@@ -53,16 +53,18 @@ def invalid_fields(info: EngineInfo) -> Iterator[tuple[str, dict[str, Any]]]:
             {"bad_words": tuple((i,) for i in range(3, vocab_size)), "stop_token_ids": (0, 1, 2), "min_tokens": 1},
         ),
         "min_tokens": ({"max_tokens": 3, "min_tokens": 4}, {"min_tokens": -1}),
-        "allowed_token_ids": (
-            {"allowed_token_ids": (vocab_size,)},
-            {"allowed_token_ids": (3, 4), "bad_words": ((3,), (9, 4))},
-            {"allowed_token_ids": (3, 2), "bad_words": ((3,),), "stop_token_ids": (2,), "min_tokens": 1},
-        ),
+        "allowed_token_ids": ({"allowed_token_ids": (vocab_size,)},),
         "logprobs": ({"logprobs": 21}, {"logprobs": -1}),
         "prompt_logprobs": ({"prompt_logprobs": 21},),
         "lora_name": ({"lora_name": "nobody"},),
         "pooling": ({"pooling": "last"},),
     }
+    if {"bad_words", "min_tokens"} <= set(info.supported):
+        # Else these are refused for those.
+        fields["allowed_token_ids"] += (
+            {"allowed_token_ids": (3, 4), "bad_words": ((3,), (9, 4))},
+            {"allowed_token_ids": (3, 2), "bad_words": ((3,),), "stop_token_ids": (2,), "min_tokens": 1},
+        )
     for name, bad in fields.items():
         yield from ((name, asked) for asked in bad)
     if not info.grammar_backend:
