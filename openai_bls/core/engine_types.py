@@ -146,7 +146,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
     kv_transfer_params: dict[str, Any] | None = None
     """What a connector that moves KV caches between engines is to do for the request, in the connector's own terms."""
     owner: str = ""
-    """Name of the API key of a request with a grammar. Grammars are compiled in turn by owner, and each has its own."""
+    """Name of the API key of a request with a grammar or images: both are prepared in turn by owner, and each owner has
+    its own grammars."""
 
 
 class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):

@@ -43,6 +43,8 @@ class Generation(msgspec.Struct, frozen=True):
     """Place in vLLM's queue, where it has one by priority."""
     pooling: bool = False
     """Pool the prompt: `params` are fields of vLLM's `PoolingParams`."""
+    owner: str = ""
+    """Name of the API key whose turn it is when the images are processed."""
 
 
 class Output(Protocol):

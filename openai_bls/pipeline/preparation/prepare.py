@@ -494,5 +494,5 @@ def generation_request(
         # The queue before the engine has it in any case.
         priority=request.priority if model.supports("priority") else 0,
         kv_transfer_params=request.kv_transfer_params,
-        owner="" if constraint is None else key,
+        owner="" if constraint is None and prompts.media is None else key,
     )

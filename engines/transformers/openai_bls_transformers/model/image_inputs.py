@@ -10,7 +10,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ import msgspec
 import torch
 
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest
+from openai_bls.core.keys.turns import FairExecutor
 from openai_bls.core.media import MediaPrompt
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.images.processor import ImageError, VisionProcessor
@@ -64,7 +64,7 @@ class PreparedImages(msgspec.Struct, frozen=True):
 
 
 class ImageInputs:
-    """Threads that run a processor over the images of requests."""
+    """Threads that run a processor over the images of requests, those of each API key in turn."""
 
     def __init__(
         self,
@@ -93,7 +93,8 @@ class ImageInputs:
         """Images of live requests by the identity of their `media`, which the choices of a request have in common."""
         self._futures = KeyedFutures(on_prepared)
         threads = max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 2))
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="images")
+        # A large picture takes a second.
+        self._pool = FairExecutor(threads, "images")
 
     def refusal(self, request: GenerationRequest, info: EngineInfo) -> str | None:
         """Refusal of what a model with images cannot do with this request; None if there is nothing."""
@@ -118,7 +119,7 @@ class ImageInputs:
         images = self._shared.get(id(media))
         if images is None or images.prompt_token_ids != request.prompt_token_ids:
             images = self._shared[id(media)] = PromptImages(request.prompt_token_ids, media)
-        self._futures.start(self._pool.submit, key, partial(self._prepared, key, images))
+        self._futures.start(partial(self._pool.submit, request.owner), key, partial(self._prepared, key, images))
         return images
 
     def cancel(self, key: str) -> None:
@@ -128,7 +129,7 @@ class ImageInputs:
     def close(self) -> None:
         """Start no more; what runs ends by itself, unheard."""
         self._futures.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
 
     def arguments(self, prompt_token_ids: Sequence[int], media: MediaPrompt) -> dict[str, Any]:
         """The model's arguments for the images of a prompt, on its device.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from openai_bls.core.keys.turns import KeyQueue
 from openai_bls_vllm.interface import Generation
 from openai_bls_vllm.module import Vllm
 
@@ -57,9 +57,9 @@ class Expanded(msgspec.Struct):
 
 
 class MediaQueue:
-    """Expands the prompts of requests one after the other, on the thread that vLLM has for this.
+    """Expands the prompts of requests one after the other, on the thread that vLLM has for this, the API keys in turn.
 
-    In the order of their arrival: vLLM's cache of processed images sends an image once, so that what is expanded first
+    One at a time: vLLM's cache of processed images sends an image once, so that what is expanded first
     must reach the engine core first, and whatever is expanded must reach it.
 
     Args:
@@ -74,19 +74,18 @@ class MediaQueue:
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "vllm-images")
         self._params = vllm.name("vllm.SamplingParams")
         self._done = done
-        self._waiting: deque[Generation] = deque()
+        self._waiting: KeyQueue[Generation] = KeyQueue()
         self._task: asyncio.Task[None] | None = None
 
     def put(self, generation: Generation) -> None:
         """Take a request."""
-        self._waiting.append(generation)
+        self._waiting.push(generation.owner, generation)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
         try:
-            while self._waiting:
-                generation = self._waiting.popleft()
+            while (generation := self._waiting.pop()) is not None:
                 try:
                     self._done(generation, await self._expand(generation))
                 except asyncio.CancelledError:

@@ -100,7 +100,13 @@ class LiveRequests:
             return Generation(key, request.prompt_token_ids, pooling_params(request), adapter, pooling=True)
         params = sampling_params(request, info, runner)
         return Generation(
-            key, request.prompt_token_ids, params, adapter, media=request.media, priority=request.priority
+            key,
+            request.prompt_token_ids,
+            params,
+            adapter,
+            media=request.media,
+            priority=request.priority,
+            owner=request.owner,
         )
 
     def constrain(self, generation: Generation, constrained: Constrained) -> Generation | None:

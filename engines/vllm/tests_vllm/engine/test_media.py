@@ -108,9 +108,9 @@ class Made:
                 await asyncio.sleep(0)
 
 
-def generation(key: str, *, expanded: int = 3) -> Generation:
+def generation(key: str, *, expanded: int = 3, owner: str = "") -> Generation:
     media = MediaPrompt((PIXELS,), "<image>?", (9, 5))
-    return Generation(key, [9] * expanded + [5], {}, media=media)
+    return Generation(key, [9] * expanded + [5], {}, media=media, owner=owner)
 
 
 def run(test: Callable[[Made], Awaitable[None]]) -> Made:
@@ -123,6 +123,15 @@ def run(test: Callable[[Made], Awaitable[None]]) -> Made:
 
     asyncio.run(with_client())
     return made[0]
+
+
+def test_images_of_api_keys_are_processed_in_turn() -> None:
+    async def test(made: Made) -> None:
+        made.client.add([*(generation(key, owner="alice") for key in "1234"), generation("5", owner="bob")])
+        made.processor.go.set()
+        await made.until(lambda: len(made.core.sent) == 5)
+
+    assert [request.request_id for _, request in run(test).core.sent] == ["1", "5", "2", "3", "4"]
 
 
 def test_text_passes_images_that_wait_and_images_keep_their_order() -> None:

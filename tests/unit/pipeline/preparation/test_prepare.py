@@ -12,6 +12,7 @@ import pytest
 from openai_bls.core.engine_types import EngineInfo, Grammar, SamplingParams
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.keys.turns import FairExecutor
+from openai_bls.core.media import MediaPrompt
 from openai_bls.core.request import ValidRequest
 from openai_bls.engines.capabilities import ALL_FIELDS
 from openai_bls.output.detect import ModelFormats, detect
@@ -192,7 +193,12 @@ def test_the_engines_request() -> None:
     assert (made.lora_name, made.grammar, made.prediction) == ("poet", grammar, (7, 8))
     assert made.owner == "alice"
     free = prepare.generation_request(request, Target(served, "poet"), 0, [1, 2], prompts, None, "alice")
-    assert free.owner == ""  # which costs bytes, and is for grammars
+    assert free.owner == ""  # which costs bytes, and is for grammars and images
+    media = MediaPrompt((), "see #", (1,))
+    seen = prepare.generation_request(
+        request, Target(served, "poet"), 0, [1, 2], prompts._replace(media=media), None, "alice"
+    )
+    assert seen.owner == "alice"
 
 
 def test_nothing_is_constrained_unless_asked_for() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import shutil
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +21,13 @@ from openai_bls.core.engine_types import GenerationRequest, Grammar
 from openai_bls.core.manifest import BuildError, EngineLoadError, load_manifest
 from openai_bls.core.media import MediaPrompt
 from openai_bls.engines.images.processor import VisionProcessor
+from openai_bls_transformers.model import image_inputs
 from openai_bls_transformers.record import EmbeddedRecord
 from tests.engine_contract.fixtures import EngineFactory
 from tests.engine_contract.support import change_record, request, run_all
 from tests.processors import picture
 from tests.unit.builder.repositories import make_repository
+from tests.waiting import until
 from tests_transformers.architectures.comparison import answers, difference
 from tests_transformers.architectures.vision_checkpoint import make_vision_checkpoint
 from tests_transformers.architectures.vision_comparison import expected, media_prompt, requests
@@ -36,6 +39,7 @@ __all__ = ["steps"]
 Made = tuple[Path, Path]
 """Checkpoint, and the folder of its engine."""
 
+_LIMIT_S = 60.0
 _LARGE_SIDE = 112
 """Pixels; what the processor makes of smaller images it keeps."""
 
@@ -145,6 +149,32 @@ def test_a_request_is_cancelled_while_its_image_is_prepared(
     assert recorder.reason(0) == "cancelled"
     monkeypatch.undo()
     assert len(run_all(engine, recorder, [with_image(processor, 1)])[0]) == 8
+
+
+def test_images_of_api_keys_are_prepared_in_turn(
+    made: Made, processor: VisionProcessor, start: EngineFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, recorder = start(made[1])
+    images: Any = engine._images  # type: ignore[attr-defined]
+    original: Callable[..., Any] = images.arguments
+    asked = [with_image(processor, number, owner="alice") for number in range(2 * image_inputs._MOST_THREADS)]
+    asked.append(with_image(processor, len(asked), owner="bob"))
+    owners = {id(one.media): one.owner for one in asked}
+    released, order = threading.Event(), []
+
+    def held(prompt_token_ids: Any, media: Any) -> Any:
+        order.append(owners[id(media)])
+        assert released.wait(_LIMIT_S)
+        return original(prompt_token_ids, media)
+
+    monkeypatch.setattr(images, "arguments", held)
+    for one in asked:
+        engine.submit(one)
+    until(lambda: images._pool._queue.waiting("bob") == 1)
+    released.set()
+    for number in range(len(asked)):
+        recorder.wait_end(number)
+    assert order.index("bob") <= image_inputs._MOST_THREADS
 
 
 @IN_EVERY_WAY
