@@ -23,7 +23,7 @@ from openai_bls.core.usage import Usage
 from openai_bls.pipeline.admission.admission import Admission
 from openai_bls.pipeline.admission.key_budgets import KeyBudgets
 from openai_bls.pipeline.generation.generation import Generation, admitted_generation
-from openai_bls.pipeline.generation.sequence import Writer
+from openai_bls.pipeline.generation.writer import Writer
 from openai_bls.pipeline.guards.guards import Guards
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.lifecycle.life import Life
@@ -50,7 +50,6 @@ class AnswerWriter(Writer, Protocol[T]):
     @property
     def answer(self) -> asyncio.Future[T]:
         """Resolved at the end, by the answer or an error."""
-        ...
 
 
 class StreamWriter(Writer, Protocol):
@@ -58,7 +57,6 @@ class StreamWriter(Writer, Protocol):
 
     def recorded(self) -> tuple[Writer, Callable[[Usage], Any]]:
         """The writer to use in its place where the answer is wanted as a whole too, and what makes that at the end."""
-        ...
 
 
 StreamWriterT = TypeVar("StreamWriterT", bound=StreamWriter)

@@ -19,8 +19,10 @@ from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.models.registry import Target
+from openai_bls.pipeline.preparation.checks import check
 from openai_bls.pipeline.preparation.constraints import constrain
-from openai_bls.pipeline.preparation.prepare import check, generation_request, tokenize
+from openai_bls.pipeline.preparation.prepare import generation_request
+from openai_bls.pipeline.preparation.prompts import tokenize
 from openai_bls.pipeline.service import Service, within
 
 _DEFAULTS = msgspec.structs.asdict(SamplingParams())

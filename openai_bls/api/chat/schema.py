@@ -332,7 +332,7 @@ ENGINE_FIELDS = frozenset(STRUCTURED_FIELDS) | {
     *("bad_words", "min_tokens", "allowed_token_ids", "best_of", "logprobs", "top_logprobs", "prediction"),
     "kv_transfer_params",
 }
-"""Honoured where the engine behind the model does it, else refused by `pipeline.preparation.prepare`."""
+"""Honoured where the engine behind the model does it, else refused by `pipeline.preparation.checks`."""
 
 UNSUPPORTED: dict[str, Unsupported] = {
     "modalities": Unsupported((["text"], []), "answers are text only"),

@@ -20,8 +20,8 @@ from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.pipeline.admission.key_budgets import Lease
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.models.registry import ServedModel, Target
+from openai_bls.pipeline.preparation.checks import check
 from openai_bls.pipeline.preparation.images import named_images, with_sizes
-from openai_bls.pipeline.preparation.prepare import check
 from openai_bls.pipeline.service import Service, within
 
 logger = logging.getLogger(__name__)

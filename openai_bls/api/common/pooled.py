@@ -15,7 +15,7 @@ from openai_bls.core.errors import InvalidRequestError, UnsupportedByModelError
 from openai_bls.pipeline.admission.ticket import Ticket
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.models.registry import EngineClient, ServedModel, Target
-from openai_bls.pipeline.preparation.prepare import check_token_ids, element
+from openai_bls.pipeline.preparation.prompts import check_token_ids, element
 from openai_bls.pipeline.service import Service
 
 T = TypeVar("T")

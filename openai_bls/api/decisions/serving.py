@@ -25,7 +25,8 @@ from openai_bls.core.usage import Usage
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.media.budget import MediaLease
 from openai_bls.pipeline.models.registry import ServedModel
-from openai_bls.pipeline.preparation.prepare import check, check_token_ids, tokenize
+from openai_bls.pipeline.preparation.checks import check
+from openai_bls.pipeline.preparation.prompts import check_token_ids, tokenize
 from openai_bls.pipeline.service import Service
 
 MAX_READ_TOKENS = 1 << 23

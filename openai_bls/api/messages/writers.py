@@ -19,7 +19,8 @@ from openai_bls.api.messages.turns import tool_input, tool_use_id
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
-from openai_bls.pipeline.generation.sequence import Sequence, Writer
+from openai_bls.pipeline.generation.sequence import Sequence
+from openai_bls.pipeline.generation.writer import Writer
 
 Message = dict[str, Any]
 Block = dict[str, Any]

@@ -16,7 +16,7 @@ from openai_bls.api.responses.responses import Draft
 from openai_bls.api.responses.tools.toolbox import Toolbox
 from openai_bls.core.errors import ApiError
 from openai_bls.core.usage import Usage
-from openai_bls.pipeline.generation.sequence import Writer
+from openai_bls.pipeline.generation.writer import Writer
 
 Keep = Callable[[bytes], bytes]
 """Receiver of a finished response as JSON text; it returns the response that the client is told."""

@@ -10,7 +10,7 @@ from openai_bls.api.common.large_bodies import is_large, parsed
 from openai_bls.api.common.one_shot import admitted, prompt_token_ids
 from openai_bls.api.tokenize.schema import DetokenizeAnswer, DetokenizeBody, TokenizeAnswer, parse_tokenize
 from openai_bls.pipeline.lifecycle.context import RequestContext
-from openai_bls.pipeline.preparation.prepare import check_token_ids
+from openai_bls.pipeline.preparation.prompts import check_token_ids
 from openai_bls.pipeline.service import Service
 
 

@@ -17,7 +17,8 @@ from openai_bls.core.request_record import Outcome, Progress
 from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.pipeline.admission.admission import Admission
 from openai_bls.pipeline.admission.ticket import Ticket
-from openai_bls.pipeline.generation.sequence import Sequence, Writer
+from openai_bls.pipeline.generation.sequence import Sequence
+from openai_bls.pipeline.generation.writer import Writer
 from openai_bls.pipeline.lifecycle.life import Life
 from openai_bls.pipeline.metrics.adapters import AdapterRequest
 from openai_bls.pipeline.models.registry import EngineClient

@@ -1,4 +1,4 @@
-"""Sequence of a request: takes the engine's token deltas, calls the writer with events.
+"""Sequence of a request: takes the engine's token deltas and calls the writer with events.
 
 Everything here runs on the event loop's thread, once per delta, with no await, task or lock.
 """
@@ -8,118 +8,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
-from openai_bls.core.errors import ApiError, EngineError, engine_failure
-from openai_bls.core.logprobs import LogprobTrack, TokenLogprob, of_prompt
-from openai_bls.core.usage import FinishReason, Usage
+from openai_bls.core.errors import EngineError, engine_failure
+from openai_bls.core.logprobs import LogprobTrack, TokenLogprob
+from openai_bls.core.usage import FinishReason
 from openai_bls.output.answer_stops import AnswerStops
 from openai_bls.output.detokenizer.factory import Detokenizer
-from openai_bls.output.events import (
-    AnswerEnd,
-    ContentDelta,
-    Event,
-    OutputParser,
-    ReasoningDelta,
-    ToolCallArguments,
-    ToolCallStart,
-)
+from openai_bls.output.events import OutputParser
 from openai_bls.output.stop_strings import StopMatcher
 from openai_bls.output.stops import Marks
-from openai_bls.output.tool_parsers.custom_input import InputDecoder
+from openai_bls.pipeline.generation.echo import Echo
+from openai_bls.pipeline.generation.writer import EventWriter, SequenceOwner, Writer
 
 logger = logging.getLogger(__name__)
-
-
-class Writer(Protocol):
-    """Receiver of a request's events; each API has one for streams and one for whole answers."""
-
-    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
-        """Log-probabilities of the tokens whose text begins in the event that comes next."""
-        ...
-
-    def text(self, sequence: Sequence, text: str) -> None:
-        """A piece of content, never empty."""
-        ...
-
-    def reasoning(self, sequence: Sequence, text: str) -> None:
-        """A piece of reasoning, never empty."""
-        ...
-
-    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
-        """A tool call begins; its arguments follow."""
-        ...
-
-    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
-        """A fragment of a tool call's arguments; of a custom tool's input."""
-        ...
-
-    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
-        """This sequence has ended."""
-        ...
-
-    def done(self, usage: Usage) -> None:
-        """All sequences have ended."""
-        ...
-
-    def failed(self, error: ApiError) -> None:
-        """The request has failed; nothing more comes."""
-        ...
-
-
-class SequenceOwner(Protocol):
-    """The request of a sequence; `generation.Generation` is one."""
-
-    first_token_at: float | None
-    """`time.monotonic()` of the first new token."""
-    engine_queue_s: float | None
-    """Seconds that its first sequence waited in the engine for a place in the batch."""
-
-    def fail(self, error: ApiError) -> None:
-        """End the whole request with `error`."""
-        ...
-
-    def cancel_sequence(self, sequence: Sequence) -> None:
-        """Stop the engine's work on a sequence that has ended by itself."""
-        ...
-
-    def sequence_began(self) -> None:
-        """The engine has read the prompt of a sequence."""
-        ...
-
-    def sequence_ended(self) -> None:
-        """A sequence has written its finish_reason."""
-        ...
-
-
-class Echo:
-    """A prompt that is part of the answer. One for all choices of a prompt.
-
-    Args:
-        text: the prompt.
-        offsets: number of characters before each of the prompt's tokens, for log-probabilities.
-    """
-
-    def __init__(self, text: str, offsets: list[int] | None = None) -> None:
-        self.text = text
-        self._offsets = offsets or []
-
-    @classmethod
-    def decoded(cls, token_ids: list[int], detokenizer: Detokenizer) -> Echo:
-        """The text of a prompt's tokens, by a new detokenizer."""
-        pieces: list[str] = []
-        offsets: list[int] = []
-        length = 0
-        for token_id in token_ids:
-            offsets.append(length)
-            pieces.append(detokenizer.push([token_id]))
-            length += len(pieces[-1])
-        return cls("".join(pieces) + detokenizer.finish(), offsets)
-
-    def logprobs(self, token_ids: list[int], logprobs: Logprobs) -> list[TokenLogprob]:
-        """Log-probabilities of the prompt's tokens."""
-        return of_prompt(token_ids, logprobs, self._offsets)
 
 
 class Sequence:
@@ -149,20 +52,15 @@ class Sequence:
         "_decoded",
         "_detokenizer",
         "_echo",
-        "_forced",
-        "_include_reasoning",
-        "_input",
-        "_input_index",
+        "_events",
         "_marks",
         "_named_tool",
         "_owner",
-        "_parallel_tool_calls",
         "_parser",
         "_reasoning_open",
         "_refusable_param",
         "_sent",
         "_stops",
-        "_tool_calls",
         "_track",
         "_writer",
         "cached_tokens",
@@ -201,30 +99,27 @@ class Sequence:
         self.index = index
         self.request = request
         self._began = False
-        self.completion_tokens = 0
-        self.reasoning_tokens = 0
-        self.cached_tokens = 0
-        self.predicted_tokens = 0
+        self.completion_tokens = self.reasoning_tokens = self.cached_tokens = self.predicted_tokens = 0
         self.num_draft_tokens = self.num_accepted_tokens = 0
         self.kv_transfer_params: dict[str, Any] | None = None
         self.finish_reason: FinishReason | None = None
         self.matched_stop: str | None = None
         """The stop string that ended it."""
         self.custom_tools = custom_tools
-        # Decoder of the open call of a custom tool.
-        self._input: InputDecoder | None = None
-        self._input_index = 0
         self._detokenizer = detokenizer
         self._writer = writer
+        self._events = EventWriter(
+            writer,
+            include_reasoning=include_reasoning,
+            parallel_tool_calls=parallel_tool_calls,
+            forced=forced,
+            custom_tools=custom_tools,
+        )
         self._stops = stops
         self._marks = marks
         self._parser = parser
         self._answer_stops = parser if isinstance(parser, AnswerStops) else None
         self._reasoning_open = reasoning_open
-        self._include_reasoning = include_reasoning
-        self._tool_calls = 0
-        self._parallel_tool_calls = parallel_tool_calls
-        self._forced = forced
         self._refusable_param = refusable_param
         self._named_tool = named_tool
         self._echo = echo
@@ -254,7 +149,7 @@ class Sequence:
 
     @property
     def _may_end_anywhere(self) -> bool:
-        return self._stops is not None or self._answer_stops is not None or not self._parallel_tool_calls
+        return self._stops is not None or self._answer_stops is not None or self._events.one_call
 
     def _take(self, owner: SequenceOwner, delta: TokenDelta) -> None:
         reason = delta.finish_reason
@@ -270,8 +165,9 @@ class Sequence:
                 return
             self.kv_transfer_params = delta.kv_transfer_params
             self.num_draft_tokens, self.num_accepted_tokens = delta.num_draft_tokens, delta.num_accepted_tokens
-        if self._echo is not None:
-            self._write_echo(self._echo, delta)
+        if (echo := self._echo) is not None:
+            self._echo = None
+            echo.write(self, self._writer, delta)
         count = len(delta.token_ids)
         if not self._began:
             self._begin(owner, delta)
@@ -343,10 +239,11 @@ class Sequence:
         if self._track is not None:
             whole = reason is not None and stops.matched is None
             self._send_logprobs(self._track.take_all() if whole else self._track.take(stops.passed))
-        stopped = self._emit_events(events)
+        stopped = self._events.write(self, events)
         self._reasoning_open = stops.reasoning_open
-        if reason is not None:
+        if stopped or reason is not None:
             self._parser = None
+        if reason is not None:
             self._end(owner, "length" if reason == "length" and not stopped else "stop")
         elif stopped:
             self._stop(owner)
@@ -378,7 +275,7 @@ class Sequence:
 
     def _send_logprobs(self, tokens: list[TokenLogprob]) -> None:
         # Not those of reasoning that is left out.
-        if tokens and (self._include_reasoning or not self._reasoning_open):
+        if tokens and (self._events.include_reasoning or not self._reasoning_open):
             self._writer.logprobs(self, tokens)
 
     def _push_tracked(self, delta: TokenDelta) -> str:
@@ -396,70 +293,25 @@ class Sequence:
             pieces.append(piece)
         return "".join(pieces)
 
-    def _write_echo(self, echo: Echo, delta: TokenDelta) -> None:
-        self._echo = None
-        if self.request.prompt_logprobs is not None:
-            if delta.prompt_logprobs is None:
-                raise ValueError("the engine did not send the prompt's log-probabilities")
-            self._writer.logprobs(self, echo.logprobs(self.request.prompt_token_ids, delta.prompt_logprobs))
-        if echo.text:
-            self._writer.text(self, echo.text)
-
     def _emit(self, text: str) -> bool:
         """Pass content on; True if the sequence is to stop here."""
         parser = self._parser
         if parser is None:
             self._writer.text(self, text)
             return False
-        stopped = self._emit_events(parser.push(text))
+        stopped = self._events.write(self, parser.push(text))
         self._reasoning_open = parser.reasoning_open
+        if stopped:
+            self._parser = None
         return stopped
-
-    def _emit_events(self, events: list[Event]) -> bool:
-        for event in events:
-            if self._input is not None:
-                if isinstance(event, ToolCallArguments):
-                    self._write_input(self._input.push(event.fragment))
-                    continue
-                self._end_input()
-            if isinstance(event, ContentDelta):
-                if not self._forced:
-                    self._writer.text(self, event.text)
-            elif isinstance(event, ReasoningDelta):
-                if self._include_reasoning:
-                    self._writer.reasoning(self, event.text)
-            elif isinstance(event, ToolCallStart):
-                if self._tool_calls == 1 and not self._parallel_tool_calls:
-                    self._parser = None
-                    return True
-                self._tool_calls += 1
-                self._writer.tool_call(self, event.index, event.id, event.name)
-                if event.name in self.custom_tools:
-                    self._input, self._input_index = InputDecoder(), event.index
-            elif isinstance(event, ToolCallArguments):
-                self._writer.tool_arguments(self, event.index, event.fragment)
-            elif isinstance(event, AnswerEnd):
-                self._parser = None
-                return True
-        return False
-
-    def _write_input(self, text: str) -> None:
-        if text:
-            self._writer.tool_arguments(self, self._input_index, text)
-
-    def _end_input(self) -> None:
-        """Write what is left of the input of a custom tool's call."""
-        if self._input is not None:
-            self._write_input(self._input.finish())
-            self._input = None
 
     def _end(self, owner: SequenceOwner, reason: FinishReason) -> None:
         if self._parser is not None:
-            self._emit_events(self._parser.finish(cut=reason == "length" or self.matched_stop is not None))
-        self._end_input()
+            self._events.write(self, self._parser.finish(cut=reason == "length" or self.matched_stop is not None))
+        self._events.end_input(self)
         # A stop string in all of the text may have cut a call short.
         is_whole = self.matched_stop is None or self._answer_stops is not None
-        if reason == "stop" and self._tool_calls and not self._named_tool and is_whole:
+        if reason == "stop" and self._events.calls and not self._named_tool and is_whole:
             reason = "tool_calls"
         self.finish_reason = reason
         self._writer.finished(self, reason)

@@ -45,7 +45,7 @@ class TensorEncoder:
 
 
 class TensorWriter:
-    """Writer of output tensors, see `pipeline.generation.sequence.Writer`.
+    """Writer of output tensors, see `pipeline.generation.writer.Writer`.
 
     Streamed: a response for each piece of text. Else one for each sequence, when it ends. With log-probabilities those
     of all tokens so far are in each response; what else was asked for is in the last one of each sequence.

@@ -27,8 +27,9 @@ from openai_bls.output.detokenizer import factory
 from openai_bls.output.stops import StopStrings, check_reachable
 from openai_bls.pipeline.admission.admission import Admission
 from openai_bls.pipeline.admission.key_budgets import KeyBudgets
+from openai_bls.pipeline.generation.echo import Echo
 from openai_bls.pipeline.generation.generation import Generation, admitted_generation
-from openai_bls.pipeline.generation.sequence import Echo, Sequence
+from openai_bls.pipeline.generation.sequence import Sequence
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.lifecycle.life import Life
 from openai_bls.pipeline.lifecycle.removed_keys import RemovedKeys

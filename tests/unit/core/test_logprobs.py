@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from openai_bls.core.engine_types import GenerationRequest, Logprobs
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.output.stop_strings import StopMatcher
+from openai_bls.pipeline.generation.echo import Echo
 from openai_bls.pipeline.generation.generation import Generation
-from openai_bls.pipeline.generation.sequence import Echo, Sequence
+from openai_bls.pipeline.generation.sequence import Sequence
 from tests.unit.core_support import EOS, FakeEngineClient, tiny_detokenizers, token_ids
 
 DETOKENIZERS = tiny_detokenizers()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
-from openai_bls.pipeline.generation.sequence import Sequence, Writer
+from openai_bls.pipeline.generation.sequence import Sequence
+from openai_bls.pipeline.generation.writer import Writer
 
 
 class Tee:

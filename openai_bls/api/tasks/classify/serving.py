@@ -16,7 +16,7 @@ from openai_bls.api.tasks.classify.schema import ClassificationAnswer, Classific
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.pipeline.lifecycle.context import RequestContext
 from openai_bls.pipeline.models.registry import Target
-from openai_bls.pipeline.preparation.prepare import check
+from openai_bls.pipeline.preparation.checks import check
 from openai_bls.pipeline.service import Service
 from openai_bls.pipeline.task_models.registry import TaskModel
 

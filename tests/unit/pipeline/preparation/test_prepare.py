@@ -17,7 +17,8 @@ from openai_bls.core.request import ValidRequest
 from openai_bls.engines.capabilities import ALL_FIELDS
 from openai_bls.output.detect import ModelFormats, detect
 from openai_bls.pipeline.models.registry import ServedModel, Target
-from openai_bls.pipeline.preparation import constraints, prepare
+from openai_bls.pipeline.preparation import checks, constraints, prepare
+from openai_bls.pipeline.preparation.prompts import Prompts
 from tests.unit.core_support import (
     EOS,
     FakeEngineClient,
@@ -72,9 +73,9 @@ def constraint(request: ValidRequest, formats: ModelFormats = HERMES, tail: str 
     ],
 )
 def test_what_the_engine_does_not_honour_is_refused_by_name(request_: ValidRequest, field: str, param: str) -> None:
-    prepare.check_supported(request_, model())
+    checks.check_supported(request_, model())
     with pytest.raises(InvalidRequestError) as info:
-        prepare.check_supported(request_, without(field))
+        checks.check_supported(request_, without(field))
     assert (info.value.param, info.value.code) == (param, "unsupported_parameter")
 
 
@@ -85,22 +86,22 @@ def test_neutral_sampling_is_no_reason_to_refuse() -> None:
 
 def test_limits_of_log_probabilities_and_of_the_vocabulary() -> None:
     small = model(info=engine_info(max_logprobs=3, vocab_size=10))
-    prepare.check_supported(chat(logprobs=True, top_logprobs=3, logit_bias={"9": 1}), small)
+    checks.check_supported(chat(logprobs=True, top_logprobs=3, logit_bias={"9": 1}), small)
     for request, param in (
         (chat(logprobs=True, top_logprobs=4), "top_logprobs"),
         (completion(logprobs=4), "logprobs"),
         (chat(logit_bias={"10": 1}), "logit_bias"),
     ):
         with pytest.raises(InvalidRequestError) as info:
-            prepare.check_supported(request, small)
+            checks.check_supported(request, small)
         assert info.value.param == param
 
 
 def test_tools_need_a_form_that_is_known() -> None:
     unknown = model(ModelFormats())
-    prepare.check_supported(chat(tools=[TOOL], tool_choice="none"), unknown)
+    checks.check_supported(chat(tools=[TOOL], tool_choice="none"), unknown)
     with pytest.raises(InvalidRequestError) as info:
-        prepare.check_supported(chat(tools=[TOOL]), unknown)
+        checks.check_supported(chat(tools=[TOOL]), unknown)
     assert info.value.param == "tools"
 
 
@@ -124,7 +125,7 @@ OLD_TRTLLM = engine_info(
 def test_forced_calls_without_structural_tags_are_a_json_array(fields: dict[str, Any], calls: str) -> None:
     old = model(THINKING, OLD_TRTLLM)
     request = chat(**fields)
-    prepare.check_supported(request, old)
+    checks.check_supported(request, old)
     found = constraints.wanted(request, old, "<think>\n\n</think>\n\n")
     assert found is not None
     made = constraints.constraint(found, old)
@@ -141,10 +142,10 @@ def test_forced_calls_without_structural_tags_are_a_json_array(fields: dict[str,
 
 def test_calls_are_not_checked_without_structural_tags() -> None:
     old = model(info=OLD_TRTLLM)
-    prepare.check_supported(chat(tools=[TOOL]), old)
+    checks.check_supported(chat(tools=[TOOL]), old)
     assert constraints.tool_format(chat(tools=[TOOL]), old) is HERMES.tool_format
     with pytest.raises(InvalidRequestError) as info:
-        prepare.check_supported(chat(tools=[OTHER]), old)
+        checks.check_supported(chat(tools=[OTHER]), old)
     assert (info.value.param, info.value.code) == ("tools[0].function.strict", "unsupported_parameter")
 
 
@@ -159,7 +160,7 @@ def test_forced_calls_in_a_style_that_the_engine_lacks_are_a_json_array() -> Non
     request = chat(tools=[TOOL, OTHER], tool_choice="required")
     for name, written in (("qwen3_coder", "qwen3_coder"), ("glm", "json_array"), ("minimax_m2", "json_array")):
         served = model(detect(None, name), info)
-        prepare.check_supported(request, served)
+        checks.check_supported(request, served)
         found = constraints.tool_format(request, served)
         assert found is not None
         assert found.name == written
@@ -167,7 +168,7 @@ def test_forced_calls_in_a_style_that_the_engine_lacks_are_a_json_array() -> Non
         assert wanted is not None
         assert constraints.constraint(wanted, served).text
     with pytest.raises(InvalidRequestError) as refused:
-        prepare.check_supported(chat(tools=[OTHER]), model(detect(None, "glm"), info))
+        checks.check_supported(chat(tools=[OTHER]), model(detect(None, "glm"), info))
     assert refused.value.param == "tools[0].function.strict"
 
 
@@ -183,7 +184,7 @@ def test_the_engines_request() -> None:
         stop_token_ids=[4],
     )
     grammar = Grammar("regex", "a")
-    prompts = prepare.Prompts([[1, 2]], [[5, 6]], [7, 8], "")
+    prompts = Prompts([[1, 2]], [[5, 6]], [7, 8], "")
     made = prepare.generation_request(request, Target(served, "poet"), 0, [1, 2], prompts, grammar, "alice")
     assert (made.prompt_token_ids, made.max_tokens, made.min_tokens) == ([1, 2], 9, 3)
     assert (made.logprobs, made.prompt_logprobs) == (2, 2)
@@ -340,7 +341,7 @@ CALL_C = '<tool_call>\n{"name": "c", "arguments": {"input": "%s"}}\n</tool_call>
 
 def held(request: ValidRequest, served: ServedModel | None = None) -> Grammar | None:
     served = served or model()
-    prepare.check_supported(request, served)
+    checks.check_supported(request, served)
     found = constraints.constrained(request, served, "")
     return None if found is None else found.grammar
 
