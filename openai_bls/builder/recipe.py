@@ -33,7 +33,6 @@ class Recipe(Protocol):
         Raises:
             BuildError: it cannot be built; one sentence that says why.
         """
-        ...
 
 
 def max_model_len(options: BuildOptions, facts: CheckpointFacts) -> int:

@@ -73,7 +73,6 @@ class Engine(Protocol):
     @property
     def info(self) -> EngineInfo:
         """Identity, limits and capabilities. Of these, `lora_names` alone change, by the two calls below."""
-        ...
 
     def submit(self, request: GenerationRequest) -> None:
         """Take a request; its tokens come through the listener. Does not wait for the engine.
@@ -81,15 +80,12 @@ class Engine(Protocol):
         A request this engine cannot honour (too long, an unknown token id, an unsupported parameter) is answered
         through the listener with `finish_reason="error"` and `invalid=True`; nothing is raised.
         """
-        ...
 
     def cancel(self, request_id: int) -> None:
         """Stop a request soon; an id that is not (or no longer) live is ignored."""
-        ...
 
     def stats(self) -> EngineStats:
         """Snapshot of the load."""
-        ...
 
     def load_lora(self, name: str, path: str) -> None:
         """Load the adapter in the folder `path`; from then on requests may name it. Takes seconds.
@@ -97,7 +93,6 @@ class Engine(Protocol):
         Raises:
             LoraError: the engine takes none while it runs, or not this one.
         """
-        ...
 
     def unload_lora(self, name: str) -> None:
         """Take no more requests for an adapter; those that it has finish.
@@ -105,7 +100,6 @@ class Engine(Protocol):
         Raises:
             LoraError: no adapter of that name is loaded.
         """
-        ...
 
     def reset_prefix_cache(self) -> None:
         """Forget the cached prompts, so that the next request computes its whole prompt. Waits for the engine's step.
@@ -113,11 +107,9 @@ class Engine(Protocol):
         Raises:
             PrefixCacheError: the engine cannot, or sequences that run hold some of it.
         """
-        ...
 
     def close(self) -> None:
         """End every live request with "cancelled", free the engine's memory and threads. Safe to call twice.
 
         A request submitted later is answered "cancelled" from the caller's thread.
         """
-        ...

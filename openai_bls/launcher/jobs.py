@@ -46,11 +46,9 @@ class ServerJobs(Protocol):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add options of `serve`."""
-        ...
 
     def plan(self, options: Namespace, request: JobRequest) -> JobPlan:
         """Job of a server, by the values of the options."""
-        ...
 
     def run(self, options: Namespace, request: JobRequest) -> int | None:
         """Run the whole command `serve` as a job; its exit status, or None where no job was asked for.
@@ -59,7 +57,6 @@ class ServerJobs(Protocol):
             options: options of `serve`; `dry_run` only prints the job.
             request: the start that `serve` would make.
         """
-        ...
 
 
 def add_arguments(parser: ArgumentParser) -> None:

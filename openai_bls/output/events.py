@@ -48,11 +48,9 @@ class OutputParser(Protocol):
     @property
     def reasoning_open(self) -> bool:
         """True while the next text belongs to the reasoning."""
-        ...
 
     def push(self, text: str) -> list[Event]:
         """Take the next text; return the events that are certain."""
-        ...
 
     def finish(self, *, cut: bool = False) -> list[Event]:
         """Return the events of the text held back. No push may follow.
@@ -61,4 +59,3 @@ class OutputParser(Protocol):
             cut: the text was cut by a limit on its length: what may be the beginning of a marker or of a call is
                 dropped, instead of becoming content.
         """
-        ...

@@ -66,7 +66,6 @@ class ModelCalls(Protocol):
         Raises:
             ModelCallError: it failed, is not there, or the deadline has passed.
         """
-        ...
 
     def stream(
         self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float, key: str = ""
@@ -83,4 +82,3 @@ class ModelCalls(Protocol):
         Raises:
             ModelCallError: as for `call`; also in the middle of a stream.
         """
-        ...

@@ -85,15 +85,12 @@ class Client(Protocol):
 
     def start(self, listeners: Listeners) -> None:
         """Begin to read outputs."""
-        ...
 
     def add(self, generations: Sequence[Generation]) -> None:
         """Start requests."""
-        ...
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Stop requests; ids that are not live are ignored."""
-        ...
 
     async def add_lora(self, adapter: LoraAdapter) -> bool:
         """Load an adapter's weights.
@@ -101,20 +98,15 @@ class Client(Protocol):
         Raises:
             Exception: vLLM's own.
         """
-        ...
 
     async def remove_lora(self, number: int) -> bool:
         """Drop an adapter's weights."""
-        ...
 
     async def supported_tasks(self) -> tuple[str, ...]:
         """What the model does, in vLLM's words (`generate`, `embed`, `classify`)."""
-        ...
 
     async def reset_prefix_cache(self) -> bool:
         """Forget cached prompts; False if running sequences hold some."""
-        ...
 
     def shutdown(self) -> None:
         """End vLLM's processes. Blocks for seconds."""
-        ...

@@ -13,11 +13,9 @@ class Job(Protocol):
 
     def submit(self, count: int) -> None:
         """Submit its next `count` sequences to the engine; called until it has submitted all."""
-        ...
 
     def fail(self, error: ApiError) -> None:
         """End it with `error`: it will not be submitted."""
-        ...
 
 
 class Places(Protocol):
@@ -25,19 +23,15 @@ class Places(Protocol):
 
     def enter(self, ticket: Ticket) -> None:
         """See `Ticket.enter`."""
-        ...
 
     def sequence_ended(self, ticket: Ticket) -> None:
         """See `Ticket.sequence_ended`."""
-        ...
 
     def sequence_began(self, ticket: Ticket) -> None:
         """See `Ticket.sequence_began`."""
-        ...
 
     def leave(self, ticket: Ticket, output_tokens: int, first_token_at: float | None, *, done: bool) -> None:
         """See `Ticket.leave`."""
-        ...
 
 
 class Ticket:

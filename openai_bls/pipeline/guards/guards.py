@@ -55,7 +55,6 @@ class CallObserver(Protocol):
 
     def guard_called(self, hook: Hook, outcome: GuardOutcome, seconds: float) -> None:
         """Count a call."""
-        ...
 
 
 class GuardedService(Protocol):
@@ -67,19 +66,15 @@ class GuardedService(Protocol):
     @property
     def metrics(self) -> CallObserver:
         """Receiver of the counts."""
-        ...
 
     def check_admission(self) -> None:
         """Refuse a request that is one too many."""
-        ...
 
     def count(self, change: int) -> None:
         """Change the number of requests in progress."""
-        ...
 
     def while_key_lasts(self, key: str) -> AbstractContextManager[None]:
         """A block that raises AuthenticationError once the key is taken out."""
-        ...
 
 
 class Guards:

@@ -216,4 +216,3 @@ class RequestObserver(Protocol):
 
     def ended(self, context: RequestContext) -> None:
         """Tell of a request that has ended."""
-        ...

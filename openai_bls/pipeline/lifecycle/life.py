@@ -29,7 +29,6 @@ class Work(Protocol):
 
     def fail(self, error: ApiError) -> None:
         """End it with `error`; harmless after its end."""
-        ...
 
 
 class Running(Protocol):
@@ -38,12 +37,10 @@ class Running(Protocol):
     @property
     def key(self) -> str:
         """Name of its API key."""
-        ...
 
     @property
     def work(self) -> Work | None:
         """Work that can be ended; None if there is none yet."""
-        ...
 
 
 class Life:

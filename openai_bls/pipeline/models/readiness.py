@@ -27,7 +27,6 @@ class Part(Protocol):
 
     async def check(self, timeout_s: float) -> PartState:
         """Ask the model for an answer, which it has `timeout_s` seconds for."""
-        ...
 
 
 class Readiness:

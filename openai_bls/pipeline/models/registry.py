@@ -37,36 +37,28 @@ class EngineClient(Protocol):
     @property
     def stats(self) -> EngineStats | None:
         """The engine's load, about a second old; None if it is not known."""
-        ...
 
     @property
     def connected(self) -> bool:
         """True if the engine can be reached."""
-        ...
 
     async def ready(self) -> None:
         """Wait for an engine that is being reloaded; raises OverloadedError if it does not come back."""
-        ...
 
     def new_request_id(self) -> int:
         """An id that is unique among the engine's requests."""
-        ...
 
     def submit(self, request: GenerationRequest, listener: Callable[[TokenDelta], None]) -> None:
         """Start a request; `listener` gets its deltas, the last of which has a finish_reason."""
-        ...
 
     def cancel(self, request_id: int) -> None:
         """Stop a request; its listener is not called again."""
-        ...
 
     async def update_lora(self, name: str, path: str) -> None:
         """Load the adapter in the folder `path`, or unload it if that is empty; raises ApiError."""
-        ...
 
     async def reset_prefix_cache(self) -> None:
         """Have the engine forget its cached prompts; raises ApiError."""
-        ...
 
 
 class PromptClient(Protocol):
@@ -75,11 +67,9 @@ class PromptClient(Protocol):
     @property
     def connected(self) -> bool:
         """True if preprocessing can be reached."""
-        ...
 
     async def prepare(self, request: PromptRequest) -> PromptResult:
         """Token ids for `request`; raises EngineError if preprocessing cannot be reached."""
-        ...
 
 
 class ServedModel:

@@ -66,18 +66,15 @@ class EngineSource(Protocol):
             EngineLoadError: there is none; one sentence.
             ClosedError: `closing` was set.
         """
-        ...
 
     def lost(self) -> str:
         """Reason for the loss of the process, as a sentence; nothing is left of it then."""
-        ...
 
     def kill(self) -> None:
         """End a process that hangs, as far as it is ours."""
 
     def end(self) -> bool:
         """Tell the process to end well; False if it is somebody else's."""
-        ...
 
     def close(self) -> None:
         """Free everything, after the process was told to end."""

@@ -44,19 +44,15 @@ class Reply(Protocol[BodyT_contra]):
 
     def send(self, body: BodyT_contra, *, final: bool = False) -> None:
         """One response; waits for the server."""
-        ...
 
     def fail(self, error: ApiError, *, after_output: bool = False) -> None:
         """An error as the last response."""
-        ...
 
     def close(self) -> None:
         """End the stream."""
-        ...
 
     def is_cancelled(self) -> bool:
         """True once the client has gone."""
-        ...
 
 
 class TextEncoder(Protocol[BodyT_co]):
@@ -64,7 +60,6 @@ class TextEncoder(Protocol[BodyT_co]):
 
     def text(self, index: int, text: str, usage: Usage | None = None) -> BodyT_co:
         """A response with a piece of text of choice `index`."""
-        ...
 
 
 class _Text(NamedTuple):

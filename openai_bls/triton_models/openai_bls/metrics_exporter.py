@@ -32,11 +32,9 @@ class MetricsPort(Protocol):
 
     def metric(self, kind: str, name: str, documentation: str, labels: Mapping[str, str]) -> Any:
         """A metric with `increment` or `set`."""
-        ...
 
     def close(self) -> None:
         """Remove the families."""
-        ...
 
 
 _Key = tuple[str, frozenset[tuple[str, str]]]

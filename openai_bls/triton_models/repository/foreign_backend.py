@@ -22,7 +22,6 @@ class ForeignClient(EngineClient, Protocol):
 
     async def close(self) -> None:
         """Hang up."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,6 @@ class ModelIndex(Protocol):
         Raises:
             ModelIndexError: the server does not tell.
         """
-        ...
 
     async def failures(self) -> dict[str, str]:
         """Models that failed to load, and why: one line each.
@@ -47,7 +46,6 @@ class ModelIndex(Protocol):
         Raises:
             ModelIndexError: the server does not tell.
         """
-        ...
 
     async def configs(self, names: Sequence[str]) -> dict[str, Config]:
         """Configurations by name; a model that is not ready any more has none.
@@ -55,7 +53,6 @@ class ModelIndex(Protocol):
         Raises:
             ModelIndexError: the server does not tell.
         """
-        ...
 
 
 def model_index(pid: int | None = None) -> ModelIndex | None:

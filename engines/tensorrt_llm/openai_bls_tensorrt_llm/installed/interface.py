@@ -178,11 +178,9 @@ class Output(Protocol):
 
     def __aiter__(self) -> AsyncIterator[Output]:
         """Yields itself, changed, after every step that brought something."""
-        ...
 
     def abort(self) -> None:
         """Stop the request; the iteration ends soon after. On one that has ended it does nothing."""
-        ...
 
 
 class Llm(Protocol):
@@ -190,7 +188,6 @@ class Llm(Protocol):
 
     def shutdown(self) -> None:
         """Free the GPUs and end the ranks. The process does not exit before."""
-        ...
 
 
 class BuildSpec(msgspec.Struct, frozen=True):

@@ -31,7 +31,6 @@ class Constrained(Protocol):
 
     def fill_bitmask(self, mask: Bitmask) -> bool:
         """Write the tokens that the grammar allows next; False if there is nothing to sample for any more."""
-        ...
 
 
 @dataclasses.dataclass(slots=True)

@@ -13,15 +13,12 @@ class EventSink(Protocol):
 
     def write(self, chunk: bytes) -> None:
         """One encoded event."""
-        ...
 
     def end(self) -> None:
         """The stream is complete."""
-        ...
 
     def fail(self, error: ApiError, event: bytes) -> None:
         """The stream ends with an error, encoded as `event`."""
-        ...
 
 
 class Cancellable(Protocol):
@@ -29,7 +26,6 @@ class Cancellable(Protocol):
 
     def cancel(self) -> object:
         """Stop, and write nothing more: the client has gone. Harmless after the end."""
-        ...
 
 
 class TextEncoder(Protocol):
@@ -37,7 +33,6 @@ class TextEncoder(Protocol):
 
     def text(self, index: int, text: str, usage: Usage | None = None) -> bytes:
         """A piece of text of choice `index`."""
-        ...
 
 
 class ChunkSink(Protocol):
@@ -51,24 +46,18 @@ class ChunkSink(Protocol):
     @property
     def unread(self) -> int:
         """Chunks that wait for the client."""
-        ...
 
     def begin(self, encoder: TextEncoder) -> None:
         """Called before anything else."""
-        ...
 
     def text(self, index: int, text: str, usage: Usage | None) -> None:
         """A piece of text of choice `index`; one that has not gone out yet may be joined to the next."""
-        ...
 
     def write(self, chunk: bytes) -> None:
         """Any other chunk."""
-        ...
 
     def end(self) -> None:
         """The stream is complete."""
-        ...
 
     def fail(self, error: ApiError) -> None:
         """The stream ends with an error."""
-        ...

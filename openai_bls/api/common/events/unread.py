@@ -17,7 +17,6 @@ class Sink(Protocol):
     @property
     def unread(self) -> int:
         """Chunks that wait for the client."""
-        ...
 
 
 class Unread:
