@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from openai_bls.transport.ipc.server import Connection
+from openai_bls.transport.ipc.connection import Connection
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDel
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.transport.engine_process import handover
 from openai_bls.transport.engine_process.source import ClosedError, DescriptorChannel, Opened
-from openai_bls.transport.ipc.server import Connection, ExchangeServer
+from openai_bls.transport.ipc.connection import Connection
+from openai_bls.transport.ipc.server import ExchangeServer
 from tests.unit.core_support import WAIT_S, FakeEngine, engine_info
 
 

@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 from openai_bls.core.media import Image, MediaPrompt
-from openai_bls.transport.ipc import pixel_sender, pixels, server, sockets
+from openai_bls.transport.ipc import connection as connection_module
+from openai_bls.transport.ipc import pixel_sender, pixels, sockets
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import (
     MOST_PIXEL_BYTES,
@@ -236,7 +237,7 @@ def test_the_bound_leaves_room_for_the_largest_prompt() -> None:
 
 async def test_pixels_that_no_request_names_are_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The request that names them after all has an error, and its neighbour on the connection none."""
-    monkeypatch.setattr(server, "PIXELS_WAIT_S", 0.01)
+    monkeypatch.setattr(connection_module, "PIXELS_WAIT_S", 0.01)
     async with running() as world:
         connection = next(iter(world.server._connections.values()))
         neighbour = submit(world.client, None)

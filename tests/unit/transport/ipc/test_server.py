@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from openai_bls.core.engine_types import GenerationRequest, LoraUpdate, TokenDelta, UpdateResult
+from openai_bls.transport.ipc import connection as connection_module
 from openai_bls.transport.ipc import frames, listener, sockets
 from openai_bls.transport.ipc import server as server_module
 from openai_bls.transport.ipc.frames import LENGTH, PING, ClientFrame, ServerFrame, pack
@@ -140,7 +141,7 @@ def test_a_request_that_the_engine_chokes_on_hangs_its_client_up() -> None:
 
 
 def test_a_client_that_does_not_read_does_not_keep_the_model_from_unloading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_GRACE_S", 0.05)
+    monkeypatch.setattr(connection_module, "_GRACE_S", 0.05)
     with served() as (engine, _, address):
         peer = Peer(address)
         request_id = peer.ask()
@@ -212,7 +213,7 @@ def test_pings_that_nobody_reads_the_answers_of_cost_nothing() -> None:
 
 
 def test_answers_that_nobody_reads_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_MOST_QUEUED_BYTES", 10_000)
+    monkeypatch.setattr(connection_module, "_MOST_QUEUED_BYTES", 10_000)
     with served() as (engine, _, address):
         peer = Peer(address)
         request_id = peer.ask()
@@ -228,7 +229,7 @@ def test_answers_that_nobody_reads_have_a_bound(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("field", ["stats_queries", "prefix_resets", "loras"])
 def test_updates_in_a_frame_have_a_bound(field: str) -> None:
-    numbers = list(range(server_module._MOST_UPDATES + 1))
+    numbers = list(range(connection_module._MOST_UPDATES + 1))
     many: Any = [LoraUpdate(number, "a", "") for number in numbers] if field == "loras" else numbers
     with served() as (engine, _, address):
         peer = Peer(address)
@@ -241,7 +242,7 @@ def test_updates_in_a_frame_have_a_bound(field: str) -> None:
 
 
 def test_updates_under_way_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_MOST_UPDATES", 3)
+    monkeypatch.setattr(connection_module, "_MOST_UPDATES", 3)
     may_go = threading.Event()
     with served() as (engine, _, address):
 
