@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
-from openai_bls.api.http.stream_connection import EXTENSION, StreamConnection
+from openai_bls.api.http.connection.stream_connection import EXTENSION, StreamConnection
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.events.event_sink import TextEncoder
+from openai_bls.api.http.connection.stream_connection import EXTENSION, StreamConnection
 from openai_bls.api.http.disconnect import resolve, unless_gone
-from openai_bls.api.http.stream_connection import EXTENSION, StreamConnection
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import ApiError
 from openai_bls.core.usage import Usage

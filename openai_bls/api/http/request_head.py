@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from starlette.requests import Request
 
-from openai_bls.api.http.stream_connection import EXTENSION
+from openai_bls.api.http.connection.stream_connection import EXTENSION
 from openai_bls.core.errors import AuthenticationError, InvalidRequestError
 from openai_bls.core.keys.api_keys import ApiKeys, bearer
 

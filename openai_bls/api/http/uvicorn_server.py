@@ -14,13 +14,13 @@ from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from openai_bls.api.http.bounded_connection import MAX_REFUSED_CONNECTIONS
+from openai_bls.api.http.connection.bounded_connection import MAX_REFUSED_CONNECTIONS
+from openai_bls.api.http.connection.stream_connection import StreamConnection
 from openai_bls.api.http.listening.acceptor import Acceptor
 from openai_bls.api.http.listening.listener import SharedListener
 from openai_bls.api.http.listening.tls_acceptor import TlsAcceptor
 from openai_bls.api.http.listening.tls_files import TlsFiles
 from openai_bls.api.http.observed import ObservedRequests
-from openai_bls.api.http.stream_connection import StreamConnection
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.service import Service
 from openai_bls.pipeline.slices import Turns

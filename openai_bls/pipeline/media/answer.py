@@ -5,6 +5,7 @@ from __future__ import annotations
 import httptools
 
 from openai_bls.core.errors import OverloadedError
+from openai_bls.pipeline.framing import Framing
 from openai_bls.pipeline.joining import joined
 from openai_bls.pipeline.media.budget import MediaLease
 from openai_bls.pipeline.media.errors import ImageCode, ImageError
@@ -24,11 +25,7 @@ MAX_INTERIM = 8
 """Answers with a status of 1xx before the real one."""
 FREE_CHUNKS = 4096
 """Chunks of a body, whatever their size; more of them if they are large."""
-MIN_CHUNK_BYTES = 64
-"""Bytes of content for each further chunk."""
 
-# Bytes of a chunk without extensions beyond its content: 16 hexadecimal digits and two line ends.
-_CHUNK_FRAME_BYTES = 20
 _SWITCHING = 101
 
 
@@ -51,10 +48,7 @@ class ImageAnswer:
         self._head_bytes = 0
         self._fields = 0
         self._interim = 0
-        self._chunk_credit = FREE_CHUNKS * MIN_CHUNK_BYTES
-        self._content_bytes = 0
-        """Bytes of the body and of plain chunk frames in the data that is being fed."""
-        self._framing_bytes = 0
+        self._framing = Framing(FREE_CHUNKS, MAX_FRAMING_BYTES)
         self._pieces: list[bytes] = []
         self._size = 0
         self._delimited = False
@@ -101,7 +95,7 @@ class ImageAnswer:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 raise _unfit("the head of the answer is too long")
-        self._content_bytes = 0
+        self._framing.feed()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -111,10 +105,8 @@ class ImageAnswer:
                 raise self._fault from None
             if not self.ended:
                 raise
-        if not was_in_head:
-            self._framing_bytes = max(0, self._framing_bytes + len(data) - self._content_bytes)
-            if self._framing_bytes > MAX_FRAMING_BYTES:
-                raise _unfit("chunk extensions or trailers without end")
+        if not was_in_head and not self._framing.fed(len(data)):
+            raise _unfit("chunk extensions or trailers without end")
 
     # Parser callbacks
 
@@ -156,16 +148,13 @@ class ImageAnswer:
 
     def on_chunk_header(self) -> None:
         """A chunk begins."""
-        self._content_bytes += _CHUNK_FRAME_BYTES
-        self._chunk_credit -= MIN_CHUNK_BYTES
-        if self._chunk_credit < 0:
+        if not self._framing.chunk():
             self._refuse(_unfit("it comes in chunks that are too small"))
 
     def on_body(self, piece: bytes) -> None:
         """A piece of the body."""
         size = len(piece)
-        self._content_bytes += size
-        self._chunk_credit += size
+        self._framing.content(size)
         if self.status != OK:
             return
         self._size += size

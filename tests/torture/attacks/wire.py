@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import repeat
 
-from openai_bls.api.http.bounded_connection import MAX_HEADERS, MAX_PIPELINED, MAX_TRAILERS
+from openai_bls.api.http.connection.body_bounds import MAX_TRAILERS
+from openai_bls.api.http.connection.bounded_connection import MAX_PIPELINED
+from openai_bls.api.http.connection.refusals import MAX_HEADERS
 from tests.torture.attacks.alice import Alice
 
 _POST = "POST /v1/chat/completions HTTP/1.1"

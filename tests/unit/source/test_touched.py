@@ -10,7 +10,7 @@ from tests.touched import touched
     [
         (["openai_bls/core/settings.py"], ["tests/unit/core/test_settings.py", "tests/unit/docs"]),
         # No test of that name.
-        (["openai_bls/api/http/stream_connection.py"], ["tests/unit/api/http", "tests/unit/docs"]),
+        (["openai_bls/api/http/connection/stream_connection.py"], ["tests/unit/api/http", "tests/unit/docs"]),
         # No folder of that name.
         (["openai_bls/api/server/endpoints.py"], ["tests/unit/api", "tests/unit/docs"]),
         (["tests/unit/core/test_settings.py"], ["tests/unit/core/test_settings.py"]),

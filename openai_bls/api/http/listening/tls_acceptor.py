@@ -7,7 +7,7 @@ import logging
 import socket
 from collections.abc import Callable
 
-from openai_bls.api.http.bounded_connection import last_response
+from openai_bls.api.http.connection.refusals import last_response
 from openai_bls.api.http.disconnect import resolve
 from openai_bls.api.http.listening.acceptor import Acceptor
 from openai_bls.api.http.listening.tls_files import TlsFiles

@@ -11,9 +11,11 @@ from typing import Any
 import httptools
 import pytest
 
-from openai_bls.api.http import body_budget, bounded_connection, handlers, uvicorn_server
+from openai_bls.api.http import body_budget, handlers, uvicorn_server
 from openai_bls.api.http.body_budget import BodyBudget
-from openai_bls.api.http.bounded_connection import MAX_HEAD_BYTES, MAX_PIPELINED, BoundedConnection
+from openai_bls.api.http.connection import bounded_connection
+from openai_bls.api.http.connection.bounded_connection import MAX_PIPELINED, BoundedConnection
+from openai_bls.api.http.connection.refusals import MAX_HEAD_BYTES
 from openai_bls.core.machine import memory
 from tests.unit.api.connections import CHAT, CHAT_TEXT, VERSION, Client, answered, connected, generated
 from tests.unit.api.http_support import over_socket

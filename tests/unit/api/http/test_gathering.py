@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from openai_bls.api.http.transports import GatheringTransport
+from openai_bls.api.http.connection.transports import GatheringTransport
 
 
 class Recorder:

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.api.http import bounded_connection, sliced_connection
-from openai_bls.api.http.bounded_connection import FREE_CHUNKS, MAX_BLANK_BYTES, MAX_HEADERS, MAX_TRAILERS
+from openai_bls.api.http.connection import body_bounds, sliced_connection
+from openai_bls.api.http.connection.body_bounds import FREE_CHUNKS, MAX_TRAILERS
+from openai_bls.api.http.connection.bounded_connection import MAX_BLANK_BYTES
+from openai_bls.api.http.connection.refusals import MAX_HEADERS
 from openai_bls.pipeline.slices import FEW_LINES, MAX_SLICE_LINES, Turns
 from tests.unit.api.http.wire import Counted, Wire
 from tests.unit.core_support import until
@@ -194,7 +196,7 @@ async def status_of(sent: bytes, **options: object) -> int:
 async def test_chunks_are_bounded_against_bytes(
     extra: int, status: int, large: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded_connection, "FREE_CHUNKS", 1000)
+    monkeypatch.setattr(body_bounds, "FREE_CHUNKS", 1000)
     first = b"%x\r\n%b\r\n" % (large, b"x" * large) if large else b""
     # Each brings a byte of content; the last one, of no bytes, is one too.
     small = (64 * (1000 - 1 - bool(large)) + large) // 63 + extra

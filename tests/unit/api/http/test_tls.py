@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from openai_bls.api.http import uvicorn_server
+from openai_bls.api.http.connection.stream_connection import StreamConnection
 from openai_bls.api.http.listening import acceptor
 from openai_bls.api.http.listening.tls_files import TlsError, TlsFiles
-from openai_bls.api.http.stream_connection import StreamConnection
 from openai_bls.core.keys import watched_files
 from openai_bls.core.settings import OpenAiBlsSettings
 from tests.certificates import Authority

@@ -10,7 +10,7 @@ import httptools
 import uvicorn
 from uvicorn.server import ServerState
 
-from openai_bls.api.http.stream_connection import StreamConnection
+from openai_bls.api.http.connection.stream_connection import StreamConnection
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.slices import Turns
 from tests.unit.core_support import until

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from openai_bls.api.http.bounded_connection import BoundedConnection
+from openai_bls.api.http.connection.bounded_connection import BoundedConnection
 
 # The key of the scope's "extensions" under which a response finds its connection.
 EXTENSION = "openai_bls.connection"
