@@ -6,22 +6,24 @@ import asyncio
 import json
 import queue
 import threading
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from openai_bls.core.checkpoint import CheckpointFacts
-from openai_bls.core.engine_types import SamplingParams
+from openai_bls.core.engine_types import GenerationRequest, SamplingParams
 from openai_bls.core.machine.nvidia_smi import InstalledGpu
 from openai_bls.core.manifest import LoraSettings, Manifest, record, write_manifest
 from openai_bls.core.media import MediaPrompt
+from openai_bls_tensorrt_llm.engine import TrtLlmEngine
 from openai_bls_tensorrt_llm.installed.api import Api
 from openai_bls_tensorrt_llm.installed.interface import LlmOptions, LoraAdapter, Sampling, Version
 from openai_bls_tensorrt_llm.installed.versions import sampling_fields
 from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
+from tests.engine_contract.support import Recorder
 
 PATIENCE_S = 60.0
 VOCAB_SIZE = 100
@@ -57,6 +59,7 @@ def manifest(**changes: Any) -> Manifest:
     )
 
 
+ADAPTER = LoraAdapter("tuned", Path("lora/tuned"), 1)
 TUNED = LoraSettings({"tuned": "lora/tuned"}, max_loras=2, max_lora_rank=8, target_modules=("attn_q",))
 
 
@@ -231,6 +234,34 @@ class ScriptedApi(Api):
     def next_of(self, count: int) -> list[ScriptedOutput]:
         """The next `count` of them."""
         return [self.next() for _ in range(count)]
+
+
+class Scripted(NamedTuple):
+    """An engine over a scripted API, and what it has told."""
+
+    engine: TrtLlmEngine
+    api: ScriptedApi
+    recorder: Recorder
+
+    def begin(self, request_id: int, **more: Any) -> ScriptedOutput:
+        """Submit a request that TensorRT-LLM starts."""
+        self.engine.submit(request(request_id, **more))
+        return self.api.next()
+
+    def answer(self, request_id: int) -> None:
+        """Have a request answered with one token."""
+        self.begin(request_id).push(4, finish="length")
+        self.recorder.wait_end(request_id)
+        assert self.recorder.reason(request_id) == "length"
+
+
+Starter = Callable[..., Scripted]
+
+
+def request(request_id: int, max_tokens: int = 20, **more: Any) -> GenerationRequest:
+    """A request for text after three tokens."""
+    fields = {"prompt_token_ids": [1, 2, 3], "stop_token_ids": (END,)} | more
+    return GenerationRequest(request_id=request_id, max_tokens=max_tokens, **fields)
 
 
 def push_together(outputs: Iterable[ScriptedOutput], *token_ids: int, finish: str | None = None) -> None:

@@ -19,7 +19,7 @@ from openai_bls_tensorrt_llm.loading import load
 from tests.engine_contract.support import Recorder
 from tests_tensorrt_llm.engine.fake_support import on_loop
 from tests_tensorrt_llm.engine.scripted_api import ScriptedApi, manifest, write_engine
-from tests_tensorrt_llm.engine.test_api import PLAIN, World
+from tests_tensorrt_llm.installed.world import PLAIN, World
 
 QWEN = "Qwen2_5_VLForConditionalGeneration"
 MEDIA = MediaPrompt((Image(2, 3, bytes(range(18)), "u"),), "<image>?", (9, 5))
@@ -47,8 +47,7 @@ def test_which_models(architecture: str, flow: Flow, version: str, said: str | N
 
 def test_the_call(tmp_path: Path) -> None:
     world = World(tmp_path)
-    with world.api() as installed:
-        llm = installed.open(world.options(installed, "pytorch"))
+    with world.opened() as (installed, llm):
 
         async def ask() -> list[int]:
             output = installed.generate(llm, [9, 5, 0, 0, 0], PLAIN, None, MEDIA)
@@ -57,7 +56,6 @@ def test_the_call(tmp_path: Path) -> None:
             return list(output.prompt_token_ids)
 
         assert on_loop(ask()) == [9, 5, 0, 0, 0]
-        llm.shutdown()
     assert [call["sizes"] for call in world.calls("images")] == [[[2, 3]]]
 
 
@@ -114,8 +112,8 @@ def test_another_count_ends_that_request_alone(
 @pytest.mark.parametrize(
     ("architecture", "settings", "said"),
     [
-        ("LlavaForConditionalGeneration", EngineSettings(), "not for LlavaForConditionalGeneration"),
-        (QWEN, EngineSettings(kv_events_endpoint="tcp://127.0.0.1:5557"), "kv_events_endpoint is not for a model"),
+        ("LlavaForConditionalGeneration", EngineSettings(), "LlavaForConditionalGeneration"),
+        (QWEN, EngineSettings(kv_events_endpoint="tcp://127.0.0.1:5557"), "kv_events_endpoint"),
     ],
 )
 def test_what_does_not_load(tmp_path: Path, architecture: str, settings: EngineSettings, said: str) -> None:

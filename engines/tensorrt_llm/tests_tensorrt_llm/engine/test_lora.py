@@ -66,7 +66,7 @@ def test_a_module_that_the_release_sizes_wrongly(tmp_path: Path, version: str, h
             said.append(str(error))
     assert len(said) == 2 * refused
     for sentence in said:
-        assert "changes o_proj, which TensorRT-LLM 1.2.1 sizes 4 x 4 where this model has 2 heads of 4 (8)" in sentence
+        assert "o_proj, which TensorRT-LLM 1.2.1 sizes 4 x 4 " in sentence
 
 
 def test_names_of_fused_modules(tmp_path: Path) -> None:

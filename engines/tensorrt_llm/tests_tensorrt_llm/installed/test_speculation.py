@@ -19,14 +19,9 @@ from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
 from tests.engine_contract.support import Recorder
 from tests_tensorrt_llm.engine.fake_engines import write_fake_engine
 from tests_tensorrt_llm.engine.fake_support import in_process, small_checkpoint
-from tests_tensorrt_llm.engine.test_api import END, PLAIN, World, ask, asking
-from tests_tensorrt_llm.engine.test_engine import request
-from tests_tensorrt_llm.engine.test_llm_args import NGRAM, draft_model
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+from tests_tensorrt_llm.engine.scripted_api import request
+from tests_tensorrt_llm.installed.test_llm_args import NGRAM, draft_model
+from tests_tensorrt_llm.installed.world import END, PLAIN, World, ask, asking
 
 
 @pytest.mark.parametrize(
@@ -78,7 +73,7 @@ def test_a_model_with_a_drafter(version: str, world: World) -> None:
             found = ask(installed, llm, PLAIN)
             assert (list(found.token_ids), found.finish_reason) == ([5, 6, 7, END], "stop")
             if version < "1.2":
-                with pytest.raises(ValueError, match=r"^temperature: 0 is needed, for TensorRT-LLM .* \(NGram\)$"):
+                with pytest.raises(ValueError, match=r"^temperature: 0 .*\(NGram\)$"):
                     ask(installed, llm, asking(temperature=1.0))
                 ask(installed, llm, asking(temperature=1.0, top_k=1))
             else:
@@ -99,10 +94,10 @@ def test_a_model_with_a_drafter(version: str, world: World) -> None:
 @pytest.mark.parametrize(
     ("version", "options", "said"),
     [
-        ("1.2.1", {"pipeline_parallel_size": 2}, "does not go with --pp-size"),
-        ("1.2.1", {"max_beam_width": 2}, "does not go with --max-beam-width"),
-        ("1.2.1", {"lora": (LoraAdapter("law", Path("law"), 1),)}, "does not go with --lora-dir"),
-        ("1.0.0", {"guided_decoding_backend": "xgrammar", "tokenizer": Path()}, "does not go with --guided-decoding"),
+        ("1.2.1", {"pipeline_parallel_size": 2}, "--pp-size"),
+        ("1.2.1", {"max_beam_width": 2}, "--max-beam-width"),
+        ("1.2.1", {"lora": (LoraAdapter("law", Path("law"), 1),)}, "--lora-dir"),
+        ("1.0.0", {"guided_decoding_backend": "xgrammar", "tokenizer": Path()}, "--guided-decoding-backend"),
     ],
 )
 def test_what_it_does_not_go_with(version: str, options: dict[str, Any], said: str, world: World) -> None:
@@ -116,10 +111,10 @@ def test_a_draft_model_that_is_gone(world: World) -> None:
     drafter = {"decoding_type": "DraftTarget", "max_draft_len": 2, "speculative_model": str(world.folder / "gone")}
     with world.api("1.2.1") as installed:
         options = world.options(installed, "pytorch", extra_llm_api_options={"speculative_config": drafter})
-        with pytest.raises(EngineLoadError, match=r"speculative_model in .* is '.*gone', which is no directory"):
+        with pytest.raises(EngineLoadError, match=r"speculative_model in .*gone'"):
             installed.open(options)
         (world.folder / "gone").mkdir()
-        with pytest.raises(EngineLoadError, match=r"there is no draft model at .*gone \(a directory with config.json"):
+        with pytest.raises(EngineLoadError, match=r"draft model at .*gone .*config.json"):
             installed.open(options)
 
 
