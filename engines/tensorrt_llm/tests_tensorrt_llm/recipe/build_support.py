@@ -6,10 +6,18 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+from openai_bls.builder.build import build
+from openai_bls.builder.options.build import BuildOptions
+from openai_bls.core.manifest import BuildError, Manifest
+from openai_bls_tensorrt_llm.recipe.options import TensorRtLlmOptions
+from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
 from tests.paths import DEMO
+from tests.unit.builder.repositories import contents, leftovers
 from tests_tensorrt_llm.engine.fake_support import FAKES
 
 FAKE = FAKES / "trtllm_package"
@@ -56,9 +64,61 @@ class Machine:
         script.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
         script.chmod(0o755)
 
-    def builds(self) -> list[dict[str, object]]:
+    def builds(self) -> list[dict[str, Any]]:
         """Arguments of the builds so far."""
         if not self.calls.is_file():
             return []
         lines = [json.loads(line) for line in self.calls.read_text().splitlines()]
         return [line for line in lines if line["call"] == "LLM.tensorrt"]
+
+
+class Bench:
+    """Builds of one checkpoint for one repository.
+
+    Args:
+        machine: where the builds run.
+        source: the checkpoint.
+        repository: model repository that gets the engines.
+    """
+
+    def __init__(self, machine: Machine, source: Path, repository: Path) -> None:
+        self.machine = machine
+        self.source = source
+        self.repository = repository
+        self.config = repository / "tensorrt_llm" / "config.pbtxt"
+        self.folder = repository / "tensorrt_llm" / "1"
+
+    def build(
+        self, own: TensorRtLlmOptions | None = None, source: Path | None = None, **options: Any
+    ) -> tuple[Manifest, list[str]]:
+        """Build an engine, of the TensorRT flow unless `own` or `flow` say otherwise; its manifest and its lines."""
+        lines: list[str] = []
+        own = own or TensorRtLlmOptions()
+        if "flow" not in options:
+            own = msgspec.structs.replace(own, flow=own.flow or "tensorrt")
+        options.pop("flow", None)
+        wanted = BuildOptions(str(source or self.source), self.repository, engine="tensorrt_llm", own=own)
+        return build(msgspec.structs.replace(wanted, **options), lines.append), lines
+
+    def run(self, own: TensorRtLlmOptions | None = None, source: Path | None = None, **options: Any) -> Manifest:
+        """The manifest of a build."""
+        return self.build(own, source, **options)[0]
+
+    def record(self, own: TensorRtLlmOptions | None = None, **options: Any) -> TensorRtLlmRecord:
+        """TensorRT-LLM's record in the manifest of a build."""
+        return self.record_of(self.run(own, **options))
+
+    @staticmethod
+    def record_of(manifest: Manifest) -> TensorRtLlmRecord:
+        """TensorRT-LLM's record in a manifest."""
+        return TensorRtLlmRecord.of(manifest)
+
+    def refusal(self, own: TensorRtLlmOptions | None = None, source: Path | None = None, **options: Any) -> str:
+        """The one line that refuses a build, which leaves the repository as it was."""
+        before = contents(self.repository)
+        with pytest.raises(BuildError) as caught:
+            self.run(own, source, **options)
+        assert "\n" not in str(caught.value)
+        assert contents(self.repository) == before
+        assert not leftovers(self.repository)
+        return str(caught.value)

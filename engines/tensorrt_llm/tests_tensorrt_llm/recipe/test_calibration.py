@@ -139,7 +139,7 @@ def test_data_sets(
 def test_the_run_is_told_with_its_gpus() -> None:
     own = TensorRtLlmOptions(quant="awq", tensor_parallel_size=2)
     notes = "\n".join(plan_of(published_models.config("Llama-3.1-8B"), own).notes)
-    assert "awq runs the unquantized model on the 2 GPUs together over 32 texts first" in notes
+    assert "awq runs the unquantized model on the 2 GPUs together over 32 texts" in notes
     assert "give a local directory" in notes
     own = TensorRtLlmOptions(kv_cache_dtype="int8")
     notes = "\n".join(plan_of(published_models.config("Llama-3.1-8B"), own).notes)

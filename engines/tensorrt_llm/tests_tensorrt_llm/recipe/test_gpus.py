@@ -45,9 +45,9 @@ def test_names_of_nvidia_smi(told: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        *((name, r"may be .*GB or .*GB: say which") for name in ("A100", "Tesla V100", "NVIDIA H20")),
-        *((name, r"no GPU .* is known here") for name in ("", "H100 96GB", "NVIDIA H20-3e", "MI300X")),
-        *((name, r"no GPU .* is known here") for name in ("RTX 4090 X", "NVIDIA H100 80GB HBM3 MIG 1g.10gb")),
+        *((name, r"GB or .*GB") for name in ("A100", "Tesla V100", "NVIDIA H20")),
+        *((name, f"GPU {name!r} ") for name in ("", "H100 96GB", "NVIDIA H20-3e", "MI300X", "RTX 4090 X")),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "GPU 'NVIDIA H100 80GB HBM3 MIG 1g.10gb' "),
     ],
 )
 def test_names_of_none_or_two(name: str, says: str) -> None:
@@ -73,7 +73,7 @@ def test_a_gpu_by_its_memory(memory: str, name: str | None, gpu: Gpu) -> None:
 
 @pytest.mark.parametrize("memory", ["", "0", "lots", "16MB", "-16GB"])
 def test_memory_that_is_none(memory: str) -> None:
-    with pytest.raises(BuildError, match="give gigabytes, such as 16GB"):
+    with pytest.raises(BuildError, match=" 16GB"):
         gpu_of_memory(memory)
 
 

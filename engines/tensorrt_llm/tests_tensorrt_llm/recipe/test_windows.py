@@ -107,5 +107,5 @@ def test_a_cache_of_fewer_tokens_than_a_sequence() -> None:
     assert made.estimate is not None
     assert (made.estimate.kv_tokens, made.estimate.batch_full) == (2560, 0)
     (problem,) = made.problems
-    assert "raise --max-tokens-in-kv-cache or leave it out, or lower --max-seq-len" in problem
-    assert "--force builds it all the same, and then sequences run that keep at most 2,560 tokens" in problem
+    assert "raise --max-tokens-in-kv-cache " in problem
+    assert "at most 2,560 tokens" in problem

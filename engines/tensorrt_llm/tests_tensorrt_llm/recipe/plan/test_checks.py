@@ -39,19 +39,19 @@ def test_a_cache_below_one_sequence() -> None:
     windows = {"windows": (512, 4096), "max_tokens_in_kv_cache": 2048}
     text = problems("Llama-2-7b-hf", gpu=find_gpu("L4"), max_seq_len=4096, **windows)
     # 512 tokens, the 512 of a prompt that are beyond them, and 4,096: the mean.
-    assert "one sequence of 4,096, of which the attention windows keep 2,560: raise --max-tokens-in-kv-cache" in text
+    assert "one sequence of 4,096, of which the attention windows keep 2,560: " in text
 
 
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("Qwen2.5-7B-Instruct", {"tp": 8}, r"--tp-size 8 does not divide the 28 attention heads: give one of 1, 2, 4"),
-        ("Qwen2-0.5B", {"tp": 4}, r"--tp-size 4 does not divide the 14 attention heads"),
-        ("Qwen1.5-MoE-A2.7B", {"tp": 3}, r"give one of 1, 2, 4, 8, 16$"),
-        ("Llama-2-7b-hf", {"pp": 33}, r"--pp-size 33 is more than the 32 layers"),
-        ("Llama-2-7b-hf", {"quant": "gptq"}, r"--quant gptq: TensorRT-LLM's LLM API neither makes nor reads GPTQ"),
-        ("Llama-2-7b-hf", {"quant": "fp8", "flow": "pytorch"}, r"--quant fp8 is for --flow tensorrt"),
-        ("Qwen2.5-7B-Instruct-AWQ", {"quant": "fp8"}, r"quantized already \(awq\): leave --quant fp8 out"),
+        ("Qwen2.5-7B-Instruct", {"tp": 8}, "--tp-size 8 .* 28 attention heads: .* 1, 2, 4"),
+        ("Qwen2-0.5B", {"tp": 4}, "--tp-size 4 .* 14 attention heads"),
+        ("Qwen1.5-MoE-A2.7B", {"tp": 3}, "--tp-size 3 .* 1, 2, 4, 8, 16$"),
+        ("Llama-2-7b-hf", {"pp": 33}, "--pp-size 33 .* 32 layers"),
+        ("Llama-2-7b-hf", {"quant": "gptq"}, "--quant gptq: "),
+        ("Llama-2-7b-hf", {"quant": "fp8", "flow": "pytorch"}, "--quant fp8 .*--flow tensorrt"),
+        ("Qwen2.5-7B-Instruct-AWQ", {"quant": "fp8"}, r"\(awq\): .*--quant fp8"),
     ],
 )
 def test_refused_whatever_the_gpu(name: str, options: dict[str, Any], says: str) -> None:
@@ -64,7 +64,7 @@ def test_heads_that_do_not_divide() -> None:
     """6 heads of keys and values over 4 ranks."""
     shape = msgspec.structs.replace(published_models.shape("Llama-2-7b-hf"), heads=24, kv_heads=6)
     (problem,) = checked(shape, tp=4).problems
-    assert "give a --tp-size that divides 6, or a multiple of it" in problem
+    assert "--tp-size that divides 6" in problem
 
 
 @pytest.mark.parametrize(

@@ -74,14 +74,14 @@ def test_a_model_that_only_engines_have() -> None:
     request = asked(config, trust_remote_code=True)
     made = plan(request, Version(1, 2, 1), find_gpu("H100"))
     assert made.engine.flow == "tensorrt"
-    assert "--flow pytorch is the default from TensorRT-LLM 1.2 on, and does not have this model" in made.notes[0]
+    assert "--flow pytorch is the default from TensorRT-LLM 1.2 on" in made.notes[0]
     assert plan(request, Version(1, 3), find_gpu("H100")).engine.flow == "pytorch"
 
 
 @pytest.mark.parametrize("flow", [None, "tensorrt"])
 def test_options_of_both_flows(flow: Flow | None) -> None:
     own = TensorRtLlmOptions(flow=flow, quant="fp8", extra_llm_api_options=YAML)
-    with pytest.raises(BuildError, match="--extra-llm-api-options is for --flow pytorch"):
+    with pytest.raises(BuildError, match=r"--extra-llm-api-options .*--flow pytorch"):
         plan_of(own=own)
 
 
@@ -106,15 +106,15 @@ def test_speculative_decoding(options: dict[str, Any], values: dict[str, Any], v
 def test_speculative_decoding_with_adapters() -> None:
     own = TensorRtLlmOptions(extra_llm_api_options={"speculative_config": NGRAM})
     found = plan_of(request=asked(DEMO, own, lora=LoraOptions(max_loras=2, max_lora_rank=8)))
-    assert "does not go with --lora-dir" in "".join(found.problems)
+    assert "--lora-dir" in "".join(found.problems)
 
 
 @pytest.mark.parametrize(
     ("own", "said"),
     [
-        (TensorRtLlmOptions(quant="fp8"), "--quant is for --flow tensorrt"),
-        (TensorRtLlmOptions(kv_cache_dtype="int8"), "--kv-cache-dtype int8 is for --flow tensorrt"),
-        (TensorRtLlmOptions(backend="cpp"), "--backend cpp is for --flow tensorrt"),
+        (TensorRtLlmOptions(quant="fp8"), "--quant .*--flow tensorrt"),
+        (TensorRtLlmOptions(kv_cache_dtype="int8"), "--kv-cache-dtype int8 .*--flow tensorrt"),
+        (TensorRtLlmOptions(backend="cpp"), "--backend cpp .*--flow tensorrt"),
     ],
 )
 def test_options_without_a_meaning_for_the_flow_there_is(own: TensorRtLlmOptions, said: str) -> None:
@@ -233,7 +233,7 @@ def test_the_file_of_modelopt_is_missed_where_the_folder_is_seen(tmp_path: Path)
     request = asked(published_models.config("Qwen2.5-7B-Instruct") | told)
     assert plan(request, Version(1, 2, 1), None).problems == ()
     (problem,) = plan(msgspec.structs.replace(request, folder=tmp_path), Version(1, 2, 1), None).problems
-    assert "looks that up in hf_quant_config.json, which is missing" in problem
+    assert "hf_quant_config.json" in problem
 
 
 def test_the_gpu_of_an_estimate() -> None:
@@ -246,5 +246,5 @@ def test_the_gpu_of_an_estimate() -> None:
     # Nothing is taken off twice: nvidia-smi's number is that of the table.
     [listed] = nvidia_smi.parse("0, GPU-0, NVIDIA H100 80GB HBM3, 81559, 9.0", None)
     assert as_gpu(listed).memory_bytes == find_gpu("H100").memory_bytes == (81559 << 20) - 7 * GIB // 10
-    with pytest.raises(BuildError, match="no GPU 'abacus' is known here"):
+    with pytest.raises(BuildError, match="'abacus'"):
         gpu_for("abacus", None, [])

@@ -19,10 +19,7 @@ from openai_bls_tensorrt_llm.recipe.options import TensorRtLlmOptions
 from openai_bls_tensorrt_llm.recipe.plan.features import NO_REUSE, with_features
 from openai_bls_tensorrt_llm.recipe.plan.images import Images, images_of
 from tests.paths import ROOT
-from tests_tensorrt_llm.recipe.build_support import Machine
-from tests_tensorrt_llm.recipe.test_building import refusal, run, version_dir, worker
-
-__all__ = ["worker"]
+from tests_tensorrt_llm.recipe.build_support import Bench
 
 DOCS = ROOT / "engines" / "tensorrt_llm" / "docs"
 NEWEST = Version(1, 4)
@@ -66,20 +63,19 @@ def test_prompts_that_are_read_whole(name: str) -> None:
     assert (settings.enable_kv_cache_reuse, settings.enable_chunked_context) == (reuse, None)
 
 
-def test_a_build(machine: Machine, repository: Path, tmp_path: Path) -> None:
+def test_a_build(bench: Bench, tmp_path: Path) -> None:
     """The processor's files, and the tokenizer's with them, lie beside the weights."""
     source = tmp_path / "sees"
     shutil.copytree(VISION, source)
     config = json.loads((source / "config.json").read_text())
     own = TensorRtLlmOptions(flow="pytorch")
     (source / "config.json").write_text(json.dumps({**config, "architectures": ["LlavaNextForConditionalGeneration"]}))
-    found = run(source, repository, own, max_images=2, force=True)
+    found = bench.run(own, source, max_images=2, force=True)
     assert found.max_images == 2
-    placed = {path.name for path in (version_dir(repository) / "checkpoint").iterdir()}
+    placed = {path.name for path in (bench.folder / "checkpoint").iterdir()}
     assert placed >= {"preprocessor_config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json"}
     assert placed == set(found.files)
-    machine.set(FAKE_TENSORRT_LLM_VERSION="1.1.0")
-    said = refusal(source, repository, own, max_images=2, force=True)
-    assert said.startswith(
-        "--max-images 2: images of LlavaNextForConditionalGeneration need TensorRT-LLM 1.2.0 or later"
-    )
+    bench.machine.set(FAKE_TENSORRT_LLM_VERSION="1.1.0")
+    said = bench.refusal(own, source, max_images=2, force=True)
+    assert said.startswith("--max-images 2: images of LlavaNextForConditionalGeneration ")
+    assert "1.2.0" in said
