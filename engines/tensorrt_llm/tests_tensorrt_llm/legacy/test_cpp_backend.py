@@ -16,12 +16,7 @@ from openai_bls.triton_models.repository.engine_configs import render_configs
 from openai_bls.triton_models.tensors.config_writer import render
 from openai_bls.triton_models.tensors.declaration import Queue
 from openai_bls.triton_models.tensors.models import MODELS
-from openai_bls_tensorrt_llm.legacy.cpp_backend import (
-    CppSettings,
-    cpp_settings,
-    engine_model,
-    grammar_vocabulary,
-)
+from openai_bls_tensorrt_llm.legacy.cpp_backend import CppSettings, cpp_settings, engine_model, grammar_vocabulary
 from openai_bls_tensorrt_llm.record import TensorRtLlmRecord
 from tests.paths import DEMO
 
@@ -110,10 +105,10 @@ def test_only_official_tensors_for_the_cpp_backend() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"kv_cache_fraction": "0.5"}, "no parameter 'kv_cache_fraction' here; known are exclude_input_in_output, "),
-        ({"cuda_graph_mode": "perhaps"}, "bad parameter of the C\\+\\+ backend: .*cuda_graph_mode"),
-        ({"gpu_device_ids": "0,;1"}, "bad parameter of the C\\+\\+ backend: .*gpu_device_ids"),
-        ({"batch_scheduler_policy": "static"}, "bad parameter of the C\\+\\+ backend: .*static"),
+        ({"kv_cache_fraction": "0.5"}, "'kv_cache_fraction' .*exclude_input_in_output, "),
+        ({"cuda_graph_mode": "perhaps"}, "cuda_graph_mode"),
+        ({"gpu_device_ids": "0,;1"}, "gpu_device_ids"),
+        ({"batch_scheduler_policy": "static"}, "'static'"),
     ],
 )
 def test_refused_parameters(given: dict[str, str], message: str) -> None:
@@ -124,10 +119,10 @@ def test_refused_parameters(given: dict[str, str], message: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (CppSettings(), "gpt_model_path"),
-        (CppSettings(gpt_model_path="engine"), "not an absolute path"),
-        (CppSettings(gpt_model_path="/e", gpu_device_ids="0;1,2"), "has 1 GPU .tp x pp., and 1,2 are 2; the GPUs of"),
-        (CppSettings(gpt_model_path="/e", guided_decoding_backend="llguidance"), "xgrammar only"),
+        (CppSettings(), r"\(gpt_model_path\)"),
+        (CppSettings(gpt_model_path="engine"), "gpt_model_path engine "),
+        (CppSettings(gpt_model_path="/e", gpu_device_ids="0;1,2"), "gpu_device_ids 0;1,2: .* 1 GPU .* 1,2 are 2"),
+        (CppSettings(gpt_model_path="/e", guided_decoding_backend="llguidance"), "C.. backend .*xgrammar "),
         (CppSettings(gpt_model_path="/e", guided_decoding_backend="xgrammar"), "xgrammar_tokenizer_info_path"),
     ],
 )

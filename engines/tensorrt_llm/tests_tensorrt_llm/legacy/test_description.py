@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -77,21 +79,21 @@ def test_a_config_that_lacks_something(tmp_path: Path, section: str, name: str) 
     model = cpp_model(CppSettings(gpt_model_path="/engine"), 8)
     left = tuple(tensor for tensor in getattr(model, section) if tensor.name != name)
     folder = write_engine(tmp_path / "tensorrt_llm", model=msgspec.structs.replace(model, **{section: left}))
-    with pytest.raises(EngineLoadError, match=f"does not declare the {section[:-1]} {name} "):
+    with pytest.raises(EngineLoadError, match=f" {section[:-1]} {name} "):
         describe(folder)
 
 
 def test_what_is_not_there_or_not_readable(tmp_path: Path) -> None:
     folder = tmp_path / "tensorrt_llm"
     assert signature(folder) == (0, 0)
-    with pytest.raises(EngineLoadError, match="no version folder"):
+    with pytest.raises(EngineLoadError, match=f"{folder.name} .*version"):
         describe(folder)
     write_engine(folder)
     (folder / "config.pbtxt").write_text("input [")
-    with pytest.raises(EngineLoadError, match="is not readable"):
+    with pytest.raises(EngineLoadError, match=r"config\.pbtxt .*\("):
         describe(folder)
     (folder / "config.pbtxt").unlink()
-    with pytest.raises(EngineLoadError, match="cannot read"):
+    with pytest.raises(EngineLoadError, match=os.strerror(errno.ENOENT)):
         describe(folder)
     write_manifest(folder / "1", Manifest("null", "x", 1, 1, 0))
     with pytest.raises(EngineLoadError, match="--backend cpp"):

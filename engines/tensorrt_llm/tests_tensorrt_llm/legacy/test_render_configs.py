@@ -36,7 +36,7 @@ def test_tensorrt_llm_bls_is_an_ensemble_around_the_cpp_backend(repository: Path
     assert 'platform: "ensemble"' in model.read_text()
     assert "max_batch_size: 32" in model.read_text()
     assert configure(repository) == []
-    with pytest.raises(SettingsError, match=r"^tensorrt_llm_bls: .* set tensorrt_llm\.decoupled_mode"):
+    with pytest.raises(SettingsError, match=r"^tensorrt_llm_bls: .* tensorrt_llm\.decoupled_mode"):
         configure(repository, ["tensorrt_llm_bls.decoupled_mode=true"])
 
 
@@ -58,7 +58,7 @@ def test_a_cpp_engine_stays_one(repository: Path) -> None:
     assert configure(repository) == []
     configure(repository, ["tensorrt_llm.gpu_device_ids=0;1;2"])
     assert "instance_group [ { count: 3 kind" in config(repository, "tensorrt_llm").read_text()
-    with pytest.raises(SettingsError, match=r"one for each group of GPUs in gpu_device_ids \(3\)"):
+    with pytest.raises(SettingsError, match=r"instances is 2, .*gpu_device_ids \(3\)"):
         configure(repository, ["tensorrt_llm.instances=2"])
     # The ensembles follow a smaller engine.
     configure(repository, ["tensorrt_llm.max_batch_size=4"])
@@ -103,7 +103,7 @@ def test_a_copied_repository_gets_its_own_paths(repository: Path, tmp_path: Path
 
 def test_the_path_of_an_engine_elsewhere_stays(repository: Path) -> None:
     on_cpp(repository)
-    with pytest.raises(SettingsError, match="gpt_model_path is /srv/large, but this model has its own, "):
+    with pytest.raises(SettingsError, match=f"gpt_model_path is /srv/large, .* {repository}"):
         configure(repository, ["tensorrt_llm.gpt_model_path=/srv/large"])
     assert paths(repository) == {"gpt_model_path": str(repository / "tensorrt_llm/1/engine"), **NO_GRAMMARS}
     shutil.rmtree(repository / "tensorrt_llm" / "1" / "engine")
@@ -117,9 +117,9 @@ def test_limits_of_the_cpp_backend(repository: Path) -> None:
     on_cpp(repository)
     configure(repository, ["tensorrt_llm.instances=2", "tensorrt_llm.gpu_device_ids=0;1"])
     assert "count: 2" in config(repository, "tensorrt_llm").read_text()
-    with pytest.raises(SettingsError, match="decoupled_mode is false, but openai_bls has its tokens"):
+    with pytest.raises(SettingsError, match=r"decoupled_mode is false, .*openai_bls"):
         configure(repository, ["tensorrt_llm.decoupled_mode=false"])
-    with pytest.raises(SettingsError, match="ensemble: max_batch_size is 100, that of tensorrt_llm is 16"):
+    with pytest.raises(SettingsError, match=r"ensemble: max_batch_size is 100, .*tensorrt_llm is 16"):
         configure(repository, ["ensemble.max_batch_size=100"])
     configure(repository, ["ensemble.max_batch_size=8"])
     assert "max_batch_size: 8\n" in config(repository, "ensemble").read_text()

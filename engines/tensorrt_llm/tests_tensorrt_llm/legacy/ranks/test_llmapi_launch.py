@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -69,17 +70,17 @@ def test_mpirun(repository: Path, environment: dict[str, str], monkeypatch: pyte
 @pytest.mark.parametrize("word", ["/models/a b", "/models/*", ""])
 def test_words_that_the_launcher_would_split(word: str, repository: Path, environment: dict[str, str]) -> None:
     put(repository)
-    with pytest.raises(LaunchError, match="trtllm-llmapi-launch splits its command at blanks"):
+    with pytest.raises(LaunchError, match=re.escape(repr(word))):
         command("srun", None, RankOptions(), JobRequest(repository, [], environment), ["serve", "--log-file", word])
 
 
 @pytest.mark.parametrize(
     ("made", "per_node", "ranks", "said"),
     [
-        ({"by_server": True}, None, RankOptions(), "has no engine of the LLM API; the C"),
-        ({}, 5, RankOptions(), "--gpus-per-node 5 does not divide the engine's 16 ranks"),
-        ({}, None, RankOptions(world_size=4), "--world-size is 4, and the engine was built for 16"),
-        ({}, None, RankOptions(hosts="a:8"), "--hosts, --hostfile, .* are for --launcher mpirun"),
+        ({"by_server": True}, None, RankOptions(), "--launcher srun .*LLM API.*--hosts"),
+        ({}, 5, RankOptions(), "--gpus-per-node 5 .* 16 ranks"),
+        ({}, None, RankOptions(world_size=4), "--world-size is 4, .* 16:"),
+        ({}, None, RankOptions(hosts="a:8"), "--hosts, .*--launcher mpirun"),
     ],
 )
 def test_refusals(
@@ -97,7 +98,7 @@ def test_refusals(
 
 def test_what_is_not_there_or_twice(repository: Path, tmp_path: Path) -> None:
     put(repository)
-    with pytest.raises(LaunchError, match="no srun on PATH"):
+    with pytest.raises(LaunchError, match="srun on PATH"):
         command("srun", None, RankOptions(), JobRequest(repository, [], {"PATH": str(tmp_path)}), ["serve"])
-    with pytest.raises(LaunchError, match="given inside a job of trtllm-llmapi-launch"):
+    with pytest.raises(LaunchError, match=r"--launcher srun .*trtllm-llmapi-launch"):
         command("srun", None, RankOptions(), JobRequest(repository, [], {PROXY_VARIABLE: "1"}), ["serve"])

