@@ -89,16 +89,21 @@ def guard_questions(folder: Path, request_id: str) -> list[dict[str, Any]]:
     return [question for question in map(json.loads, lines) if question["request_id"] == request_id]
 
 
-@pytest.fixture
-def two_instances(repository: Path, tmp_path: Path) -> Path:
-    """A copy of the repository in which `openai_bls` has two instances."""
-    copy = tmp_path / "model_repository"
+def with_two_instances(repository: Path, folder: Path) -> Path:
+    """A copy of a repository, in a folder, in which `openai_bls` has two instances."""
+    copy = folder / "model_repository"
     shutil.copytree(repository, copy)
     config = copy / "openai_bls" / "config.pbtxt"
     text = config.read_text(encoding="utf-8")
     assert "count: 1" in text
     config.write_text(text.replace("count: 1", "count: 2"), encoding="utf-8")
     return copy
+
+
+@pytest.fixture
+def two_instances(repository: Path, tmp_path: Path) -> Path:
+    """See `with_two_instances`."""
+    return with_two_instances(repository, tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,12 +13,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from openai_bls.builder.build import build
-from openai_bls.builder.options.build import BuildOptions
-from openai_bls.builder.options.lora import LoraOptions
 from openai_bls.launcher.testing import RunningServer, run_server
-from tests.triton.reference import CHECKPOINT
-from tests_transformers.engine.adapters import make_adapter
+from tests.triton.conftest import with_two_instances
 
 pytestmark = pytest.mark.triton
 
@@ -43,17 +38,15 @@ WAITS = (
 
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """Two instances of `openai_bls`, whose counts gateways see as one."""
-    folder = tmp_path_factory.mktemp("gateways")
-    copy = folder / "model_repository"
-    shutil.copytree(repository, copy)
-    poet = make_adapter(CHECKPOINT, folder / "poet", r=4, lora_alpha=16, target_modules=["q_proj"])
-    options = LoraOptions({"poet": poet}, max_loras=2, max_lora_rank=8)
-    build(BuildOptions(str(CHECKPOINT), copy, "transformers", lora=options), print)
-    config = copy / "openai_bls" / "config.pbtxt"
-    config.write_text(config.read_text().replace("count: 1", "count: 2"))
-    env = {"OPENAI_BLS_GATEWAY_METRICS": "both", "OPENAI_BLS_ENGINE_MAX_BATCH_SIZE": str(BATCH)}
-    with run_server(copy, env=env) as running:
+    """Two instances of `openai_bls`, whose counts gateways see as one, and an engine that takes its time."""
+    env = {
+        "OPENAI_BLS_GATEWAY_METRICS": "both",
+        "OPENAI_BLS_ENGINE": "null",
+        "OPENAI_BLS_ENGINE_MAX_BATCH_SIZE": str(BATCH),
+        "OPENAI_BLS_ENGINE_NULL_LORA_NAMES": "poet",
+        "OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS": "20",
+    }
+    with run_server(with_two_instances(repository, tmp_path_factory.mktemp("gateways")), env=env) as running:
         yield running
 
 
