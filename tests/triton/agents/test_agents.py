@@ -151,6 +151,7 @@ def _cases() -> Iterator[Any]:
     ("setting", "agent"),
     [pytest.param("hermes", agent, marks=agent.marks, id=agent.name) for agent in QUICK],
     indirect=["setting"],
+    scope="module",
 )
 def test_a_task_is_done(agent: Agent, perform: Perform) -> None:
     perform(agent, BURSTS)
@@ -158,7 +159,7 @@ def test_a_task_is_done(agent: Agent, perform: Perform) -> None:
 
 
 @pytest.mark.agents
-@pytest.mark.parametrize(("setting", "agent", "case"), [*_cases()], indirect=["setting"])
+@pytest.mark.parametrize(("setting", "agent", "case"), [*_cases()], indirect=["setting"], scope="module")
 def test_every_case(agent: Agent, case: Case, perform: Perform) -> None:
     perform(agent, case)
     if case is not SILENCE:
