@@ -346,7 +346,14 @@ class RequestContract:
 
 
 class EngineContract(RequestContract):
-    """All of the contract: each test has an engine, which some close."""
+    """All of the contract: each test has an engine, which the last ones close, for another takes seconds to start."""
+
+    def test_info(self, started: Started) -> None:
+        info = started[0].info
+        assert info.max_model_len == MAX_MODEL_LEN
+        assert info.max_batch_size == 16
+        assert info.model_name == "tiny-qwen"
+        assert {"stop_token_ids", "stop_words", "seed"} <= set(info.supported)
 
     def test_close_with_live_requests(self, started: Started) -> None:
         engine, recorder = started
@@ -401,10 +408,3 @@ class EngineContract(RequestContract):
         for thread in threads:
             thread.join()
         recorder.wait_end(*range(50), *range(100, 150))
-
-    def test_info(self, started: Started) -> None:
-        info = started[0].info
-        assert info.max_model_len == MAX_MODEL_LEN
-        assert info.max_batch_size == 16
-        assert info.model_name == "tiny-qwen"
-        assert {"stop_token_ids", "stop_words", "seed"} <= set(info.supported)
