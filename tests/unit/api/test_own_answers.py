@@ -169,7 +169,7 @@ def is_same(formats: ModelFormats, whole: Answer, streamed: Answer) -> bool:
 
 
 any_text = settings(
-    deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    deadline=None, max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 
