@@ -65,18 +65,18 @@ def test_a_distribution_that_is_installed_brings_an_engine(installed: Path, tmp_
     assert made == ("m", 3)
     with pytest.raises(EngineLoadError, match="toy_size is '0'"):
         create_engine(tmp_path, Recorder(), {"toy_size": "0"})
-    with pytest.raises(EngineLoadError, match="OPENAI_BLS_ENGINE_DEVICE is of another engine than toy"):
+    with pytest.raises(EngineLoadError, match=r"OPENAI_BLS_ENGINE_DEVICE .* toy"):
         create_engine(tmp_path, Recorder(), {"device": "cpu"})
 
 
 @pytest.mark.parametrize(
     ("entry", "code", "said"),
     [
-        ("toy = openai_bls_nowhere:PLUGIN", "", "cannot be imported: No module named 'openai_bls_nowhere'"),
-        ("toy = openai_bls_toy:MISSING", TOY, "cannot be imported: .*MISSING"),
-        ("toy = openai_bls_toy:load", TOY, "is not the plug-in of an engine toy"),
-        ("other = openai_bls_toy:PLUGIN", TOY, "is not the plug-in of an engine other"),
-        ("null = openai_bls_toy:PLUGIN", TOY, "the engine null is in two distributions"),
+        ("toy = openai_bls_nowhere:PLUGIN", "", "'openai_bls_nowhere'"),
+        ("toy = openai_bls_toy:MISSING", TOY, "MISSING"),
+        ("toy = openai_bls_toy:load", TOY, "engine toy"),
+        ("other = openai_bls_toy:PLUGIN", TOY, "engine other"),
+        ("null = openai_bls_toy:PLUGIN", TOY, "engine null .*distributions"),
     ],
 )
 def test_what_is_no_plug_in(installed: Path, entry: str, code: str, said: str) -> None:
@@ -88,7 +88,7 @@ def test_what_is_no_plug_in(installed: Path, entry: str, code: str, said: str) -
 def test_two_distributions_of_one_engine(installed: Path) -> None:
     distribution(installed, "one", "toy = openai_bls_toy:PLUGIN", TOY)
     distribution(installed, "another", "toy = openai_bls_other:PLUGIN")
-    with pytest.raises(EngineLoadError, match=r"the engine toy is in two distributions, another .* and one "):
+    with pytest.raises(EngineLoadError, match=r"engine toy .* another .* and one "):
         registry.names()
 
 

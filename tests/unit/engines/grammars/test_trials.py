@@ -68,7 +68,7 @@ def test_what_does_not_compile_is_told_as_the_library_tells_it(trials: Trials) -
 def test_limits_at_the_first_token_are_told_at_once() -> None:
     made = Trials([*TOKENS, *(b"%d" % at for at in range(100_000, 1_000_000, 37))])
     try:
-        with pytest.raises(GrammarError, match="beyond llguidance's limits"):
+        with pytest.raises(GrammarError, match="llguidance's limits"):
             made.run("a", 'start: %json {"type": "integer", "multipleOf": 9973}')
     finally:
         made.close()

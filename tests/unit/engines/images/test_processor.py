@@ -51,11 +51,11 @@ def test_a_list_of_sizes_is_known_as_a_whole(tmp_path: Path) -> None:
 def test_refuses_what_the_model_cannot_take(tmp_path: Path) -> None:
     processor = load(tmp_path, "qwen2_vl")
     token = processor.image_token
-    with pytest.raises(ImageError, match="absolute aspect ratio must be smaller than 200"):
+    with pytest.raises(ImageError, match=r"aspect ratio .* 200"):
         processor.expand(token, [(4, 2000)])
-    with pytest.raises(ImageError, match="3 x 50 pixels is too small"):
+    with pytest.raises(ImageError, match="3 x 50 pixels"):
         processor.expand(token, [(3, 50)])
-    with pytest.raises(ImageError, match="places for 2 images, and 1 are given"):
+    with pytest.raises(ImageError, match=" 2 images, and 1 "):
         processor.expand(token * 2, [(30, 30)])
     with pytest.raises(ImageError, match="aspect ratio"):
         processor.inputs(token, [picture(4, 2000, 1)])

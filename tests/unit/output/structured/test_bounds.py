@@ -57,9 +57,9 @@ def test_rules_may_use_one_another_in_a_chain_whose_length_is_bounded() -> None:
     assert accepts(made(ebnf(chain(300, '"b"'))), "a" * 300 + "b")
     assert accepts(made(ebnf(chain(300, 'r0 | "b"'))), "a" * 600 + "b")
     for text in (chain(1_200, '"b"'), chain(5_000, '"b" | root')):
-        with pytest.raises(InvalidRequestError, match="over 1000 levels"):
+        with pytest.raises(InvalidRequestError, match=" 1000 levels"):
             made(ebnf(text))
-    with pytest.raises(InvalidRequestError, match="never comes to an end"):
+    with pytest.raises(InvalidRequestError, match="rule 'r0'"):
         made(ebnf(chain(300, "r0")))
 
 
@@ -73,17 +73,17 @@ def test_larks_grammars_cannot_make_the_stack_run_over() -> None:
     assert accepts(made(ebnf(f"start: %json {json.dumps(small)}")), "12")
     large = reference_chain(1_000, {"type": "integer"})["json_schema"]
     for source, says in (
-        (lark_chain(10_000), "over 1500 levels deep"),
-        (f"start: %json {json.dumps(large)}", "over 1500 levels deep"),
-        ("start: " + "a\na: (((((b" * 1_000, "over 1500 levels deep"),
-        ("start: %json " + "[" * 50_000, "'%json' without a JSON schema"),
+        (lark_chain(10_000), "1500"),
+        (f"start: %json {json.dumps(large)}", "1500"),
+        ("start: " + "a\na: (((((b" * 1_000, "1500"),
+        ("start: %json " + "[" * 50_000, "'%json'"),
     ):
         with pytest.raises(InvalidRequestError, match=says):
             made(ebnf(source))
 
 
 def test_the_number_of_rules_is_bounded() -> None:
-    with pytest.raises(InvalidRequestError, match="over 10000 rules"):
+    with pytest.raises(InvalidRequestError, match=" 10000 rules"):
         made(ebnf("".join(f'{"root" if not at else f"r{at}"}::=""\n' for at in range(10_001))))
 
 
@@ -99,9 +99,9 @@ def test_definitions_may_refer_to_one_another_in_a_chain_whose_length_is_bounded
     assert accepts(made(reference_chain(150, {"type": "integer"})), '{"n": ' * 150 + "1" + "}" * 150)
     for last in ({"type": "integer"}, {"$ref": "#/$defs/d0"}):
         # A library would not refuse it: its stack would run over, which ends the process.
-        with pytest.raises(InvalidRequestError, match="over 500 levels"):
+        with pytest.raises(InvalidRequestError, match=" 500 levels"):
             made(reference_chain(2_000, last))
-    with pytest.raises(InvalidRequestError, match="no instance that ends"):
+    with pytest.raises(InvalidRequestError, match="instance"):
         made(reference_chain(100, {"$ref": "#/$defs/d0"}))
 
 
@@ -114,7 +114,7 @@ def test_many_definitions_side_by_side_are_not_deep() -> None:
 
 @pytest.mark.parametrize("pattern", [r"\W" * 2_000, r"[\W]" * 2_000, r"[^\w]" * 2_000, r"[\W\w]" * 2_000])
 def test_large_sets_are_counted(pattern: str) -> None:
-    with pytest.raises(FormatError, match="over 20000 ranges of characters"):
+    with pytest.raises(FormatError, match=" 20000 ranges"):
         patterns.full(pattern)
 
 
@@ -123,7 +123,7 @@ def test_a_class_named_twice_in_a_set_counts_once() -> None:
 
 
 def test_patterns_are_bounded_together() -> None:
-    with pytest.raises(InvalidRequestError, match="patterns are too large: over 524288 characters"):
+    with pytest.raises(InvalidRequestError, match=r"pattern.* 524288 "):
         made(json_schema({"properties": {f"p{at}": {"pattern": "[a]" * 1_000 + "." * 250} for at in range(60)}}))
 
 
@@ -212,7 +212,7 @@ def test_multiples_with_many_remainders_are_refused(multiple: float, kind: str) 
         json_schema({"type": "array", "items": {"anyOf": [schema, {"type": "null"}]}}),
         ebnf("start: X\nX: %json " + json.dumps(schema)),
     ):
-        with pytest.raises(InvalidRequestError, match="'multipleOf' takes too much") as info:
+        with pytest.raises(InvalidRequestError, match=r"'multipleOf'.* 16384 ") as info:
             made(wanted)
         assert info.value.param == "response_format"
 
@@ -241,7 +241,7 @@ def test_joined_multiples_count_as_their_least_common_one(multiples: list[int]) 
     ]
     for form in forms:
         if math.lcm(*multiples) > 1 << 14:
-            with pytest.raises(FormatError, match="join them"):
+            with pytest.raises(FormatError, match=r"'multipleOf'.*'allOf'"):
                 bounds.check_multiples(form)
         else:
             bounds.check_multiples(form)
@@ -251,13 +251,13 @@ def test_joined_multiples_count_as_their_least_common_one(multiples: list[int]) 
 def test_multiples_that_people_use() -> None:
     for multiple in (1, 5, 60, 100, 1_000, 1024, 3600, 1_000_000, 10**8):
         assert accepts(made(json_schema({"type": "integer", "multipleOf": multiple})), str(3 * multiple))
-    with pytest.raises(InvalidRequestError, match="'multipleOf' takes too much"):
+    with pytest.raises(InvalidRequestError, match=r"'multipleOf'.* 16384 "):
         made(json_schema({"type": "integer", "multipleOf": 10**9}))
     for part in (0.01, 0.5, 0.25, 0.001):
         assert accepts(made(json_schema({"type": "number", "multipleOf": part})), "7")
     assert made(json_schema({"type": "object", "properties": {"multipleOf": {"type": "integer"}}}))
     many = {f"p{at}": {"type": "integer", "multipleOf": 4093} for at in range(50)}
-    with pytest.raises(InvalidRequestError, match="'multipleOf' takes too much"):
+    with pytest.raises(InvalidRequestError, match=r"'multipleOf'.* 16384 "):
         made(json_schema({"type": "object", "properties": many}))
 
 
@@ -285,15 +285,15 @@ def joined(count: int) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("form", joined(1))
 def test_joined_patterns_are_few(form: str) -> None:
-    with pytest.raises(InvalidRequestError, match="more than 8 schemas"):
+    with pytest.raises(InvalidRequestError, match=r"'allOf' and .* 8 schemas"):
         made(json_schema(joined(40)[form]))
     assert made(json_schema(joined(2)[form]))
 
 
 def test_joined_patterns_in_a_lark_grammar_and_at_the_limit() -> None:
-    with pytest.raises(InvalidRequestError, match="more than 8 schemas"):
+    with pytest.raises(InvalidRequestError, match=r"'allOf' and .* 8 schemas"):
         made(ebnf("start: X\nX: %json " + json.dumps(joined(40)["plain"])))
-    with pytest.raises(InvalidRequestError, match="patterns and lengths") as info:
+    with pytest.raises(InvalidRequestError, match="patterns") as info:
         made(json_schema(joined(8)["plain"]))
     assert "SearchRegex" not in info.value.message
     assert made(json_schema({"allOf": [{"properties": {f"p{at}": {"type": "integer"}}} for at in range(30)]}))
@@ -312,7 +312,7 @@ def test_parts_deep_inside_are_read_once() -> None:
 def test_looking_for_joined_patterns_is_bounded() -> None:
     large = {"properties": {str(at): {"type": "integer"} for at in range(1000)}}
     many = {"$defs": {"large": large}, "anyOf": [{"allOf": [{"$ref": "#/$defs/large"}]} for _ in range(1000)]}
-    with pytest.raises(FormatError, match="too much of the schema"):
+    with pytest.raises(FormatError, match="'allOf' and"):
         bounds.check_joined(many)
     bounds.check_joined({"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"})
 
@@ -321,5 +321,5 @@ def test_looking_for_joined_patterns_is_bounded() -> None:
 def test_large_schemas_are_refused_at_once(size: int) -> None:
     found = requested({"guided_json": {"enum": ["x" * 1_000] * (size // 1_000)}})
     assert found is not None
-    with pytest.raises(InvalidRequestError, match="too large"):
+    with pytest.raises(InvalidRequestError, match=r" \d+ bytes .* 262144 "):
         grammar(found.format, EMBEDDED, param=found.param)

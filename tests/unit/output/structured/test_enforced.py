@@ -240,8 +240,8 @@ def test_arguments_of_a_python_call() -> None:
     bad = ["", "a=1", 'city="x", a=1', 'city="long"', 'city="x", ok=1', 'city="x",', ', city="x"', 'city="x", city="x"']
     assert [accepts(wanted, f"f({text})") for text in bad] == [False] * len(bad)
     for schema, says in (
-        ({"properties": {"a b": {}}}, '"a b" cannot be enforced in arguments of a Python call'),
-        ({"type": "array"}, "arguments of a Python call must be an object"),
+        ({"properties": {"a b": {}}}, '"a b" .*Python call'),
+        ({"type": "array"}, "Python call .*object"),
     ):
         with pytest.raises(InvalidRequestError, match=says):
             made({**content, "json_schema": schema})

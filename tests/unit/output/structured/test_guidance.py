@@ -53,11 +53,11 @@ def test_the_same_grammars_as_the_embedded_engine(wanted: Format) -> None:
 @pytest.mark.parametrize(
     ("schema", "says"),
     [
-        (OPEN, "'additionalProperties' beside 'properties'"),
-        ({"allOf": [CLOSED, {"type": "object", "properties": {"b": {}}}]}, "'additionalProperties' beside"),
+        (OPEN, "'additionalProperties' .*'properties'"),
+        ({"allOf": [CLOSED, {"type": "object", "properties": {"b": {}}}]}, "'additionalProperties' .*'properties'"),
         ({"type": "object", "patternProperties": {"^a": {}}, "additionalProperties": {}}, "'additionalProperties'"),
-        ({"type": "integer", "multipleOf": 3}, "'multipleOf' where numbers may be negative"),
-        ({"type": "number", "multipleOf": 0.5, "minimum": -0.5}, "'multipleOf' where numbers may be negative"),
+        ({"type": "integer", "multipleOf": 3}, "'multipleOf' .*negative"),
+        ({"type": "number", "multipleOf": 0.5, "minimum": -0.5}, "'multipleOf' .*negative"),
     ],
 )
 @pytest.mark.parametrize("around", [lambda schema: schema, lambda schema: {"type": "array", "items": schema}])

@@ -110,7 +110,7 @@ def nested(depth: int, key: str = "items") -> dict[str, Any]:
 def test_nesting_is_bounded(key: str) -> None:
     made(nested(40, key))
     for depth in (200, 100_000):
-        with pytest.raises(InvalidRequestError, match="nested too deeply"):
+        with pytest.raises(InvalidRequestError, match="deep"):
             made(nested(depth, key))
 
 
@@ -172,8 +172,9 @@ def test_it_works_without_llguidance_here(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_engine_without_grammars() -> None:
-    with pytest.raises(InvalidRequestError, match="'p': this server's engine has no grammars"):
+    with pytest.raises(InvalidRequestError, match="no grammars") as refused:
         grammar(SIMPLE, engine_info(grammar_backend=""), param="p")
+    assert refused.value.param == "p"
 
 
 @settings(deadline=None, max_examples=60)
