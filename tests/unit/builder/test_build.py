@@ -117,11 +117,7 @@ def test_training_on_does_not_reach_the_engine(source: Path, repository: Path) -
 
 
 @pytest.mark.parametrize(
-    "step",
-    [
-        "openai_bls.builder.build.place_tokenizer",
-        "openai_bls.builder.targets.default.write_manifest",
-    ],
+    "step", ["openai_bls.builder.build.place_tokenizer", "openai_bls.builder.targets.default.write_manifest"]
 )
 def test_a_failed_build_leaves_the_last_engine(
     source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, step: str
@@ -179,7 +175,7 @@ def test_a_killed_build(source: Path, repository: Path, where: str | int) -> Non
 def test_two_builds_at_once(source: Path, repository: Path) -> None:
     """The second would take the first's work for that of a killed one."""
     with sole_build(target_of(repository, "")):
-        assert "another build is at work in" in refusal(source, repository)
+        assert "another build" in refusal(source, repository)
     run(source, repository)
 
 
@@ -230,7 +226,7 @@ def test_null_engine_without_weights(source: Path, repository: Path) -> None:
 
 
 def test_refusals(source: Path, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "TensorRT-LLM is not installed in this Python" in refusal(source, repository, engine="tensorrt_llm")
+    assert "TensorRT-LLM is not installed" in refusal(source, repository, engine="tensorrt_llm")
     assert "is a file, not a directory" in refusal(source / "config.json", repository)
     (tmp_path / "empty").mkdir()
     assert "no config.json" in refusal(tmp_path / "empty", repository)
@@ -238,10 +234,8 @@ def test_refusals(source: Path, repository: Path, tmp_path: Path, monkeypatch: p
     assert "--max-seq-len 513" in refusal(source, repository, max_model_len=513)
     assert "--max-seq-len 0" in refusal(source, repository, max_model_len=0)
     assert "--max-batch-size" in refusal(source, repository, max_batch_size=0)
-    assert "does not hold one sequence of 512" in refusal(source, repository, max_tokens_in_kv_cache=511)
-    assert "does not hold one sequence of 100" in refusal(
-        source, repository, max_tokens_in_kv_cache=-1, max_model_len=100
-    )
+    assert "sequence of 512" in refusal(source, repository, max_tokens_in_kv_cache=511)
+    assert "sequence of 100" in refusal(source, repository, max_tokens_in_kv_cache=-1, max_model_len=100)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE is set" in refusal("nobody/no-such-model", repository)
@@ -270,7 +264,7 @@ def test_a_tokenizer_in_python(source: Path, repository: Path) -> None:
     """
     (source / "tokenization_own.py").write_text(textwrap.dedent(code))
     said = refusal(source, repository)
-    assert "a tokenizer of its own in Python: pass --trust-remote-code" in said
+    assert "--trust-remote-code" in said
     said = refusal(source, repository, trust_remote_code=True)
     assert "cannot be written as one" in said
     assert "put one beside the checkpoint" in said

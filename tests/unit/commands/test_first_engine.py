@@ -86,7 +86,7 @@ def test_with_another_engine(repository: Path, built: list[str]) -> None:
     assert ensure(repository, "another/first") == "building another/first in the place of first"
     assert built == ["another/first"]
     put(repository, msgspec.structs.replace(MANIFEST, engine="double"))
-    with pytest.raises(LaunchError, match=r"is first, which The Double built, and not x/y: .*build --model x/y`"):
+    with pytest.raises(LaunchError, match=r" first, .*The Double .* x/y: .*build --model x/y`"):
         ensure(repository, "x/y")
     assert built == ["another/first"]
 
@@ -98,7 +98,7 @@ def test_with_an_engine_of_another_kind(repository: Path, built: list[str]) -> N
     assert ensure(repository, "someone/first", MANIFEST.engine) == "the engine first is there: nothing to build"
     assert ensure(repository, "someone/first", "vllm") == "building someone/first in the place of first"
     assert built == [f"{workspace.demo_checkpoint()} --engine vllm", "someone/first --engine vllm"]
-    with pytest.raises(LaunchError, match=rf"first on {MANIFEST.engine}, and not on vllm: say with --model what"):
+    with pytest.raises(LaunchError, match=f"first on {MANIFEST.engine}, .* vllm: .*--model"):
         ensure(repository, None, "vllm")
 
 
@@ -113,11 +113,11 @@ def test_options_of_the_build(repository: Path, built: list[str], monkeypatch: p
     demo = workspace.demo_checkpoint()
     assert built == [f"{demo} --dtype=float16", f"someone/first {kind} --dtype=float16", f"someone/first {kind} -x"]
     put(repository, msgspec.structs.replace(MANIFEST, builder={}))
-    with pytest.raises(LaunchError, match="give --model with --dtype=float16"):
+    with pytest.raises(LaunchError, match=r"--model .*--dtype=float16"):
         ensure(repository, None, given=["--dtype=float16"])
     (repository / "tensorrt_llm" / "1" / "engine.json").unlink()
     monkeypatch.setenv("OPENAI_BLS_ENGINE_ADDRESS", "unix:/run/engine")
-    with pytest.raises(LaunchError, match="--dtype=float16 has no meaning here"):
+    with pytest.raises(LaunchError, match=": --dtype=float16 "):
         ensure(repository, None, given=["--dtype=float16"])
 
 
@@ -141,6 +141,6 @@ def test_a_workspace_of_an_older_release_is_updated(repository: Path, built: lis
 
 def test_a_build_that_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A real one, in a process of its own, whose sentence is seen."""
-    with pytest.raises(LaunchError, match=r"nothing could not be built \(see above\), so nothing is served"):
+    with pytest.raises(LaunchError, match="/nothing "):
         first_engine.build_apart(["--model", str(tmp_path / "nothing"), "--model-repository", str(tmp_path / "models")])
     assert capfd.readouterr().err.startswith("openai-bls serve: error: there is no ")

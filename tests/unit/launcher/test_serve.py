@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import http.server
 import json
 import os
@@ -43,7 +44,7 @@ def capture(*argv: str) -> ServeOptions:
 def test_a_log_file_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path, tmp_path / "file" / "log"):
-        with pytest.raises(LaunchError, match=f"--log-file {path} cannot be written"):
+        with pytest.raises(LaunchError, match=f"--log-file {path} "):
             make_log(ServeOptions(log_file=path, extra=[]))
 
 
@@ -66,8 +67,8 @@ def test_serve_reads_flags_environment_and_the_rest(monkeypatch: pytest.MonkeyPa
     [
         (["--world-size", "two"], "invalid int value"),
         (["--mode", "follower"], "invalid choice"),
-        (["--tensorrt_llm_model_name", "a,,b"], "not a list of names"),
-        ([], "--openai-port: 'nine' (OPENAI_BLS_HTTP_PORT) is no port: it is a whole number"),
+        (["--tensorrt_llm_model_name", "a,,b"], "'a,,b'"),
+        ([], "--openai-port: 'nine' (OPENAI_BLS_HTTP_PORT)"),
     ],
 )
 def test_bad_options(
@@ -130,16 +131,16 @@ def test_dry_run_before_anything_is_there(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--model", "./no-such-folder"], "there is no"),
-        (["--model-repository", "none"], "there is no model repository"),
-        (["--model-repository", "unbuilt"], "there is no engine"),
-        (["--model-repository", "fine", "--http-port", "9000", "--openai-port", "9000"], "is given to both"),
-        (["--model-repository", "fine", "--http-port", "70000"], "is not a TCP port"),
-        (["--model-repository", "fine", "--ssl-certfile", "none.pem"], "no HTTPS on /v1"),
-        (["--model-repository", "fine", "--log-file", "fine"], "--log-file fine cannot be written"),
-        (["--model-repository", "fine", "--log-file", "file/a/b"], "--log-file file/a/b cannot be written"),
-        (["--model-repository", "fine", "--with", "none"], "there are no models"),
-        (["--model", "unbuilt", "--revision", "main"], "--revision is of a repository on the hub"),
+        (["--model", "./no-such-folder"], "no-such-folder"),
+        (["--model-repository", "none"], "model repository at none"),
+        (["--model-repository", "unbuilt"], "unbuilt/tensorrt_llm/1"),
+        (["--model-repository", "fine", "--http-port", "9000", "--openai-port", "9000"], "port 9000 "),
+        (["--model-repository", "fine", "--http-port", "70000"], "--http-port 70000 "),
+        (["--model-repository", "fine", "--ssl-certfile", "none.pem"], "none.pem"),
+        (["--model-repository", "fine", "--log-file", "fine"], "--log-file fine "),
+        (["--model-repository", "fine", "--log-file", "file/a/b"], "--log-file file/a/b "),
+        (["--model-repository", "fine", "--with", "none"], "--with none: "),
+        (["--model", "unbuilt", "--revision", "main"], "--revision "),
     ],
 )
 def test_a_dry_run_refuses_what_a_start_refuses(
@@ -234,7 +235,7 @@ def test_models_are_loaded_again_where_there_are_restarts(
     monkeypatch.undo()
     with pytest.raises(SystemExit):
         cli.main(["serve", "--restarts", "-1"])
-    assert "'-1' is not a number from 0 on" in capsys.readouterr().err
+    assert "'-1'" in capsys.readouterr().err
 
 
 def test_a_new_key(capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,7 +245,7 @@ def test_a_new_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.err.startswith("sk-")
     assert said.err.strip() not in said.out
     assert cli.main(["key", "two words"]) == 2
-    assert "'two words' is not a name" in capsys.readouterr().err
+    assert "'two words'" in capsys.readouterr().err
 
 
 def test_further_repositories(
@@ -264,7 +265,7 @@ def test_further_repositories(
     assert "there are no models" in capsys.readouterr().err
     (tmp_path / "mine" / "config.pbtxt").touch()
     assert cli.main(["serve", "--dry-run", *where, "--with", str(tmp_path / "mine")]) == 2
-    assert "is a model: give the folder above it" in capsys.readouterr().err
+    assert "--with" in capsys.readouterr().err
 
 
 def test_v1_alone_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -284,7 +285,7 @@ def test_v1_alone_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_refusals_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="give --triton-host before it"):
+    with pytest.raises(LaunchError, match="--triton-host"):
         triton_flags(ServeOptions(extra=["--http-address", "::"]))
     assert cli.main(["serve", "--model-repository", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -452,7 +453,7 @@ def test_a_certificate_is_looked_at_before_anything_is_started(tmp_path: Path) -
     wanting = {**settings, "OPENAI_BLS_SSL_CA_CERTS": str(Authority(tmp_path, "clients").file)}
     assert with_tls(PORTS, tmp_path, wanting) == replace(PORTS, tls=True, client_certificates=True)
     assert with_tls(PORTS, tmp_path, {}) == PORTS
-    with pytest.raises(LaunchError, match=r"no HTTPS on /v1: /no/file cannot be read: No such file"):
+    with pytest.raises(LaunchError, match=f"HTTPS .*/no/file .*{os.strerror(errno.ENOENT)}"):
         with_tls(PORTS, tmp_path, {**settings, "OPENAI_BLS_SSL_KEYFILE": "/no/file"})
 
 

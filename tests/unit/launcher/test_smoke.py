@@ -195,16 +195,16 @@ def test_log_probabilities_without_alternatives(url: str, most: int | None, says
     [
         ('event: x\ndata: {"a": 1}\n\n: keep alive\n\ndata: [DONE]\n\n', "[DONE]", None),
         ('data: {"a": 1}\n\n', None, None),
-        ('data: {"a": 1}\n\n', "[DONE]", r"ended without \[DONE\]"),
-        ("", "[DONE]", "ended without"),
-        ('data: {"error": {"message": "the engine died"}}\n\n', None, "within the stream: .*the engine died"),
-        ('data: {"error": "triton says no"}\n\n', None, "within the stream: triton says no"),
+        ('data: {"a": 1}\n\n', "[DONE]", r"\[DONE\]"),
+        ("", "[DONE]", r"\[DONE\]"),
+        ('data: {"error": {"message": "the engine died"}}\n\n', None, "the engine died"),
+        ('data: {"error": "triton says no"}\n\n', None, "triton says no"),
     ],
 )
 def test_streams(url: str, stream: str, end: str | None, says: str | None) -> None:
     answers({"/v1/stream": (200, "text/event-stream", stream.encode()), "/v1/json": json_page(200, {})})
     client = session(url).v1
-    with pytest.raises(CheckFailedError, match="content type: 'application/json'"):
+    with pytest.raises(CheckFailedError, match="'application/json'"):
         events(client, "/json", {})
     if says is None:
         assert events(client, "/stream", {}, end=end) == [{"a": 1}]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -124,7 +126,7 @@ def test_a_config_that_is_not_understood_is_one_sentence(repository: Path) -> No
     config.write_text(config.read_text() + 'parameters { key: "speed" value { string_value: "9" } }\n')
     text = config.read_text()
     age(repository, tables=True)
-    with pytest.raises(LaunchError, match=r"is of another release and cannot be updated: openai_bls: .*'speed'"):
+    with pytest.raises(LaunchError, match=f"{repository} .*openai_bls: .*'speed'"):
         update(repository)
     assert config.read_text() == text
     assert not workspace.is_current(repository)
@@ -166,12 +168,12 @@ def test_vacant(tmp_path: Path) -> None:
 def test_a_disk_that_takes_nothing(repository: Path) -> None:
     age(repository)
     before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
-    with full_disk(0), pytest.raises(LaunchError, match="cannot write to"):
+    with full_disk(0), pytest.raises(LaunchError, match=os.strerror(errno.EFBIG)):
         update(repository)
     assert {path: path.read_bytes() for path in before} == before
 
 
 def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(LaunchError, match=r"cannot write to .*file.*--model-repository"):
+    with pytest.raises(LaunchError, match=r"/file.*--model-repository"):
         update(tmp_path / "file" / "models")

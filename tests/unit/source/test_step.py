@@ -57,5 +57,5 @@ def test_a_named_model_without_a_connection(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.delenv(name)
     for name, value in NO_INDEX.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(BuildError, match="there is no connection"):
+    with pytest.raises(BuildError, match="no connection"):
         fetch("tiny", print)

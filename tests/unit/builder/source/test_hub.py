@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -91,7 +92,7 @@ def test_no_bar_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_adapter_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *args, **kwargs: str(tmp_path))
-    with pytest.raises(BuildError, match=r"is an adapter .* of org/base"):
+    with pytest.raises(BuildError, match=r"adapter .* org/base"):
         find_source("org/adapter", lambda line: None)
 
 
@@ -105,7 +106,7 @@ def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
             ask()
         said = str(caught.value)
         assert "\n" not in said
-        assert "(Name or service not known): without a network give a directory, or set HF_HUB_OFFLINE=1" in said
+        assert re.search(r"\(Name or service not known\): .*HF_HUB_OFFLINE=1", said)
         assert caught.value.__suppress_context__
 
 
@@ -155,7 +156,7 @@ def test_a_revision_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RevisionNotFoundError.__new__(RevisionNotFoundError, "404")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", missing)
-    with pytest.raises(BuildError, match=r"someone/model has no commit, tag or branch v9 on the hub"):
+    with pytest.raises(BuildError, match=r"someone/model .* v9 "):
         find_source("someone/model", print, "v9")
 
 
@@ -164,14 +165,11 @@ def test_a_gguf_file_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda repository, file, revision: f"/{repository}/{file}")
     assert find_source("someone/model/q4/model.gguf", print) == Path("/someone/model/q4/model.gguf")
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
-    with pytest.raises(BuildError, match=r"give one of them: someone/model/NAME\.gguf"):
+    with pytest.raises(BuildError, match=r"someone/model/NAME\.gguf"):
         find_source("someone/model", print)
 
 
-@pytest.mark.parametrize(
-    ("model", "meant"),
-    [("smolm2", "smollm2"), ("models/tniy", "tiny"), ("owner/name", "")],
-)
+@pytest.mark.parametrize(("model", "meant"), [("smolm2", "smollm2"), ("models/tniy", "tiny"), ("owner/name", "")])
 def test_a_hub_id_that_is_near_to_what_is_here(
     model: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

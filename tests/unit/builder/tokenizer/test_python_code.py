@@ -166,7 +166,7 @@ def test_chatglm2(tmp_path: Path) -> None:
 
 def test_ids_that_contradict_the_code(tmp_path: Path) -> None:
     config = {"added_tokens_decoder": {"5000": {"content": "[gMASK]"}}}
-    with pytest.raises(BuildError, match=r"\[gMASK\] has the id 5000 in tokenizer_config\.json and \d+ by its code"):
+    with pytest.raises(BuildError, match=r"\[gMASK\] .* 5000 .*tokenizer_config\.json"):
         make(chatglm(tmp_path, "", config))
 
 
@@ -200,10 +200,10 @@ def test_other_families(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model_type", "files", "says"),
     [
-        ("baichuan", {}, r"has no tokenizer\.model, which its tokenizer is made from"),
-        ("baichuan", {"tokenizer__model": b"not a model"}, "is no SentencePiece model"),
-        ("qwen", {"qwen__tiktoken": b"???? 1\n"}, "is no list of byte pairs"),
-        ("chatglm", {"tokenizer__model": b"aGU= 0\n"}, "has no added_tokens_decoder"),
+        ("baichuan", {}, r"no tokenizer\.model"),
+        ("baichuan", {"tokenizer__model": b"not a model"}, "SentencePiece"),
+        ("qwen", {"qwen__tiktoken": b"???? 1\n"}, "byte pairs"),
+        ("chatglm", {"tokenizer__model": b"aGU= 0\n"}, "added_tokens_decoder"),
     ],
 )
 def test_bad_data(tmp_path: Path, model_type: str, files: dict[str, bytes], says: str) -> None:
@@ -215,7 +215,7 @@ def test_a_tokenizer_that_comes_out_otherwise_is_refused(tmp_path: Path, monkeyp
     path = tmp_path / "tokenizer.model"
     path.write_bytes(trained())
     monkeypatch.setattr(sentencepiece.SentencePieceProcessor, "encode", lambda *_: [1])
-    with pytest.raises(BuildError, match=r"cannot be converted to a tokenizer\.json: 'Hello, world! How are you\?'"):
+    with pytest.raises(BuildError, match=r"tokenizer\.json: 'Hello, world! How are you\?'"):
         from_sentencepiece(path)
 
 
