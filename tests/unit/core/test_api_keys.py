@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from hashlib import sha256
@@ -18,7 +19,7 @@ def hashed(key: str) -> str:
 
 
 def refused(keys: ApiKeys, given: str) -> bool:
-    with pytest.raises(AuthenticationError, match="missing API key: do so") as error:
+    with pytest.raises(AuthenticationError, match="do so") as error:
         keys.check(given, "do so")
     return given not in str(error.value) or not given
 
@@ -97,7 +98,7 @@ def test_keys_of_a_file_that_gives_none_a_role_may_do_everything(tmp_path: Path,
         ("a: a1 weight=-1", "weight"),
         ("a: a1 speed=3", "speed"),
         ("a: a1 role=root", "role"),
-        ("a: a1 weight=2\na: a2 weight=3", "line 2 .* other limits than a line before"),
+        ("a: a1 weight=2\na: a2 weight=3", "line 2 .*limits"),
         ("", "holds no key"),
         ("# alice: key\n", "holds no key"),
         ("alice\n", "line 1 of"),
@@ -108,7 +109,7 @@ def test_keys_of_a_file_that_gives_none_a_role_may_do_everything(tmp_path: Path,
         (f"{'a' * 65}: k\n", "line 1 of"),
         ("alice: sha256:12\n", "line 1 of"),
         (f"alice: sha256:{'g' * 64}\n", "line 1 of"),
-        ("alice: k\nbob: k\n", "line 2 of .* gives 'bob' the key of 'alice'"),
+        ("alice: k\nbob: k\n", "line 2 of .*'bob' .*'alice'"),
         ("alice: k\n" + "#" * api_keys.MAX_FILE_BYTES, "larger than"),
     ],
 )
@@ -120,10 +121,10 @@ def test_a_broken_file_is_refused_and_nothing_of_it_is_told(file: Path, text: st
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ApiKeysError, match="cannot be read: No such file"):
+    with pytest.raises(ApiKeysError, match=os.strerror(errno.ENOENT)):
         ApiKeys(file=str(tmp_path / "none"))
     (tmp_path / "binary").write_bytes(b"a: \xff")
-    with pytest.raises(ApiKeysError, match="not UTF-8"):
+    with pytest.raises(ApiKeysError, match="UTF-8"):
         ApiKeys("own", str(tmp_path / "binary"))
 
 

@@ -50,7 +50,7 @@ def test_a_bad_value_is_named_with_what_it_may_be(name: str, value: str, said: s
         load(OpenAiBlsSettings, {name: value}, {})
     assert str(refused.value) == said
     variable = f"OPENAI_BLS_{name.upper()}"
-    with pytest.raises(SettingsError, match=re.escape(f"{value!r} ({variable}); it is")):
+    with pytest.raises(SettingsError, match=re.escape(f"{value!r} ({variable})")):
         load(OpenAiBlsSettings, {}, {variable: value})
 
 
@@ -113,11 +113,11 @@ def test_a_bad_value_is_refused_by_name(kind: Any, name: str, value: str) -> Non
 @pytest.mark.parametrize("name", guide_names.SETTINGS)
 def test_parameters_of_guides(name: str) -> None:
     """Each is refused with what stands for it here."""
-    with pytest.raises(SettingsError, match=re.escape(f"unknown parameter {name!r} in config.pbtxt: ")):
+    with pytest.raises(SettingsError, match=re.escape(f"{name!r} in config.pbtxt: ")):
         load(EngineSettings, {name: "1"}, {})
 
 
 def test_a_model_without_settings_takes_what_the_backend_reads_alone() -> None:
     load(NoSettings, {"FORCE_CPU_ONLY_INPUT_TENSORS": "no"}, {})
-    with pytest.raises(SettingsError, match=r"unknown parameter 'colour' in config\.pbtxt; known are none"):
+    with pytest.raises(SettingsError, match=r"'colour' .*none"):
         load(NoSettings, {"colour": "red"}, {})

@@ -19,15 +19,7 @@ from openai_bls.output.detect import ModelFormats, detect
 from openai_bls.pipeline.models.registry import ServedModel, Target
 from openai_bls.pipeline.preparation import checks, constraints, prepare
 from openai_bls.pipeline.preparation.prompts import Prompts
-from tests.unit.core_support import (
-    EOS,
-    FakeEngineClient,
-    FakePrompts,
-    chat,
-    completion,
-    engine_info,
-    tiny_detokenizers,
-)
+from tests.unit.core_support import EOS, FakeEngineClient, FakePrompts, chat, completion, engine_info, tiny_detokenizers
 from tests.unit.output.structured import driving
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}

@@ -107,7 +107,7 @@ async def test_the_deadline() -> None:
 
     slow = model("chat", "rag", max_batch_size=0, openai_timeout_s="0.02")
     for which, models in ((WHOLE, ChatModels(calls_of(whole=hang), 0.01)), (slow, ChatModels(calls_of(whole=hang), 9))):
-        with pytest.raises(ApiError, match=r"'rag' has not answered within 0\.0[12] s") as raised:
+        with pytest.raises(ApiError, match=r"'rag' .* 0\.0[12] s") as raised:
             await models.answer(which, b"")
         assert (raised.value.status, models.in_progress) == (504, 0)
 

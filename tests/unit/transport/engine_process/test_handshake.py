@@ -28,7 +28,7 @@ def test_frames_of_another_release(ends: Ends, monkeypatch: pytest.MonkeyPatch) 
     ends[0].sendall(handshake.preface("exchange"))
     found = handshake.read_preface(ends[1], WAIT_S)
     monkeypatch.undo()
-    assert "install the same release on both sides" in (handshake.refusal(found) or "")
+    assert "frames" in (handshake.refusal(found) or "")
 
 
 def test_a_slow_peer_has_one_deadline_for_all(ends: Ends) -> None:
@@ -58,11 +58,11 @@ def patient(heard: bool) -> None:
     [
         (pack(msgspec.json.encode(Status("failed", error="no memory"))), "^no memory$"),
         (pack(msgspec.json.encode(Status("refused", error="too many"))), "^too many$"),
-        (pack(b'{"state":"loading","frames":"x","version":"9","news":1}'), "is of openai_bls 9 .*install the same"),
-        (pack(b"{}"), "not the process of an engine"),
-        (pack(b"\xff"), "not the process of an engine"),
-        (LENGTH.pack(1 << 30), "not the process of an engine"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not the process of an engine"),
+        (pack(b'{"state":"loading","frames":"x","version":"9","news":1}'), r"openai_bls 9 \(frames x\)"),
+        (pack(b"{}"), "the peer "),
+        (pack(b"\xff"), "the peer "),
+        (LENGTH.pack(1 << 30), "the peer "),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the peer "),
     ],
 )
 def test_an_engine_that_cannot_be_used(ends: Ends, sent: bytes, reason: str) -> None:

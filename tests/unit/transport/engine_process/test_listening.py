@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import platform
 import socket
@@ -164,7 +165,7 @@ def test_permissions_of_the_file(tmp_path: Path, mode: int) -> None:
 
 def test_only_a_file_that_nobody_listens_to_is_replaced(tmp_path: Path) -> None:
     address = parse(f"unix:{tmp_path / 'engine.sock'}")
-    with unix_socket(address, 0o600), pytest.raises(EngineLoadError, match="another process serves an engine on"):
+    with unix_socket(address, 0o600), pytest.raises(EngineLoadError, match=r"process .*/engine\.sock"):
         unix_socket(address, 0o600)
     assert (tmp_path / "engine.sock").exists()
     unix_socket(address, 0o600).close()
@@ -187,25 +188,25 @@ def test_a_status_is_told_at_once_and_serves_nobody(world: World) -> None:
 
 
 def test_a_status_of_nobody(tmp_path: Path) -> None:
-    with pytest.raises(HandshakeError, match=r"no engine's process answers at unix:.*: No such file or directory"):
+    with pytest.raises(HandshakeError, match=os.strerror(errno.ENOENT)):
         ask(parse(f"unix:{tmp_path / 'engine.sock'}"))
     with unix_socket(parse(f"unix:{tmp_path / 'engine.sock'}"), 0o600) as silent:
-        with pytest.raises(HandshakeError, match=r"no engine's process answers at unix:.*: timed out"):
+        with pytest.raises(HandshakeError, match="timed out"):
             ask(parse(f"unix:{tmp_path / 'engine.sock'}"), timeout_s=0.05)
         silent.close()
-    with pytest.raises(HandshakeError, match="Connection refused"):
+    with pytest.raises(HandshakeError, match=os.strerror(errno.ECONNREFUSED)):
         ask(parse(f"unix:{tmp_path / 'engine.sock'}"))
 
 
 def test_places_that_are_not_fit(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(EngineLoadError, match="is no socket"):
+    with pytest.raises(EngineLoadError, match=r"/file .*socket"):
         unix_socket(parse(f"unix:{tmp_path / 'file'}"), 0o600)
-    with pytest.raises(EngineLoadError, match="cannot be used: No such file"):
+    with pytest.raises(EngineLoadError, match=os.strerror(errno.ENOENT)):
         unix_socket(parse(f"unix:{tmp_path / 'no' / 'where' / 'engine.sock'}"), 0o600)
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    with pytest.raises(EngineLoadError, match="every user may replace the files in"):
+    with pytest.raises(EngineLoadError, match=r"user .*/open"):
         unix_socket(parse(f"unix:{tmp_path / 'open' / 'engine.sock'}"), 0o600)
 
 
@@ -223,5 +224,5 @@ def test_a_process_of_another_user_is_not_believed() -> None:
     thread.start()
     thread.join()
     source = RemoteProcess(EngineAddress(name), WAIT_S)
-    with listeners[0], pytest.raises(EngineLoadError, match="cannot be used: it runs as user 1234 and this server as"):
+    with listeners[0], pytest.raises(EngineLoadError, match=" user 1234 "):
         source.open(threading.Event(), 0)

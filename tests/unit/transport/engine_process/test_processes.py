@@ -195,10 +195,10 @@ def refused(world: World, python: Path | str, version_dir: Path = Path("/nowhere
 
 
 def test_interpreters_that_cannot_run_an_engine(world: World, empty: Path, tmp_path: Path) -> None:
-    assert "does not have the package msgspec: run `" in refused(world, empty)
+    assert "package msgspec: run `" in refused(world, empty)
     assert "no interpreter /no/python, which engine_python names" in refused(world, "/no/python")
-    assert "an absolute path or a command on PATH is needed" in refused(world, "venv/bin/python")
-    assert "ended with exit status 1" in refused(world, "/bin/false")
+    assert "PATH" in refused(world, "venv/bin/python")
+    assert "exit status 1" in refused(world, "/bin/false")
     odd = tmp_path / "python"
     odd.write_text("#!/bin/sh\necho something odd\nkill -KILL $$\n")
     odd.chmod(0o755)
@@ -213,7 +213,7 @@ def test_engines_that_cannot_be_loaded(world: World, bare: Path, tmp_path: Path)
         '{"engine":"transformers","model_name":"m","max_model_len":9,"max_batch_size":1,"created":1}'
     )
     (tmp_path / "checkpoint").mkdir()
-    assert "the engine needs the package torch, which this Python does not have" in refused(world, bare, tmp_path)
+    assert "package torch" in refused(world, bare, tmp_path)
 
 
 def test_a_start_can_be_given_up(world: World, tmp_path: Path) -> None:

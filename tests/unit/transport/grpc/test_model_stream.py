@@ -187,7 +187,7 @@ async def hang(*_: Any) -> AsyncIterator[Any]:
 
 async def test_a_model_that_hangs_meets_the_deadline() -> None:
     async with serving(hang) as (triton, streams):
-        with pytest.raises(ModelTimeoutError, match=r"'rag' has not answered within 0\.2 s"):
+        with pytest.raises(ModelTimeoutError, match=r"'rag' .* 0\.2 s"):
             await soon(read(streams, timeout_s=0.2))
         await soon(triton.cancelled.wait())
 
@@ -220,7 +220,7 @@ async def test_closing_ends_open_streams_with_an_error() -> None:
 async def test_a_server_that_is_not_there() -> None:
     streams = GrpcModelStreams("127.0.0.1:1")
     try:
-        with pytest.raises(ModelUnavailableError, match="front end was lost"):
+        with pytest.raises(ModelUnavailableError, match="gRPC front end"):
             await soon(read(streams))
     finally:
         await streams.close()

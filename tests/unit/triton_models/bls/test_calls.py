@@ -8,13 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 import numpy as np
 import pytest
 
-from openai_bls.transport.model_calls import (
-    Array,
-    Arrays,
-    ModelCallError,
-    ModelTimeoutError,
-    ModelUnavailableError,
-)
+from openai_bls.transport.model_calls import Array, Arrays, ModelCallError, ModelTimeoutError, ModelUnavailableError
 from openai_bls.triton_models.bls.calls import MAX_CALLS, MAX_CALLS_PER_MODEL, BlsCalls
 from tests.unit.core_support import WAIT_S, until
 
@@ -79,9 +73,9 @@ async def test_an_answer(calls: BlsCalls) -> None:
 
 
 async def test_errors_keep_their_kind_and_carry_no_frames(calls: BlsCalls, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(ModelUnavailableError, match="is not ready"):
+    with pytest.raises(ModelUnavailableError, match="'missing'"):
         await calls.call("missing", X, ["Y"], timeout_s=LONG)
-    with caplog.at_level(logging.ERROR), pytest.raises(ModelCallError, match="see the server's log") as raised:
+    with caplog.at_level(logging.ERROR), pytest.raises(ModelCallError, match=r"'broken'.* log") as raised:
         await calls.call("broken", X, ["Y"], timeout_s=LONG)
     assert "/home/me" not in str(raised.value)
     assert "/home/me" in caplog.text
@@ -110,7 +104,7 @@ async def test_a_model_that_hangs_is_refused_until_it_answers_and_holds_up_no_ot
     errors = await asyncio.gather(*hanging, return_exceptions=True)
     assert [type(error) for error in errors] == [ModelTimeoutError] * len(hanging)
     assert server.calls == MAX_CALLS_PER_MODEL
-    with pytest.raises(ModelTimeoutError, match="without an answer"):
+    with pytest.raises(ModelTimeoutError, match=f"'held' .* {MAX_CALLS_PER_MODEL} calls"):
         await calls.call("held", X, ["Y"], timeout_s=LONG)
     assert (await calls.call("echo", X, ["Y"], timeout_s=LONG))["Y"] == 1
     server.release("held")

@@ -54,23 +54,20 @@ def test_without_batches_there_is_no_batch_dimension(tmp_path: Path, dims: str, 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("input {", "its config.pbtxt cannot be read"),
-        ("", "declares no input QUERY"),
-        (tensor("QUERY", "TYPE_STRING"), "declares no output INPUT_ID"),
-        (tensor("QUERY", "TYPE_INT32") + OUTPUT, "its input QUERY is of TYPE_INT32"),
-        (tensor("QUERY", "TYPE_STRING") + tensor("LANGUAGE", "TYPE_STRING") + OUTPUT, "its input LANGUAGE is not opt"),
-        (tensor("QUERY", "TYPE_STRING") + tensor("X", "TYPE_FP32") + OUTPUT, "its input X is of TYPE_FP32"),
-        (
-            tensor("QUERY", "TYPE_STRING") + OUTPUT + "model_transaction_policy { decoupled: true }",
-            "it is decoupled",
-        ),
+        ("input {", "config.pbtxt"),
+        ("", "no input QUERY"),
+        (tensor("QUERY", "TYPE_STRING"), "no output INPUT_ID"),
+        (tensor("QUERY", "TYPE_INT32") + OUTPUT, "QUERY .*TYPE_INT32"),
+        (tensor("QUERY", "TYPE_STRING") + tensor("LANGUAGE", "TYPE_STRING") + OUTPUT, "LANGUAGE .*optional"),
+        (tensor("QUERY", "TYPE_STRING") + tensor("X", "TYPE_FP32") + OUTPUT, "X .*TYPE_FP32"),
+        (tensor("QUERY", "TYPE_STRING") + OUTPUT + "model_transaction_policy { decoupled: true }", "decoupled"),
     ],
 )
 def test_what_cannot_be_called_is_refused_by_name(tmp_path: Path, text: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=f"the model preprocessing cannot be called by BLS: .*{reason}"):
+    with pytest.raises(ValueError, match=f"model preprocessing .*BLS: .*{reason}"):
         model(tmp_path, text)
 
 
 def test_a_model_without_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match=r"model preprocessing .*BLS"):
         PreprocessingModel(tmp_path / "preprocessing")

@@ -200,8 +200,8 @@ async def test_templates_and_texts_that_cannot_be_honoured_are_the_clients(world
     world.calls.models["preprocessing"] = Foreign(world.tokenizer_dir)
     client = world.official()
     for request, message in (
-        (PromptRequest(prompts=["\ud800"]), "cannot be passed on"),
-        (PromptRequest(messages=[USER], chat_template="{{ raise_exception('no') }}"), "refuses the messages: no"),
+        (PromptRequest(prompts=["\ud800"]), "surrogates"),
+        (PromptRequest(messages=[USER], chat_template="{{ raise_exception('no') }}"), "messages: no"),
         (PromptRequest(messages=[USER], reasoning_effort="much"), "reasoning_effort"),
     ):
         with pytest.raises(InvalidRequestError, match=message):

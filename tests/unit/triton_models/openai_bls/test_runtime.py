@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import http.client
 import itertools
 import json
@@ -29,15 +30,7 @@ from openai_bls.triton_models.openai_bls import runtime as runtime_module
 from openai_bls.triton_models.openai_bls.runtime import Runtime
 from openai_bls.triton_models.repository.engines import Backend, Transport
 from openai_bls.triton_models.repository.foreign_backend import foreign_backends
-from tests.unit.core_support import (
-    WAIT_S,
-    FakeEngine,
-    FakeReply,
-    engine_info,
-    free_port,
-    token_ids,
-    write_tokenizer,
-)
+from tests.unit.core_support import WAIT_S, FakeEngine, FakeReply, engine_info, free_port, token_ids, write_tokenizer
 from tests.waiting import until
 
 _numbers = itertools.count()
@@ -356,12 +349,12 @@ def test_a_port_that_is_taken_is_told_at_once(make: Callable[..., World], tokeni
 
 def test_a_preprocessing_that_cannot_be_called_by_bls_is_told_at_once(tokenizer_dir: Path, tmp_path: Path) -> None:
     backend = Backend("tensorrt_llm", "theirs", tokenizer_dir, Path(), "exchange", tmp_path / "theirs", "bls")
-    with pytest.raises(ValueError, match="the model theirs cannot be called by BLS"):
+    with pytest.raises(ValueError, match=r"model theirs .*BLS"):
         Runtime(OpenAiBlsSettings(http_port=0), [backend], 2, no_model)
     # The setting has the last word.
     Runtime(OpenAiBlsSettings(http_port=0, preprocessing_transport="exchange"), [backend], 2, no_model).close()
     ours = msgspec.structs.replace(backend, prompt_transport="exchange")
-    with pytest.raises(ValueError, match="cannot be called by BLS"):
+    with pytest.raises(ValueError, match=r"model theirs .*BLS"):
         Runtime(OpenAiBlsSettings(http_port=0, preprocessing_transport="bls"), [ours], 2, no_model)
 
 
@@ -431,7 +424,7 @@ def test_what_runs_for_a_removed_key_ends(
 
 @pytest.mark.parametrize("setting", ["api_keys_file", "ssl_certfile"])
 def test_a_file_that_cannot_be_read_is_told_at_the_start(make: Callable[..., World], setting: str) -> None:
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match=f"/no/file .*{os.strerror(errno.ENOENT)}"):
         make(engine=False, start=False, **{setting: "/no/file"})
 
 

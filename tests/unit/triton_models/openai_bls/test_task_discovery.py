@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 
 import pytest
 
@@ -59,7 +60,7 @@ async def test_a_fault_is_logged_by_name_once_and_mended_by_a_reload(caplog: pyt
         await discovery.look()
     (record,) = caplog.records
     assert record.levelname == "ERROR"
-    assert "model vectors is refused as an openai_task model: it has no output 'embedding'" in record.message
+    assert re.search("model vectors .*'embedding'", record.message)
     assert models.names == ["tiny", "openai_bls"]
     index.loaded["vectors"] = config("embeddings", "vectors")
     await discovery.look()
@@ -93,7 +94,7 @@ async def test_engines_keep_their_names(caplog: pytest.LogCaptureFixture) -> Non
     await TaskDiscovery(FakeIndex(config("chat", "poet"), config("chat", "openai_bls")), models, 1.0).look()
     assert models.names == ["tiny", "openai_bls", "poet"]
     assert models.task_model("poet") is None
-    assert "model poet declares openai_task chat, but an engine is served by that name" in caplog.text
+    assert "model poet declares openai_task chat" in caplog.text
 
 
 async def test_a_server_that_does_not_tell(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

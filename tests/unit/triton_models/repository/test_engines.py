@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -168,7 +169,7 @@ def test_a_setting_that_the_models_around_an_engine_share(tmp_path: Path) -> Non
     assert excluded(None, {"OPENAI_BLS_EXCLUDE_INPUT_IN_OUTPUT": "true"})
     with pytest.raises(SettingsError, match="exclude_input_in_output"):
         excluded(render(msgspec.structs.replace(kept, parameters={"exclude_input_in_output": "maybe"})), {})
-    with pytest.raises(SettingsError, match=r"of the C\+\+ backend.*openai-bls render"):
+    with pytest.raises(SettingsError, match=r"C\+\+ backend.*openai-bls render"):
         excluded(CPP_BACKEND, {})
 
 
@@ -184,5 +185,5 @@ def test_keys_of_the_models_beside_openai_bls(tmp_path: Path) -> None:
     assert found({"OPENAI_BLS_API_KEY": "k"}).check("k", "") == ""
     assert not found({"OPENAI_BLS_TRITON_REQUIRES_KEY": "false"}).required
     (tmp_path / "keys").unlink()
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match=os.strerror(errno.ENOENT)):
         found({})

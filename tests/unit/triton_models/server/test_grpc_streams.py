@@ -28,14 +28,14 @@ def without_server() -> GrpcStreams:
 
 async def test_a_server_without_grpc_is_named() -> None:
     streams = without_server()
-    with pytest.raises(NoStreamsError, match="it is called over gRPC, but the server is no tritonserver"):
+    with pytest.raises(NoStreamsError, match=r"gRPC, .*tritonserver"):
         await first(streams)
     await streams.close()
 
 
 async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai_bls.transport.grpc.model_stream", None)
-    with pytest.raises(NoStreamsError, match="a package is missing"):
+    with pytest.raises(NoStreamsError, match=r"package .*model_stream"):
         await first(GrpcStreams(os.getpid(), "127.0.0.1:1"))
 
 

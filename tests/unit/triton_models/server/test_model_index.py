@@ -73,27 +73,27 @@ async def test_names_and_configurations(index: HttpModelIndex) -> None:
 
 
 async def test_an_api_that_the_operator_closed(index: HttpModelIndex) -> None:
-    with pytest.raises(ModelIndexError, match=r"answers 403 to /v2/models/closed/config: .*restricted"):
+    with pytest.raises(ModelIndexError, match=r"403 .*/v2/models/closed/config: .*restricted"):
         await index.configs(["closed"])
 
 
 async def test_an_answer_that_is_no_json(index: HttpModelIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http.client.HTTPResponse, "read", lambda response: b"<html>")
-    with pytest.raises(ModelIndexError, match="answers to /v2/repository/index: Expecting value"):
+    with pytest.raises(ModelIndexError, match="/v2/repository/index: Expecting value"):
         await index.ready()
 
 
 async def test_a_server_without_http_whose_grpc_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tritonclient.grpc", None)
-    with pytest.raises(ModelIndexError, match="a package is missing to ask it over gRPC"):
+    with pytest.raises(ModelIndexError, match=r"package .*tritonclient\.grpc"):
         await GrpcModelIndex("127.0.0.1:1").ready()
 
 
 async def test_nobody_listens() -> None:
     port = free_port()
-    with pytest.raises(ModelIndexError, match=f"Triton's HTTP port {port} does not answer"):
+    with pytest.raises(ModelIndexError, match=f"HTTP port {port} "):
         await HttpModelIndex("127.0.0.1", port).ready()
-    with pytest.raises(ModelIndexError, match=f"Triton's gRPC port 127.0.0.1:{port} says"):
+    with pytest.raises(ModelIndexError, match=f"gRPC port 127.0.0.1:{port} "):
         await GrpcModelIndex(f"127.0.0.1:{port}").ready()
 
 
