@@ -226,7 +226,7 @@ class Sequence:
         reason: EngineFinishReason | None,
         stop_token_id: int | None,
     ) -> None:
-        """The same where stop strings end the answer alone, so that only its events tell what they cut off."""
+        """Pass new text on where stop strings end the answer alone: only its events tell what they cut off."""
         if reason is not None:
             text += self._detokenizer.finish()
         events = stops.push(text)
@@ -269,7 +269,7 @@ class Sequence:
         self._end(owner, "stop")
 
     def _write_logprobs(self, track: LogprobTrack, text: str, *, whole: bool) -> None:
-        """Write those of the tokens that begin in `text`, which is sent next; of all that are left if it is whole."""
+        """Write log-probabilities of the tokens that begin in `text`, sent next, or of all that are left if `whole`."""
         self._sent += len(text)
         self._send_logprobs(track.take_all() if whole else track.take(self._sent))
 
@@ -319,7 +319,7 @@ class Sequence:
 
 
 def _single_tokens(delta: TokenDelta) -> Iterator[TokenDelta]:
-    """`delta` as deltas of one token each; the first has what comes once, the last has the end."""
+    """Deltas of one token each: the first has what comes once, the last has the end."""
     last = len(delta.token_ids) - 1
     found = delta.logprobs
     for i, token_id in enumerate(delta.token_ids):

@@ -101,7 +101,7 @@ class Connection:
             self._engine.cancel(request_id)
 
     def tell(self, message: ServerFrame) -> None:
-        """Send a frame of its own, or queue it."""
+        """Send a frame, or queue it."""
         self._tell(self._encoder.encode(message))
 
     def _tell(self, message: bytes) -> None:

@@ -141,7 +141,7 @@ class BoundedConnection(SlicedConnection):
                 self._is_replaying = False
 
     def _skipped(self, data: bytes | memoryview) -> bytes | memoryview:
-        """Bytes behind a body that nobody wants any more."""
+        """Drop what belongs to a body that nobody reads any more; the bytes behind it."""
         size = min(len(data), self._content_left)
         self._content_left -= size
         self._skipped_bytes += size
@@ -304,7 +304,7 @@ class BoundedConnection(SlicedConnection):
     # Ends
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer what has not come whole, and close."""
+        """Answer a request that has not come whole, and close."""
         self._stop_timer()
         self._must_linger = True
         self.stop_parsing()

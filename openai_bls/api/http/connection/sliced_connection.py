@@ -29,7 +29,7 @@ class HeldFlow(FlowControl):
         self._is_pausing = False
 
     def pause_reading(self) -> None:
-        """Pause for the sake of a request."""
+        """Pause reading until the request wants more."""
         self._is_pausing = True
         super().pause_reading()
 
