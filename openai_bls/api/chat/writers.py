@@ -27,7 +27,7 @@ from openai_bls.api.common.events.tee import Tee
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
-from openai_bls.pipeline.generation.sequence import Sequence
+from openai_bls.pipeline.generation.sequence_state import SequenceState
 from openai_bls.pipeline.generation.writer import Writer
 
 
@@ -78,11 +78,11 @@ class StreamWriter:
             self._write_role(index)
         self._roleless.clear()
 
-    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
+    def logprobs(self, sequence: SequenceState, tokens: list[TokenLogprob]) -> None:
         """Keep them for the next chunk."""
         self._logprobs.setdefault(sequence.index, []).extend(tokens)
 
-    def text(self, sequence: Sequence, text: str) -> None:
+    def text(self, sequence: SequenceState, text: str) -> None:
         """A piece of content."""
         index = sequence.index
         if self._roleless:
@@ -93,11 +93,11 @@ class StreamWriter:
         else:
             self._sink.write(self._encoder.text_with_logprobs(index, text, logprobs, self._usage()))
 
-    def reasoning(self, sequence: Sequence, text: str) -> None:
+    def reasoning(self, sequence: SequenceState, text: str) -> None:
         """A piece of reasoning."""
         self._delta(sequence, {"reasoning_content": text, "reasoning": text})
 
-    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
+    def tool_call(self, sequence: SequenceState, index: int, call_id: str, name: str) -> None:
         """The name and id of a tool call, which come once."""
         call: dict[str, Any] = {"index": index, "id": call_id}
         if name in sequence.custom_tools:
@@ -107,7 +107,7 @@ class StreamWriter:
             call |= {"type": "function", "function": {"name": name, "arguments": ""}}
         self._delta(sequence, {"tool_calls": [call]})
 
-    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
+    def tool_arguments(self, sequence: SequenceState, index: int, fragment: str) -> None:
         """A fragment of a tool call's arguments."""
         if (sequence.index, index) in self._custom:
             call: dict[str, Any] = {"index": index, "custom": {"input": fragment}}
@@ -115,7 +115,7 @@ class StreamWriter:
             call = {"index": index, "function": {"arguments": fragment}}
         self._delta(sequence, {"tool_calls": [call]})
 
-    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
+    def finished(self, sequence: SequenceState, reason: FinishReason) -> None:
         """The choice's last chunk."""
         index = sequence.index
         self._role(index)
@@ -145,7 +145,7 @@ class StreamWriter:
         first = len(self._roleless) + 1 >= self._envelope.choices
         self._sink.write(self._encoder.role(index, Usage.of(usage.prompt_tokens, 0) if usage and first else usage))
 
-    def _delta(self, sequence: Sequence, delta: dict[str, Any]) -> None:
+    def _delta(self, sequence: SequenceState, delta: dict[str, Any]) -> None:
         self._role(sequence.index)
         logprobs = self._take_logprobs(sequence.index)
         self._sink.write(self._encoder.delta(sequence.index, delta, logprobs, self._usage()))
@@ -194,7 +194,7 @@ class AnswerWriter(AnswerFuture[Answer[Any]]):
         self._renderer = renderer
         self._kv_transfer_params: dict[str, Any] | None = None
 
-    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
+    def logprobs(self, sequence: SequenceState, tokens: list[TokenLogprob]) -> None:
         """Log-probabilities of tokens."""
         parts = self._parts[sequence.index]
         if tokens[0].logprob is None:
@@ -202,24 +202,24 @@ class AnswerWriter(AnswerFuture[Answer[Any]]):
             parts.echoed = len(tokens)
         parts.tokens += tokens
 
-    def text(self, sequence: Sequence, text: str) -> None:
+    def text(self, sequence: SequenceState, text: str) -> None:
         """A piece of content."""
         self._parts[sequence.index].texts.append(text)
 
-    def reasoning(self, sequence: Sequence, text: str) -> None:
+    def reasoning(self, sequence: SequenceState, text: str) -> None:
         """A piece of reasoning."""
         self._parts[sequence.index].thoughts.append(text)
 
-    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
+    def tool_call(self, sequence: SequenceState, index: int, call_id: str, name: str) -> None:
         """A tool call begins."""
         assert index == len(self._parts[sequence.index].calls)
         self._parts[sequence.index].calls.append((call_id, name, [], name in sequence.custom_tools))
 
-    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
+    def tool_arguments(self, sequence: SequenceState, index: int, fragment: str) -> None:
         """A fragment of a tool call's arguments."""
         self._parts[sequence.index].calls[index][2].append(fragment)
 
-    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
+    def finished(self, sequence: SequenceState, reason: FinishReason) -> None:
         """The choice has ended."""
         self._parts[sequence.index].reason = reason
         if sequence.index == 0:

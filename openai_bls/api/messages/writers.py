@@ -19,7 +19,7 @@ from openai_bls.api.messages.turns import tool_input, tool_use_id
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
-from openai_bls.pipeline.generation.sequence import Sequence
+from openai_bls.pipeline.generation.sequence_state import SequenceState
 from openai_bls.pipeline.generation.writer import Writer
 
 Message = dict[str, Any]
@@ -86,16 +86,16 @@ class _MessageWriter:
         """The open block is complete."""
         raise NotImplementedError
 
-    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
+    def logprobs(self, sequence: SequenceState, tokens: list[TokenLogprob]) -> None:
         """The API has none, so none are asked for."""
 
-    def text(self, sequence: Sequence, text: str) -> None:
+    def text(self, sequence: SequenceState, text: str) -> None:
         """A piece of content."""
         if self._open != "text":
             self._enter(sequence, {"type": "text", "text": ""})
         self._piece(text)
 
-    def reasoning(self, sequence: Sequence, text: str) -> None:
+    def reasoning(self, sequence: SequenceState, text: str) -> None:
         """A piece of the reasoning."""
         if self._open != "thinking":
             # Nothing needs to be proved when the block is fed back, so the signature is always empty.
@@ -103,16 +103,16 @@ class _MessageWriter:
         if not self._omit_thinking:
             self._piece(text)
 
-    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
+    def tool_call(self, sequence: SequenceState, index: int, call_id: str, name: str) -> None:
         """A tool call begins."""
         self._tool_uses += 1
         self._enter(sequence, {"type": "tool_use", "id": tool_use_id(call_id), "name": name, "input": {}})
 
-    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
+    def tool_arguments(self, sequence: SequenceState, index: int, fragment: str) -> None:
         """A fragment of the input of the open call."""
         self._piece(fragment)
 
-    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
+    def finished(self, sequence: SequenceState, reason: FinishReason) -> None:
         """The content is complete."""
         message = self._started(sequence)
         self._leave()
@@ -120,7 +120,7 @@ class _MessageWriter:
         message["stop_sequence"] = sequence.matched_stop
 
     def _stop_reason(
-        self, sequence: Sequence, reason: FinishReason
+        self, sequence: SequenceState, reason: FinishReason
     ) -> Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]:
         if sequence.matched_stop is not None:
             return "stop_sequence"
@@ -130,7 +130,7 @@ class _MessageWriter:
             return "max_tokens" if self._max_tokens <= room else "model_context_window_exceeded"
         return "tool_use" if self._tool_uses else "end_turn"
 
-    def _started(self, sequence: Sequence) -> Message:
+    def _started(self, sequence: SequenceState) -> Message:
         if self._message is None:
             return self._start_with(Usage.of(len(sequence.request.prompt_token_ids), 0, cached=sequence.cached_tokens))
         return self._message
@@ -149,7 +149,7 @@ class _MessageWriter:
         self._start(message)
         return message
 
-    def _enter(self, sequence: Sequence, block: Block) -> None:
+    def _enter(self, sequence: SequenceState, block: Block) -> None:
         self._started(sequence)
         self._leave()
         self._index += 1

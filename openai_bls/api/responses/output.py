@@ -16,7 +16,7 @@ from openai_bls.api.responses.tools.calls import Call, call_item
 from openai_bls.api.responses.tools.toolbox import Toolbox
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason
-from openai_bls.pipeline.generation.sequence import Sequence
+from openai_bls.pipeline.generation.sequence_state import SequenceState
 
 
 class _Content(Growing):
@@ -118,34 +118,34 @@ class Output:
         self._tokens: list[TokenLogprob] = []
         self.reason: FinishReason = "stop"
 
-    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
+    def logprobs(self, sequence: SequenceState, tokens: list[TokenLogprob]) -> None:
         """Log-probabilities of the tokens whose text begins in the next event.
 
         Those of reasoning and calls are dropped; those of a marker go with the message that follows it.
         """
         self._tokens += tokens
 
-    def text(self, sequence: Sequence, text: str) -> None:
+    def text(self, sequence: SequenceState, text: str) -> None:
         """A piece of the message."""
         self._extend(_Message, text, self._take())
 
-    def reasoning(self, sequence: Sequence, text: str) -> None:
+    def reasoning(self, sequence: SequenceState, text: str) -> None:
         """A piece of reasoning."""
         self._tokens.clear()
         self._extend(self._reasoning, text, [])
 
-    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
+    def tool_call(self, sequence: SequenceState, index: int, call_id: str, name: str) -> None:
         """A call begins."""
         self._tokens.clear()
         self._open(call_item(self._tools.called(name), call_id, self._next(), self._events))
 
-    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
+    def tool_arguments(self, sequence: SequenceState, index: int, fragment: str) -> None:
         """A piece of the call's arguments, or of a custom tool's input."""
         assert isinstance(self._growing, Call)
         self._tokens.clear()
         self._growing.add(fragment, [])
 
-    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
+    def finished(self, sequence: SequenceState, reason: FinishReason) -> None:
         """End the output. An empty answer is an empty message."""
         self.reason = reason
         if self._growing is None:

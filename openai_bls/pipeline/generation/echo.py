@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from openai_bls.core.engine_types import Logprobs, TokenDelta
 from openai_bls.core.logprobs import TokenLogprob, of_prompt
 from openai_bls.output.detokenizer.factory import Detokenizer
+from openai_bls.pipeline.generation.sequence_state import SequenceState
 from openai_bls.pipeline.generation.writer import Writer
-
-if TYPE_CHECKING:
-    from openai_bls.pipeline.generation.sequence import Sequence
 
 
 class Echo:
@@ -41,7 +37,7 @@ class Echo:
         """Log-probabilities of the prompt's tokens."""
         return of_prompt(token_ids, logprobs, self._offsets)
 
-    def write(self, sequence: Sequence, writer: Writer, delta: TokenDelta) -> None:
+    def write(self, sequence: SequenceState, writer: Writer, delta: TokenDelta) -> None:
         """Answer the prompt, with the log-probabilities that came with the sequence's first delta."""
         request = sequence.request
         if request.prompt_logprobs is not None:

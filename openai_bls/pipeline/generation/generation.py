@@ -18,6 +18,7 @@ from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.pipeline.admission.admission import Admission
 from openai_bls.pipeline.admission.ticket import Ticket
 from openai_bls.pipeline.generation.sequence import Sequence
+from openai_bls.pipeline.generation.sequence_state import SequenceState
 from openai_bls.pipeline.generation.writer import Writer
 from openai_bls.pipeline.lifecycle.life import Life
 from openai_bls.pipeline.metrics.adapters import AdapterRequest
@@ -150,7 +151,7 @@ class Generation:
             self._writer.failed(error)
             self._leave(done=False)
 
-    def cancel_sequence(self, sequence: Sequence) -> None:
+    def cancel_sequence(self, sequence: SequenceState) -> None:
         """Stop the engine's work on a sequence that has ended by itself, at a stop string."""
         self._engine.cancel(sequence.request.request_id)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterator
-from typing import Any
 
 from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
 from openai_bls.core.errors import EngineError, engine_failure
@@ -20,12 +19,13 @@ from openai_bls.output.events import OutputParser
 from openai_bls.output.stop_strings import StopMatcher
 from openai_bls.output.stops import Marks
 from openai_bls.pipeline.generation.echo import Echo
+from openai_bls.pipeline.generation.sequence_state import SequenceState
 from openai_bls.pipeline.generation.writer import EventWriter, SequenceOwner, Writer
 
 logger = logging.getLogger(__name__)
 
 
-class Sequence:
+class Sequence(SequenceState):
     """One sequence of a request: one prompt's one choice.
 
     Args:
@@ -63,18 +63,6 @@ class Sequence:
         "_stops",
         "_track",
         "_writer",
-        "cached_tokens",
-        "completion_tokens",
-        "custom_tools",
-        "finish_reason",
-        "index",
-        "kv_transfer_params",
-        "matched_stop",
-        "num_accepted_tokens",
-        "num_draft_tokens",
-        "predicted_tokens",
-        "reasoning_tokens",
-        "request",
     )
 
     def __init__(
@@ -96,16 +84,8 @@ class Sequence:
         custom_tools: Collection[str] = (),
         refusable_param: str | None = None,
     ) -> None:
-        self.index = index
-        self.request = request
+        super().__init__(index, request, custom_tools)
         self._began = False
-        self.completion_tokens = self.reasoning_tokens = self.cached_tokens = self.predicted_tokens = 0
-        self.num_draft_tokens = self.num_accepted_tokens = 0
-        self.kv_transfer_params: dict[str, Any] | None = None
-        self.finish_reason: FinishReason | None = None
-        self.matched_stop: str | None = None
-        """The stop string that ended it."""
-        self.custom_tools = custom_tools
         self._detokenizer = detokenizer
         self._writer = writer
         self._events = EventWriter(

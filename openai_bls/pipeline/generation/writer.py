@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
@@ -17,30 +17,28 @@ from openai_bls.output.events import (
     ToolCallStart,
 )
 from openai_bls.output.tool_parsers.custom_input import InputDecoder
-
-if TYPE_CHECKING:
-    from openai_bls.pipeline.generation.sequence import Sequence
+from openai_bls.pipeline.generation.sequence_state import SequenceState
 
 
 class Writer(Protocol):
     """Receiver of a request's events; each API has one for streams and one for whole answers."""
 
-    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
+    def logprobs(self, sequence: SequenceState, tokens: list[TokenLogprob]) -> None:
         """Log-probabilities of the tokens whose text begins in the event that comes next."""
 
-    def text(self, sequence: Sequence, text: str) -> None:
+    def text(self, sequence: SequenceState, text: str) -> None:
         """A piece of content, never empty."""
 
-    def reasoning(self, sequence: Sequence, text: str) -> None:
+    def reasoning(self, sequence: SequenceState, text: str) -> None:
         """A piece of reasoning, never empty."""
 
-    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
+    def tool_call(self, sequence: SequenceState, index: int, call_id: str, name: str) -> None:
         """A tool call begins; its arguments follow."""
 
-    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
+    def tool_arguments(self, sequence: SequenceState, index: int, fragment: str) -> None:
         """A fragment of a tool call's arguments; of a custom tool's input."""
 
-    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
+    def finished(self, sequence: SequenceState, reason: FinishReason) -> None:
         """This sequence has ended."""
 
     def done(self, usage: Usage) -> None:
@@ -61,7 +59,7 @@ class SequenceOwner(Protocol):
     def fail(self, error: ApiError) -> None:
         """End the whole request with `error`."""
 
-    def cancel_sequence(self, sequence: Sequence) -> None:
+    def cancel_sequence(self, sequence: SequenceState) -> None:
         """Stop the engine's work on a sequence that has ended by itself."""
 
     def sequence_began(self) -> None:
@@ -103,7 +101,7 @@ class EventWriter:
         self.calls = 0
         """Number of tool calls so far."""
 
-    def write(self, sequence: Sequence, events: list[Event]) -> bool:
+    def write(self, sequence: SequenceState, events: list[Event]) -> bool:
         """Pass events on; True if the sequence is to stop here."""
         for event in events:
             if self._input is not None:
@@ -131,13 +129,13 @@ class EventWriter:
                 return True
         return False
 
-    def end_input(self, sequence: Sequence) -> None:
+    def end_input(self, sequence: SequenceState) -> None:
         """Write what is left of the input of a custom tool's call."""
         if self._input is not None:
             decoder, index = self._input
             self._write_input(sequence, index, decoder.finish())
             self._input = None
 
-    def _write_input(self, sequence: Sequence, index: int, text: str) -> None:
+    def _write_input(self, sequence: SequenceState, index: int, text: str) -> None:
         if text:
             self._writer.tool_arguments(sequence, index, text)

@@ -10,6 +10,7 @@ from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.pipeline.generation.sequence import Sequence
+from openai_bls.pipeline.generation.sequence_state import SequenceState
 from openai_bls.triton_models.endpoint.response_sender import ResponseSender
 from openai_bls.triton_models.tensorrt_llm_bls.requests import TextRequest
 
@@ -68,12 +69,12 @@ class TensorWriter:
         self._unsent = set(range(count))
         sender.begin(self._encoder)
 
-    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
+    def logprobs(self, sequence: SequenceState, tokens: list[TokenLogprob]) -> None:
         """Keep the log-probabilities; those of the prompt are never asked for."""
         self._log_probs[sequence.index] += [token.logprob for token in tokens if token.logprob is not None]
         self._unsent.add(sequence.index)
 
-    def text(self, sequence: Sequence, text: str) -> None:
+    def text(self, sequence: SequenceState, text: str) -> None:
         """Send a piece of text if the answer is streamed."""
         index = sequence.index
         if not self._request.official.streaming:
@@ -85,7 +86,7 @@ class TensorWriter:
         else:
             self._sender.text(index, text, None)
 
-    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
+    def finished(self, sequence: SequenceState, reason: FinishReason) -> None:
         """Send the whole text, or what a stream still lacks."""
         self._finish(sequence, reason)
 
@@ -96,7 +97,7 @@ class TensorWriter:
                 self._finish(sequence, "cancelled")
         self._sender.end()
 
-    def _finish(self, sequence: Sequence, reason: str) -> None:
+    def _finish(self, sequence: SequenceState, reason: str) -> None:
         index = sequence.index
         if index in self._unsent or self._request.extras:
             text = "".join(self._texts[index])
@@ -110,13 +111,13 @@ class TensorWriter:
         """End the request with an error."""
         self._sender.fail(error)
 
-    def reasoning(self, sequence: Sequence, text: str) -> None:
+    def reasoning(self, sequence: SequenceState, text: str) -> None:
         """Never called: the text is not parsed."""
 
-    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
+    def tool_call(self, sequence: SequenceState, index: int, call_id: str, name: str) -> None:
         """Never called: the text is not parsed."""
 
-    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
+    def tool_arguments(self, sequence: SequenceState, index: int, fragment: str) -> None:
         """Never called: the text is not parsed."""
 
     def _sums(self, index: int) -> Outputs:
@@ -129,7 +130,7 @@ class TensorWriter:
     def _total(self, index: int) -> float:
         return sum(self._log_probs[index])
 
-    def _extras(self, sequence: Sequence, reason: str) -> Outputs:
+    def _extras(self, sequence: SequenceState, reason: str) -> Outputs:
         asked = self._request.extras
         if not asked:
             return {}

@@ -12,6 +12,7 @@ from openai_bls.output.stop_strings import StopMatcher
 from openai_bls.pipeline.generation.echo import Echo
 from openai_bls.pipeline.generation.generation import Generation
 from openai_bls.pipeline.generation.sequence import Sequence
+from openai_bls.pipeline.generation.sequence_state import SequenceState
 from tests.unit.core_support import EOS, FakeEngineClient, tiny_detokenizers, token_ids
 
 DETOKENIZERS = tiny_detokenizers()
@@ -24,14 +25,14 @@ class Chunks:
         self.chunks: list[tuple[str, list[TokenLogprob]]] = []
         self.waiting: list[TokenLogprob] = []
 
-    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
+    def logprobs(self, sequence: SequenceState, tokens: list[TokenLogprob]) -> None:
         self.waiting += tokens
 
-    def text(self, sequence: Sequence, text: str) -> None:
+    def text(self, sequence: SequenceState, text: str) -> None:
         self.chunks.append((text, self.waiting))
         self.waiting = []
 
-    def finished(self, sequence: Sequence, reason: Any) -> None:
+    def finished(self, sequence: SequenceState, reason: Any) -> None:
         self.chunks.append(("", self.waiting))
 
     def done(self, usage: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
-from openai_bls.pipeline.generation.sequence import Sequence
+from openai_bls.pipeline.generation.sequence_state import SequenceState
 from openai_bls.pipeline.generation.writer import Writer
 
 
@@ -21,32 +21,32 @@ class Tee:
         self._stream = stream
         self._collector = collector
 
-    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
+    def logprobs(self, sequence: SequenceState, tokens: list[TokenLogprob]) -> None:
         """Log-probabilities of tokens."""
         self._stream.logprobs(sequence, tokens)
         self._collector.logprobs(sequence, tokens)
 
-    def text(self, sequence: Sequence, text: str) -> None:
+    def text(self, sequence: SequenceState, text: str) -> None:
         """A piece of content."""
         self._stream.text(sequence, text)
         self._collector.text(sequence, text)
 
-    def reasoning(self, sequence: Sequence, text: str) -> None:
+    def reasoning(self, sequence: SequenceState, text: str) -> None:
         """A piece of reasoning."""
         self._stream.reasoning(sequence, text)
         self._collector.reasoning(sequence, text)
 
-    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
+    def tool_call(self, sequence: SequenceState, index: int, call_id: str, name: str) -> None:
         """A tool call begins."""
         self._stream.tool_call(sequence, index, call_id, name)
         self._collector.tool_call(sequence, index, call_id, name)
 
-    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
+    def tool_arguments(self, sequence: SequenceState, index: int, fragment: str) -> None:
         """A fragment of a tool call's arguments."""
         self._stream.tool_arguments(sequence, index, fragment)
         self._collector.tool_arguments(sequence, index, fragment)
 
-    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
+    def finished(self, sequence: SequenceState, reason: FinishReason) -> None:
         """A sequence has ended."""
         self._stream.finished(sequence, reason)
         self._collector.finished(sequence, reason)

@@ -20,6 +20,7 @@ from openai_bls.output.tool_parsers.parser import ToolCallParser
 from openai_bls.pipeline.admission.admission import Admission
 from openai_bls.pipeline.generation.generation import Generation
 from openai_bls.pipeline.generation.sequence import Sequence
+from openai_bls.pipeline.generation.sequence_state import SequenceState
 from tests.unit.core_support import EOS, FakeEngineClient, tiny_detokenizers, token_ids
 
 DETOKENIZERS = tiny_detokenizers()
@@ -40,27 +41,27 @@ class Recorder:
             raise self.raises
         self.events.append(event)
 
-    def text(self, sequence: Sequence, text: str) -> None:
+    def text(self, sequence: SequenceState, text: str) -> None:
         assert text
         self._add("text", sequence.index, text)
 
-    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
+    def logprobs(self, sequence: SequenceState, tokens: list[TokenLogprob]) -> None:
         assert tokens
         self._add("logprobs", sequence.index, tokens)
 
-    def reasoning(self, sequence: Sequence, text: str) -> None:
+    def reasoning(self, sequence: SequenceState, text: str) -> None:
         assert text
         self._add("reasoning", sequence.index, text)
 
-    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
+    def tool_call(self, sequence: SequenceState, index: int, call_id: str, name: str) -> None:
         assert call_id
         self._add("call", sequence.index, index, name)
 
-    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
+    def tool_arguments(self, sequence: SequenceState, index: int, fragment: str) -> None:
         assert fragment
         self._add("arguments", sequence.index, index, fragment)
 
-    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
+    def finished(self, sequence: SequenceState, reason: FinishReason) -> None:
         self._add("finished", sequence.index, reason)
 
     def done(self, usage: Usage) -> None:
