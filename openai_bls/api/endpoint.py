@@ -167,7 +167,7 @@ def one_shot(
 
     def triton(given: Lifted[dict[str, Any]]) -> Respond:
         async def respond(service: Service, context: RequestContext, sink: ChunkSink) -> bytes:
-            body = await parsed(given.whole, large=given.large)
+            body = await parsed(given.whole, large=given.large, key=context.key)
             return encode(await in_time(service, context, body))
 
         return respond

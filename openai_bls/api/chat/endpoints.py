@@ -127,11 +127,11 @@ async def _checked(
         ApiError: it is neither.
     """
     try:
-        request = await parsed(parse, large=large)
+        request = await parsed(parse, large=large, key=context.key)
     except InvalidRequestError:
         if name != model_serving.ENDPOINT:
             raise
-        named = (await parsed(body, large=large)).get("model")
+        named = (await parsed(body, large=large, key=context.key)).get("model")
         found = await service.models.look_for(named) if isinstance(named, str) else None
         if not model_serving.is_chat(found):
             raise
@@ -140,7 +140,7 @@ async def _checked(
         found = await service.models.look_for(request.model)
         if name != model_serving.ENDPOINT or not model_serving.is_chat(found):
             return request, service.target(context, request.model, found)
-    chat = ChatModelRequest(found, await parsed(body, large=large))
+    chat = ChatModelRequest(found, await parsed(body, large=large, key=context.key))
     # What an engine takes, and ignores, of the same body says nothing of this model.
     context.request, context.ignored, context.stream = None, (), chat.stream
     return chat

@@ -16,19 +16,19 @@ from openai_bls.pipeline.service import Service
 
 
 async def _render_chat(service: Service, context: RequestContext, body: dict[str, Any]) -> GenerateRequest:
-    request = await _request(service, "chat.completions", body)
+    request = await _request(service, context, "chat.completions", body)
     return await rendered_one(service, context, request, await service.look_for(context, request), "chatcmpl-")
 
 
 async def _render_completion(service: Service, context: RequestContext, body: dict[str, Any]) -> list[GenerateRequest]:
-    request = await _request(service, "completions", body)
+    request = await _request(service, context, "completions", body)
     return await rendered(service, context, request, await service.look_for(context, request), "cmpl-")
 
 
-async def _request(service: Service, name: Body, body: dict[str, Any]) -> ValidRequest:
+async def _request(service: Service, context: RequestContext, name: Body, body: dict[str, Any]) -> ValidRequest:
     max_items = service.models.longest_context
     unknown = service.settings.unknown_fields
-    return await parsed(lambda: parse_object(name, body, max_items, unknown), large=is_large(body))
+    return await parsed(lambda: parse_object(name, body, max_items, unknown), large=is_large(body), key=context.key)
 
 
 def check_rendered(answer: Any) -> str:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.keys.turns import FairExecutor
 
 T = TypeVar("T")
 
@@ -25,8 +25,8 @@ _SLICE = 64 * 1024
 _LET_GO_BYTES = 8 * _SLICE
 _NOT_STRUCTURAL = bytes(set(range(256)) - set(b'"[{,'))
 
-# Two, so that one huge body does not hold up all others.
-_THREADS = ThreadPoolExecutor(2, "parse")
+# Two, so that one huge body does not hold up all others; by key in turn, so that many do not hold up another key's.
+_THREADS = FairExecutor(2, "parse")
 
 
 class ThreadNeededError(Exception):
@@ -40,15 +40,18 @@ def is_large(body: bytes | Mapping[str, Any]) -> bool:
     return sum(len(value) for value in body.values() if isinstance(value, (list, dict))) > _MANY_ITEMS
 
 
-async def parsed(parse: Callable[[], T], *, large: bool) -> T:
+async def parsed(parse: Callable[[], T], *, large: bool, key: str) -> T:
     """Result of `parse`, which runs in a thread if it is `large`; raises as `parse` does.
 
-    One that calls `check_thread` may be called twice: nothing of the first call may be left.
+    Args:
+        parse: work in Python. One that calls `check_thread` may be called twice: nothing of the first call may be left.
+        large: whether it takes about a millisecond or more.
+        key: name of the API key whose turn it takes.
     """
     if not large:
         with suppress(ThreadNeededError):
             return parse()
-    return await asyncio.get_running_loop().run_in_executor(_THREADS, parse)
+    return await asyncio.wrap_future(_THREADS.submit(key, parse))
 
 
 def is_much(items: int, size: int) -> bool:

@@ -41,7 +41,7 @@ async def decide(service: Service, context: RequestContext, body: dict[str, Any]
     """
     began_at = time.monotonic()
     max_items, unknown = service.models.longest_context, service.settings.unknown_fields
-    asked = await parsed(lambda: parse(body, max_items, unknown), large=is_large(body))
+    asked = await parsed(lambda: parse(body, max_items, unknown), large=is_large(body), key=context.key)
     target = await service.look_for(context, asked.input)
     model = target.model
     check_model(model)

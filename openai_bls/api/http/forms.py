@@ -74,12 +74,16 @@ async def form_body(api: Api, request: Request, context: RequestContext, schema:
     body = await api.received(request, context)
     unknown = api.service.settings.unknown_fields
     # In a thread, however small: the parser's coroutine gets an event loop of its own.
-    found, context.ignored = await parsed(lambda: _struct(request.headers, body, schema, unknown), large=True)
+    found, context.ignored = await parsed(
+        lambda: _struct(request.headers, body, schema, unknown), large=True, key=context.key
+    )
     if api.service.guards is None or not context.has_guards:
         return found
-    text = await parsed(lambda: encode(found), large=is_large(body))
+    text = await parsed(lambda: encode(found), large=is_large(body), key=context.key)
     guarded: bytes = await unless_disconnected(request, api.service.guarded_body(context, text))
-    return await parsed(lambda: struct_of_json(json_object(guarded), schema, unknown)[0], large=is_large(guarded))
+    return await parsed(
+        lambda: struct_of_json(json_object(guarded), schema, unknown)[0], large=is_large(guarded), key=context.key
+    )
 
 
 def struct_of_json(

@@ -259,7 +259,7 @@ class Api:
                 json_object(body)
 
         if is_guarded or is_large(body):
-            await parsed(check, large=is_large(body))
+            await parsed(check, large=is_large(body), key=context.key)
         if not is_guarded:
             return body
         guarded: bytes = await unless_disconnected(request, self.service.guarded_body(context, body))
@@ -268,7 +268,7 @@ class Api:
     async def parsed(self, request: Request, context: RequestContext, parse: Callable[[bytes], T]) -> T:
         """Result of `parse` for the request's body, of a large one in a thread; raises as `body` and `parse` do."""
         body = await self.body(request, context)
-        return await parsed(lambda: parse(body), large=is_large(body))
+        return await parsed(lambda: parse(body), large=is_large(body), key=context.key)
 
     async def answered(self, request: Request, context: RequestContext, work: Coroutine[Any, Any, Any]) -> Response:
         """The response with the whole answer, which `work` makes, as the guard leaves it.

@@ -77,7 +77,7 @@ async def _edited(
     async def convert_messages(messages: list[Message]) -> ValidRequest:
         changed = msgspec.structs.replace(given, messages=messages)
         ignored = IgnoredFields(api.service.settings.unknown_fields)
-        result = await parsed(lambda: _converted(target, changed, ignored), large=len(messages) > 1)
+        result = await parsed(lambda: _converted(target, changed, ignored), large=len(messages) > 1, key=context.key)
         # What was in the blocks that are cleared counts as well.
         return msgspec.structs.replace(result.valid, ignored=converted.valid.ignored)
 

@@ -261,7 +261,7 @@ class ResponsesHandlers:
     async def input_items(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/responses/{response_id}/input_items."""
         query = parse_with_include(request, schema.PageQuery)
-        return JsonResponse(await item_page(self._stored(request, context).inputs.kept, query))
+        return JsonResponse(await item_page(self._stored(request, context).inputs.kept, query, context.key))
 
     async def cancel(self, request: Request, context: RequestContext) -> Response:
         """POST /v1/responses/{response_id}/cancel; one that has ended stays as it is."""

@@ -85,8 +85,13 @@ def with_included(query: RetrieveQuery, response: bytes) -> bytes:
     return encode(found)
 
 
-async def item_page(items: Sequence[KeptItem], query: PageQuery) -> msgspec.Raw:
+async def item_page(items: Sequence[KeptItem], query: PageQuery, key: str) -> msgspec.Raw:
     """JSON text of the page of items that a query asks for; only those of the page are decoded.
+
+    Args:
+        items: all items.
+        query: query of the request.
+        key: name of its API key.
 
     Raises:
         InvalidRequestError: there is no item `after`.
@@ -99,7 +104,7 @@ async def item_page(items: Sequence[KeptItem], query: PageQuery) -> msgspec.Raw:
         return encode({**chosen, "data": included_items([one.item() for one in kept], query.include)})
 
     large = is_much(len(kept), sum(one.content_size for one in kept))
-    return msgspec.Raw(await parsed(shown, large=large))
+    return msgspec.Raw(await parsed(shown, large=large, key=key))
 
 
 def included_items(items: Sequence[Item], include: Sequence[str] | None) -> list[Item]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from openai_bls.api.common.bodies import convert
@@ -21,14 +20,17 @@ async def tokenize(service: Service, context: RequestContext, body: dict[str, An
         ApiError: the request is bad, or preprocessing cannot be reached.
     """
     max_items = service.models.longest_context
-    request, wants_strings = await parsed(lambda: parse_tokenize(body, max_items), large=is_large(body))
+    request, wants_strings = await parsed(
+        lambda: parse_tokenize(body, max_items), large=is_large(body), key=context.key
+    )
     target = await service.look_for(context, request)
     tokens = await prompt_token_ids(service, context, request, target)
     model = target.model
     strings = None
     if wants_strings:
         # A long text takes a while, and other requests' tokens must not wait for it.
-        strings = await asyncio.to_thread(lambda: [model.detokenizers.token_text(token_id) for token_id in tokens])
+        shown = model.detokenizers.token_text
+        strings = await parsed(lambda: list(map(shown, tokens)), large=True, key=context.key)
     return TokenizeAnswer(len(tokens), model.info.max_model_len, tokens, strings)
 
 
@@ -42,4 +44,5 @@ async def detokenize(service: Service, context: RequestContext, body: dict[str, 
     target = service.find(context, request.model)
     with admitted(service, context, target.name):
         check_token_ids([request.tokens], target.model, "tokens")
-        return DetokenizeAnswer(await asyncio.to_thread(target.model.detokenizers.decode, request.tokens))
+        decode = target.model.detokenizers.decode
+        return DetokenizeAnswer(await parsed(lambda: decode(request.tokens), large=True, key=context.key))

@@ -69,7 +69,7 @@ class ModelState(msgspec.Struct, omit_defaults=True):
 async def _generate(api: Api, request: Request, context: RequestContext) -> Response:
     """POST /v2/models/openai_bls/generate and /generate_stream."""
     body = await api.body(request, context)
-    fields = await parsed(lambda: json_object(lifted(body)[0]), large=is_large(body))
+    fields = await parsed(lambda: json_object(lifted(body)[0]), large=is_large(body), key=context.key)
     refuse_text_input(fields)
     if ("messages" in fields) == ("prompt" in fields):
         raise InvalidRequestError(

@@ -338,11 +338,11 @@ class Runtime:
             return assemble_lifted(tensors, parameters)
 
         large = any(map(is_large, items))
-        context.endpoint, given = await parsed(assembled, large=large)
+        context.endpoint, given = await parsed(assembled, large=large, key=context.key)
         if context.endpoint in self._guarded:
-            text = await parsed(lambda: encode(given.whole()), large=large)
+            text = await parsed(lambda: encode(given.whole()), large=large, key=context.key)
             passed = await (await self._ready_service()).guarded_body(context, text)
-            given = await parsed(lambda: lifted_object(passed), large=is_large(passed))
+            given = await parsed(lambda: lifted_object(passed), large=is_large(passed), key=context.key)
         respond = TRITON_ENTRIES[context.endpoint](given)
         answering = respond(await self._ready_service(), context, sender)
         answer = await (answering if context.guarded is None else context.guarded.whole(answering))

@@ -125,14 +125,14 @@ class ConversationHandlers:
 
         async def work() -> msgspec.Raw:
             self.store.add(conversation, items)
-            return await item_page(items, PageQuery(include=query.include, limit=len(items), order="asc"))
+            return await item_page(items, PageQuery(include=query.include, limit=len(items), order="asc"), context.key)
 
         return await self._api.answered(request, context, work())
 
     async def list_items(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/conversations/{conversation_id}/items."""
         query = parse_with_include(request, PageQuery)
-        return JsonResponse(await item_page(self._conversation(request, context).kept, query))
+        return JsonResponse(await item_page(self._conversation(request, context).kept, query, context.key))
 
     async def retrieve_item(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/conversations/{conversation_id}/items/{item_id}."""

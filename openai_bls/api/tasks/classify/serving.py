@@ -35,7 +35,7 @@ async def classify(service: Service, context: RequestContext, body: dict[str, An
         ApiError: the request is bad, there is no model for it, or it failed.
     """
     max_items = service.models.longest_context
-    request = await parsed(lambda: parse_classify(body, max_items), large=is_large(body))
+    request = await parsed(lambda: parse_classify(body, max_items), large=is_large(body), key=context.key)
     model = await service.find_task(context, request.body.model, "classify", "reward")
     if isinstance(model, Target):
         inputs = _inputs(service, model, request)

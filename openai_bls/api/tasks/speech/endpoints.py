@@ -46,7 +46,7 @@ def _triton(given: Lifted[dict[str, Any]]) -> Respond:
     """Bytes have no place in Triton's JSON: there the whole audio is base64 too."""
 
     async def respond(service: Service, context: RequestContext, sink: ChunkSink) -> bytes | Cancellable:
-        asked = await _asked(service, context, await parsed(given.whole, large=given.large))
+        asked = await _asked(service, context, await parsed(given.whole, large=given.large, key=context.key))
         return asyncio.create_task(asked.stream(sink)) if asked.has_events else encode(await asked.answer())
 
     return respond

@@ -166,7 +166,9 @@ class Speech:
                     raise ModelAnswerError(model.name, "sent a response without audio")
                 empty = False
                 if self._gives_samples:
-                    yield await parsed(functools.partial(pcm, audio), large=audio.size > _LARGE_SAMPLES)
+                    yield await parsed(
+                        functools.partial(pcm, audio), large=audio.size > _LARGE_SAMPLES, key=self._context.key
+                    )
                 else:
                     yield self._encoded(audio)
         if empty:

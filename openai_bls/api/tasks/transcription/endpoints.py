@@ -74,7 +74,7 @@ def _endpoint(name: str, body: type[TranslationBody], operation: Operation, *, o
         async def respond(service: Service, context: RequestContext, sink: ChunkSink) -> bytes | Cancellable:
             unknown = service.settings.unknown_fields
             found, context.ignored = await parsed(
-                lambda: struct_of_json(given.whole(), body, unknown), large=given.large
+                lambda: struct_of_json(given.whole(), body, unknown), large=given.large, key=context.key
             )
             asked = await hearing(service, context, found)
             return asyncio.create_task(asked.stream(sink)) if asked.streams else encode(await asked.answer())

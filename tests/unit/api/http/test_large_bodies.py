@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -141,9 +142,30 @@ def test_a_large_body_is_parsed_while_the_event_loop_turns() -> None:
     async def main() -> None:
         turned = threading.Event()
         asyncio.get_running_loop().call_soon(turned.set)
-        assert await parsed(lambda: turned.wait(WAIT_S), large=True)
+        assert await parsed(lambda: turned.wait(WAIT_S), large=True, key="")
 
     asyncio.run(main())
+
+
+def test_large_bodies_of_a_key_are_not_another_s_wait() -> None:
+    """However many there are: they are parsed in turn by key."""
+    go, order = threading.Event(), list[str]()
+
+    def parse(key: str) -> None:
+        go.wait(WAIT_S)
+        order.append(key)
+
+    async def main() -> None:
+        hers = [asyncio.create_task(parsed(partial(parse, "alice"), large=True, key="alice")) for _ in range(50)]
+        await asyncio.sleep(0)
+        his = asyncio.create_task(parsed(partial(parse, "bob"), large=True, key="bob"))
+        await asyncio.sleep(0)
+        go.set()
+        await asyncio.gather(his, *hers)
+
+    asyncio.run(main())
+    # The two that were there first, and perhaps the next of each thread.
+    assert "bob" in order[:5]
 
 
 def test_the_description_has_the_bound_of_the_longest_context() -> None:

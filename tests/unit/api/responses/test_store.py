@@ -216,7 +216,7 @@ async def test_much_that_is_referred_to_is_for_a_thread() -> None:
         (taken(["c"]), 1, False),
     ):
         threads.clear()
-        assert len(await parsed(parse, large=False)) == number
+        assert len(await parsed(parse, large=False, key="")) == number
         assert [thread is here for thread in threads] == [is_here]
 
 
