@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import zlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.requests import Request
 from starlette.types import Message, Receive
 
 from openai_bls.core.errors import InvalidRequestError
+
+Turn = Callable[[], Awaitable[None]]
 
 _GZIP, _DEFLATE = "gzip", "deflate"
 # RFC 9110, 8.4.1.3.
@@ -37,14 +38,18 @@ class ContentCodingError(InvalidRequestError):
         return {**super().headers, "Accept-Encoding": f"{_GZIP}, {_DEFLATE}"}
 
 
-def unpacked(request: Request) -> Request:
+def unpacked(request: Request, turn: Turn) -> Request:
     """A request whose body is read as it was before it was compressed; the same one if it was not.
+
+    Args:
+        request: request as it came.
+        turn: waits for a turn of the event loop.
 
     Raises:
         ContentCodingError: it was compressed otherwise than by gzip or deflate.
     """
     coding = _coding(request.headers.getlist("content-encoding"))
-    return request if coding is None else Request(request.scope, Unpacked(request.receive, coding))
+    return request if coding is None else Request(request.scope, Unpacked(request.receive, coding, turn))
 
 
 def _coding(headers: Sequence[str]) -> str | None:
@@ -63,11 +68,13 @@ class Unpacked:
     Args:
         receive: receiver of the body as it was sent.
         coding: `gzip` or `deflate`.
+        turn: waits for a turn of the event loop. Each piece has one: a few bytes may become as many as a body may have.
     """
 
-    def __init__(self, receive: Receive, coding: str) -> None:
+    def __init__(self, receive: Receive, coding: str, turn: Turn) -> None:
         self._receive = receive
         self._coding = coding
+        self._turn = turn
         self._unpacker: zlib._Decompress | None = None
         self._packed = b""
         """Bytes that are still to be unpacked."""
@@ -87,11 +94,10 @@ class Unpacked:
                     return message
                 self._take(message)
                 continue
+            await self._turn()
             piece = self._unpack()
             if piece:
                 return {"type": "http.request", "body": piece, "more_body": True}
-            # Members without content, say, one after the other.
-            await asyncio.sleep(0)
         if self._has_ended:
             return await self._receive()
         if self._unpacker is not None and not self._unpacker.eof:

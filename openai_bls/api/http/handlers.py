@@ -194,7 +194,7 @@ class Api:
             await self._turns.wait(context.key)
             try:
                 if b"content-encoding" in head and request.method == "POST":
-                    request = unpacked(request)
+                    request = unpacked(request, functools.partial(self._turns.wait, context.key))
                 if not served.uploads:
                     self._reserve_body(head, context)
                 return await handler(request, context)

@@ -22,6 +22,7 @@ from tests.unit.api.http_support import asked
 from tests.unit.core_support import Bench
 
 PATH = "/v1/chat/completions"
+PIECE = 64 * 1024
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -40,18 +41,25 @@ FORMS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 
 
 async def read(coding: str, pieces: Sequence[bytes]) -> bytes:
-    """What is read of a body that comes in pieces."""
-    left = list(pieces)
+    """What is read of a body that comes in pieces, each of which has a turn of the event loop."""
+    left, turns = list(pieces), 0
 
     async def receive() -> dict[str, Any]:
         if not left:
             return {"type": "http.disconnect"}
         return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
 
-    unpacked, found, more = Unpacked(receive, coding), b"", True
+    async def turn() -> None:
+        nonlocal turns
+        turns += 1
+
+    unpacked, found, more = Unpacked(receive, coding, turn), b"", True
     while more:
+        before = turns
         message = await unpacked()
         assert message["type"] == "http.request"
+        assert turns > before or not message["body"]
+        assert len(message["body"]) <= PIECE
         found, more = found + message["body"], message["more_body"]
     assert (await unpacked())["type"] == "http.disconnect"
     return found
