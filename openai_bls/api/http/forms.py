@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import msgspec.inspect as mi
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
@@ -26,6 +27,13 @@ from openai_bls.pipeline.lifecycle.context import RequestContext
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
+MAX_BOUNDARIES = 256
+"""Boundaries in a form, those included that begin no part: each costs the parser as much as a part. Clients choose one
+that their files do not have."""
+MAX_PADDING_BYTES = 1024
+"""White space behind a boundary, which the parser reads byte by byte."""
+MAX_TYPE_BYTES = 1024
+"""Bytes of the header that names the boundary."""
 _MAX_FIELDS = 64
 _NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[([A-Za-z0-9_]*)\])?")
 
@@ -50,12 +58,13 @@ async def read_form(
     Raises:
         InvalidRequestError: it is no form.
     """
-    if not headers.get("content-type", "").startswith("multipart/form-data"):
+    content_type = headers.get("content-type", "")
+    if not content_type.startswith("multipart/form-data"):
         raise InvalidRequestError("A file is sent as multipart/form-data.")
     parser = _InMemory if in_memory else MultiPartParser
     try:
         # The library bounds the headers of a part: 8, of 4 KiB each.
-        return await parser(headers, stream, max_files=1, max_fields=max_fields).parse()
+        return await parser(headers, _bounded(content_type, stream), max_files=1, max_fields=max_fields).parse()
     except (MultiPartException, KeyError, ValueError) as error:
         message = error.message if isinstance(error, MultiPartException) else "it has no boundary"
         raise InvalidRequestError(f"The body is no form: {message}.") from None
@@ -154,3 +163,59 @@ def _is_array(kind: mi.Type) -> bool:
         return _is_array(kind.type)
     members = kind.types if isinstance(kind, mi.UnionType) else ()
     return isinstance(kind, mi.ListType) or any(_is_array(member) for member in members)
+
+
+async def _bounded(content_type: str, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The pieces of a form's body as they are, until the form has more pieces than any client sends."""
+    if len(content_type) > MAX_TYPE_BYTES:
+        raise InvalidRequestError(f"The body is no form: its content type has more than {MAX_TYPE_BYTES} bytes.")
+    boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
+    boundaries = _Boundaries(b"\r\n--" + boundary) if boundary else None
+    async for piece in stream:
+        if boundaries is not None:
+            boundaries.check(piece)
+        yield piece
+
+
+class _Boundaries:
+    """Count of the boundaries in a body.
+
+    Args:
+        mark: bytes of a boundary.
+    """
+
+    def __init__(self, mark: bytes) -> None:
+        self._mark = mark
+        self._count = 0
+        self._rest = b""
+        """End of the last piece: less than a boundary, which may go on in the next one."""
+        self._padding: int | None = None
+        """White space behind a boundary with which the last piece ends; None if it ends otherwise."""
+
+    def check(self, piece: bytes) -> None:
+        """Look at the next piece of the body.
+
+        Raises:
+            InvalidRequestError: there are too many boundaries, or one has too much white space behind it.
+        """
+        if self._padding is not None:
+            self._pad(piece[: MAX_PADDING_BYTES + 1], self._padding)
+        data, size = self._rest + piece, len(self._mark)
+        at = data.find(self._mark)
+        while at >= 0:
+            self._count += 1
+            if self._count > MAX_BOUNDARIES:
+                raise InvalidRequestError(f"The body is no form: it has more than {MAX_BOUNDARIES} boundaries.")
+            at += size
+            self._pad(data[at : at + MAX_PADDING_BYTES + 1], 0)
+            at = data.find(self._mark, at)
+        self._rest = data[len(data) - min(len(data), size - 1) :]
+
+    def _pad(self, behind: bytes, padding: int) -> None:
+        """Count white space at the beginning of what is behind a boundary."""
+        white = len(behind) - len(behind.lstrip(b" \t"))
+        if padding + white > MAX_PADDING_BYTES:
+            raise InvalidRequestError(
+                f"The body is no form: a boundary has more than {MAX_PADDING_BYTES} bytes of white space behind it."
+            )
+        self._padding = padding + white if white == len(behind) else None
