@@ -46,6 +46,13 @@ def png_bomb(size: int = 200 * 1024 * 1024) -> bytes:
     return png(4000, 4000, packed)
 
 
+def slow_png(chunks: int) -> bytes:
+    """A picture of one pixel behind so many empty chunks, which take Pillow some microseconds each."""
+    whole = png(1, 1, zlib.compress(bytes(4)))
+    at = whole.index(b"IDAT") - 4
+    return whole[:at] + _chunk(b"abCd", b"") * chunks + whole[at:]
+
+
 SVG = b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><path d="M0 0"/></svg>'
 HTML = b"<!DOCTYPE html><html><body>Not found</body></html>"
 

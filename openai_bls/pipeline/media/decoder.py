@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -16,7 +16,7 @@ from openai_bls.pipeline.media.decoder_pool import DecoderPool, Limits, Packages
 from openai_bls.pipeline.media.errors import ImageCode, ImageError
 
 PROCESSES = 2
-"""Decoder processes: two, so that one large image does not hold up all others."""
+"""Decoder processes: two, of which a key has one where there are several keys: an image may take seconds."""
 CPU_S = 10.0
 """Seconds of CPU time that an image may take."""
 TIME_LIMIT_S = 15.0
@@ -70,16 +70,21 @@ class Decoder:
         max_bytes: most bytes of an encoded image.
         processes: number of processes.
         time_limit_s: seconds after which a process that decodes one image is killed.
+        several: tells whether there are several API keys, each of which leaves a process to others.
     """
 
     def __init__(
-        self, max_pixels: int, max_bytes: int, processes: int = PROCESSES, time_limit_s: float = TIME_LIMIT_S
+        self,
+        max_pixels: int,
+        max_bytes: int,
+        processes: int = PROCESSES,
+        time_limit_s: float = TIME_LIMIT_S,
+        several: Callable[[], bool] = lambda: False,
     ) -> None:
         memory_bytes = BASE_BYTES + BYTES_PER_PIXEL * max_pixels + 6 * max_bytes
         limits = Limits(CPU_S, time_limit_s, memory_bytes)
-        self._pool = DecoderPool(
-            IMAGE_DECODER, Path(decode_worker.__file__), Packages("Images", {"PIL": "Pillow"}), limits, processes
-        )
+        packages = Packages("Images", {"PIL": "Pillow"})
+        self._pool = DecoderPool(IMAGE_DECODER, Path(decode_worker.__file__), packages, limits, processes, several)
 
     @property
     def pids(self) -> list[int]:

@@ -48,7 +48,7 @@ class ImageLoader:
         self._max_pixels = settings.max_image_pixels
         self.budget = MediaBudget(settings.max_image_memory_bytes, several)
         """Memory of all images."""
-        self.decoder = Decoder(settings.max_image_pixels, settings.max_image_bytes)
+        self.decoder = Decoder(settings.max_image_pixels, settings.max_image_bytes, several=several)
         hosts = Hosts(settings.image_hosts, settings.image_private_hosts)
         self._fetcher = Fetcher(hosts, settings.max_image_bytes, settings.image_timeout_s, resolve)
         self.uploaded: UploadedPath | None = None

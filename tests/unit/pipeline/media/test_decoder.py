@@ -21,7 +21,7 @@ from openai_bls.core.errors import OverloadedError
 from openai_bls.pipeline.media import decode_worker
 from openai_bls.pipeline.media.decoder import Decoder, Encoded
 from openai_bls.pipeline.media.errors import ImageError
-from tests.pictures import BAD_FILES, encoded, picture, png_bomb
+from tests.pictures import BAD_FILES, encoded, picture, png_bomb, slow_png
 from tests.unit.core_support import WAIT_S
 
 MAX_PIXELS = 16 * 1024 * 1024
@@ -235,6 +235,31 @@ async def test_a_key_s_images_are_not_another_s_wait() -> None:
         large.cancel()
     finally:
         decoder.close()
+
+
+async def test_of_several_keys_one_leaves_a_process_to_others() -> None:
+    """However long its images take."""
+    decoder = Decoder(MAX_PIXELS, 1 << 20, several=lambda: True)
+    go, begun = threading.Event(), threading.Event()
+
+    def held(size: int) -> None:
+        begun.set()
+        go.wait(WAIT_S)
+
+    try:
+        hers = [asyncio.create_task(decoder.decode(Encoded(picture(), MAX_PIXELS), held, "alice")) for _ in range(4)]
+        await asyncio.to_thread(begun.wait, WAIT_S)
+        assert (await decoder.decode(Encoded(picture(), MAX_PIXELS), lambda size: None, "bob")).width == 4
+        assert not any(one.done() for one in hers)
+        go.set()
+        await asyncio.gather(*hers)
+    finally:
+        decoder.close()
+
+
+@pytest.mark.parametrize("chunks", [0, 1, 1000])
+async def test_chunks_that_nobody_knows(decoder: Decoder, chunks: int) -> None:
+    assert (await decoded(decoder, slow_png(chunks))).width == 1
 
 
 def test_the_script_needs_nothing_of_ours() -> None:
