@@ -55,7 +55,8 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Take `chat_template` from requests: it is a program that runs in a sandbox, in a process for at most 2 s of CPU
     time and 512 MiB of memory."""
     max_concurrent_requests: Positive = 4096
-    """Requests in progress in each instance, those that wait for an engine included; one more is answered 429."""
+    """Requests in progress in each instance, those that wait for an engine included; one more is answered 429. Of
+    several API keys none takes more than it leaves free."""
     max_waiting_requests: Positive = 4096
     """Requests that wait for an engine in each instance; one more is answered 429."""
     max_waiting_tokens: Positive = 2 * 1024 * 1024

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from openai_bls.core.errors import (
@@ -15,6 +16,7 @@ from openai_bls.core.errors import (
     RequestDeadlineError,
 )
 from openai_bls.core.keys.api_keys import ApiKeys
+from openai_bls.core.keys.in_flight import InFlight
 from openai_bls.core.media import Image, ImageSource
 from openai_bls.core.request import Deadline, ValidRequest
 from openai_bls.core.request_record import RequestRecord
@@ -133,7 +135,7 @@ class Service:
         """Called once for each admitted request, when it ends."""
         self.on_refused: Callable[[str, ApiError, str], None] = self.metrics.refused
         """Called with the endpoint's name, the error and the key's name of each refused request."""
-        self._in_progress = 0
+        self._in_progress = InFlight(settings.max_concurrent_requests, lambda: self.api_keys.several)
         self.draining = False
         self.guards = Guards(self) if settings.guard_before or settings.guard_after else None
         """Guards of the requests; None if requests are not guarded."""
@@ -141,7 +143,7 @@ class Service:
     @property
     def in_progress(self) -> int:
         """Requests that are being prepared or generated."""
-        return self._in_progress
+        return self._in_progress.held
 
     async def health(self) -> str:
         """State: "ok", or the reason why requests are not answered, or soon will not be.
@@ -229,7 +231,7 @@ class Service:
         target.model.require_task("generate")
         if not target.model.formats.takes_thinking_hints:
             context.ignored += request.thinking_params
-        self.check_admission()
+        self.check_admission(context.key)
         began_at = context.work_began_at()
         deadline = context.deadline(request.timeout, began_at)
         admission = self.admission(target.model)
@@ -273,7 +275,8 @@ class Service:
             RateLimitError: it is one too many for its key.
         """
         lease = self.budgets.enter(context.key)
-        return Life(context, lease, self.count, self.on_end, began_at, self.removed_keys.lives)
+        count = partial(self.count, key=context.key)
+        return Life(context, lease, count, self.on_end, began_at, self.removed_keys.lives)
 
     async def look_for(self, context: RequestContext, request: ValidRequest) -> Target:
         """The model or adapter that a request names, of which its context is told; see `Models.look_for`.
@@ -382,25 +385,29 @@ class Service:
         for admission in self._admissions.values():
             admission.close(OverloadedError("The server is shutting down."))
 
-    def check_admission(self) -> None:
-        """Refuse a request that is one too many.
+    def check_admission(self, key: str) -> None:
+        """Refuse a request of an API key that is one too many.
 
         Raises:
             OverloadedError: the server is draining.
-            RateLimitError: it is full.
+            RateLimitError: it is full, or the key has as many requests in progress as it leaves room for.
         """
         # A chat model that is at work may need the answer.
         if self.draining and not self.chat_models.in_progress:
             raise OverloadedError("The server is shutting down.")
-        if self._in_progress >= self.settings.max_concurrent_requests:
+        if not self._in_progress.has_room(key, 1):
             raise RateLimitError(
-                f"The server has {self._in_progress} requests in progress, its maximum.",
+                f"The server has {self.in_progress} requests in progress, as many as it may, or as one API key may "
+                "have of them.",
                 reason="in_progress",
-                retry_after_s=max((queue.wait_s("") or 0.0 for queue in self._admissions.values()), default=0.0),
+                retry_after_s=max((queue.wait_s(key) or 0.0 for queue in self._admissions.values()), default=0.0),
             )
 
-    def count(self, change: int) -> None:
-        """Change the number of requests in progress."""
-        self._in_progress += change
-        self.metrics.set_in_progress(self._in_progress)
-        self._on_busy(self._in_progress)
+    def count(self, change: int, key: str = "") -> None:
+        """Change the number of requests in progress of an API key."""
+        if change > 0:
+            self._in_progress.take(key, change, free=True)
+        else:
+            self._in_progress.give_back(key, -change)
+        self.metrics.set_in_progress(self.in_progress)
+        self._on_busy(self.in_progress)

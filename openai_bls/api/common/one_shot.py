@@ -63,7 +63,7 @@ def admitted(service: Service, context: RequestContext, model: str) -> Iterator[
         EngineError: the block failed unexpectedly; the log says how.
     """
     context.model = model
-    service.check_admission()
+    service.check_admission(context.key)
     with service.enter(context) as life:
         life.taken(model)
         tally = Tally(lease=life.lease)
@@ -127,14 +127,14 @@ async def count_prompt_tokens(service: Service, context: RequestContext, request
         ApiError: the request is bad, the server takes no more, or preprocessing cannot be reached.
     """
     check(request, target.model, service.settings)
-    service.check_admission()
+    service.check_admission(context.key)
     assert request.prompt is not None
     deadline = context.deadline(request.timeout, time.monotonic())
-    service.count(1)
+    service.count(1, context.key)
     try:
         result = await within(deadline, _tokenized(service, context, request, request.prompt, target.model))
     finally:
-        service.count(-1)
+        service.count(-1, context.key)
     (tokens,) = result.prompt_token_ids
     return len(tokens)
 

@@ -67,11 +67,11 @@ class GuardedService(Protocol):
     def metrics(self) -> CallObserver:
         """Receiver of the counts."""
 
-    def check_admission(self) -> None:
-        """Refuse a request that is one too many."""
+    def check_admission(self, key: str) -> None:
+        """Refuse a request of an API key that is one too many."""
 
-    def count(self, change: int) -> None:
-        """Change the number of requests in progress."""
+    def count(self, change: int, key: str = "") -> None:
+        """Change the number of requests in progress of an API key."""
 
     def while_key_lasts(self, key: str) -> AbstractContextManager[None]:
         """A block that raises AuthenticationError once the key is taken out."""
@@ -117,7 +117,7 @@ class Guards:
         """
         request = GuardedRequest(self, endpoint, body, request_id, key)
         if self._models["before"]:
-            self._service.check_admission()
+            self._service.check_admission(key)
             changed = await self.ask_for(key, "before", request.question("before"))
             if changed is not None:
                 request.body = changed
@@ -132,10 +132,10 @@ class Guards:
             TooLargeError: it cannot be shown so much.
         """
         outcome: GuardOutcome = "failed"
-        began_at = time.monotonic()
-        self._service.count(1)
+        began_at, key = time.monotonic(), question["key"] or ""
+        self._service.count(1, key)
         try:
-            changed, refusal = await self._call(hook, await _encoded(question), question["key"] or "")
+            changed, refusal = await self._call(hook, await _encoded(question), key)
             outcome = "refused" if refusal is not None else "passed" if changed is None else "changed"
         except asyncio.CancelledError:
             outcome = "cancelled"
@@ -152,7 +152,7 @@ class Guards:
             self._give_up(hook, str(error))
             return None
         finally:
-            self._service.count(-1)
+            self._service.count(-1, key)
             self._service.metrics.guard_called(hook, outcome, time.monotonic() - began_at)
         if hook in self._failing:
             self._failing.discard(hook)

@@ -258,6 +258,37 @@ async def test_admission() -> None:
     assert bench.service.in_progress == 2
 
 
+async def test_a_key_s_requests_in_progress_leave_room_for_another_s(tmp_path: Path) -> None:
+    """Those that wait for a prompt, a grammar or an image, too: no queue of the engine's has them yet."""
+    (tmp_path / "keys").write_text("alice: a\nbob: b\n")
+    bench = Bench(max_concurrent_requests=8, api_keys_file=str(tmp_path / "keys"))
+    bench.prompts.hold = asyncio.get_running_loop().create_future()
+
+    async def begun(key: str) -> asyncio.Task[Any]:
+        task = asyncio.ensure_future(answered(bench.service, request_context(key=key), chat()))
+        await asyncio.sleep(0)
+        return task
+
+    hers = [await begun("alice") for _ in range(5)]
+    assert [task.done() for task in hers] == [False] * 4 + [True]
+    error = hers[4].exception()
+    assert isinstance(error, RateLimitError)
+    assert error.reason == "in_progress"
+    his = [await begun("bob") for _ in range(3)]
+    assert [task.done() for task in his] == [False, False, True]
+    for task in (*hers, *his):
+        task.cancel()
+    await asyncio.gather(*hers, *his, return_exceptions=True)
+    # What one gives back the other may have.
+    bench.prompts.hold = asyncio.get_running_loop().create_future()
+    his = [await begun("bob") for _ in range(5)]
+    assert [task.done() for task in his] == [False] * 4 + [True]
+    for task in his:
+        task.cancel()
+    await asyncio.gather(*his, return_exceptions=True)
+    assert bench.service.in_progress == 0
+
+
 async def test_draining_takes_no_more_and_ends_what_runs() -> None:
     bench = Bench()
     sink = await stream(bench, chat())

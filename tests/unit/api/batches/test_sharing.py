@@ -243,10 +243,10 @@ async def test_others_go_first(tmp_path: Path) -> None:
         refusals = [OverloadedError("full"), RateLimitError("full", reason="in_progress")]
         check = place.bench.service.check_admission
 
-        def refuse() -> None:
+        def refuse(key: str) -> None:
             if refusals:
                 raise refusals.pop()
-            check()
+            check(key)
 
         place.bench.service.check_admission = refuse  # type: ignore[method-assign]
         place.bench.engine.stats = Stats(waiting=0)  # type: ignore[assignment]

@@ -290,7 +290,7 @@ def test_an_error_after_it_ends_the_stream() -> None:
     assert response["output"][1]["content"][0]["text"] == "b"
     assert response["usage"] is None
     assert len(place.store) == 0
-    place.bench.service.check_admission()
+    place.bench.service.check_admission("")
 
 
 def test_an_error_after_keep_alives_still_opens_the_stream() -> None:
