@@ -65,6 +65,8 @@ async def pooled(
     model = target.model
     await model.engine.ready()
     prompts, types = await _tokenized(inputs, model, context.key)
+    # Those that preprocessing gives may be many more, and are the engine's to check.
+    check_token_ids(list(inputs.token_ids), model, inputs.param)
     _check(prompts, inputs.param, model)
     tokens = sum(len(prompt) for prompt in prompts)
     deadline = context.deadline(None, began_at)
@@ -106,7 +108,6 @@ async def _tokenized(inputs: Inputs, model: ServedModel, key: str) -> tuple[list
 
 
 def _check(prompts: list[list[int]], param: str, model: ServedModel) -> None:
-    check_token_ids(prompts, model, param)
     limit = model.info.max_model_len
     for index, prompt in enumerate(prompts):
         place = element(param, index, prompts)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -13,8 +15,12 @@ from openai_bls.transport.ipc.frames import MAX_FRAME_BYTES
 from openai_bls.transport.ipc.link import Link, PartState
 
 LONG_BYTES = 64 * 1024
-"""Bytes above which requests are prepared one at a time: a megabyte takes a second and 200 MB."""
-
+"""Bytes above which requests are prepared one at a time: a megabyte takes a second and 200 MB. Of several texts so many
+bytes are one piece of work."""
+MAX_LIST_TOKENS = 1 << 23
+"""Tokens of the texts of a request, some 300 MB. Of pairs, whose first text may be the same, few bytes may be many."""
+_ITEM_BYTES = 16
+"""Room for what is around a text."""
 
 # With room for what is around it.
 _MOST_BYTES = MAX_FRAME_BYTES - 1024
@@ -76,6 +82,8 @@ class PromptExchangeClient:
         self._last_id = 0
         # Long requests wait for their turn here, where giving up is easiest.
         self._long = FairLock()
+        # A key has one list at a time: another of it waits as it came, which takes less room than its tokens.
+        self._lists: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._link = Link("preprocessing model", address, PromptAnswer, self._take, self._lost)
 
     @property
@@ -95,6 +103,32 @@ class PromptExchangeClient:
             OverloadedError: preprocessing is not there, or too much of the request's key waits for it.
             EngineError: it failed.
         """
+        if _is_long_list(request):
+            # All at once, as below.
+            await self._link.ready()
+            async with self._lists.setdefault(request.key, asyncio.Lock()):
+                return await self._prepare_list(request)
+        return await self._prepare_one(request)
+
+    async def _prepare_list(self, request: PromptRequest) -> PromptResult:
+        """Token ids of many texts, which take a turn for every few of them; raises as `prepare` does."""
+        prompts: list[list[int]] = []
+        first, begins, tokens = PromptResult(), list[int](), 0
+        for part in _parts(request):
+            result = await self._prepare_one(part)
+            if result.error is not None:
+                return _behind(result, len(prompts))
+            if not prompts:
+                first = result
+            prompts += result.prompt_token_ids
+            begins += result.compressed_token_type_ids
+            tokens += sum(map(len, result.prompt_token_ids))
+            if tokens > MAX_LIST_TOKENS:
+                problem = f"The texts have more than {MAX_LIST_TOKENS} tokens together: send fewer at a time."
+                return PromptResult(error=problem, param="prompt", code="too_many_tokens")
+        return msgspec.structs.replace(first, prompt_token_ids=prompts, compressed_token_type_ids=begins)
+
+    async def _prepare_one(self, request: PromptRequest) -> PromptResult:
         payload = encode_request(request)
         if len(payload) > _MOST_BYTES:
             raise TooLargeError(_MOST_BYTES, "the most that is passed on to preprocessing")
@@ -143,3 +177,42 @@ class PromptExchangeClient:
         for call in self._calls.values():
             if not call.done():
                 call.set_exception(OverloadedError(self._link.why_closed))
+
+
+def _texts(request: PromptRequest) -> Sequence[str | tuple[str, str]]:
+    return request.prompts or request.pairs or ()
+
+
+def _size(text: str | tuple[str, str]) -> int:
+    """Bytes of a text, or of a pair, at most."""
+    if isinstance(text, tuple):
+        return _size(text[0]) + _size(text[1])
+    return _ITEM_BYTES + len(text) * (1 if text.isascii() else 4)
+
+
+def _is_long_list(request: PromptRequest) -> bool:
+    texts = _texts(request)
+    return len(texts) > 1 and sum(map(_size, texts)) > LONG_BYTES
+
+
+def _parts(request: PromptRequest) -> Iterator[PromptRequest]:
+    """A request for many texts as requests for few, none of them long unless one of its texts is."""
+    texts, start, size = _texts(request), 0, 0
+    name = "prompts" if request.prompts else "pairs"
+    for at, text in enumerate(texts):
+        size += _size(text)
+        if at > start and size > LONG_BYTES // 2:
+            yield msgspec.structs.replace(request, **{name: texts[start:at]})
+            # What belongs to the request as a whole is told once.
+            request = msgspec.structs.replace(request, bad_words=[], prediction=None)
+            start, size = at, _size(text)
+    yield msgspec.structs.replace(request, **{name: texts[start:]})
+
+
+def _behind(result: PromptResult, count: int) -> PromptResult:
+    """The refusal of a text that has `count` others before it."""
+    param = result.param
+    if param is None or not param.startswith("prompt"):
+        return result
+    at = int(param[len("prompt[") : -1]) if param != "prompt" else 0
+    return msgspec.structs.replace(result, param=f"prompt[{count + at}]")
