@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import socket
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from openai_bls.builder.targets.default import DefaultTarget
 from openai_bls.builder.targets.named import NamedTarget
 from openai_bls.core.manifest import BuildError
+from openai_bls.transport.ipc.claims import ClaimedError, claim
 
 BuildTarget = DefaultTarget | NamedTarget
 """Either target; until `commit` the last engine stays whole."""
@@ -33,13 +33,10 @@ def sole_build(target: BuildTarget) -> Iterator[None]:
     Raises:
         BuildError: another build is running there.
     """
-    # Linux's abstract socket names are free again when their process ends in whatever way, and leave no file.
-    digest = hashlib.sha256(str(target.version_dir.resolve()).encode()).hexdigest()
-    with socket.socket(socket.AF_UNIX) as lock:
-        try:
-            lock.bind(f"\0openai_bls-build-{digest}")
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            raise BuildError(f"another build is at work in {target.version_dir}: wait until it ends") from None
+    digest = hashlib.sha256(str(target.version_dir.resolve()).encode()).hexdigest()[:32]
+    try:
+        held = claim(f"openai_bls/build/{digest}", secrets.token_hex(4))
+    except ClaimedError:
+        raise BuildError(f"another build is at work in {target.version_dir}: wait until it ends") from None
+    with held:
         yield

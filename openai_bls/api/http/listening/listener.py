@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import socket
-from pathlib import Path
 
 from openai_bls.core.processes.identity import process_identity
-from openai_bls.transport.ipc.sockets import new_socket
+from openai_bls.transport.ipc.claims import ClaimedError, claim
 
 
 class PortInUseError(Exception):
@@ -18,8 +15,8 @@ class PortInUseError(Exception):
 class SharedListener:
     """A socket bound with SO_REUSEPORT, so that every `openai_bls` instance of one tritonserver listens on one port.
 
-    SO_REUSEPORT alone would let two servers of one user share a port and mix their requests up; a second socket, whose
-    address names the owning server, keeps another one off.
+    SO_REUSEPORT alone would let two servers of one user share a port and mix their requests up; a claim of the owning
+    server keeps another one off.
 
     Args:
         owner: the process id of the tritonserver.
@@ -51,21 +48,11 @@ class SharedListener:
 
 
 def _claim(port: int, owner: int) -> socket.socket:
-    """A socket whose abstract address says that the tritonserver `owner` has `port`.
-
-    The kernel keeps such addresses apart by network namespace, as it does ports, and forgets them with the process.
-    """
-    prefix = f"openai_bls/v1/{os.getuid()}/{port}/"
-    holder = "/".join(map(str, process_identity(owner)))
-    claim = new_socket()
-    claim.bind(f"\0{prefix}{holder}/{secrets.token_hex(8)}")
-    # Of two that come at the same moment each sees the other.
-    for line in Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines():
-        _, _, claimed = line.partition(f" @{prefix}")
-        if claimed and not claimed.startswith(f"{holder}/"):
-            claim.close()
-            raise PortInUseError(
-                f"/v1 port {port} belongs to another tritonserver (process {claimed.split('/')[1]}); "
-                "choose another with OPENAI_BLS_HTTP_PORT, or 0 for none"
-            )
-    return claim
+    """A claim of the tritonserver `owner` on `port`."""
+    try:
+        return claim(f"openai_bls/v1/{port}", "/".join(map(str, process_identity(owner))))
+    except ClaimedError as error:
+        raise PortInUseError(
+            f"/v1 port {port} belongs to another tritonserver (process {error.owner.split('/')[1]}); "
+            "choose another with OPENAI_BLS_HTTP_PORT, or 0 for none"
+        ) from None
