@@ -55,7 +55,7 @@ async def generate(api: Api, request: Request, context: RequestContext, name: Bo
     checked = await _checked(service, context, name, parse, lambda: json_object(body), large=large)
     if not _streams(checked):
         return await api.answered(request, context, _answer(service, context, checked))
-    stream = api.event_stream()
+    stream = api.event_stream(context)
     generation = await _stream(service, context, checked, stream)
     return await api.streamed(request, context, stream, generation)
 

@@ -1,13 +1,20 @@
-"""Budget of request bodies: the memory that those of all requests together may take."""
+"""Budgets of request bodies, and of answers that clients have not read: the memory that all together may take."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import functools
+from collections.abc import Awaitable, Callable
 
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from openai_bls.api.http.connection.stream_connection import EXTENSION, StreamConnection
 from openai_bls.core.errors import OverloadedError
 from openai_bls.core.keys.in_flight import InFlight
 from openai_bls.core.machine import memory
+from openai_bls.pipeline.lifecycle.context import RequestContext
 
 SMALL_BODY_BYTES = 16 * 1024
 """A body up to this size is always taken: large ones hold no ordinary request up."""
@@ -18,20 +25,25 @@ _TRIM_BYTES = 1 << 20
 
 
 class BodyBudget:
-    """Bytes of bodies from a request's head to its first event or answer. Belongs to the event loop's thread.
+    """Bytes of bodies from a request's head to its first event or answer, or of answers. Belongs to the event loop's
+    thread.
 
     Args:
         limit: bytes of all bodies together, small ones aside.
         several: tells whether there are several API keys, each of which leaves room for others.
+        full: what there is as much of as there may be, for a message to the client.
     """
 
-    def __init__(self, limit: int, several: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, limit: int, several: Callable[[], bool] = lambda: False, full: str = "is reading as many large requests"
+    ) -> None:
         self._bytes = InFlight(limit, several)
+        self._full = f"The server {full} as it can, or as one API key may have; try again later."
         self._trim: asyncio.TimerHandle | None = None
 
     @property
     def held(self) -> int:
-        """Bytes of the bodies that are being read or prepared."""
+        """Bytes that are taken."""
         return self._bytes.held
 
     def take(self, key: str, size: int, so_far: int = 0) -> None:
@@ -41,9 +53,7 @@ class BodyBudget:
             OverloadedError: there is no room for the key just now.
         """
         if not self._bytes.take(key, size, free=so_far + size <= SMALL_BODY_BYTES):
-            raise OverloadedError(
-                "The server is reading as many large requests as it can, or as one API key may have; try again later."
-            )
+            raise OverloadedError(self._full)
 
     def give_back(self, key: str, size: int) -> None:
         """Free what a body has reserved altogether."""
@@ -55,3 +65,63 @@ class BodyBudget:
         self._trim = None
         # On a thread, without the GIL.
         asyncio.get_running_loop().run_in_executor(None, memory.trim)
+
+
+class UnreadBytes:
+    """Bytes of one stream that its client has not read.
+
+    Args:
+        budget: budget that they are of.
+        key: name of the API key that it is for.
+    """
+
+    def __init__(self, budget: BodyBudget, key: str) -> None:
+        self._budget = budget
+        self._key = key
+        self._held = 0
+
+    def take(self, size: int) -> None:
+        """Count `size` bytes more.
+
+        Raises:
+            OverloadedError: there is no room for them.
+        """
+        self._budget.take(self._key, size, self._held)
+        self._held += size
+
+    def give_back(self) -> None:
+        """Count none any more: they have been read, or never will be."""
+        if self._held:
+            self._budget.give_back(self._key, self._held)
+            self._held = 0
+
+
+class EndpointApp:
+    """ASGI application of a route: no function, which starlette would take for a handler and wrap once more.
+
+    Args:
+        respond: makes the response, with the context in which bytes of its body may be reserved.
+        unread: budget that they are of, until the client has read them or has gone.
+    """
+
+    def __init__(
+        self, respond: Callable[[Request], Awaitable[tuple[Response, RequestContext]]], unread: BodyBudget
+    ) -> None:
+        self._respond = respond
+        self._unread = unread
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        response, context = await self._respond(Request(scope, receive, send))
+        if not context.answer_bytes:
+            await response(scope, receive, send)
+            return
+        give_back = functools.partial(self._unread.give_back, context.key, context.answer_bytes)
+        connection: StreamConnection | None = scope.get("extensions", {}).get(EXTENSION)
+        try:
+            await response(scope, receive, send)
+        finally:
+            if connection is None:
+                give_back()
+            else:
+                connection.when_read(give_back)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from openai_bls.api.http.body_budget import UnreadBytes
 from openai_bls.api.http.event_stream import EventStream
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import ApiError
@@ -18,12 +19,13 @@ class ByteStream(EventStream):
     Args:
         content_type: content type of the body.
         write_batcher: schedules the writes.
+        unread: count of what its client has not read; None is none.
     """
 
     sse = False
 
-    def __init__(self, content_type: str, write_batcher: WriteBatcher) -> None:
-        super().__init__(math.inf, write_batcher, ending=b"")
+    def __init__(self, content_type: str, write_batcher: WriteBatcher, unread: UnreadBytes | None = None) -> None:
+        super().__init__(math.inf, write_batcher, ending=b"", unread=unread)
         self.raw_headers = [(b"content-type", content_type.encode()), (b"x-accel-buffering", b"no")]
 
     def fail(self, error: ApiError, event: bytes | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from starlette.requests import ClientDisconnect
@@ -11,11 +12,14 @@ from starlette.types import Receive, Scope, Send
 
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.events.event_sink import TextEncoder
+from openai_bls.api.http.body_budget import UnreadBytes
 from openai_bls.api.http.connection.stream_connection import EXTENSION, StreamConnection
 from openai_bls.api.http.disconnect import resolve, unless_gone
 from openai_bls.api.http.write_batcher import WriteBatcher
-from openai_bls.core.errors import ApiError
+from openai_bls.core.errors import ApiError, OverloadedError
 from openai_bls.core.usage import Usage
+
+logger = logging.getLogger(__name__)
 
 DONE = b"data: [DONE]\n\n"
 # Without a blank line, which would end an event: openai-go before 3.43 takes one after a comment for an empty event.
@@ -39,6 +43,7 @@ class EventStream(Response):
         write_batcher: schedules the writes.
         ending: bytes to write after the last event.
         keep_alive: a comment line, or an event that the API has for silence.
+        unread: count of what the client has not read, which is cut off where there is no room for it; None is none.
     """
 
     sse = True
@@ -54,6 +59,7 @@ class EventStream(Response):
         *,
         ending: bytes = DONE,
         keep_alive: bytes = KEEP_ALIVE,
+        unread: UnreadBytes | None = None,
     ) -> None:
         # Not Starlette's, which works the headers out anew for each stream, with the length of an empty body.
         self.status_code, self.background, self.body = 200, None, b""
@@ -64,6 +70,9 @@ class EventStream(Response):
         self._silence = keep_alive
         self._write_batcher = write_batcher
         self._pending: list[bytes] = []
+        self._unread = unread
+        self._counted = 0
+        """Number of pending events that are counted as not read."""
         self._ended = False
         self._error: ApiError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -129,6 +138,8 @@ class EventStream(Response):
         finally:
             # Harmless if the stream is complete.
             self.on_disconnect()
+            if self._unread is not None:
+                self._unread.give_back()
 
     async def _send(self, send: Send, connection: StreamConnection | None = None) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -181,6 +192,22 @@ class EventStream(Response):
             self._pending.clear()
             connection.write_chunk(body)
             self._written_at = self._loop.time()
+            if self._counted and self._unread is not None:
+                self._unread.give_back()
+                self._counted = 0
+        elif self._pending and not connection.transport.is_closing():
+            self._count_unread(connection)
+
+    def _count_unread(self, connection: StreamConnection) -> None:
+        """Count what waits for the client; end the stream if there is no room for it."""
+        size = sum(map(len, self._pending[self._counted :]))
+        self._counted = len(self._pending)
+        if self._unread is not None:
+            try:
+                self._unread.take(size)
+            except OverloadedError:
+                logger.info("a stream is cut off: its client does not read, and there is no room for more")
+                connection.transport.abort()
 
     def _resume(self) -> None:
         resolve(self._last_events)

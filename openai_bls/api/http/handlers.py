@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 from msgspec import Raw
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode, new_id
 from openai_bls.api.common.envelope import enveloped
 from openai_bls.api.common.events.event_sink import Cancellable
 from openai_bls.api.common.large_bodies import check_values, is_large, parsed
-from openai_bls.api.http.body_budget import BodyBudget
+from openai_bls.api.http.body_budget import SMALL_BODY_BYTES, BodyBudget, EndpointApp, UnreadBytes
 from openai_bls.api.http.byte_stream import ByteStream
 from openai_bls.api.http.content_coding import unpacked
 from openai_bls.api.http.disconnect import unless_disconnected
@@ -69,17 +69,6 @@ def error_response(error: ApiError, context: RequestContext | None = None) -> Re
     return JsonResponse(error.body(), status_code=error.status, headers=error.headers)
 
 
-class _Endpoint:
-    """ASGI application of a route: no function, which starlette would take for a handler and wrap once more."""
-
-    def __init__(self, respond: Callable[[Request], Awaitable[Response]]) -> None:
-        self._respond = respond
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._respond(Request(scope, receive, send))
-        await response(scope, receive, send)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Served:
     """Options of a handler of /v1."""
@@ -115,6 +104,12 @@ class Api:
     @functools.cached_property
     def _bodies(self) -> BodyBudget:
         return BodyBudget(self.service.settings.max_body_bytes_in_flight, lambda: self.service.api_keys.several)
+
+    @functools.cached_property
+    def _unread(self) -> BodyBudget:
+        settings, keys = self.service.settings, self.service.api_keys
+        full = "has as many large answers that wait to be read"
+        return BodyBudget(settings.max_body_bytes_in_flight, lambda: keys.several, full)
 
     async def dispatch(self, path: str, body: bytes, request_id: str, key: str) -> Response:
         """The response to a request that the server makes itself.
@@ -154,7 +149,7 @@ class Api:
         """`handler` with authentication, a request id in and out, and every exception as an error body."""
         service = self.service
 
-        async def respond(request: Request) -> Response:
+        async def respond(request: Request) -> tuple[Response, RequestContext]:
             context: RequestContext | None = request.scope.get(CONTEXT)
             if context is None:
                 context = service.observer.begin(request.method, request.scope["path"])
@@ -186,7 +181,7 @@ class Api:
             if response.status_code == 413 or (response.status_code >= 400 and b"expect" in head):
                 # The rest of it is not worth reading, or will never be sent.
                 response.headers["connection"] = "close"
-            return response
+            return response, context
 
         async def answer(request: Request, head: Head, context: RequestContext) -> Response:
             # By the head alone: nothing of the body has been asked for.
@@ -197,13 +192,19 @@ class Api:
                     request = unpacked(request, functools.partial(self._turns.wait, context.key))
                 if not served.uploads:
                     self._reserve_body(head, context)
-                return await handler(request, context)
+                response = await handler(request, context)
+                # A stream has none yet.
+                size = len(getattr(response, "body", b""))
+                if size > SMALL_BODY_BYTES:
+                    self._unread.take(context.key, size)
+                    context.answer_bytes = size
+                return response
             except ClientDisconnect:
                 return Response(status_code=499)
             finally:
                 self._bodies.give_back(context.key, context.body_bytes)
 
-        return _Endpoint(respond)
+        return EndpointApp(respond, self._unread)
 
     def _check_head(self, request: Request, head: Head, context: RequestContext) -> None:
         """Take the key and the timeout of a request, as its head says them.
@@ -314,19 +315,20 @@ class Api:
         # Windows' editors and PowerShell write a mark before the text.
         return (await joined(chunks)).removeprefix(codecs.BOM_UTF8)
 
-    def event_stream(self, max_silence_s: float = math.inf, **options: Any) -> EventStream:
+    def event_stream(self, context: RequestContext, max_silence_s: float = math.inf, **options: Any) -> EventStream:
         """A new stream of events.
 
         Args:
+            context: context of the request.
             max_silence_s: most seconds of silence that the API's clients bear, whatever the setting says.
             options: further arguments of `EventStream`.
         """
         interval = min(self.service.settings.keep_alive_interval_s, max_silence_s)
-        return EventStream(interval, self._write_batcher, **options)
+        return EventStream(interval, self._write_batcher, unread=UnreadBytes(self._unread, context.key), **options)
 
-    def byte_stream(self, content_type: str) -> ByteStream:
+    def byte_stream(self, context: RequestContext, content_type: str) -> ByteStream:
         """A new stream of bytes of this content type."""
-        return ByteStream(content_type, self._write_batcher)
+        return ByteStream(content_type, self._write_batcher, UnreadBytes(self._unread, context.key))
 
     async def streamed(
         self,

@@ -133,7 +133,7 @@ async def _create(api: Api, request: Request, context: RequestContext) -> Respon
                 return await api.service.complete(context, valid, target, lambda: WholeMessage(body.model, **options))
 
         return await api.answered(request, context, completed())
-    stream = api.event_stream(MAX_SILENCE_S, ending=b"", keep_alive=PING)
+    stream = api.event_stream(context, MAX_SILENCE_S, ending=b"", keep_alive=PING)
     async with _errors_told(api, context, body, valid, target, converted.tools):
         generation, writer = await api.service.prepare(
             context, valid, target, lambda: StreamedMessage(stream, body.model, **options)

@@ -102,7 +102,7 @@ class ResponsesHandlers:
     async def _stream(
         self, request: Request, context: RequestContext, wanted: parsing.CreateRequest, target: Target
     ) -> Response:
-        stream = self._api.event_stream(ending=b"")
+        stream = self._api.event_stream(context, ending=b"")
         generation = await self._service.begin(
             context,
             wanted.chat,
@@ -146,7 +146,7 @@ class ResponsesHandlers:
     async def _followed(
         self, request: Request, context: RequestContext, recording: Recording, after: int = -1
     ) -> Response:
-        stream = self._api.event_stream(ending=b"")
+        stream = self._api.event_stream(context, ending=b"")
         return await self._api.streamed(request, context, stream, Following(recording, stream, after))
 
     def _parts(

@@ -39,6 +39,7 @@ class RequestContext:
     __slots__ = (
         "_observer",
         "_parts",
+        "answer_bytes",
         "began_at",
         "began_at_ns",
         "body_bytes",
@@ -88,6 +89,8 @@ class RequestContext:
         """Timeout that came outside the body: in a header, or as Triton's own."""
         self.body_bytes = 0
         """Bytes that are reserved for its body."""
+        self.answer_bytes = 0
+        """Bytes that are reserved for its answer, until the client has read it."""
         self.has_guards = False
         """True if guards, where there are any, see the body and the answer."""
         self.guarded: GuardedRequest | None = None

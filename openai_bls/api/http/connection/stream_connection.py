@@ -25,6 +25,10 @@ class StreamConnection(BoundedConnection):
     _on_lost: Callable[[], None] | None = None
     _lost = False
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._on_read: list[Callable[[], None]] = []
+
     def on_message_begin(self) -> None:
         """Offer this connection to the response."""
         super().on_message_begin()
@@ -47,6 +51,13 @@ class StreamConnection(BoundedConnection):
         """One chunk of the transfer encoding, which HTTP/1.0 does not have; `body` is not empty."""
         is_framed = self.scope["http_version"] != "1.0"
         self.gathering.write_now(b"%x\r\n%b\r\n" % (len(body), body) if is_framed else body)
+
+    def when_read(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once the client has read most of what was written, or has gone."""
+        self.gathering.flush()
+        self._on_read.append(callback)
+        if not self.flow.write_paused or self._lost:
+            self._tell_read()
 
     async def break_off(self) -> None:
         """Close the connection in the middle of a body, once its client has read what was written."""
@@ -72,6 +83,7 @@ class StreamConnection(BoundedConnection):
         """The client has gone."""
         super().connection_lost(exc)
         self._lost = True
+        self._tell_read()
         self._tell_lost()
 
     def _tell_lost(self) -> None:
@@ -79,8 +91,14 @@ class StreamConnection(BoundedConnection):
         if callback is not None:
             callback()
 
+    def _tell_read(self) -> None:
+        callbacks, self._on_read = self._on_read, []
+        for callback in callbacks:
+            callback()
+
     def resume_writing(self) -> None:
         """Called by the transport when its buffer has drained."""
         super().resume_writing()
+        self._tell_read()
         if self.on_writable is not None:
             self.on_writable()

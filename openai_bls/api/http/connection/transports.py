@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import groupby
+
+_LARGE_BYTES = 64 * 1024
 
 
 class GatheringTransport:
@@ -26,31 +29,32 @@ class GatheringTransport:
         """Write at the end of this turn, or with the next `write_now`."""
         self._gathered.append(data)
         if len(self._gathered) == 1:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
 
     def write_now(self, data: bytes) -> None:
         """Write, after what has been gathered."""
         if self._gathered:
             self._gathered.append(data)
-            self._flush()
+            self.flush()
         else:
             self._send(data)
 
     def write_eof(self) -> None:
         """End this side of the connection."""
-        self._flush()
+        self.flush()
         self._transport.write_eof()
 
     def close(self) -> None:
         """Close the connection once everything is written."""
-        self._flush()
+        self.flush()
         self._transport.close()
 
-    def _flush(self) -> None:
-        if self._gathered:
-            data = b"".join(self._gathered)
-            self._gathered.clear()
-            self._send(data)
+    def flush(self) -> None:
+        """Write what has been gathered. A large piece is not copied: it may be an answer that many clients have."""
+        gathered, self._gathered = self._gathered, []
+        for is_large, pieces in groupby(gathered, lambda data: len(data) > _LARGE_BYTES):
+            for data in pieces if is_large else (b"".join(pieces),):
+                self._send(data)
 
     def _send(self, data: bytes) -> None:
         # The client may have gone since it was written, and uvloop takes nothing for a connection that is no more.

@@ -38,7 +38,7 @@ async def _handle(api: Api, request: Request, context: RequestContext) -> Respon
         audio = await unless_disconnected(request, asked.whole())
         return Response(audio, headers={"content-type": asked.content_type})
     # OpenAI ends these events without [DONE].
-    stream = api.event_stream(ending=b"") if asked.has_events else api.byte_stream(asked.content_type)
+    stream = api.event_stream(context, ending=b"") if asked.has_events else api.byte_stream(context, asked.content_type)
     return await api.streamed(request, context, stream, asyncio.create_task(asked.stream(stream)))
 
 

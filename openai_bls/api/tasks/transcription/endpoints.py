@@ -63,7 +63,7 @@ def _endpoint(name: str, body: type[TranslationBody], operation: Operation, *, o
         asked = await hearing(api.service, context, await form_body(api, request, context, body))
         if asked.streams:
             # OpenAI ends these events without [DONE].
-            stream = api.event_stream(ending=b"")
+            stream = api.event_stream(context, ending=b"")
             return await api.streamed(request, context, stream, asyncio.create_task(asked.stream(stream)))
         response = await api.answered(request, context, asked.answer())
         return PlainTextResponse(_text_of(bytes(response.body))) if asked.is_text else response

@@ -15,6 +15,7 @@ from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.messages.writers import MAX_SILENCE_S, PING
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import InvalidRequestError, OverloadedError
+from openai_bls.pipeline.lifecycle.context import RequestContext
 from tests.unit.api.connections import connected
 from tests.unit.api.http_support import application, asked, given_up
 from tests.unit.api.messages.messages_support import WEATHER, body, events_of
@@ -162,8 +163,8 @@ async def test_a_stream_begins_before_the_first_token_and_its_silence_is_broken_
 async def test_pings_come_every_10_s_or_more_often(setting: float, interval: float) -> None:
     bench = Bench(keep_alive_interval_s=setting)
     api = Api(bench.service, WriteBatcher(asyncio.get_running_loop()))
-    assert api.event_stream(MAX_SILENCE_S).interval_s == interval
-    assert api.event_stream().interval_s == setting
+    assert api.event_stream(RequestContext(), MAX_SILENCE_S).interval_s == interval
+    assert api.event_stream(RequestContext()).interval_s == setting
 
 
 def test_an_error_in_the_middle_of_a_stream() -> None:
