@@ -1,4 +1,4 @@
-"""An engine for TensorRT-LLM's C++ backend: made by build/engine.py, loaded by Triton by the backend's name, served.
+"""An engine for TensorRT-LLM's C++ backend: made by the build, loaded by Triton by the backend's name, served.
 
 Triton takes a folder of backends in which a `model.py` stands for a backend (a "Python-based backend"). So a folder
 `tensorrtllm` with the stand-in of tests/triton/engines/cpp_backend takes the place of NVIDIA's C++ backend under its
@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -39,8 +38,9 @@ from tests.triton.api.test_tool_choice import PAINT, check_calls_that_must_come
 from tests.triton.conftest import ANSWERED, CHECKPOINT, RAW, ROOT, SHORT_CHATS, Golden
 from tests.triton.conversations import HELLO, QUESTION
 from tests.triton.engines.test_ranks import Ranks, end
+from tests.unit.builder.builds import build_main
 from tests.waiting import Streams, until
-from tests_tensorrt_llm.engine.fake_support import environment
+from tests_tensorrt_llm.engine.fake_support import environment, patched
 
 pytestmark = pytest.mark.triton
 
@@ -60,18 +60,16 @@ def cpp_repository(repository: Path, tmp_path_factory: pytest.TempPathFactory) -
     """A C++ engine built over the fake TensorRT-LLM, and an embedded one beside it."""
     target = tmp_path_factory.mktemp("cpp_engine") / "model_repository"
     copy_models(ROOT / "model_repository", target)
-    subprocess.run(
-        [
-            *(sys.executable, ROOT / "build" / "engine.py", "--model", CHECKPOINT, "--model-repository", target),
-            *("--engine", "tensorrt_llm", "--backend", "cpp", "--served-model-name", "cpp", "--max-batch-size", "4"),
-            *("--guided-decoding-backend", "xgrammar", "--max-queue-delay", "100"),
-        ],
-        check=True,
-        env=environment(),
+    options = ["--engine", "tensorrt_llm", "--backend", "cpp", "--served-model-name", "cpp", "--max-batch-size", "4"]
+    options += ["--guided-decoding-backend", "xgrammar", "--max-queue-delay", "100"]
+    # What it answers is nobody's business: the stand-in has an engine of its own.
+    with patched(environment(tokens="5")):
+        assert build_main(["--model", str(CHECKPOINT), "--model-repository", str(target), *options]) == 0
+    beside = BuildOptions(
+        str(CHECKPOINT), target, "transformers", name="beside", served_model_name="beside", self_test=False
     )
-    beside = BuildOptions(str(CHECKPOINT), target, "transformers", name="beside", served_model_name="beside")
     build(beside, print)
-    # The stand-in's own engine, which is nobody else's business.
+    # The stand-in's own engine.
     shutil.copytree(
         repository / "tensorrt_llm" / "1",
         target / "tensorrt_llm" / "1" / STAND_IN,
