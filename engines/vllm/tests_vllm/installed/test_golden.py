@@ -34,6 +34,9 @@ def test_golden_answers(vllm: Served, at_once: int | None) -> None:
     # Decides on what /v1 lets an engine's grammars have.
     assert vllm.engine.info.grammar_dialect == "guidance"
     requests, wanted, tokenizer = golden_requests(vllm.engine.info)
+    if at_once:
+        # One after the other they take as long as all their tokens: some are enough.
+        requests, wanted = requests[::4], wanted[::4]
     answers = vllm.ask(requests, at_once)
     assert [answer.error for answer in answers] == [None] * len(wanted)
     assert [tokenizer.decode(answer.tokens, skip_special_tokens=True) for answer in answers] == wanted
