@@ -38,7 +38,8 @@ def claim(name: str, owner: str) -> socket.socket:
     made = new_socket()
     try:
         made.bind(f"\0{name}/{owner}/{secrets.token_hex(8)}")
-        made.listen()
+        # Nobody accepts: each look of another owner stays in the queue, and a full one could not be looked at.
+        made.listen(socket.SOMAXCONN)
         for line in _ADDRESSES.read_text(encoding="utf-8", errors="replace").splitlines():
             _, _, found = line.partition(f" @{name}/")
             other, _, _ = found.rpartition("/")
