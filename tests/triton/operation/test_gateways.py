@@ -88,7 +88,7 @@ def until(url: str, condition: Callable[[Page], bool]) -> None:
 
 
 class Stream:
-    """A stream on a connection of its own, which the test ends."""
+    """A stream on a connection of its own, which ends with its next event once it is to leave."""
 
     def __init__(self, server: RunningServer, **changes: Any) -> None:
         self._url = f"{server.openai_url}/completions"
@@ -97,9 +97,12 @@ class Stream:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def end(self) -> None:
+    def leave(self) -> None:
         self._leave.set()
+
+    def wait(self) -> None:
         self._thread.join(WAIT_S)
+        assert not self._thread.is_alive()
 
     def _run(self) -> None:
         with httpx.stream("POST", self._url, json=self._body, timeout=WAIT_S) as response:
@@ -117,7 +120,10 @@ def test_what_waits_is_seen_and_falls_again(server: RunningServer) -> None:
         until(ports(server)[0], lambda page: "poet" in page.adapters)
     finally:
         for stream in streams:
-            stream.end()
+            stream.leave()
+        # Each that leaves lets one that waits have an event.
+        for stream in streams:
+            stream.wait()
     for url in ports(server):
         until(url, lambda page: min(page.waiting) == max(page.waiting) == 0)
     until(ports(server)[0], lambda page: page.adapters == ("", ""))
