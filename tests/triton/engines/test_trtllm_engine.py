@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,8 @@ import pytest
 
 from openai_bls.launcher.testing import RunningServer, ServerFailedError, copy_models, run_server
 from tests.triton.conftest import CHATS, CHECKPOINT, ROOT
-from tests_tensorrt_llm.engine.fake_support import FAKES, PACKAGE
+from tests.unit.builder.builds import build_main
+from tests_tensorrt_llm.engine.fake_support import FAKES, PACKAGE, patched
 
 pytestmark = pytest.mark.triton
 
@@ -50,15 +50,10 @@ def trtllm_repository(machine: dict[str, str], tmp_path_factory: pytest.TempPath
     """The models of this repository with a TensorRT engine of the demo checkpoint, for one sequence at a time."""
     target = tmp_path_factory.mktemp("repository") / "model_repository"
     copy_models(ROOT / "model_repository", target)
-    subprocess.run(
-        [
-            *(sys.executable, ROOT / "build" / "engine.py", "--model", CHECKPOINT, "--model-repository", target),
-            *("--engine", "tensorrt_llm", "--max-batch-size", "1", "--gather-logits"),
-            *("--guided-decoding-backend", "xgrammar"),
-        ],
-        check=True,
-        env=os.environ | machine,
-    )
+    options = ["--engine", "tensorrt_llm", "--max-batch-size", "1", "--gather-logits"]
+    options += ["--guided-decoding-backend", "xgrammar"]
+    with patched(os.environ | machine):
+        assert build_main(["--model", str(CHECKPOINT), "--model-repository", str(target), *options]) == 0
     # The wheel's stub passes PYTHONPATH over; a model's own folder is on its path.
     (target / "tensorrt_llm" / "1" / "tensorrt_llm").symlink_to(PACKAGE / "tensorrt_llm")
     return target
