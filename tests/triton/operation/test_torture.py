@@ -26,7 +26,7 @@ def test_torture(repository: Path, tmp_path: Path) -> None:
     """Nothing is found: no 5xx, no wrong text, no stream without an end, nothing left behind."""
     # The seed is fixed: another one is for `make torture`, which says what it was.
     # A SIGTERM would have it start twice: the last stop is one, and test_lifecycle has one with streams.
-    options = Options(seconds=15, seed=1, attack_seconds=0.5, faults="kill -9 preprocessing", every_fault=True)
+    options = Options(seconds=5, seed=1, attack_seconds=0.5, faults="kill -9 preprocessing", every_fault=True)
     with lease_ports() as ports:
         with_senses = with_sight(repository, tmp_path)
         add_hearing(with_senses)
