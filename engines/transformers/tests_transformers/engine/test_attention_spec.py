@@ -56,9 +56,9 @@ def test_windows_of_layers(fields: dict[str, Any], windows: list[int]) -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"layer_types": [SLIDING, FULL]}, "a sliding window of None"),
-        ({"layer_types": [SLIDING, FULL], "sliding_window": [8, 9]}, r"a sliding window of \[8, 9\]"),
-        ({"layer_types": ["conv", FULL], "sliding_window": 8}, "layers of type conv"),
+        ({"layer_types": [SLIDING, FULL]}, "window of None"),
+        ({"layer_types": [SLIDING, FULL], "sliding_window": [8, 9]}, r"window of \[8, 9\]"),
+        ({"layer_types": ["conv", FULL], "sliding_window": 8}, "type conv"),
     ],
 )
 def test_windows_that_are_told_otherwise(fields: dict[str, Any], reason: str) -> None:

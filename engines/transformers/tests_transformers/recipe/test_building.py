@@ -40,7 +40,7 @@ def test_adapters(source: Path, repository: Path, tmp_path: Path) -> None:
     )
     said = refusal(source, repository, lora=LoraOptions({"tiny-qwen": lora.adapters["poet"]}))
     assert said.startswith("'tiny-qwen' is the engine's own name and an adapter's")
-    assert "the null engine has none" in refusal(source, repository, lora=lora, engine="null")
+    assert "null engine" in refusal(source, repository, lora=lora, engine="null")
 
 
 def test_a_failure_with_the_weights_leaves_the_last_engine(

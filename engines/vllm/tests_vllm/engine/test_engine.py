@@ -182,7 +182,7 @@ def test_adapters_come_and_go(started: Started, checkpoint: Path, tmp_path: Path
         engine.load_lora(name, folder)
     numbers = {adapter.name: adapter.number for adapter in client.loras}
     assert len(set(numbers.values())) == 2
-    with pytest.raises(LoraError, match="2 adapters at a time"):
+    with pytest.raises(LoraError, match=r" 2 adapters .*--max-loras"):
         engine.load_lora("c", folders["a"])
     engine.submit(asked(lora_name="a"))
     (one,) = client.wait_started(1)
@@ -191,7 +191,7 @@ def test_adapters_come_and_go(started: Started, checkpoint: Path, tmp_path: Path
     # A request that runs keeps its adapter, and the adapter its room.
     engine.unload_lora("a")
     assert client.removed == []
-    with pytest.raises(LoraError, match="still use the unloaded a"):
+    with pytest.raises(LoraError, match=r"requests .* a:"):
         engine.load_lora("c", folders["a"])
     engine.submit(asked(request_id=2, lora_name="a"))
     recorder.wait_end(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -96,7 +97,7 @@ def test_gpus(repository: Path, model: Path, tmp_path: Path) -> None:
     python = make_interpreter(tmp_path, gpus=2, memory=4)
     said = refusal(repository, model, python, tensor_parallel_size=3)
     assert said.startswith("--tp-size 3 and --pp-size 1 need 3 GPUs on this machine, and vLLM sees 2: lower them, or")
-    assert "the weights do not fit: 0.0 GiB for each GPU, and Small GPU gives" in refusal(repository, model, python)
+    assert "the weights do not fit: 0.0 GiB for each GPU, and Small GPU " in refusal(repository, model, python)
     _, lines = built(repository, model, python, force=True)
     assert any(line.startswith("in spite of --force: the weights do not fit") for line in lines)
     # Half of seven bytes each, and two machines.
@@ -143,7 +144,7 @@ def test_folders_of_modules_are_beside_them(tmp_path_factory: pytest.TempPathFac
     (source / "modules.json").write_bytes(msgspec.json.encode([{"path": name}]))
     before = contents(folder)
     if "/" in name or name in (".", ".."):
-        with pytest.raises(BuildError, match="no folder beside it"):
+        with pytest.raises(BuildError, match=re.escape(repr(name))):
             place_modules(source, target)
     else:
         place_modules(source, target)

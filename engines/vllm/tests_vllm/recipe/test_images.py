@@ -41,14 +41,14 @@ def test_what_rules_them_out_is_said_or_refused(source: Path, tmp_path: Path) ->
     said: list[str] = []
     assert asked(source, SEES, said, **rooms) == 0
     assert said == ["images are refused: not with adapters (--lora-dir, --max-loras)"]
-    with pytest.raises(BuildError, match="--max-images 2: not with adapters"):
+    with pytest.raises(BuildError, match=r"--max-images 2: .*--lora-dir"):
         asked(source, SEES, [], max_images=2, **rooms)
-    with pytest.raises(BuildError, match=r"vLLM 0\.32\.0 takes no images for"):
+    with pytest.raises(BuildError, match=r"--max-images 2: .*0\.32\.0"):
         asked(source, BLIND, [], max_images=2)
-    with pytest.raises(BuildError, match="0 or more"):
+    with pytest.raises(BuildError, match="--max-images -1"):
         asked(source, SEES, [], max_images=-1)
     (tmp_path / "bare").mkdir()
-    with pytest.raises(BuildError, match=r"has no preprocessor_config\.json"):
+    with pytest.raises(BuildError, match=r"preprocessor_config\.json"):
         asked(tmp_path / "bare", SEES, [], max_images=2)
 
 

@@ -36,9 +36,9 @@ def test_answers(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_fails(tmp_path: Path) -> None:
-    with pytest.raises(EngineLoadError, match=r"the engine failed its self-test: .*; see the log"):
+    with pytest.raises(EngineLoadError, match=r"self-test: .* log"):
         answers(tmp_path / "dies", NullSettings(token_ids=(5, 6), crash_at_step=1))
-    with pytest.raises(BuildError, match=r"does not pass its self-test: .*\(--no-self-test leaves it out\)$"):
+    with pytest.raises(BuildError, match=r"self-test: .*--no-self-test"):
         answers(tmp_path / "missing", python="/nowhere/python")
 
 

@@ -221,5 +221,5 @@ def test_events_name_the_images_of_a_block(made: Made, start: EngineFactory, tmp
 
 
 def test_drafts_are_refused_with_images(made: Made, start: EngineFactory) -> None:
-    with pytest.raises(EngineLoadError, match="speculative decoding is not for a model that takes images"):
+    with pytest.raises(EngineLoadError, match=r"speculative decoding .*images"):
         start(made.version_dir, speculative_method="ngram")

@@ -82,7 +82,7 @@ def test_a_load_compares_answers_about_images(made: Made, start: EngineFactory, 
     assert engine.info.input_modalities == ("text", "image")
     wrong = [[0] * len(row) for row in record.token_ids]
     change_record(folder, self_test=msgspec.structs.replace(record, token_ids=wrong))
-    with pytest.raises(EngineLoadError, match="does not answer as it did"):
+    with pytest.raises(EngineLoadError, match="weights"):
         start(folder)
 
 
@@ -211,13 +211,13 @@ def test_choices_of_a_request_share_what_the_processor_makes(
 def test_options_that_leave_images_out(made: Made, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "model_repository")
     options = BuildOptions(str(made[0]), repository, "transformers", max_images=0)
-    with pytest.raises(BuildError, match="whose text part transformers has no causal class for"):
+    with pytest.raises(BuildError, match="causal class"):
         build(options, lambda line: None)
     for changed, told in [
-        (msgspec.structs.replace(options, max_images=-1), "0 or more"),
-        (msgspec.structs.replace(options, max_images=2, lora=LoraOptions(max_loras=1)), "not with adapters"),
-        (msgspec.structs.replace(options, max_images=None, lora=LoraOptions(max_loras=1)), "not with adapters"),
-        (msgspec.structs.replace(options, max_images=None, max_model_len=16), "no room for a prompt with an image"),
+        (msgspec.structs.replace(options, max_images=-1), "--max-images -1"),
+        (msgspec.structs.replace(options, max_images=2, lora=LoraOptions(max_loras=1)), "--max-loras"),
+        (msgspec.structs.replace(options, max_images=None, lora=LoraOptions(max_loras=1)), "--max-loras"),
+        (msgspec.structs.replace(options, max_images=None, max_model_len=16), "room for a prompt"),
     ]:
         with pytest.raises(BuildError, match=told):
             build(changed, lambda line: None)

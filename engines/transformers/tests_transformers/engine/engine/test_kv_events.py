@@ -48,11 +48,7 @@ def cached(engine: Any) -> set[int]:
 
 
 @pytest.mark.usefixtures("ways")
-def test_a_consumer_has_what_the_cache_has(
-    start: EngineFactory,
-    endpoints: dict[str, str],
-    consumer: Consumer,
-) -> None:
+def test_a_consumer_has_what_the_cache_has(start: EngineFactory, endpoints: dict[str, str], consumer: Consumer) -> None:
     """A cache of 32 pages, through which eight conversations of five pages each go, some at the same time."""
     engine, recorder = start(max_tokens_in_kv_cache="1024", kv_events_topic=TOPIC, **endpoints)
     conversations = [[n + 1, *PROMPTS[-1]] for n in range(8)]
@@ -101,10 +97,10 @@ def test_blocks_of_adapters_have_their_names(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"runner": "dynamic_cache"}, "only continuous_batching has a prefix cache"),
-        ({"prefix_sharing": "false"}, "share no KV cache"),
-        ({"kv_events_endpoint": "tcp://nowhere"}, "kv_events_endpoint 'tcp://nowhere' cannot be used"),
-        ({"kv_events_endpoint": ""}, "need kv_events_endpoint, which is not set"),
+        ({"runner": "dynamic_cache"}, "continuous_batching"),
+        ({"prefix_sharing": "false"}, "share"),
+        ({"kv_events_endpoint": "tcp://nowhere"}, "kv_events_endpoint 'tcp://nowhere' "),
+        ({"kv_events_endpoint": ""}, "need kv_events_endpoint"),
     ],
 )
 def test_what_cannot_publish_does_not_load(

@@ -153,10 +153,7 @@ def test_scoring_of_a_layer(window: int, asked: dict[str, Any], scoring: Scoring
 
 @pytest.mark.parametrize(
     ("asked", "reason"),
-    [
-        ({"sliding_window": 7}, "layer 1 has a window of 8 and asks for 7"),
-        ({"s_aux": torch.zeros(4, 1)}, r"sinks of shape \(4, 1\) for 4 heads"),
-    ],
+    [({"sliding_window": 7}, "layer 1 .* 8 .* 7"), ({"s_aux": torch.zeros(4, 1)}, r"\(4, 1\) for 4 heads")],
 )
 def test_what_contradicts_the_configuration(asked: dict[str, Any], reason: str) -> None:
     with pytest.raises(NotImplementedError, match=reason):

@@ -142,9 +142,9 @@ def test_loading_and_unloading(start: Start, folders: dict[str, Path], expected:
     assert (engine.info.lora_names, engine.info.max_loras, engine.info.max_lora_rank) == ((), 1, 8)
     engine.load_lora("one", str(folders["queries"]))
     assert engine.info.lora_names == ("one",)
-    with pytest.raises(LoraError, match="the adapter one is loaded already"):
+    with pytest.raises(LoraError, match="adapter one "):
         engine.load_lora("one", str(folders["queries"]))
-    with pytest.raises(LoraError, match=r"holds 1 adapters at a time \(--max-loras\): unload one of one first"):
+    with pytest.raises(LoraError, match=r" 1 adapters .*--max-loras.* one "):
         engine.load_lora("two", str(folders["everything"]))
     # What runs finishes, and keeps its slot until then.
     engine.submit(request(1, PROMPTS[1], max_tokens=400, lora_name="one"))
@@ -153,16 +153,16 @@ def test_loading_and_unloading(start: Start, folders: dict[str, Path], expected:
     engine.submit(request(2, lora_name="one"))
     recorder.wait_end(2)
     assert recorder.ends[2].invalid
-    with pytest.raises(LoraError, match="still hold its slot"):
+    with pytest.raises(LoraError, match="slot"):
         engine.load_lora("two", str(folders["everything"]))
     recorder.wait_end(1)
     assert recorder.tokens[1][:TOKENS] == expected["queries", 1][0]
     engine.load_lora("two", str(folders["everything"]))
     (tokens,) = run_all(engine, recorder, [request(3, PROMPTS[1], max_tokens=TOKENS, lora_name="two")])
     assert tokens == expected["everything", 1][0]
-    with pytest.raises(LoraError, match="no adapter is called one"):
+    with pytest.raises(LoraError, match=r" one$"):
         engine.unload_lora("one")
-    for name, said in (("a b", "'a b' cannot name an adapter"), ("tiny-qwen", "the name of the model itself")):
+    for name, said in (("a b", "'a b'"), ("tiny-qwen", "tiny-qwen .*model")):
         with pytest.raises(LoraError, match=said):
             engine.load_lora(name, str(folders["queries"]))
 
@@ -177,20 +177,20 @@ def changed(folder: Path, target: Path, config: dict[str, Any], rename: tuple[st
 
 
 BAD: dict[str, tuple[dict[str, Any], tuple[str, str], str]] = {
-    "dora": ({"use_dora": True}, ("", ""), "use_dora in adapter_config.json is not supported"),
-    "whole modules": ({"modules_to_save": ["lm_head"]}, ("", ""), r"modules_to_save .* merge it into the checkpoint"),
-    "bias": ({"bias": "all"}, ("", ""), "bias in adapter_config.json is 'all'"),
-    "another type": ({"peft_type": "IA3"}, ("", ""), "type IA3: only LORA"),
-    "pissa": ({"init_lora_weights": "pissa"}, ("", ""), "which changes the base model's weights too"),
+    "dora": ({"use_dora": True}, ("", ""), "use_dora in adapter_config.json"),
+    "whole modules": ({"modules_to_save": ["lm_head"]}, ("", ""), "modules_to_save in adapter_config.json"),
+    "bias": ({"bias": "all"}, ("", ""), "bias in adapter_config.json .*'all'"),
+    "another type": ({"peft_type": "IA3"}, ("", ""), "IA3.*LORA"),
+    "pissa": ({"init_lora_weights": "pissa"}, ("", ""), "init_lora_weights in adapter_config.json"),
     "no number": ({"lora_alpha": "much"}, ("", ""), "lora_alpha or alpha_pattern"),
-    "another layer": ({}, ("layers.1.", "layers.7."), r"model\.layers\.7\..* is no linear layer of this model"),
-    "half": ({}, ("q_proj.lora_A", "o_proj.lora_A"), "do not belong together"),
-    "another rank": ({"r": 4}, ("", ""), r"r in adapter_config.json is 4, .* have the rank 2"),
-    "another rank by a pattern": ({"rank_pattern": {"v_proj": 1}}, ("", ""), r"v_proj have the rank 2"),
+    "another layer": ({}, ("layers.1.", "layers.7."), r"model\.layers\.7\."),
+    "half": ({}, ("q_proj.lora_A", "o_proj.lora_A"), r"matrices of .*[qo]_proj"),
+    "another rank": ({"r": 4}, ("", ""), r"r in adapter_config.json is 4, .*rank 2"),
+    "another rank by a pattern": ({"rank_pattern": {"v_proj": 1}}, ("", ""), r"v_proj .*rank 2"),
     "no rank": ({"r": "2"}, ("", ""), "r in adapter_config.json is '2'"),
     "a pattern that may take long": ({"rank_pattern": {"(q|q)+x": 2}}, ("", ""), "rank_pattern in adapter_config.json"),
     "no pattern": ({"rank_pattern": [2]}, ("", ""), "rank_pattern in adapter_config.json"),
-    "an embedding": ({}, ("lora_A.weight", "lora_embedding_A"), "is not one of a linear layer's LoRA matrices"),
+    "an embedding": ({}, ("lora_A.weight", "lora_embedding_A"), "lora_embedding_A"),
 }
 
 
@@ -218,30 +218,30 @@ def test_bad_adapters(start: Start, folders: dict[str, Path], tmp_path: Path, ch
         folder = changed(folders["queries"], tmp_path / str(number), config, rename)
         with pytest.raises(LoraError, match=message):
             engine.load_lora("bad", str(folder))
-    assert "rank is 6: this engine takes up to 4" in refusal(folders["everything"])
-    assert "there is no folder nowhere" in refusal(tmp_path / "nowhere")
+    assert "--max-lora-rank" in refusal(folders["everything"])
+    assert "folder nowhere" in refusal(tmp_path / "nowhere")
     (tmp_path / "0" / "adapter_model.safetensors").write_bytes(b"\xff" * 20)
     (tmp_path / "0" / "adapter_config.json").write_text("{}")
     assert "adapter_model.safetensors cannot be read" in refusal(tmp_path / "0")
     (tmp_path / "0" / "adapter_model.safetensors").unlink()
-    assert "has no adapter_model.safetensors" in refusal(tmp_path / "0")
+    assert "no adapter_model.safetensors" in refusal(tmp_path / "0")
     (tmp_path / "0" / "adapter_config.json").unlink()
-    assert "it has no adapter_config.json" in refusal(tmp_path / "0")
+    assert "no adapter_config.json" in refusal(tmp_path / "0")
     for name in ("adapter_model.safetensors", "adapter_config.json"):
         (tmp_path / "0" / "adapter_config.json").write_text("{}")
         (tmp_path / "0" / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
-        assert f"{name} is a git-LFS pointer" in refusal(tmp_path / "0")
+        assert f"{name} is a git-LFS" in refusal(tmp_path / "0")
     path = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
     wide = {path.format("A"): torch.zeros(2, 128), path.format("B"): torch.zeros(64, 2)}
     (tmp_path / "0" / "adapter_config.json").write_text("{}")
     save_file(wide, tmp_path / "0" / "adapter_model.safetensors")
-    assert "has 128 inputs and 64 outputs there, 64 and 64 here" in refusal(tmp_path / "0")
+    assert "128 inputs and 64 outputs" in refusal(tmp_path / "0")
     infinite = {path.format("A"): torch.full((2, 64), torch.inf), path.format("B"): torch.zeros(64, 2)}
     save_file(infinite, tmp_path / "0" / "adapter_model.safetensors")
-    assert "not all finite" in refusal(tmp_path / "0")
+    assert "finite" in refusal(tmp_path / "0")
     # None of that took the slot.
     engine.load_lora("good", str(folders["queries"]))
-    with pytest.raises(EngineLoadError, match="the adapter everything does not load: the adapter's rank is 6"):
+    with pytest.raises(EngineLoadError, match=r"adapter everything .*--max-lora-rank"):
         start({"everything": folders["everything"]}, max_lora_rank=4)
 
 
@@ -249,7 +249,7 @@ def test_an_engine_without_room(version_dir: Path) -> None:
     recorder = Recorder()
     engine = create_engine(version_dir, recorder, {"num_threads": "1"})
     assert "lora_name" not in engine.info.supported
-    with pytest.raises(LoraError, match="build it with --max-loras"):
+    with pytest.raises(LoraError, match="--max-loras"):
         engine.load_lora("one", "anywhere")
     engine.close()
 

@@ -71,7 +71,7 @@ def test_continuous_batching_comes_first(model_type: str, gpu: bool, flash: bool
         ("gemma3n_text", {}, "share their cache"),
         ("gemma4_text", {}, "differ in size"),
         ("mimo_v2_flash", {}, "differ in size"),
-        ("phi3", LONGROPE, "beyond 32 tokens its rotary embedding depends on the longest sequence"),
+        ("phi3", LONGROPE, "beyond 32 tokens"),
         ("diffllama", {}, "more than once"),
     ],
 )
@@ -81,9 +81,9 @@ def test_what_continuous_batching_cannot_run(model_type: str, changes: dict[str,
     found = choices(model_type, changes)
     assert names(found) == ["dynamic_cache auto"]
     assert reason in found[0].reason
-    with pytest.raises(EngineLoadError, match=r"runner continuous_batching cannot run \w+: .*dynamic_cache can"):
+    with pytest.raises(EngineLoadError, match=r"runner continuous_batching .*dynamic_cache"):
         choices(model_type, changes, runner="continuous_batching")
-    with pytest.raises(EngineLoadError, match="attention paged is for the runner continuous_batching, which cannot"):
+    with pytest.raises(EngineLoadError, match=r"attention paged .*continuous_batching"):
         choices(model_type, changes, gpu=True, attention="paged")
 
 
@@ -115,16 +115,16 @@ def test_a_cache_in_fp8_has_paged_attention_alone() -> None:
         ("gemma2", False, "auto", "there is none"),
         ("mamba", True, "auto", "it keeps a state"),
     ):
-        with pytest.raises(EngineLoadError, match=f"is for the attention paged on a GPU, .*{why}"):
+        with pytest.raises(EngineLoadError, match=f"attention paged .*{why}"):
             choices(model_type, gpu=gpu, kv_cache_dtype="fp8", attention=attention)
 
 
 def test_attention_of_the_other_runner() -> None:
-    with pytest.raises(EngineLoadError, match="runner dynamic_cache is asked for"):
+    with pytest.raises(EngineLoadError, match="runner dynamic_cache"):
         choices("qwen2", gpu=True, runner="dynamic_cache", attention="paged")
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "varlen"])
 def test_attentions_that_cannot_cap_scores(attention: str) -> None:
-    with pytest.raises(EngineLoadError, match=rf"attention {attention} cannot run Gemma2.* caps .*; eager can"):
+    with pytest.raises(EngineLoadError, match=f"attention {attention} .*Gemma2.*eager"):
         choices("gemma2", gpu=True, attention=attention)

@@ -135,12 +135,7 @@ def refusal(version_dir: Path) -> str:
     ("model", "noise", "is_replayed"), [("checkpoint", 0.1, True), ("trained", 0.022, True), ("amplifying", 0.2, False)]
 )
 def test_models_that_pass(
-    model: str,
-    noise: float,
-    is_replayed: bool,
-    tmp_path: Path,
-    monkeypatch: Patch,
-    request: pytest.FixtureRequest,
+    model: str, noise: float, is_replayed: bool, tmp_path: Path, monkeypatch: Patch, request: pytest.FixtureRequest
 ) -> None:
     """Where rounding changes much, answers are not recorded, and a load tests the engine again."""
     compute_by(monkeypatch)
@@ -226,7 +221,7 @@ def test_a_replay_finds_what_changed(trained: Path, tmp_path: Path, monkeypatch:
         record = self_tested(version_of(trained, tmp_path / "1"))
     compute_by(monkeypatch, next_output_scale)
     said = refusal(version_of(trained, tmp_path / "1", record))
-    assert "does not answer as it did in its last self-test" in said
+    assert "last self-test" in said
 
 
 def test_keys_beyond_the_range_of_fp8(trained: Path, tmp_path: Path, monkeypatch: Patch) -> None:

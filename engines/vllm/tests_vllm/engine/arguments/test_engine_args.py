@@ -58,33 +58,33 @@ def test_the_files_on_the_page_may_be_given(version: str) -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"gpu_memory_utilisation": 0.8}, "nearest name is gpu_memory_utilization"),
-        ({"zzzz": 1}, "has no zzzz, which --extra-engine-args gives: leave it out"),
-        ({"block_size": "16"}, "block_size in --extra-engine-args takes int or null, not '16'"),
-        ({"enforce_eager": 1}, "takes bool, not 1"),
-        ({"seed": True}, "takes int, not True"),
-        ({"optimization_level": 1, "optimization-level": 1}, "has optimization_level twice"),
-        ({"moe_backend": "fp9"}, "takes 'auto' or 'triton' .* more, not 'fp9'"),
-        ({"compilation_config": "O3"}, "takes dict"),
-        ({"cudagraph_capture_sizes": 4}, "takes list or null"),
-        ({1: 2}, "names are texts, not 1"),
-        ({"model": "x"}, "may not have model: give --model to the build"),
-        ({"tensor-parallel-size": 2}, "may not have tensor-parallel-size: give --tp-size"),
-        ({"max_num_seqs": 2}, "give --max-batch-size"),
-        ({"enable_prefix_caching": True}, "give --enable-kv-cache-reuse"),
-        ({"skip_tokenizer_init": True}, "the engine takes and gives token ids"),
-        ({"logits_processors": []}, "requests are sampled as documented"),
-        ({"reasoning_parser": "x"}, "openai_bls makes the grammars"),
-        ({"structured_outputs_config": {}}, "openai_bls makes the grammars"),
-        ({"api_key": "k"}, "an option of vLLM's server"),
-        ({"port": 80}, "an option of vLLM's server"),
-        ({"disable_log_requests": True}, "prompts stay out of the log"),
-        ({"runner": "pooling"}, "give --task to the build"),
-        ({"pooler_config": {}}, "the checkpoint says how it pools"),
-        ({"mm_processor_kwargs": {}}, "text only"),
-        ({"load_format": "dummy"}, "its value dummy: its weights are random"),
-        ({"distributed_executor_backend": "external_launcher"}, "starts its own processes"),
-        ({"_api_process_count": 1}, "vLLM's own"),
+        ({"gpu_memory_utilisation": 0.8}, "gpu_memory_utilisation.* gpu_memory_utilization"),
+        ({"zzzz": 1}, "zzzz, .*--extra-engine-args"),
+        ({"block_size": "16"}, "block_size in --extra-engine-args .* int or null, not '16'"),
+        ({"enforce_eager": 1}, "enforce_eager .* bool, not 1"),
+        ({"seed": True}, "seed .* int, not True"),
+        ({"optimization_level": 1, "optimization-level": 1}, "optimization_level twice"),
+        ({"moe_backend": "fp9"}, "moe_backend .* 'auto' or 'triton' .* not 'fp9'"),
+        ({"compilation_config": "O3"}, "compilation_config .* dict"),
+        ({"cudagraph_capture_sizes": 4}, "cudagraph_capture_sizes .* list or null"),
+        ({1: 2}, "--extra-engine-args: .* 1$"),
+        ({"model": "x"}, " model: .*--model"),
+        ({"tensor-parallel-size": 2}, " tensor-parallel-size: .*--tp-size"),
+        ({"max_num_seqs": 2}, " max_num_seqs: .*--max-batch-size"),
+        ({"enable_prefix_caching": True}, " enable_prefix_caching: .*--enable-kv-cache-reuse"),
+        ({"skip_tokenizer_init": True}, " skip_tokenizer_init: "),
+        ({"logits_processors": []}, " logits_processors: "),
+        ({"reasoning_parser": "x"}, " reasoning_parser: "),
+        ({"structured_outputs_config": {}}, " structured_outputs_config: "),
+        ({"api_key": "k"}, " api_key: "),
+        ({"port": 80}, " port: "),
+        ({"disable_log_requests": True}, " disable_log_requests: "),
+        ({"runner": "pooling"}, " runner: .*--task"),
+        ({"pooler_config": {}}, " pooler_config: "),
+        ({"mm_processor_kwargs": {}}, " mm_processor_kwargs: "),
+        ({"load_format": "dummy"}, " load_format: .*dummy"),
+        ({"distributed_executor_backend": "external_launcher"}, " distributed_executor_backend: "),
+        ({"_api_process_count": 1}, " _api_process_count: "),
     ],
 )
 def test_what_is_refused(values: dict[Any, Any], says: str) -> None:
@@ -94,7 +94,7 @@ def test_what_is_refused(values: dict[Any, Any], says: str) -> None:
 
 def test_a_name_of_another_version() -> None:
     assert check({"calculate_kv_scales": True}, "0.27.1") == {"calculate_kv_scales": True}
-    with pytest.raises(EngineLoadError, match=r"vLLM 0\.28 has no calculate_kv_scales"):
+    with pytest.raises(EngineLoadError, match=r"0\.28 .*calculate_kv_scales"):
         check({"calculate_kv_scales": True}, "0.28")
 
 

@@ -164,5 +164,5 @@ def test_workers_that_cannot_start() -> None:
 
 
 def test_the_first_machine_is_not_headless() -> None:
-    with pytest.raises(EngineLoadError, match="node_rank from 1 on"):
+    with pytest.raises(EngineLoadError, match="node_rank"):
         headless.run(Nodes(nnodes=2, master_addr="127.0.0.1"), lambda: headless.Workers(None, []))

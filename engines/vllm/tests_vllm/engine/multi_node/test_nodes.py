@@ -40,9 +40,9 @@ def test_what_the_build_has_named_holds_unless_an_option_says_otherwise() -> Non
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (NodeOptions(nnodes=2, node_rank=2, master_addr="a"), "numbered from 0 to 1"),
-        (NodeOptions(node_rank=1), "numbered from 0 to 0"),
-        (NodeOptions(nnodes=2), "give master_addr"),
+        (NodeOptions(nnodes=2, node_rank=2, master_addr="a"), "node_rank is 2, .* 0 to 1"),
+        (NodeOptions(node_rank=1), "node_rank is 1, .* 0 to 0"),
+        (NodeOptions(nnodes=2), "master_addr"),
         (NodeOptions(nnodes=3, master_addr="a"), "4 ranks"),
     ],
 )

@@ -70,7 +70,7 @@ def test_a_machine_that_is_gone_before_all_have_come() -> None:
     with gathering(first) as (made, lost):
         Link(second).hang_up()
         assert "machine 1 of the engine" in lost.get(timeout=WAIT_S)
-        with pytest.raises(EngineLoadError, match="machine 1 of the engine"):
+        with pytest.raises(EngineLoadError, match="machine 1 "):
             made.wait()
 
 
@@ -78,13 +78,13 @@ def test_machines_that_do_not_come_are_named() -> None:
     first, second, *_ = machines(4, join_timeout_s=0)
     with gathering(first) as (made, _):
         link = Link(second)
-        with pytest.raises(EngineLoadError, match="machines 2, 3 of 4 did not come within 0 s"):
+        with pytest.raises(EngineLoadError, match=r"machines 2, 3 of 4 .* 0 s"):
             made.wait()
         link.hang_up()
 
 
 def test_a_first_machine_that_does_not_come() -> None:
-    with pytest.raises(EngineLoadError, match=r"was not reached at 127.0.0.1:\d+ within 0 s"):
+    with pytest.raises(EngineLoadError, match=r"127.0.0.1:\d+ .* 0 s"):
         Link(machines(2, join_timeout_s=0)[1])
 
 
@@ -97,7 +97,7 @@ def test_a_machine_that_is_refused(nnodes: int, rank: int, says: str) -> None:
     with gathering(first) as (made, lost):
         link = Link(second)
         made.wait()
-        with pytest.raises(EngineLoadError, match=f"the first machine refuses this one: {says}"):
+        with pytest.raises(EngineLoadError, match=says):
             Link(Nodes(nnodes=nnodes, node_rank=rank, master_addr="127.0.0.1", master_port=first.master_port))
         assert lost.empty()
         made.close()
@@ -138,9 +138,9 @@ def test_another_program_at_the_port() -> None:
                 connection.sendall(b"220 welcome " + b"x" * 2000)
 
         threading.Thread(target=answer, daemon=True).start()
-        with pytest.raises(EngineLoadError, match="is not the first machine of an engine"):
+        with pytest.raises(EngineLoadError, match=f"{second.watch_port} .*first machine.*master_addr"):
             Link(second)
-        with pytest.raises(EngineLoadError, match="choose another master_port"):
+        with pytest.raises(EngineLoadError, match=f"{second.watch_port}, .*master_port"):
             Gathering(second)
 
 
