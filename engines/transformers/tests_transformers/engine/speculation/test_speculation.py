@@ -30,22 +30,16 @@ from tests_transformers.engine.overlapping import overlap, ways
 from tests_transformers.engine.restarts import counted_restarts
 from tests_transformers.engine.runners.test_scheduler import DRAWN as SAMPLED
 from tests_transformers.engine.runners.test_scheduler import add, decoding, make_io
-from tests_transformers.engine.speculation.test_drafter import CONFIG
+from tests_transformers.engine.speculation.test_drafter import CONFIG, unlimited
 
 if TYPE_CHECKING:
     from tests.engine_contract.fixtures import EngineFactory
 
-__all__ = ["demo_dir", "ways"]  # fixtures
+__all__ = ["demo_dir", "unlimited", "ways"]  # fixtures
 
 COUNT = 24
 DRAWN = SamplingParams(temperature=0.8, top_p=0.95, top_k=50, min_p=0.01, seed=7)
 PROMPT = PROMPTS[5]
-
-
-@pytest.fixture(autouse=True)
-def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drafts whatever they cost: the steps of so small a model are too short to measure them by."""
-    monkeypatch.setattr(DraftBudget, "is_overdrawn", False)
 
 
 def speculating(start: EngineFactory, **options: Any) -> tuple[Any, Recorder]:
