@@ -80,9 +80,8 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Text that the `stop` of a chat is searched in: the answer alone, or all output, thoughts and arguments of calls
     too, as vLLM has it."""
     max_body_bytes_in_flight: Positive = 256 * 1024 * 1024
-    """Bytes of the bodies of all requests that /v1 is reading or preparing; further ones are answered 503, except
-    small ones (16 KiB). Of several API keys none takes more than it leaves free. As many bytes may be of answers
-    that their clients have not read."""
+    """Bytes of the bodies that /v1 is reading or preparing, and as many of answers not read yet; beyond it 503, but for
+    small ones (16 KiB). Of several API keys none takes more than it leaves free."""
     max_connections: Positive = 8192
     """Open connections of /v1 in each instance, at most what the limit of open files allows; further ones are answered
     503."""
