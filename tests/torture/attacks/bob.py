@@ -28,7 +28,10 @@ PATIENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.2
 _TOKENS = 4
 _CHAT: dict[str, Any] = {"messages": ANSWERED.messages, "temperature": 0, "max_tokens": _TOKENS, "stream": True}
-_IN_TURN = (("health",), ("first token", "JSON"), ("image", "image of a host"), ("audio",), ("stored things",))
+_IN_TURN = (
+    *(("health",), ("first token", "JSON"), ("image", "image of a host"), ("audio",), ("stored things",)),
+    ("long text",),
+)
 """Kinds of requests, in threads. Of each engine only one place is kept free for a key that has nothing running."""
 _ITEMS = [{"type": "message", "role": "user", "content": f"item {at}"} for at in range(3)]
 _FORM = (
@@ -39,6 +42,8 @@ _AUDIO_FORM = (
     b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\n' + HEARS.encode() + b"\r\n"
     b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n%b\r\n--x--\r\n'
 )
+_LONG_TEXT = {"prompt": "Count to a hundred. " * 5000}
+"""Whose body and whose text are not taken for short ones."""
 HEARD = "0:0.000"
 """Text of a second of silence."""
 
@@ -75,6 +80,8 @@ class Bob:
         self._ports = ports
         self._meter = meter
         self._numbers = itertools.count()
+        self._tokens = 0
+        """Of the long text, once they have been told."""
         self._stored: dict[str, bytes] = {}
         """Path → what was there when it was stored."""
         self.kinds: dict[str, Callable[[], None]] = {
@@ -85,6 +92,7 @@ class Bob:
             "audio": self._audio,
             "image of a host": partial(self._see, f"http://{HOST}:{HOST_PORT}/good"),
             "stored things": self.check_stored,
+            "long text": self._long_text,
         }
 
     @contextlib.contextmanager
@@ -205,6 +213,12 @@ class Bob:
         received = self._ask("POST", "/v1/audio/transcriptions", body, "multipart/form-data; boundary=x")
         if json.loads(received)["text"] != HEARD:
             raise WrongAnswerError("another text")
+
+    def _long_text(self) -> None:
+        count = self._post("/tokenize", _LONG_TEXT)["count"]
+        self._tokens = self._tokens or count
+        if count != self._tokens:
+            raise WrongAnswerError("other tokens")
 
     def _see(self, url: str) -> None:
         content = [{"type": "image_url", "image_url": {"url": url}}]

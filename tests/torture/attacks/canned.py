@@ -25,7 +25,7 @@ def answered(path: str, body: dict[str, Any]) -> tuple[int, bytes]:
     if "response_format" in body:
         name = body["response_format"]["json_schema"]["name"]
         return 200, json.dumps({"choices": [{"message": {"content": json.dumps({name: "yes"})}}]}).encode()
-    return 200, json.dumps({"id": "1", "path": path, "text": HEARD}).encode()
+    return 200, json.dumps({"id": "1", "path": path, "text": HEARD, "count": 1}).encode()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 from PIL import Image
 
-from tests.pictures import data_uri, encoded
+from tests.pictures import data_uri, encoded, slow_png
 from tests.torture.attacks.alice import Alice
 from tests.torture.doors import HOST
 from tests.torture.schemas import SEES
@@ -23,6 +23,8 @@ _PER_REQUEST = 2
 """Of the model that sees."""
 _BLOCK = 64 * 1024
 _MOST_PIXELS = 16 << 20
+_MANY_CHUNKS, _MOST_CHUNKS = 400_000, 1_700_000
+"""Of 12 bytes, up to the largest file."""
 _ACCEPT_SECONDS = 0.2
 
 
@@ -142,3 +144,21 @@ def large_pictures(alice: Alice) -> None:
 
     works: list[Callable[[], None]] = [partial(attack)] * alice.rng.choice([2, 6, 24])
     alice.at_once(works)
+
+
+@functools.cache
+def _slow_picture(chunks: int) -> str:
+    return data_uri(slow_png(chunks))
+
+
+def slow_pictures(alice: Alice) -> None:
+    """Files of many pieces, which decoders take long for, several at the same time."""
+    urls = [_slow_picture(alice.near(_MANY_CHUNKS, _MOST_CHUNKS)) for _ in range(2)]
+    alice.note(f"pictures of {[len(url) for url in urls]} bytes")
+    alice.begin()
+
+    def attack() -> None:
+        while not alice.over():
+            alice.post("/v1/chat/completions", _request([alice.rng.choice(urls)]), alice.rng.choice([1.0, None]))
+
+    alice.at_once([attack] * alice.rng.choice([2, 4, 8]))

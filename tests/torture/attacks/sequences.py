@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ _TOKENS = 200
 _INPUTS = 2048
 _PROMPT_TOKENS = 1800
 """Most of the context of the demo."""
+_BIAS = {str(token): 1 for token in range(400)}
 _MESSAGES = [{"role": "user", "content": "Count to a hundred."}]
 
 
@@ -131,3 +133,25 @@ def templates(alice: Alice) -> None:
             alice.post(path, asked, alice.rng.choice([0.2, None, None]))
 
     alice.at_once([partial(attack)] * alice.rng.choice([1, 2, 8]))
+
+
+def large_bodies(alice: Alice) -> None:
+    """Bodies of many values, each of which is decoded in a thread, and long lists of texts."""
+    pairs = {"text_1": "a " * _PROMPT_TOKENS, "text_2": ["b"] * _INPUTS}
+    ways = [
+        ("/v1/completions", json.dumps({"prompt": [1] * 300_000}).encode()),
+        ("/v1/embeddings", json.dumps({"input": [[1] * 1000] * 300}).encode()),
+        ("/v1/completions", json.dumps({"prompt": ["a " * _PROMPT_TOKENS] * _CHOICES, "max_tokens": 1}).encode()),
+        ("/v1/score", json.dumps(pairs).encode()),
+        ("/detokenize", json.dumps({"tokens": [65] * 300_000}).encode()),
+        ("/v1/chat/completions", json.dumps({"messages": _MESSAGES, "logit_bias": _BIAS, "n": _CHOICES}).encode()),
+    ]
+    ways = alice.rng.choice([*([way] for way in ways), ways])
+
+    def attack() -> None:
+        while not alice.over():
+            path, text = alice.rng.choice(ways)
+            alice.note(f"{path}, {len(text)} bytes")
+            alice.post(path, text)
+
+    alice.at_once([attack] * alice.rng.choice([8, 64, 200]))

@@ -1,7 +1,12 @@
-"""Attacks by pieces of HTTP: chunks, trailers, header fields, parts of forms, upgrades, requests behind each other."""
+"""Attacks by pieces of HTTP: chunks, trailers, header fields, parts of forms, compressed bodies, upgrades, requests
+behind each other."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import threading
+import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import repeat
@@ -18,6 +23,7 @@ _BLOCK = 64 * 1024
 _MOST_CONNECTIONS = 6
 _FIELD_BYTES = 4096
 _PART_FIELDS, _PART_HEADERS = 16, 8
+_FILES = ("POST /v1/files HTTP/1.1", "Content-Type: multipart/form-data; boundary=x")
 
 
 def _over_and_over(alice: Alice, attack: Callable[[], None]) -> None:
@@ -95,6 +101,48 @@ def form_parts(alice: Alice) -> None:
         alice.ask("POST", path, body, {"content-type": f"multipart/form-data; boundary={boundary}"})
 
     _from_some(alice, attack)
+
+
+def boundaries(alice: Alice) -> None:
+    """Files that are full of what looks like their end, and of white space behind it."""
+
+    def attack() -> None:
+        boundary, path = "b" * alice.rng.choice([1, 70]), alice.rng.choice(["/v1/files", "/v1/audio/transcriptions"])
+        mark, size = alice.rng.choice(["x", "-", "-x", "\r", " ", " " * _BLOCK]), alice.rng.choice([1 << 19, 8 << 20])
+        alice.note(f"{path}: {size} bytes of boundaries of {len(boundary)}, each before {mark[:5]!r}")
+        block = f"\r\n--{boundary}{mark}".encode()
+        begin = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'.encode()
+        body = begin + block * (size // len(block) + 1) + f"\r\n--{boundary}--\r\n".encode()
+        alice.ask("POST", path, body, {"content-type": f"multipart/form-data; boundary={boundary}"})
+
+    _from_some(alice, attack)
+
+
+@functools.cache
+def _packed(block: bytes, megabytes: int) -> bytes:
+    packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
+    piece = block * ((1 << 20) // len(block))
+    return b"".join([packer.compress(piece) for _ in range(megabytes)]) + packer.flush()
+
+
+def compressed(alice: Alice) -> None:
+    """Bodies of few bytes that become many, whose heads have all come before."""
+    count = alice.rng.choice([1, 6, 40])
+    heads = threading.Barrier(count)
+
+    def body(packed: bytes) -> Iterator[bytes]:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            heads.wait(alice.left_s())
+        yield packed
+
+    def attack() -> None:
+        block, size = alice.rng.choice([b" ", b"[", b"0,", b"\r\n--x-"]), alice.rng.choice([1, 31, 32, 33, 200])
+        post, kind = alice.rng.choice([(_POST, _JSON), _FILES])
+        packed = _packed(block, size)
+        alice.note(f"{post}: {size} MB of {block!r}, compressed, of {count} at a time")
+        alice.raw([post, kind, "Content-Encoding: gzip", f"Content-Length: {len(packed)}"], body(packed))
+
+    alice.at_once([partial(_over_and_over, alice, attack)] * count)
 
 
 _FRAMES = {
