@@ -163,7 +163,7 @@ def test_prompts_that_are_far_too_long(server: RunningServer) -> None:
     assert {response.json()["error"]["code"] for response in responses} == {"context_length_exceeded"}
     tokenize = httpx.post(f"{server.openai_url}/tokenize", json={"prompt": text}, timeout=60)
     assert (tokenize.status_code, tokenize.json()["error"]["code"]) == (400, "string_above_max_length")
-    with pytest.raises(TritonError, match="maximum context length"):
+    with pytest.raises(TritonError, match="context length"):
         triton_client.generate(server.http_url, "ensemble", {"text_input": text, "max_tokens": 5})
     (pid,) = [
         path.parent.name
@@ -203,7 +203,7 @@ def test_a_parameter_that_is_not_utf_8(server: RunningServer, model: str, body: 
 @pytest.mark.parametrize("model", ["openai_bls", "ensemble"])
 def test_a_request_too_large_for_tritons_endpoints(server: RunningServer, model: str) -> None:
     field = "prompt" if model == "openai_bls" else "text_input"
-    with pytest.raises(TritonError, match="larger than 33554432 bytes"):
+    with pytest.raises(TritonError, match=" 33554432 bytes"):
         triton_client.generate(server.http_url, model, {field: "x" * (33 * 1024 * 1024), "max_tokens": 5})
 
 

@@ -23,5 +23,5 @@ def test_corrupt_weights_are_not_served(repository: Path, tmp_path: Path) -> Non
     with pytest.raises(ServerFailedError) as caught, run_server(copy, args=alone):
         pass
     assert "model tensorrt_llm failed to load" in str(caught.value)
-    assert "does not answer as it did in its last self-test" in str(caught.value)
+    assert "last self-test" in str(caught.value)
     assert "compare the files with `openai-bls verify`" in str(caught.value)

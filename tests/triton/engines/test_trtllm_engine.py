@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,12 +109,13 @@ def test_structured_output(trtllm_client: openai.OpenAI) -> None:
 
 
 def test_what_it_cannot_do_is_refused_by_name(trtllm_client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="'logprobs' of a prompt, with 'echo',"):
+    with pytest.raises(openai.BadRequestError, match="'echo'") as refused:
         trtllm_client.completions.create(model="openai_bls", prompt="a", echo=True, logprobs=1, max_tokens=2)
+    assert refused.value.param == "logprobs"
     with pytest.raises(openai.BadRequestError, match="no embeddings"):
         trtllm_client.embeddings.create(model="openai_bls", input="a")
     # The demo has two end tokens, of which TensorRT-LLM holds back one.
-    with pytest.raises(openai.BadRequestError, match="min_tokens is not supported"):
+    with pytest.raises(openai.BadRequestError, match="min_tokens"):
         ask(trtllm_client, extra_body={"min_tokens": 5})
 
 
@@ -132,4 +134,4 @@ def test_an_engine_of_another_version_is_refused(trtllm_repository: Path, machin
     with pytest.raises(ServerFailedError) as caught, run_server(trtllm_repository, env, ONE_MODEL, wait_openai=False):
         pass
     assert "tritonserver ended with code 1" in str(caught.value)
-    assert "the engine was built by TensorRT-LLM 1.2.1, and this machine has 1.1.0" in str(caught.value)
+    assert re.search(r"TensorRT-LLM 1\.2\.1, .* 1\.1\.0", str(caught.value))

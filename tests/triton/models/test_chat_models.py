@@ -85,13 +85,7 @@ def test_requests_pass_as_they_are(sdk: openai.OpenAI, model: str) -> None:
     answer: Any = sdk.chat.completions.create(
         model=model, messages=task(do="echo"), temperature=0.5, extra_body=further
     )
-    assert answer.seen == {
-        "model": model,
-        "messages": task(do="echo"),
-        "temperature": 0.5,
-        "stream": False,
-        **further,
-    }
+    assert answer.seen == {"model": model, "messages": task(do="echo"), "temperature": 0.5, "stream": False, **further}
     assert (answer.choices[0].message.content, answer.usage.total_tokens) == ("echo", 7)
 
 
@@ -143,8 +137,8 @@ def test_on_tritons_endpoints(sdk: openai.OpenAI, chat_server: RunningServer) ->
         ({"do": "error", "error": {"message": "off topic", "type": "invalid_request_error"}}, 400, "off topic"),
         ({"do": "error", "error": {"message": "slow down", "code": 429}}, 429, "slow down"),
         ({"do": "refuse"}, 500, "failed: no such index"),
-        ({"do": "text", "text": "Paris"}, 502, "answered with something that is not JSON"),
-        ({"do": "text", "text": '{"choices": 1}'}, 502, "an object without 'choices'"),
+        ({"do": "text", "text": "Paris"}, 502, "JSON"),
+        ({"do": "text", "text": '{"choices": 1}'}, 502, "'choices'"),
     ],
 )
 def test_errors(sdk: openai.OpenAI, chat_server: RunningServer, model: str, do: Any, status: int, message: str) -> None:
@@ -160,13 +154,13 @@ def test_errors(sdk: openai.OpenAI, chat_server: RunningServer, model: str, do: 
 
 
 def test_an_unforeseen_exception_and_a_model_that_says_nothing(sdk: openai.OpenAI) -> None:
-    with pytest.raises(openai.InternalServerError, match="'whole_0' failed; see the server's log") as caught:
+    with pytest.raises(openai.InternalServerError, match=f"'{WHOLE[0]}'") as caught:
         ask(sdk, WHOLE[0], do="raise")
     assert "unforeseen" not in str(caught.value)
     for do in ("raise", "nothing"):
-        with pytest.raises(openai.InternalServerError, match="'streaming' sent no response"):
+        with pytest.raises(openai.InternalServerError, match=f"'{STREAMING}'"):
             ask(sdk, STREAMING, do=do)
-    with pytest.raises(openai.InternalServerError, match="sent several responses where 'stream' is false"):
+    with pytest.raises(openai.InternalServerError, match="'stream'"):
         ask(sdk, STREAMING, do="chunks", contents=["a"])
 
 
@@ -189,7 +183,7 @@ def test_they_are_listed_and_counted(sdk: openai.OpenAI, chat_server: RunningSer
 
 
 def test_the_deadline(sdk: openai.OpenAI, chat_models: Path) -> None:
-    message = r"'hurried' has not answered within 0\.3 s"
+    message = r"'hurried'.* 0\.3 s"
     with pytest.raises(openai.InternalServerError, match=message) as caught:
         ask(sdk, "hurried", do="hang")
     assert caught.value.status_code == 504

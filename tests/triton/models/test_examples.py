@@ -239,7 +239,7 @@ def test_refusals(sdk: openai.OpenAI, example_server: RunningServer) -> None:
         "model broken is refused as an openai_task model: it has no output 'scores'"
         in example_server.log_path.read_text(encoding="utf-8")
     )
-    with pytest.raises(openai.InternalServerError, match="'moderator' failed; see the server's log") as caught:
+    with pytest.raises(openai.InternalServerError, match="'moderator'") as caught:
         sdk.moderations.create(model="moderator", input="boom")
     assert "path" not in str(caught.value)
     with pytest.raises(openai.InternalServerError, match="this text is wrong"):
@@ -250,7 +250,7 @@ def test_refusals(sdk: openai.OpenAI, example_server: RunningServer) -> None:
 def test_a_model_that_hangs_meets_its_deadline(sdk: openai.OpenAI, others: Path) -> None:
     try:
         for _ in range(2):
-            with pytest.raises(openai.InternalServerError, match=r"'hanging' has not answered within 0\.2 s") as caught:
+            with pytest.raises(openai.InternalServerError, match=r"'hanging' .* 0\.2 s") as caught:
                 sdk.embeddings.create(model="hanging", input="x")
             assert caught.value.status_code == 504
         # Others are not held up.
@@ -266,8 +266,9 @@ def test_models_come_and_go(sdk: openai.OpenAI, triton: InferenceServerClient, e
         post(sdk, "/rerank", body)
     assert caught.value.code in ("model_unavailable", "model_not_found")
     until(lambda: "reranker" not in tasks(sdk))
-    with pytest.raises(openai.NotFoundError, match="The model 'reranker' does not exist"):
+    with pytest.raises(openai.NotFoundError) as gone:
         post(sdk, "/rerank", body)
+    assert gone.value.code == "model_not_found"
     # At once: the name is not known, so the server is asked.
     triton.load_model("reranker")
     assert post(sdk, "/rerank", body)["results"][0]["relevance_score"] == 1.0
@@ -279,7 +280,7 @@ def test_a_configuration_that_comes_with_a_load(sdk: openai.OpenAI, triton: Infe
     config["parameters"]["openai_output_embedding"] = {"string_value": "vector"}
     triton.load_model("embedding", config=json.dumps(config))
     until(lambda: "embedding" not in tasks(sdk))
-    with pytest.raises(openai.InternalServerError, match="'embedding' cannot be used: it has no output 'vector'"):
+    with pytest.raises(openai.InternalServerError, match=r"'embedding' .*'vector'"):
         sdk.embeddings.create(model="embedding", input="x")
     triton.unload_model("embedding")
     triton.load_model("embedding")

@@ -153,7 +153,7 @@ def test_refusals(client: openai.OpenAI) -> None:
     create = client.chat.completions.create
     with pytest.raises(openai.BadRequestError, match=IMAGE):
         create(**body(FIRST, question=f"What is {IMAGE}?"))
-    with pytest.raises(openai.BadRequestError, match="no image is given"):
+    with pytest.raises(openai.BadRequestError, match="no image"):
         create(**body(question=f"What is {IMAGE}?"))
     with pytest.raises(openai.BadRequestError, match="5"):
         create(**body(*[FIRST] * 5))

@@ -229,8 +229,10 @@ async def test_limits_of_a_key(server: RunningServer, client: openai.AsyncOpenAI
     running = Stream(client, "single", 2000)
     await running.began.wait()
     single = client.with_options(api_key="single")
-    with pytest.raises(openai.RateLimitError, match="the most that it may have"):
+    with pytest.raises(openai.RateLimitError) as refused:
         await single.chat.completions.create(model="openai_bls", messages=HELLO)
+    assert refused.value.type == "requests"
+    assert find(scrape(server), "requests_refused_total", reason="concurrent_requests", key="single")
     await leave(server, [running])
     slow = client.with_options(api_key="slow")
     for left in (2, 1, 0):
@@ -244,9 +246,10 @@ async def test_limits_of_a_key(server: RunningServer, client: openai.AsyncOpenAI
     # One comes in every 20 s.
     assert 15 <= int(caught.value.response.headers["retry-after"]) <= 20
     small = client.with_options(api_key="small")
-    with pytest.raises(openai.RateLimitError, match="too large") as caught:
+    with pytest.raises(openai.RateLimitError) as caught:
         await small.completions.create(model="openai_bls", prompt="word " * 100)
-    assert caught.value.type == "tokens"
+    # There is no waiting for a budget that is too small.
+    assert (caught.value.type, caught.value.response.headers.get("retry-after")) == ("tokens", None)
     # A file that has changed counts for requests that come, and says nothing about those that have been.
     text = KEYS.replace("requests_per_minute=3", "requests_per_minute=1000")
     (keys.parent / "new").write_text(text)
@@ -285,7 +288,7 @@ def test_limits_of_a_key_on_the_text_model(server: RunningServer) -> None:
                 # The machine is so busy that the stream of 40 s has ended: once more. If nothing is ever refused, the
                 # time limit of a test ends this.
                 b"".join(events)
-    assert "the most that it may have" in refusal
+    assert " 1 requests in progress" in refusal
     # Until it is seen that the client has gone. tritonserver 2.51 crashes if it is stopped before that.
     deadline = time.monotonic() + 60
     while True:
@@ -301,12 +304,7 @@ async def test_a_deadline_while_a_request_waits(server: RunningServer, client: o
     for options in ({"extra_body": {"timeout": 0.2}}, {"extra_headers": {"x-request-timeout": "0.2"}}):
         for stream in (False, True):
             with pytest.raises(openai.APIStatusError) as caught:
-                await client.chat.completions.create(
-                    model="openai_bls",
-                    messages=HELLO,
-                    stream=stream,
-                    **options,
-                )
+                await client.chat.completions.create(model="openai_bls", messages=HELLO, stream=stream, **options)
             # Too late by what was measured, or by the clock.
             assert (caught.value.status_code, caught.value.code) in (
                 (504, "deadline_exceeded"),
@@ -326,7 +324,7 @@ async def test_a_deadline_while_a_request_is_answered(server: RunningServer, cli
         await client.chat.completions.create(**options, extra_body={"timeout": 0.3, "ignore_eos": True})
     assert (caught.value.status_code, caught.value.code) == (504, "deadline_exceeded")
     stream = await client.chat.completions.create(**options, stream=True, extra_body={"timeout": 1, "ignore_eos": True})
-    with pytest.raises(openai.APIError, match="has passed while it was being answered") as event:
+    with pytest.raises(openai.APIError) as event:
         async for _ in stream:
             pass
     assert event.value.code == "deadline_exceeded"
@@ -335,9 +333,9 @@ async def test_a_deadline_while_a_request_is_answered(server: RunningServer, cli
     with pytest.raises(TritonError, match="deadline_exceeded"):
         await asyncio.to_thread(triton_client.chat, server.http_url, {**body, "timeout": 0.3})
     text = {"text_input": "Hello", "max_tokens": 2000, "end_id": -1, "api_key": "other"}
-    with pytest.raises(TritonError, match="has passed while it was being answered"):
+    with pytest.raises(TritonError, match=r"timeout of 0\.3 s"):
         await asyncio.to_thread(triton_client.generate, server.http_url, "tensorrt_llm_bls", {**text, "timeout": 0.3})
-    with pytest.raises(TritonError, match="'timeout' must be a number of seconds above 0"):
+    with pytest.raises(TritonError, match="'timeout'"):
         await asyncio.to_thread(triton_client.generate, server.http_url, "tensorrt_llm_bls", {**text, "timeout": "1"})
     infer: dict[str, Any] = {
         "inputs": [{"name": "messages", "datatype": "BYTES", "shape": [1], "data": [json.dumps(HELLO)]}],
@@ -364,7 +362,7 @@ async def test_a_deadline_while_a_request_is_answered(server: RunningServer, cli
         ("openai_bls", messages, {"max_tokens": 2000, "ignore_eos": True}),
         ("tensorrt_llm_bls", texts, {}),
     ):
-        for value, message in (("0.3", "deadline_exceeded|has passed"), ("soon", "'x-request-timeout' must be")):
+        for value, message in (("0.3", "deadline_exceeded|0.3 s"), ("soon", "'x-request-timeout'")):
             with triton_client.GrpcStream(server.grpc_url, {"x-request-timeout": value}) as grpc:
                 grpc.send(model, inputs, {**parameters, "api_key": "other"})
                 with pytest.raises(TritonError, match=message):
