@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import deque
+import threading
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 
 class _Automaton:
@@ -63,7 +63,32 @@ class _Automaton:
         return target
 
 
-_automaton = lru_cache(maxsize=256)(_Automaton)
+class _Recent:
+    """Automata of the sets that were last used, as many as have so many states together. Thread-safe."""
+
+    _MAX_STATES = 65_536
+    """States of the kept ones, of a third of a kilobyte each."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, ...], _Automaton] = OrderedDict()
+        self._states = 0
+
+    def of(self, stops: tuple[str, ...]) -> _Automaton:
+        """The automaton of a set, whose stop strings are sorted."""
+        with self._lock:
+            found = self._kept.get(stops)
+            if found is None:
+                found = self._kept[stops] = _Automaton(stops)
+                self._states += len(found.next)
+            self._kept.move_to_end(stops)
+            while self._states > self._MAX_STATES and len(self._kept) > 1:
+                _, forgotten = self._kept.popitem(last=False)
+                self._states -= len(forgotten.next)
+            return found
+
+
+_automata = _Recent()
 
 
 class StopMatcher:
@@ -92,7 +117,7 @@ class StopMatcher:
     ) -> None:
         if not stops or not all(stops):
             raise ValueError("stop strings must not be empty")
-        self._automaton = _automaton(tuple(sorted(set(stops))))
+        self._automaton = _automata.of(tuple(sorted(set(stops))))
         self._include = include_stop_str_in_output
         self._names = names or {}
         self._state = 0

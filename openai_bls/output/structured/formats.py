@@ -36,6 +36,8 @@ Format = dict[str, Any]
 
 _MAX_ELEMENTS = 4_096
 _MAX_REPEATS = 1_000
+# Triggers times their tags and the characters of what is excluded: each trigger ends a free text without all of these.
+_MAX_TRIGGERED = 256 * 1024
 # What models write a tool call's arguments in.
 _STYLES = ("json", *STYLES)
 
@@ -173,6 +175,9 @@ def _tags(node: Format) -> list[Format]:
 def _triggered_tags(node: Format) -> Format:
     _only(node, "triggers", "tags", "at_least_one", "stop_after_first", "excludes")
     triggers = _strings(node, "triggers")
+    excludes = _strings(node, "excludes") if node.get("excludes") else []
+    if len(triggers) * (len(_list(node, "tags")) + sum(map(len, excludes))) > _MAX_TRIGGERED:
+        raise FormatError("'triggers' are too many together with 'tags' and 'excludes'")
     tags = _tags(node)
     for tag in tags:
         if tag["type"] != "tag":
@@ -180,9 +185,7 @@ def _triggered_tags(node: Format) -> Format:
         if sum(tag["begin"].startswith(trigger) for trigger in triggers) != 1:
             raise FormatError(f"'begin' {shown(tag['begin'])} of a tag must begin with exactly one of 'triggers'")
     found = {"triggers": triggers, "tags": tags} | _flags(node)
-    if node.get("excludes"):
-        found["excludes"] = _strings(node, "excludes")
-    return found
+    return {**found, "excludes": excludes} if excludes else found
 
 
 def _tags_with_separator(node: Format) -> Format:

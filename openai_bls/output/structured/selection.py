@@ -114,7 +114,10 @@ def _grammar(wanted: Any, target: Target | None) -> Grammar:
         return guided_decoding.grammar(found, target)
     if target is not None:
         guidance.check(found)
-    made = _validated(_llguidance(found, {}))
+    made = _llguidance(found, {})
+    if made.kind == "lark":
+        bounds.check_rules(made.text)
+    made = _validated(made)
     if target is not None and target.markers and made.kind == "lark":
         # Ids of tokens cannot be validated without the tokenizer; the rest is the same.
         return _llguidance(found, dict(target.markers))

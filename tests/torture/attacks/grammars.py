@@ -85,6 +85,42 @@ def _references(rng: random.Random) -> Any:
     return {"$ref": "#/$defs/d0", "$defs": definitions}
 
 
+def _alternatives(rng: random.Random) -> Any:
+    """Alternatives that exclude one another by what takes long to find out."""
+    count, size = rng.choice([2, 20, 150, 200]), rng.choice([1, 20, 150])
+    names = [f"{at}" for at in range(size)]
+    return rng.choice([
+        {"oneOf": [{"enum": list(range(at * size, (at + 1) * size))} for at in range(count)]},
+        {"oneOf": [_object({name: {"const": f"{at}"} for name in names[: size // 10 + 1]}) for at in range(count)]},
+        {"oneOf": [{"type": "object", "required": names} for _ in range(count)]},
+    ])  # fmt: skip
+
+
+def _constants(rng: random.Random) -> Any:
+    values = [0] * rng.choice([1, 1000, 50_000])
+    made: Any = rng.choice([{"const": values, "enum": values}, {"enum": values}, {"const": values}])
+    for _ in range(rng.choice([0, 3, 40])):
+        made = {"id": "x", "type": "array", "items": made}
+    return made
+
+
+def _tag(rng: random.Random) -> Any:
+    """A structural tag of many triggers and excluded words."""
+    count, excluded = rng.choice([1, 100, 1000, 3000]), rng.choice([0, 10, 3000])
+    tags = [{"begin": f"<{at}>", "content": {"type": "regex", "pattern": "a"}, "end": ">"} for at in range(count)]
+    excludes = [f"{at:020}" for at in range(excluded)]
+    triggers = [tag["begin"] for tag in tags]
+    return {"format": {"type": "triggered_tags", "triggers": triggers, "tags": tags, "excludes": excludes}}
+
+
+def _input_grammar(rng: random.Random) -> dict[str, str]:
+    """The grammar of a custom tool's input."""
+    count, last = rng.choice([10, 1000, 9000]), chr(0x9C00)
+    piece = rng.choice([" a", " a?", " (a a a)", " a{0,9}", f" /[\u4e00-{last}]/i", " /[^\\w]/", ' | "x" a'])
+    definition = ("start: a" + piece * count)[:60_000].rpartition(" ")[0] + '\na: "x" | "(" start ")" | /[a-z\\n]+/\n'
+    return {"syntax": "lark", "definition": definition}
+
+
 def _patterns(rng: random.Random) -> Any:
     return {"type": "string", "pattern": _expression(rng)}
 
@@ -122,16 +158,23 @@ _SCHEMAS = (
     _properties,
     _depth,
     _references,
+    _alternatives,
+    _constants,
     _patterns,
 )
 
 
 def _constraint(rng: random.Random, name: str) -> dict[str, Any]:
-    way = rng.randint(0, 11)
+    way = rng.randint(0, 15)
     if way == 0:
         return {"structured_outputs": {"regex": _expression(rng).strip("^$")}}
     if way == 1:
         return {"structured_outputs": {"grammar": _lark(rng)}}
+    if way == 3:
+        return {"structured_outputs": {"structural_tag": _tag(rng)}}
+    if way in (4, 5):
+        custom = {"name": name, "format": {"type": "grammar", "grammar": _input_grammar(rng)}}
+        return {"tools": [{"type": "custom", "custom": custom}], "tool_choice": "required"}
     # None has been seen before.
     schema = _object({name: rng.choice(_SCHEMAS)(rng)}, **({"$defs": {}} if rng.random() < 0.1 else {}))
     if way == 2:

@@ -27,6 +27,9 @@ _MAX_LARK_LEVELS = 1_500
 _MAX_REMAINDERS = 1 << 14
 _LARK_LEVEL = re.compile(r"^[^\n:]*:|[(\[{]", re.MULTILINE)
 _LARK_JSON = re.compile(r"%json\s*")
+_LARK_TOKEN = re.compile(
+    r"/(?:[^/\\]|\\.)*(?:/|\\?\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\\?\Z)|(?P<name>[A-Za-z_][A-Za-z0-9_-]*)|(?P<group>[()])", re.DOTALL
+)
 
 
 def dependencies_first(uses: Mapping[str, Collection[str]]) -> list[str]:
@@ -252,6 +255,31 @@ class _Walk:
 
 
 _PATTERNS = ("pattern", "format")
+
+
+def check_rules(text: str) -> None:
+    """Refuse a Lark grammar of ours, one rule a line, whose rules and groups get too deep by way of one another.
+
+    Raises:
+        FormatError: they do.
+    """
+    heights: dict[str, int] = {}
+    uses: dict[str, set[str]] = {}
+    for line in text.splitlines():
+        name, _, body = line.partition(": ")
+        name = name.removesuffix("[lazy]")
+        level = deepest = 0
+        uses[name] = set()
+        for token in _LARK_TOKEN.finditer("" if body.startswith("%json") else body):
+            if token.lastgroup == "name":
+                uses[name].add(token[0])
+            elif token.lastgroup == "group":
+                level += 1 if token[0] == "(" else -1
+                deepest = max(deepest, level)
+        heights[name] = 1 + deepest
+    known = {name: [other for other in used if other in heights] for name, used in uses.items()}
+    if depth(heights, known) > _MAX_LARK_LEVELS:
+        raise FormatError("it is too large, or combines too many parts")
 
 
 def check_lark(source: str) -> None:

@@ -101,10 +101,17 @@ class _Forms:
             return _EMPTY if before == after else NOTHING
         if len(parts) == 1:
             return self._form(parts[0], before, after)
-        first, rest = parts[0], Sequence(parts[1:])
+        # By halves: what comes after each part, as a rule for each, would be as much as their number times itself.
+        middle = len(parts) // 2
+        first, rest = parts[:middle], parts[middle:]
         return _any(
-            _row(self._form(first, before, between), self._rule(rest, between, after)) for between in (False, True)
+            _row(self._half(first, before, between), self._half(rest, between, after)) for between in (False, True)
         )
+
+    def _half(self, parts: tuple[Node, ...], before: bool, after: bool) -> Node:
+        if len(parts) == 1:
+            return self._form(parts[0], before, after)
+        return self._rule(Sequence(parts), before, after)
 
     def _repeat(self, part: Node, least: int, most: int | None, before: bool, after: bool) -> Node:
         nothing = _EMPTY if before == after and not least else NOTHING
@@ -130,13 +137,13 @@ class _Forms:
                 return _any(map(self._derived, parts))
             case Sequence(parts):
                 # The first part with text has the backslash.
-                found: Node = NOTHING
+                found: list[Node] = []
                 for at, part in enumerate(parts):
                     tail = Sequence(parts[at + 1 :]) if at + 1 < len(parts) else _EMPTY
-                    found = _any([found, _row(self._derived(part), tail)])
+                    found.append(_row(self._derived(part), tail))
                     if not may_be_empty(part, self._empty):
                         break
-                return found
+                return _any(found)
             case Repeat(part, least, most):
                 rest = Repeat(part, max(least - 1, 0), None if most is None else most - 1)
                 return _row(self._derived(part), _EMPTY if most == 1 else rest)

@@ -80,6 +80,7 @@ class _Parser:
         self._rules: dict[str, Node] = {}
         self._ignored: list[Node] = []
         self._in_terminal = False
+        self._characters = regex_nodes.Characters()
 
     def parse(self) -> dict[str, Node]:
         while self._kind() != "end":
@@ -152,7 +153,7 @@ class _Parser:
             if not several and self._text() == "->":
                 self._take("->")
                 own = self._take()
-            self._define(own, regex_nodes.parse(_COMMON[name]))
+            self._define(own, regex_nodes.parse(_COMMON[name], "", self._characters))
             if not several:
                 return
             if self._text() == ")":
@@ -237,7 +238,7 @@ class _Parser:
         if kind == "regex":
             self._at += 1
             pattern, _, flags = text[1:].rpartition("/")
-            return self._anonymous(regex_nodes.parse(pattern, flags.replace("l", "")))
+            return self._anonymous(regex_nodes.parse(pattern, flags.replace("l", ""), self._characters))
         if kind == "name":
             if text[0] in "?!":
                 self._fail("a part of a rule expected")

@@ -17,8 +17,6 @@ from openai_bls.output.structured.grammars.gbnf import CharSet, Literal, Node, R
 Ranges = list[tuple[int, int]]
 
 _MAX_DEPTH = 20
-# Ranges of characters of all sets together.
-_MAX_RANGES = 20_000
 _MAX_COUNT = 20_000
 LAST = 0x10FFFF
 _GROUP = re.compile(r"\(\?(?::|P?<[A-Za-z_][A-Za-z0-9_]*>|([a-zA-Z]*)(?:-([a-zA-Z]+))?([:)]))|\((?!\?)")
@@ -35,24 +33,63 @@ _SPACES = {*range(0x1C, 0x20), 0x85, 0xFEFF}
 _FOLDED = {"k": 0x212A, "s": 0x17F}
 
 
-def parse(pattern: str, flags: str = "") -> Node:
+class Characters:
+    """Count of what the sets of characters of one grammar, or of one expression, are made of."""
+
+    _MAX_RANGES = 20_000
+    # 0.3 s, of which `[^\w]` takes a third.
+    _MAX_CASED = 400_000
+
+    def __init__(self) -> None:
+        self._ranges = self._cased = 0
+        self._known: dict[tuple[tuple[tuple[int, int], ...], bool], Ranges] = {}
+
+    def add_ranges(self, count: int) -> None:
+        """Count ranges of a set, beyond its first.
+
+        Raises:
+            FormatError: they are too many.
+        """
+        self._ranges += count
+        if self._ranges > self._MAX_RANGES:
+            raise FormatError(f"the regular expression is too large: over {self._MAX_RANGES} ranges of characters")
+
+    def with_cases(self, ranges: Ranges, *, wide: bool) -> Ranges:
+        """See `with_cases`.
+
+        Raises:
+            FormatError: there are too many characters.
+        """
+        key = (tuple(ranges), wide)
+        if key not in self._known:
+            self._cased += sum(_looked_at(*one) for one in ranges)
+            if self._cased > self._MAX_CASED:
+                raise FormatError(
+                    f"the regular expression is too large: over {self._MAX_CASED} characters in sets with the flag 'i'"
+                )
+            self._known[key] = with_cases(ranges, wide=wide)
+        return self._known[key]
+
+
+def parse(pattern: str, flags: str = "", characters: Characters | None = None) -> Node:
     """A regular expression that the whole text matches, as a part of a grammar.
 
     Args:
         pattern: the expression.
         flags: letters of flags, of which there are `i`, `s` and, without effect, `u` and `m`.
+        characters: count of those of the grammar around it; None if it stands alone.
 
     Raises:
         FormatError: it is none, is too large, or has what is refused here.
     """
-    return _Parser(pattern, flags).parse()
+    return _Parser(pattern, flags, characters or Characters()).parse()
 
 
 class _Parser:
-    def __init__(self, pattern: str, flags: str) -> None:
+    def __init__(self, pattern: str, flags: str, characters: Characters) -> None:
         self._text = pattern
         self._at = 0
-        self._ranges = 0
+        self._characters = characters
         self._flags = self._checked_flags(flags)
 
     def parse(self) -> Node:
@@ -175,6 +212,7 @@ class _Parser:
         if self._peek() == "]":
             raise self._refused("sets that are empty or begin with ']'")
         ranges: Ranges = []
+        classes: set[str] = set()
         while self._peek() != "]":
             if not self._peek():
                 raise self._error("missing ']'")
@@ -187,7 +225,8 @@ class _Parser:
                 if isinstance(first, str) or isinstance(last, str) or last < first:
                     raise self._error("bad range in a set")
             if isinstance(first, str):
-                ranges += self._class(first, negated=negated)
+                ranges += [] if first in classes else self._class(first, negated=negated)
+                classes.add(first)
             elif isinstance(last, int):
                 ranges.append((first, last))
         self._at += 1
@@ -195,11 +234,9 @@ class _Parser:
 
     def _made(self, ranges: Ranges, *, negated: bool) -> Node:
         if "i" in self._flags:
-            ranges = with_cases(ranges, wide=negated)
+            ranges = self._characters.with_cases(ranges, wide=negated)
         ranges = merged(ranges)
-        self._ranges += len(ranges)
-        if self._ranges > _MAX_RANGES:
-            raise FormatError(f"the regular expression is too large: over {_MAX_RANGES} ranges of characters")
+        self._characters.add_ranges(max(0, len(ranges) - 1))
         if not (complement(ranges) if negated else ranges):
             raise self._error("a set that nothing matches")
         if not negated and len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
@@ -272,6 +309,12 @@ def complement(ranges: Ranges) -> Ranges:
     return [*found, (after, LAST)] if after <= LAST else found
 
 
+def _looked_at(first: int, last: int) -> int:
+    """Number of the characters of a range, from its first one on, whose other cases are looked for."""
+    # So large a range has both cases of what is beyond.
+    return last - first + 1 if last - first <= _MAX_COUNT else min(last - first, 0x24F) + 1
+
+
 def with_cases(ranges: Ranges, *, wide: bool) -> Ranges:
     """The characters with their other cases: those that every dialect counts in, or that any does.
 
@@ -281,9 +324,7 @@ def with_cases(ranges: Ranges, *, wide: bool) -> Ranges:
     """
     found = list(ranges)
     for first, last in ranges:
-        # So large a set has both cases of what is beyond.
-        end = last if last - first <= _MAX_COUNT else min(last, first + 0x24F)
-        for point in range(first, end + 1):
+        for point in range(first, first + _looked_at(first, last)):
             for other in (chr(point).lower(), chr(point).upper()):
                 if len(other) == 1 and (wide or other.isascii() == (point < 0x80)):
                     found.append((ord(other), ord(other)))

@@ -35,9 +35,15 @@ def lark(wanted: Format, markers: Mapping[str, int] | None = None) -> str:
 
 
 class _Renderer(ArgumentRules):
+    def __init__(self, markers: Mapping[str, int] | None = None) -> None:
+        super().__init__(markers)
+        # By the identity of a part: each is looked at once, not once for each that it is in.
+        self._regular: dict[int, str | None] = {}
+        self._marked: dict[int, bool] = {}
+
     def render(self, node: Format, *, last: bool) -> str:  # noqa: PLR0911, PLR0912
         """An expression for a rule's body; `last`: the output ends with it."""
-        pattern = None if self._is_marked(node) else regular(node)
+        pattern = None if self._is_marked(node) else _regular(node, self._regular)
         if pattern is not None:
             return slashed(pattern)
         match node["type"]:
@@ -104,9 +110,15 @@ class _Renderer(ArgumentRules):
 
     def _is_marked(self, node: Format) -> bool:
         """True if a string of a format has a marker in it; those in clients' expressions are text."""
-        parts = [*node.get("elements", ()), *node.get("tags", ()), *([node["content"]] if "content" in node else ())]
-        strings = [node.get("value", ""), node.get("begin", ""), *(_ends(node) if "end" in node else ())]
-        return any(map(self.has_marker, strings)) or any(map(self._is_marked, parts))
+        if id(node) not in self._marked:
+            parts = [
+                *node.get("elements", ()),
+                *node.get("tags", ()),
+                *([node["content"]] if "content" in node else ()),
+            ]
+            strings = [node.get("value", ""), node.get("begin", ""), *(_ends(node) if "end" in node else ())]
+            self._marked[id(node)] = any(map(self.has_marker, strings)) or any(map(self._is_marked, parts))
+        return self._marked[id(node)]
 
     def _triggered_tags(self, node: Format, last: bool) -> str:
         once, needed = node.get("stop_after_first", False), node.get("at_least_one", False)
@@ -139,8 +151,19 @@ def _ends(node: Format) -> list[str]:
     return node["end"] if isinstance(node["end"], list) else [node["end"]]
 
 
-def regular(node: Format) -> str | None:  # noqa: PLR0911
+def regular(node: Format) -> str | None:
     """The regular expression that a format amounts to, if it is made of nothing but strings and expressions."""
+    return _regular(node, {})
+
+
+def _regular(node: Format, known: dict[int, str | None]) -> str | None:
+    """The same; what is `known` is not worked out again."""
+    if id(node) not in known:
+        known[id(node)] = _expression(node, known)
+    return known[id(node)]
+
+
+def _expression(node: Format, known: dict[int, str | None]) -> str | None:  # noqa: PLR0911
     match node["type"]:
         case "const_string":
             return literal(node["value"])
@@ -149,15 +172,15 @@ def regular(node: Format) -> str | None:  # noqa: PLR0911
         case "grammar":
             return None if node.get("excludes") else gbnf_lark.regex(node["grammar"])
         case "sequence" | "or":
-            parts = [regular(part) for part in node["elements"]]
+            parts = [_regular(part, known) for part in node["elements"]]
             if any(part is None for part in parts):
                 return None
             return "".join(map(str, parts)) if node["type"] == "sequence" else f"(?:{'|'.join(map(str, parts))})"
         case "optional" | "star" | "plus" | "repeat":
-            part = regular(node["content"])
+            part = _regular(node["content"], known)
             return None if part is None else f"(?:{part}){_sign(node)}"
         case "tag":
-            part = regular(node["content"])
+            part = _regular(node["content"], known)
             return None if part is None else f"{literal(node['begin'])}{part}{one_of(_ends(node))}"
     return None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Set
 from typing import Any, NamedTuple
 
 from openai_bls.output.structured.errors import FormatError, dumped, shown
@@ -110,14 +111,14 @@ class _Arguments(ABC):
         declared = node.get("properties", {})
         if node.get("type", "object") != "object":
             raise FormatError(f"{self._written} must be an object")
-        required = node.get("required", [])
-        if not set(required) <= set(declared):
+        required = frozenset(node.get("required", ()))
+        if not required <= set(declared):
             raise FormatError(f"'required' names what 'properties' does not: it cannot be enforced in {self._written}")
         others = node.get("additionalProperties", True)
         return self._members(declared, required, {} if others is True else others)
 
     @abstractmethod
-    def _members(self, declared: dict[str, Schema], required: list[str], others: Any) -> str:
+    def _members(self, declared: dict[str, Schema], required: Set[str], others: Any) -> str:
         """An expression for the members of an object; `others` is False or the schema of undeclared members."""
 
     def _json(self, node: Schema) -> str:
@@ -147,7 +148,7 @@ class _CommaArguments(_Arguments):
     def _value(self, node: Any) -> str:
         """An expression for a value that a schema allows."""
 
-    def _members(self, declared: dict[str, Schema], required: list[str], others: Any) -> str:
+    def _members(self, declared: dict[str, Schema], required: Set[str], others: Any) -> str:
         comma = slashed(literal(self._comma))
         # What may follow the first arguments, and what may follow none.
         more = first = '""'
@@ -264,7 +265,7 @@ class _XmlArguments(_Arguments):
         super().__init__(rules, definitions)
         self._style = style
 
-    def _members(self, declared: dict[str, Schema], required: list[str], others: Any) -> str:
+    def _members(self, declared: dict[str, Schema], required: Set[str], others: Any) -> str:
         # Where there are no arguments, DeepSeek's template leaves a blank line.
         parts = [_SPACE, _SPACE] if self._style.types else [_SPACE]
         for name, part in declared.items():

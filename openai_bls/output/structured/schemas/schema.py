@@ -91,6 +91,8 @@ class _Reader:
         # By pointer and whether other schemas are combined with it: the name in `$defs`.
         self._names: dict[tuple[str, bool], str] = {}
         self._waiting: list[tuple[str, bool]] = []
+        # By the identity of a part of `root`.
+        self._referring: dict[int, bool] = {}
 
     def read_all(self) -> Schema:
         found = self._read(self._root, Place(), False)
@@ -162,7 +164,7 @@ class _Reader:
             if any(value == nothing and type(value) is type(nothing) for nothing in keywords.NEUTRAL.get(key, ())):
                 continue
             if key in ("$id", "id") and (isinstance(value, str) or not self._strict):
-                if str(place) and (self._strict or _has_reference(node)):
+                if str(place) and (self._strict or self._has_reference(node)):
                     raise FormatError(
                         f"the JSON schema keyword '{key}'{place} is supported in the outermost schema only"
                     )
@@ -178,6 +180,19 @@ class _Reader:
                 raise FormatError(f"the JSON schema keyword '{cut(key, 60)}'{place} is not known here: leave it out")
             found[key] = value
         return found
+
+    def _has_reference(self, node: Schema) -> bool:
+        """True if a schema, or a part of it, refers to another, whose place may depend on an `$id` around it."""
+        return "$ref" in node or any(map(self._holds_reference, node.values()))
+
+    def _holds_reference(self, part: Any) -> bool:
+        if not isinstance(part, dict | list):
+            return False
+        if id(part) not in self._referring:
+            inner = part if isinstance(part, list) else part.values()
+            own = isinstance(part, dict) and "$ref" in part
+            self._referring[id(part)] = own or any(map(self._holds_reference, inner))
+        return self._referring[id(part)]
 
     def _pattern(self, source: Any, place: Place) -> str:
         if not isinstance(source, str):
@@ -256,13 +271,6 @@ class _Reader:
         elif not combined and ("properties" in node or "patternProperties" in node) and _sufficient(found):
             found["additionalProperties"] = False
         _check_counts(found, place)
-
-
-def _has_reference(node: Any) -> bool:
-    """True if a part of the schema refers to another, whose place may depend on an `$id` around it."""
-    if isinstance(node, dict):
-        return "$ref" in node or any(map(_has_reference, node.values()))
-    return isinstance(node, list) and any(map(_has_reference, node))
 
 
 def _combines(node: Schema) -> bool:
@@ -360,7 +368,8 @@ def _enumerated(node: Schema, found: Schema, place: Place) -> Schema:
         return {}
     values = _array(node, "enum", place) if "enum" in node else [node["const"]]
     if "const" in node:
-        values = [value for value in values if comparable(value) == comparable(node["const"])]
+        constant = comparable(node["const"])
+        values = [value for value in values if comparable(value) == constant]
     if any(abs(number) > _MAX_NUMBER for number in _numbers_in(values)):
         raise FormatError(f"numbers over 2^53 in 'enum' or 'const'{place} cannot be enforced to the digit")
     types = found.pop("type", None)

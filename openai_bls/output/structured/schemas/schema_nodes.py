@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from openai_bls.output.structured.errors import FormatError
 from openai_bls.output.structured.grammars import bounds
@@ -15,8 +15,9 @@ Schema = dict[str, Any]
 PREFIX = "#/$defs/"
 # Schemas within one another, each reference followed once.
 _MAX_DEPTH = 500
-# Alternatives of `oneOf` that are compared with one another, in all of a schema.
+# Alternatives of `oneOf` that are compared with one another, in all of a schema, and values and tags of theirs.
 _MAX_PAIRS = 20_000
+_MAX_COMPARED = 1_000_000
 
 
 def open_names(node: Any) -> bool:
@@ -137,46 +138,76 @@ def settle_alternatives(schema: Schema) -> None:
     _Alternatives(schema).settle()
 
 
+class _Told(NamedTuple):
+    """What an alternative says of its instances."""
+
+    types: set[str]
+    values: frozenset[Hashable] | None
+    """Values of its enumeration; None without one."""
+    tags: dict[str, frozenset[Hashable]]
+    """Values of the properties that must be there and are of an enumeration."""
+
+
 class _Alternatives:
     """`oneOf` as `anyOf` wherever no instance is allowed by two of the alternatives, as far as types, values and tags
     tell."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self._pairs = 0
-        # By the identity of an enumeration's list.
-        self._values: dict[int, frozenset[Any]] = {}
+        self._pairs = self._compared = 0
+        # By the identity of a node of the schema, or of an enumeration's list.
+        self._told: dict[int, _Told] = {}
+        self._values: dict[int, frozenset[Hashable]] = {}
 
     def settle(self, node: Any = None) -> None:
         node = self._schema if node is None else node
         if isinstance(node, dict) and "oneOf" in node and "anyOf" not in node:
             parts = node["oneOf"]
             self._pairs += len(parts) * (len(parts) - 1) // 2
-            if self._pairs <= _MAX_PAIRS and all(
-                self._exclude(one, other) for at, one in enumerate(parts) for other in parts[:at]
-            ):
+            if self._pairs <= _MAX_PAIRS and self._all_exclude([self._told_by(part) for part in parts]):
                 node["anyOf"] = node.pop("oneOf")
         for part in subschemas(node):
             self.settle(part)
 
-    def _exclude(self, one: Any, other: Any) -> bool:
-        one, other = self._resolved(one), self._resolved(other)
-        types = _types_of(one) & _types_of(other)
-        if not types or ("enum" in one and "enum" in other and self._disjoint(one["enum"], other["enum"])):
+    def _all_exclude(self, parts: list[_Told]) -> bool:
+        """True if each of the alternatives excludes each other one, unless that takes too long to find out."""
+        for at, one in enumerate(parts):
+            for other in parts[:at]:
+                if self._compared > _MAX_COMPARED or not self._exclude(one, other):
+                    return False
+        return True
+
+    def _exclude(self, one: _Told, other: _Told) -> bool:
+        types = one.types & other.types
+        if not types or (
+            one.values is not None and other.values is not None and self._differ(one.values, other.values)
+        ):
             return True
         # Objects with a tag each: a property that must be there and whose values differ.
-        tags = set(one.get("required", ())) & set(other.get("required", ()))
-        return types == {"object"} and any(self._tags_differ(one, other, name) for name in tags)
+        fewer, more = sorted((one.tags, other.tags), key=len)
+        self._compared += len(fewer)
+        return types == {"object"} and any(name in more and self._differ(fewer[name], more[name]) for name in fewer)
 
-    def _tags_differ(self, one: Schema, other: Schema, name: str) -> bool:
-        values = [self._resolved(node.get("properties", {}).get(name, {})) for node in (one, other)]
-        return all("enum" in value for value in values) and self._disjoint(values[0]["enum"], values[1]["enum"])
+    def _differ(self, one: frozenset[Hashable], other: frozenset[Hashable]) -> bool:
+        self._compared += min(len(one), len(other))
+        return one.isdisjoint(other)
 
-    def _disjoint(self, one: list[Any], other: list[Any]) -> bool:
-        for values in (one, other):
-            if id(values) not in self._values:
-                self._values[id(values)] = frozenset(map(comparable, values))
-        return self._values[id(one)].isdisjoint(self._values[id(other)])
+    def _told_by(self, node: Any) -> _Told:
+        node = self._resolved(node)
+        if id(node) not in self._told:
+            properties = node.get("properties", {})
+            named = (
+                (name, self._resolved(properties[name])) for name in node.get("required", ()) if name in properties
+            )
+            tags = {name: self._values_of(part["enum"]) for name, part in named if "enum" in part}
+            values = self._values_of(node["enum"]) if "enum" in node else None
+            self._told[id(node)] = _Told(_types_of(node), values, tags)
+        return self._told[id(node)]
+
+    def _values_of(self, values: list[Any]) -> frozenset[Hashable]:
+        if id(values) not in self._values:
+            self._values[id(values)] = frozenset(map(comparable, values))
+        return self._values[id(values)]
 
     def _resolved(self, node: Any) -> Schema:
         """The schema that a reference refers to, in a few steps; any other as it is."""
@@ -184,7 +215,10 @@ class _Alternatives:
             if not isinstance(node, dict) or set(node) != {"$ref"}:
                 break
             node = self._schema["$defs"][node["$ref"].removeprefix(PREFIX)]
-        return node if isinstance(node, dict) else {}
+        return node if isinstance(node, dict) else _ANYTHING
+
+
+_ANYTHING: Schema = {}
 
 
 def _types_of(node: Schema) -> set[str]:
