@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -35,7 +36,11 @@ from openai_bls.core.errors import (
     NotFoundError,
     StorageFullError,
 )
+from openai_bls.core.keys.shares import Shares
+from openai_bls.core.keys.turns import FairLock
 from openai_bls.pipeline.lifecycle.context import RequestContext
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -43,6 +48,10 @@ WINDOW_S = 24 * 3600
 """Seconds that a batch has: OpenAI's one completion window."""
 MAX_UNENDED_BATCHES = 100
 """Batches of one key that have not ended."""
+MAX_KEPT_BATCHES = 10_000
+"""Batches of all keys together, those that have ended included."""
+MAX_KEPT_BYTES = 64 << 20
+"""Bytes of the records of all ended batches; their results are files."""
 
 
 class BatchHandlers:
@@ -56,6 +65,7 @@ class BatchHandlers:
         self._api = api
         self._folder = api.shared(shared_folder)
         self._runner = Runner(api, self._folder)
+        self._creating = FairLock()
 
     async def run(self) -> None:
         """Work on batches, if there are any to be."""
@@ -71,12 +81,6 @@ class BatchHandlers:
             raise InvalidRequestError(
                 f"There is no file {body.input_file_id[:60]!r} that was uploaded for a batch.", param="input_file_id"
             )
-        unended = await asyncio.to_thread(folder.unended)
-        if sum(batch.owner == owner for batch in unended) >= MAX_UNENDED_BATCHES:
-            raise InvalidRequestError(
-                f"There are {MAX_UNENDED_BATCHES} batches that have not ended, the most that an API key may have.",
-                code="batch_limit_exceeded",
-            )
         expires = body.output_expires_after
         batch = BatchRecord(
             id=new_id("batch_"),
@@ -88,15 +92,48 @@ class BatchHandlers:
             output_expires_s=KEPT_S if expires is None else expires.seconds,
             owner=owner,
         )
-        await asyncio.to_thread(folder.write_batch, batch)
+        # One at a time, or some would be added beyond what a key may have.
+        async with self._creating.turn(owner):
+            await asyncio.to_thread(self._add, batch)
         self._runner.see(batch)
         return JsonResponse(batch.shown())
+
+    def _add(self, batch: BatchRecord) -> None:
+        """Keep a new batch, and forget ended ones of keys that have more than their share if there is no more room.
+
+        Raises:
+            InvalidRequestError: its key has as many that have not ended as it may have.
+        """
+        shares = Shares(MAX_KEPT_BATCHES, MAX_KEPT_BYTES)
+        entries = {entry.id: entry for entry in self._folder.entries()}
+        unended = [entry for entry in entries.values() if entry.owner == batch.owner and entry.ended_at is None]
+        if len(unended) >= MAX_UNENDED_BATCHES:
+            raise InvalidRequestError(
+                f"There are {MAX_UNENDED_BATCHES} batches that have not ended, the most that an API key may have.",
+                code="batch_limit_exceeded",
+            )
+        for entry in entries.values():
+            shares.add(entry.owner, entry.id, pinned=entry.ended_at is None)
+            shares.charge(entry.owner, entry.bytes)
+        shares.add(batch.owner, batch.id, pinned=True)
+        while (batch_id := shares.excess()) is not None:
+            shares.remove(batch_id)
+            shares.charge(entries[batch_id].owner, -entries[batch_id].bytes)
+            logger.warning("the batch %s is forgotten: its API key has more than its share of the room", batch_id)
+            self._folder.forget(batch_id)
+        self._folder.write_batch(batch)
 
     async def list_batches(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/batches."""
         query = parse_query(request.query_params, BatchesQuery)
-        found = [batch for batch in await asyncio.to_thread(self._folder.batches) if batch.owner == context.key]
-        return JsonResponse(page(found, BatchRecord.shown, limit=query.limit, after=query.after))
+
+        def listed() -> dict[str, Any]:
+            own = [entry for entry in self._folder.entries() if entry.owner == context.key]
+            chosen = page(own, lambda entry: entry.id, limit=query.limit, after=query.after)
+            records = [self._folder.batch(batch_id) for batch_id in chosen["data"]]
+            return {**chosen, "data": [record.shown() for record in records if record is not None]}
+
+        return JsonResponse(await asyncio.to_thread(listed))
 
     async def batch(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/batches/{batch_id}."""

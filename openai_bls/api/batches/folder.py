@@ -21,7 +21,7 @@ from typing import IO, Any, Literal, TypeVar
 
 import msgspec
 
-from openai_bls.api.batches.records import ENDED, KEPT_S, BatchRecord, FileRecord
+from openai_bls.api.batches.records import ENDED, KEPT_S, BatchEntry, BatchRecord, FileRecord
 from openai_bls.api.common.encoding import encode, new_id
 
 FILE_ID = re.compile(r"file-[0-9a-f]{32}")
@@ -31,7 +31,7 @@ _ABANDONED_S = 60.0
 """Seconds after the last write of such a file, from which on one without a lock is what a crash has left."""
 BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
 
-RecordT = TypeVar("RecordT", FileRecord, BatchRecord)
+RecordT = TypeVar("RecordT", FileRecord, BatchRecord, BatchEntry)
 
 
 class Folder:
@@ -46,8 +46,8 @@ class Folder:
         self._batches = root / "batches"
         self._reading = threading.Lock()
         self._listing = threading.Lock()
-        self._ended: set[str] = set()
-        """Ids of ended batches, which `unended` need not read again."""
+        self._ended: dict[str, BatchEntry] = {}
+        """Ended batches, which need not be read again."""
         self._known_files: dict[str, tuple[int, FileRecord]] = {}
         """Number of the file and content of the records that `files` has read, by their names."""
         self._unended: dict[str, tuple[tuple[int, int], BatchRecord]] = {}
@@ -104,7 +104,11 @@ class Folder:
         return None if found is None or _expired(found) else found
 
     def files(self) -> list[FileRecord]:
-        """All files, the oldest first.
+        """All files, the oldest first."""
+        return _oldest_first(record for record in self._kept_files() if not _expired(record))
+
+    def _kept_files(self) -> list[FileRecord]:
+        """All files, those whose time is over included.
 
         Costs a listing of the folder; only records that have been replaced are read.
         """
@@ -119,7 +123,7 @@ class Folder:
                     found = (number, record)
                 known[name] = found
             self._known_files = known
-        return _oldest_first(record for _, record in known.values() if not _expired(record))
+        return [record for _, record in known.values()]
 
     def _file_records(self) -> list[tuple[str, int]]:
         """Names of the files' records, and the numbers (inodes) of those files."""
@@ -139,17 +143,12 @@ class Folder:
 
         What a crash has left of an upload goes, too.
         """
-        inputs = set()
-        for batch in self.batches():
-            if batch.ended_at is None:
-                inputs.add(batch.input_file_id)
-            elif batch.ended_at + KEPT_S <= time.time():
-                # The object last: without it nobody would find the others.
-                for suffix in ("output.jsonl", "errors.jsonl", "cancel", "lock", "json"):
-                    (self._batches / f"{batch.id}.{suffix}").unlink(missing_ok=True)
-        for path in self._files.glob("file-*.json"):
-            record = _read(path, FileRecord)
-            if record is not None and _expired(record) and record.id not in inputs:
+        inputs = {batch.input_file_id for batch in self.unended()}
+        for entry in self.entries():
+            if entry.ended_at is not None and entry.ended_at + KEPT_S <= time.time():
+                self.forget(entry.id)
+        for record in self._kept_files():
+            if _expired(record) and record.id not in inputs:
                 self.delete_file(record.id)
         for path in self._files.glob(f"*{_UNFINISHED}"):
             # Gone meanwhile, or locked.
@@ -179,10 +178,18 @@ class Folder:
             batch.status = "cancelling"
         return batch
 
-    def batches(self) -> list[BatchRecord]:
-        """All batches, the oldest first."""
-        found = [self.batch(path.stem) for path in self._batches.glob("batch_*.json")]
-        return _oldest_first(batch for batch in found if batch is not None)
+    def entries(self) -> list[BatchEntry]:
+        """All batches, the oldest first. Costs what `unended` does."""
+        found = {batch.id: BatchEntry.of(batch) for batch in self.unended()}
+        with self._reading:
+            found |= self._ended
+        return _oldest_first(found.values())
+
+    def forget(self, batch_id: str) -> None:
+        """Delete a batch that has ended; its files stay."""
+        # The object last: without it nobody would find the others.
+        for suffix in ("output.jsonl", "errors.jsonl", "cancel", "lock", "json"):
+            (self._batches / f"{batch_id}.{suffix}").unlink(missing_ok=True)
 
     def unended(self) -> list[BatchRecord]:
         """The batches that have not ended, the oldest first.
@@ -196,8 +203,10 @@ class Folder:
             return []
         ids = {name.removesuffix(".json") for name in names if name.endswith(".json")}
         with self._reading:
-            self._ended &= ids
-            found = [batch for batch_id in ids - self._ended if (batch := self._unended_batch(batch_id)) is not None]
+            for batch_id in self._ended.keys() - ids:
+                del self._ended[batch_id]
+            unknown = ids - self._ended.keys()
+            found = [batch for batch_id in unknown if (batch := self._unended_batch(batch_id)) is not None]
             self._unended = {batch.id: self._unended[batch.id] for batch in found}
         return _oldest_first(self._marked(batch) if f"{batch.id}.cancel" in names else batch for batch in found)
 
@@ -217,7 +226,7 @@ class Folder:
             if batch is None:
                 return None
             if batch.status in ENDED:
-                self._ended.add(batch_id)
+                self._ended[batch_id] = BatchEntry.of(batch, status.st_size)
                 return None
             known = self._unended[batch_id] = (state, batch)
         return copy.copy(known[1])

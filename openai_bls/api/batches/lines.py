@@ -19,8 +19,16 @@ Url = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/
 URLS: tuple[Url, ...] = get_args(Url)
 MAX_LINES = 50_000
 """Requests of one batch."""
+MAX_FILE_LINES = 2 * MAX_LINES
+"""Lines of its file, empty ones included: to skip an empty one takes as long as to read a short one."""
 _OVERHEAD_BYTES = 4096
 """Bytes of a line around its body."""
+_PIECE_BYTES = 1 << 20
+"""Bytes that are read at once to count the lines of a file."""
+_MAX_MESSAGE_LENGTH = 600
+"""Characters of what is told of a line, which may echo some of it: a batch's record holds a hundred of them."""
+_MAX_MODEL_LENGTH = 256
+"""Characters of a model's name that a batch's record may hold."""
 
 
 class LineError(Exception):
@@ -35,6 +43,8 @@ class LineError(Exception):
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.code = code
+        if len(message) > _MAX_MESSAGE_LENGTH:
+            message = message[: _MAX_MESSAGE_LENGTH - 1] + "…"
         self.message = message
         self.param = param
 
@@ -51,12 +61,13 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def model(self) -> str | None:
-        """Name of the model that the request asks for; None if it names none."""
+        """Name of the model that the request asks for; None if it names none, or by far too long a name."""
         named = _decode_fields(self.body).model
         try:
-            return _decode_text(named)
+            name = _decode_text(named)
         except msgspec.DecodeError:
             return None
+        return name if len(name) <= _MAX_MODEL_LENGTH else None
 
 
 _NULL = msgspec.Raw(b"null")
@@ -120,6 +131,15 @@ def _checked(text: bytes, url: str | None) -> Line:
         if len(bytes(value)) > _SHORT_BYTES or msgspec.json.decode(value):
             raise LineError("unsupported_parameter", f"'{name}' is not supported in a batch.", f"body.{name}")
     return line
+
+
+def count(path: Path) -> int:
+    """Number of the lines of a file that are ended."""
+    found = 0
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            found += piece.count(b"\n")
+    return found
 
 
 def texts(path: Path, max_bytes: int) -> Iterator[tuple[int, bytes]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -100,3 +100,20 @@ class BatchRecord(msgspec.Struct, omit_defaults=True):
     def ends(self, now: float) -> bool:
         """True if no further request of it is to be sent: it is cancelled, its time is over, or all are answered."""
         return self.cancelling_at is not None or self.finalizing_at is not None or now >= self.expires_at
+
+
+class BatchEntry(NamedTuple):
+    """What a list of all batches knows of one."""
+
+    id: str
+    owner: str
+    created_at: int
+    ended_at: int | None = None
+    """Unix time of its end; None if it has not ended."""
+    bytes: int = 0
+    """Bytes of its record, once it has ended."""
+
+    @classmethod
+    def of(cls, batch: BatchRecord, size: int = 0) -> BatchEntry:
+        """Entry of a batch whose record has `size` bytes."""
+        return cls(batch.id, batch.owner, batch.created_at, batch.ended_at, size)

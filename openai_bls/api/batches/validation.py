@@ -28,6 +28,10 @@ def validate(folder: Folder, batch: BatchRecord, max_bytes: int) -> None:
     if not source.exists():
         fail(batch, missing_input(batch))
         return
+    if lines.count(source) > lines.MAX_FILE_LINES:
+        what = f"The file of a batch has {lines.MAX_FILE_LINES} lines at most, empty ones included."
+        fail(batch, fault("too_many_requests", what))
+        return
     seen: set[str] = set()
     errors: list[dict[str, Any]] = []
     models: set[str | None] = set()

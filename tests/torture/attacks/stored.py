@@ -141,6 +141,28 @@ def batches(alice: Alice) -> None:
         alice.ask("GET", "/v1/batches")
 
 
+def batch_files(alice: Alice) -> None:
+    """Batches that fail at once, by files whose faults are long, or very many, or very far apart; lists of them."""
+
+    def work() -> None:
+        size = alice.rng.choice([1, 100, 10**5, 10**6])
+        line = b'{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "%b"}}'
+        data = alice.rng.choice([
+            b'{"%b": 1}\n' % (b"x" * size) * (_MOST_BODY // (size + 8) if size > 100 else 200),
+            b"\n" * _MOST_BODY,
+            line % (b"x" * size),
+            b"",
+        ])  # fmt: skip
+        alice.note(f"a file of {len(data)} bytes, which begins with {data[:20]!r}")
+        file = _upload(alice, data, "batch")
+        for _ in range(alice.rng.choice([1, 20])):
+            options = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+            alice.post("/v1/batches", {"input_file_id": file, **options})
+        alice.ask("GET", "/v1/batches?limit=100")
+
+    alice.at_once([partial(_until_over, alice, work)] * 4)
+
+
 def no_batches(alice: Alice) -> None:
     """The end of what `batches` has left behind, which is no attack."""
     reply = alice.ask("GET", "/v1/batches?limit=100")

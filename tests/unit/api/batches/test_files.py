@@ -47,7 +47,8 @@ async def test_files(tmp_path: Path) -> None:
         record = place.folder.file(second["id"])
         assert record is not None
         record.expires_at = 1
-        (tmp_path / "files" / f"{record.id}.json").write_bytes(msgspec.json.encode(record))
+        (tmp_path / "record").write_bytes(msgspec.json.encode(record))
+        (tmp_path / "record").replace(tmp_path / "files" / f"{record.id}.json")
         assert (await place.client.get(f"/v1/files/{second['id']}")).status_code == 404
         await until(lambda: not place.folder.data(second["id"]).exists())
 
