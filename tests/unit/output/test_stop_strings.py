@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.output.stop_strings import StopMatcher
+from openai_bls.output.stop_strings import StopMatcher, _automata
 from tests.unit.output.parsing import check_linear_cost, cut
 
 moderate = settings(deadline=None, max_examples=300)
@@ -86,3 +86,10 @@ def test_adversarial_stops_take_linear_time() -> None:
     matcher = StopMatcher(stops)
     assert run(matcher, ["a"] * 60_000) == ("a" * 60_000, None)
     check_linear_cost(lambda length: [matcher.push("a") for _ in range(length)])
+
+
+def test_large_sets_are_not_kept_all() -> None:
+    for at in range(40):
+        StopMatcher([f"{at}-{other}-" + "x" * 900 for other in range(16)])
+    assert _automata._states <= _automata._MAX_STATES + 16_000
+    assert 1 <= len(_automata._kept) < 40
