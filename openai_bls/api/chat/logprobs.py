@@ -6,6 +6,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Raw
+
+from openai_bls.api.common.encoding import encode
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.output.detokenizer.base import DetokenizerFactory
 
@@ -31,6 +34,10 @@ class LogprobRenderer:
         """`choice.logprobs` for a run of tokens; runs that follow each other can be joined list by list."""
         return self._render_chat(tokens) if self._chat else self._render_completion(tokens)
 
+    def encoded(self, tokens: Sequence[TokenLogprob]) -> list[Raw]:
+        """The items of `content` in chat completions' form as JSON text, one for each token."""
+        return [Raw(encode(item)) for item in self._render_chat(tokens)["content"]]
+
     def _render_chat(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
         text, raw = self._text, self._bytes
         content = []
@@ -55,6 +62,35 @@ class LogprobRenderer:
         # With the token itself, wherever it ranks: so it is at OpenAI, and hence up to logprobs + 1 of them.
         top[self._text(token.token_id)] = _finite(token.logprob)
         return top
+
+
+class CollectedLogprobs:
+    """`choice.logprobs` of a whole answer, encoded token by token as they come: all at its end would take long.
+
+    Args:
+        renderer: renderer of the request.
+    """
+
+    def __init__(self, renderer: LogprobRenderer) -> None:
+        self._renderer = renderer
+        self._lists: dict[str, list[bytes]] = {}
+        self._others: dict[str, Any] = {}
+        self.add([])
+
+    def add(self, tokens: Sequence[TokenLogprob]) -> None:
+        """Add the next tokens."""
+        for name, value in self._renderer.render(tokens).items():
+            if isinstance(value, list):
+                pieces = self._lists.setdefault(name, [])
+                for item in value:
+                    pieces += (b"," if pieces else b"[", encode(item))
+            else:
+                self._others[name] = value
+
+    def answer(self) -> dict[str, Any]:
+        """The whole of it, whose lists are JSON text."""
+        lists = {name: Raw(b"".join([*pieces, b"]"] if pieces else [b"[]"])) for name, pieces in self._lists.items()}
+        return {**lists, **self._others}
 
 
 def _number(logprob: float | None) -> float | None:

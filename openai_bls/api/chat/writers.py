@@ -20,7 +20,7 @@ from openai_bls.api.chat.chunks import (
     TextChoice,
     ToolCall,
 )
-from openai_bls.api.chat.logprobs import LogprobRenderer
+from openai_bls.api.chat.logprobs import CollectedLogprobs, LogprobRenderer
 from openai_bls.api.common.events.answer_future import AnswerFuture
 from openai_bls.api.common.events.event_sink import ChunkSink
 from openai_bls.api.common.events.tee import Tee
@@ -163,16 +163,27 @@ class _Parts:
     thoughts: list[str] = field(default_factory=list)
     calls: list[tuple[str, str, list[str], bool]] = field(default_factory=list)
     """(id, name, fragments of the arguments, whether the tool is a custom one)."""
-    tokens: list[TokenLogprob] = field(default_factory=list)
-    echoed: int = 0
-    """Number of `tokens` that are an echoed prompt's."""
+    logprobs: CollectedLogprobs | None = None
+    """Log-probabilities of the tokens; None if they are not wanted."""
+    likelihoods: float = 0.0
+    """Sum of the log-probabilities of the new tokens, as many as `counted`."""
+    counted: int = 0
     reason: FinishReason = "stop"
+
+    def add(self, tokens: list[TokenLogprob]) -> None:
+        """Add log-probabilities of tokens."""
+        if self.logprobs is not None:
+            self.logprobs.add(tokens)
+        # Only a prompt's first token has none, and a prompt comes by itself.
+        if tokens[0].logprob is not None:
+            values = [token.logprob for token in tokens if token.logprob is not None]
+            self.likelihoods += sum(values)
+            self.counted += len(values)
 
     @property
     def likelihood(self) -> float:
         """Mean log-probability of the new tokens, by which answers of different lengths can be compared."""
-        values = [token.logprob for token in self.tokens[self.echoed :] if token.logprob is not None]
-        return sum(values) / len(values) if values else float("-inf")
+        return self.likelihoods / self.counted if self.counted else float("-inf")
 
 
 class AnswerWriter(AnswerFuture[Answer[Any]]):
@@ -187,20 +198,16 @@ class AnswerWriter(AnswerFuture[Answer[Any]]):
 
     def __init__(self, envelope: Envelope, *, candidates: int, n: int, renderer: LogprobRenderer | None = None) -> None:
         super().__init__()
-        self._parts = [_Parts() for _ in range(envelope.choices)]
+        collected = (None if renderer is None else CollectedLogprobs(renderer) for _ in range(envelope.choices))
+        self._parts = [_Parts(logprobs=logprobs) for logprobs in collected]
         self._envelope = envelope
         self._candidates = candidates
         self._n = n
-        self._renderer = renderer
         self._kv_transfer_params: dict[str, Any] | None = None
 
     def logprobs(self, sequence: SequenceState, tokens: list[TokenLogprob]) -> None:
         """Log-probabilities of tokens."""
-        parts = self._parts[sequence.index]
-        if tokens[0].logprob is None:
-            # Only a prompt's first token has none.
-            parts.echoed = len(tokens)
-        parts.tokens += tokens
+        self._parts[sequence.index].add(tokens)
 
     def text(self, sequence: SequenceState, text: str) -> None:
         """A piece of content."""
@@ -249,11 +256,12 @@ class AnswerWriter(AnswerFuture[Answer[Any]]):
 
     def _choices(self, answers: list[_Parts]) -> list[ChatChoice] | list[TextChoice]:
         if not self._envelope.chat:
-            return [TextChoice(i, "".join(p.texts), self._logprobs(p), p.reason) for i, p in enumerate(answers)]
-        return [ChatChoice(i, _message(p), self._logprobs(p), p.reason) for i, p in enumerate(answers)]
+            return [TextChoice(i, "".join(p.texts), _logprobs(p), p.reason) for i, p in enumerate(answers)]
+        return [ChatChoice(i, _message(p), _logprobs(p), p.reason) for i, p in enumerate(answers)]
 
-    def _logprobs(self, parts: _Parts) -> dict[str, Any] | None:
-        return self._renderer.render(parts.tokens) if self._renderer is not None else None
+
+def _logprobs(parts: _Parts) -> dict[str, Any] | None:
+    return None if parts.logprobs is None else parts.logprobs.answer()
 
 
 def _message(parts: _Parts) -> AnswerMessage:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import Raw
+
 from openai_bls.api.common.encoding import encode, new_id
 from openai_bls.api.responses.items import Item, Status
 
-Delta = Callable[[str, list[dict[str, Any]]], None]
+Delta = Callable[[str, list[Raw]], None]
 """Writer of the next piece of a text, with the log-probabilities of its tokens."""
 
 
@@ -47,10 +49,10 @@ class EventWriter:
             return lambda text, tokens: None
         head = _frame(kind) + encode({"type": kind, **fields})[:-1] + b',"delta":'
 
-        def plain(text: str, tokens: list[dict[str, Any]]) -> None:
+        def plain(text: str, tokens: list[Raw]) -> None:
             write(head + encode(text) + b',"sequence_number":%d}\n\n' % self._next())
 
-        def with_logprobs(text: str, tokens: list[dict[str, Any]]) -> None:
+        def with_logprobs(text: str, tokens: list[Raw]) -> None:
             listed = encode(tokens) if tokens else b"[]"
             write(head + encode(text) + b',"logprobs":' + listed + b',"sequence_number":%d}\n\n' % self._next())
 
@@ -85,7 +87,7 @@ class Growing:
         )
         self._delta = self._begin()
 
-    def add(self, text: str, logprobs: list[dict[str, Any]]) -> None:
+    def add(self, text: str, logprobs: list[Raw]) -> None:
         """The next piece of its text."""
         self._pieces.append(text)
         self._delta(text, logprobs)

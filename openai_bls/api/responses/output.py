@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import Raw
+
 from openai_bls.api.chat.logprobs import LogprobRenderer
 from openai_bls.api.responses.events import Delta, EventWriter, Growing
 from openai_bls.api.responses.items import Item, Status
@@ -53,9 +55,9 @@ class _Message(_Content):
 
     def __init__(self, index: int, events: EventWriter) -> None:
         super().__init__(index, events)
-        self._logprobs: list[dict[str, Any]] = []
+        self._logprobs: list[Raw] = []
 
-    def add(self, text: str, logprobs: list[dict[str, Any]]) -> None:
+    def add(self, text: str, logprobs: list[Raw]) -> None:
         self._logprobs += logprobs
         super().add(text, logprobs)
 
@@ -160,7 +162,7 @@ class Output:
         """Output items of the response; the one that is still growing is incomplete."""
         return [*self._items, self._growing.so_far()] if self._growing is not None else self._items
 
-    def _extend(self, kind: type[_Message] | type[_Reasoning], text: str, logprobs: list[dict[str, Any]]) -> None:
+    def _extend(self, kind: type[_Message] | type[_Reasoning], text: str, logprobs: list[Raw]) -> None:
         growing = self._growing
         if not isinstance(growing, kind):
             growing = kind(self._next(), self._events)
@@ -183,9 +185,9 @@ class Output:
             self._items.append(self._growing.close(status))
             self._growing = None
 
-    def _take(self) -> list[dict[str, Any]]:
+    def _take(self) -> list[Raw]:
         if not self._tokens or self._renderer is None:
             return []
-        rendered: list[dict[str, Any]] = self._renderer.render(self._tokens)["content"]
+        rendered = self._renderer.encoded(self._tokens)
         self._tokens.clear()
         return rendered

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from openai_bls.api.chat.logprobs import LogprobRenderer
+from openai_bls.api.chat.logprobs import CollectedLogprobs, LogprobRenderer
+from openai_bls.api.common.encoding import encode
 from openai_bls.core.logprobs import TokenLogprob
 from tests.unit.core_support import EOS, tiny_detokenizers, token_ids
 
@@ -77,3 +81,17 @@ def test_a_token_is_looked_up_once_a_request(chat: bool) -> None:
     # In runs or at once, and by whichever renderer: it is the same.
     joined = {name: rendered[name] + more[name] if rendered[name] is not None else None for name in rendered}
     assert joined == LogprobRenderer(DETOKENIZERS, chat=chat).render(run)
+
+
+@given(st.lists(st.integers(0, 6), max_size=20), st.booleans())
+def test_what_is_collected_is_what_is_rendered(runs: list[int], chat: bool) -> None:
+    tokens = [TokenLogprob(at % 7, None if not at else -0.5, [(at % 11, -0.1)], at) for at in range(sum(runs))]
+    renderer = LogprobRenderer(DETOKENIZERS, chat=chat)
+    collected = CollectedLogprobs(renderer)
+    place = 0
+    for run in runs:
+        collected.add(tokens[place : place + run])
+        place += run
+    assert json.loads(encode(collected.answer())) == json.loads(encode(renderer.render(tokens)))
+    if chat:
+        assert json.loads(encode(renderer.encoded(tokens))) == renderer.render(tokens)["content"]
