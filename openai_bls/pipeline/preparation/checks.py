@@ -27,15 +27,6 @@ def check(request: ValidRequest, model: ServedModel, settings: OpenAiBlsSettings
             f"The request asks for {sequences} sequences; at most {settings.max_choices} are supported.",
             param="n" if request.best_of is None else "best_of",
         )
-    values = len(request.sampling.logit_bias) * sequences
-    if sequences > 1 and values > settings.max_request_values:
-        # Each sequence takes its own to the engine.
-        raise InvalidRequestError(
-            f"'logit_bias' has {len(request.sampling.logit_bias)} tokens for each of {sequences} sequences; at most "
-            f"{settings.max_request_values} together are supported (max_request_values).",
-            param="logit_bias",
-            code="too_many_values",
-        )
     if request.prompt is not None and request.prompt.chat_template and not settings.trust_chat_template:
         raise InvalidRequestError(
             "'chat_template' is not taken from requests here: a template is a program. The parameter "

@@ -9,6 +9,7 @@ from openai_bls.core.errors import ContextLengthError, InvalidRequestError
 from openai_bls.core.media import Image, MediaPrompt
 from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.models.registry import ServedModel
+from openai_bls.pipeline.preparation.carried import check_carried
 from openai_bls.pipeline.preparation.checks import stop_token_ids
 from openai_bls.pipeline.preparation.images import media_prompt, named_images, with_sizes
 
@@ -21,9 +22,9 @@ class Prompts(NamedTuple):
 
     token_ids: list[list[int]]
     """One list per prompt."""
-    bad_words: list[list[int]]
-    """One list per token sequence that must not be generated."""
-    prediction: list[int]
+    bad_words: tuple[tuple[int, ...], ...]
+    """Token sequences that must not be generated; all sequences of the request share them."""
+    prediction: tuple[int, ...]
     """Token ids that the output is likely to be."""
     tail: str
     """End of the (first) rendered prompt; see `prompt_tail`."""
@@ -53,12 +54,14 @@ async def tokenize(
     prompts = request.prompt_token_ids or result.prompt_token_ids
     check_token_ids(request.prompt_token_ids, model, "prompt")
     _check_allowed(request, model, result.bad_words)
+    check_carried(request, result.bad_words, result.prediction)
     if request.truncate_prompt_tokens is not None:
         prompts = [prompt[-request.truncate_prompt_tokens :] for prompt in prompts]
     for at, prompt in enumerate(prompts):
         check_length(request, model, prompt, "messages" if request.chat else element("prompt", at, prompts))
     media = media_prompt(images, result) if images else None
-    return Prompts(prompts, result.bad_words, result.prediction, prompt_tail(request, model, prompts[0]), media)
+    tail = prompt_tail(request, model, prompts[0])
+    return Prompts(prompts, tuple(map(tuple, result.bad_words)), tuple(result.prediction), tail, media)
 
 
 def _check_allowed(request: ValidRequest, model: ServedModel, bad_words: list[list[int]]) -> None:

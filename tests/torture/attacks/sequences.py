@@ -12,6 +12,7 @@ from tests.torture.attacks.alice import Alice
 _CHOICES = 128
 _TOKENS = 200
 _INPUTS = 2048
+_TOKEN_IDS = 327_000
 _PROMPT_TOKENS = 1800
 """Most of the context of the demo."""
 _BIAS = {str(token): 1 for token in range(400)}
@@ -155,3 +156,38 @@ def large_bodies(alice: Alice) -> None:
             alice.post(path, text)
 
     alice.at_once([attack] * alice.rng.choice([8, 64, 200]))
+
+
+def token_lists(alice: Alice) -> None:
+    """Bodies of very many numbers, which are parsed in threads, and their texts."""
+
+    def attack() -> None:
+        while not alice.over():
+            count = alice.near(_TOKEN_IDS)
+            alice.note(f"{count} token ids")
+            alice.post("/detokenize", {"tokens": [100] * count})
+
+    alice.at_once([attack] * 32)
+
+
+def carried(alice: Alice) -> None:
+    """What each of many sequences carries: biases, words that are forbidden."""
+
+    def body() -> tuple[str, dict[str, Any]]:
+        n, count = alice.near(_CHOICES), alice.rng.choice([1, 300, 2000])
+        alice.note(f"n = {n} with {count} biases, or forbidden words of {count // 2} characters")
+        much: dict[str, Any] = alice.rng.choice([
+            {"logit_bias": {f"{at}": -1.5 for at in range(count)}},
+            {"bad_words": [f"{at}" + "語 " * min(499, count // 2) for at in range(256)]},
+            {"logprobs": True, "top_logprobs": 20},
+            {"stop": [chr(0x4E00 + at) * min(1000, count) for at in range(16)]},
+        ])  # fmt: skip
+        return "/v1/chat/completions", {
+            "messages": _MESSAGES,
+            "n": n,
+            "max_tokens": _TOKENS,
+            "ignore_eos": True,
+            **much,
+        }
+
+    _from_some(alice, body)

@@ -147,20 +147,6 @@ async def test_too_many_choices_are_refused_before_anything_is_made_for_them(fie
 
 
 @pytest.mark.parametrize(
-    ("n", "tokens", "fits"), [(1, 30, True), (4, 5, True), (4, 6, False), (20, 1, True), (21, 1, False)]
-)
-async def test_each_sequence_has_the_biases_of_its_request(n: int, tokens: int, fits: bool) -> None:
-    bench = Bench(max_request_values=20)
-    request = chat(n=n, logit_bias={str(token): 1 for token in range(tokens)})
-    if fits:
-        await stream(bench, request)
-        assert len(bench.engine.requests) == n
-        return
-    error = await refused(bench, request)
-    assert (error.param, error.code) == ("logit_bias", "too_many_values")
-
-
-@pytest.mark.parametrize(
     ("fields", "code"),
     [
         ({"prompt": "x" * 50, "max_tokens": 1}, "context_length_exceeded"),

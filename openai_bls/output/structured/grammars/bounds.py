@@ -28,7 +28,8 @@ _MAX_REMAINDERS = 1 << 14
 _LARK_LEVEL = re.compile(r"^[^\n:]*:|[(\[{]", re.MULTILINE)
 _LARK_JSON = re.compile(r"%json\s*")
 _LARK_TOKEN = re.compile(
-    r"/(?:[^/\\]|\\.)*(?:/|\\?\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\\?\Z)|(?P<name>[A-Za-z_][A-Za-z0-9_-]*)|(?P<group>[()])", re.DOTALL
+    r"/(?:[^/\\]|\\.)*(?:/|\\?\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\\?\Z)|(?P<name>[A-Za-z_][A-Za-z0-9_-]*)|(?P<group>[()])",
+    re.DOTALL,
 )
 
 

@@ -176,7 +176,7 @@ def test_the_engines_request() -> None:
         stop_token_ids=[4],
     )
     grammar = Grammar("regex", "a")
-    prompts = Prompts([[1, 2]], [[5, 6]], [7, 8], "")
+    prompts = Prompts([[1, 2]], ((5, 6),), (7, 8), "")
     made = prepare.generation_request(request, Target(served, "poet"), 0, [1, 2], prompts, grammar, "alice")
     assert (made.prompt_token_ids, made.max_tokens, made.min_tokens) == ([1, 2], 9, 3)
     assert (made.logprobs, made.prompt_logprobs) == (2, 2)
