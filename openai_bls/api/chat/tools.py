@@ -14,6 +14,8 @@ from openai_bls.core.media import ImageSource
 
 # JSON text inside of the body, whose values are not counted with those of the body.
 _MAX_ARGUMENT_VALUES = 64 * 1024
+# Characters of all such texts of a request: what they become takes up to twenty times their memory.
+_MAX_ARGUMENT_CHARACTERS = 4 << 20
 # Far within what encoders and templates can do by recursion.
 _MAX_ARGUMENT_DEPTH = 128
 
@@ -51,7 +53,21 @@ def _image(image: messages.ImageUrl, param: str) -> ImageSource:
     return ImageSource(image.url or "", param, image.detail or "auto", image.file_id or "")
 
 
-def template_message(message: messages.Message, index: int, images: list[ImageSource]) -> dict[str, Any]:
+class ArgumentRoom:
+    """Room for the arguments of all calls in a request."""
+
+    def __init__(self) -> None:
+        self._left = _MAX_ARGUMENT_CHARACTERS
+
+    def take(self, text: str) -> bool:
+        """Take the room of a text; False if there is not enough left."""
+        self._left -= len(text)
+        return self._left >= 0
+
+
+def template_message(
+    message: messages.Message, index: int, images: list[ImageSource], room: ArgumentRoom
+) -> dict[str, Any]:
     """Message number `index` for chat templates: content a string or parts, tool arguments an object or text.
 
     An assistant's message may say nothing: the server's own answers sometimes do.
@@ -60,6 +76,7 @@ def template_message(message: messages.Message, index: int, images: list[ImageSo
         message: the message.
         index: number of the message in the conversation.
         images: images of the messages before it, to which its own are added.
+        room: room for the arguments of its calls.
 
     Raises:
         InvalidRequestError: it has something that is not supported.
@@ -79,7 +96,7 @@ def template_message(message: messages.Message, index: int, images: list[ImageSo
         if thoughts:
             result["reasoning_content"] = thoughts
         if message.tool_calls:
-            result["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+            result["tool_calls"] = [_tool_call(call, room) for call in message.tool_calls]
     content = _content(message.content, f"messages[{index}].content", images)
     if not content and isinstance(message, messages.AssistantMessage):
         content = message.refusal or ""
@@ -89,10 +106,10 @@ def template_message(message: messages.Message, index: int, images: list[ImageSo
     return result
 
 
-def _tool_call(call: messages.ToolCall | messages.CustomToolCall) -> dict[str, Any]:
+def _tool_call(call: messages.ToolCall | messages.CustomToolCall, room: ArgumentRoom) -> dict[str, Any]:
     if isinstance(call, messages.CustomToolCall):
         return _function_call(call.id, call.custom.name, {custom_tools.INPUT: call.custom.input})
-    return _function_call(call.id, call.function.name, template_arguments(call.function.arguments))
+    return _function_call(call.id, call.function.name, template_arguments(call.function.arguments, room))
 
 
 def _function_call(call_id: str | None, name: str, arguments: dict[str, Any] | str) -> dict[str, Any]:
@@ -102,14 +119,17 @@ def _function_call(call_id: str | None, name: str, arguments: dict[str, Any] | s
     return result
 
 
-def template_arguments(text: str) -> dict[str, Any] | str:
+def template_arguments(text: str, room: ArgumentRoom) -> dict[str, Any] | str:
     """The arguments of a call as chat templates take them: the object that they are, else the text as it is.
 
     OpenAI takes any text, and a model may have written any: what is no object, is cut, has more values or levels than
-    are decoded, or an integer of more than 64 bits, which preprocessing cannot be told, stays text.
+    are decoded, or an integer of more than 64 bits, which preprocessing cannot be told, stays text, as does what there
+    is no room for.
     """
     if not text.strip():
         return {}
+    if not room.take(text):
+        return text
     try:
         if len(text) > _MAX_ARGUMENT_VALUES:
             check_values(text.encode(errors="replace"), _MAX_ARGUMENT_VALUES)

@@ -13,7 +13,7 @@ from openai_bls.api.chat import schema
 from openai_bls.api.chat.messages import AssistantMessage, Message
 from openai_bls.api.chat.thinking import thinking_hints
 from openai_bls.api.chat.tool_choice import tool_use
-from openai_bls.api.chat.tools import template_message
+from openai_bls.api.chat.tools import ArgumentRoom, template_message
 from openai_bls.api.common.bodies import fault, texts_or_token_ids
 from openai_bls.api.common.faults import TOO_DEEP
 from openai_bls.api.common.fields import IgnoredFields, UnknownFields, converted_fields, decoded_body
@@ -203,7 +203,8 @@ def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any], bad_wor
         prediction = content if isinstance(content, str) else "".join(part.text for part in content)
     _check_min_tokens(request, max_tokens)
     images: list[ImageSource] = []
-    messages = [template_message(m, i, images) for i, m in enumerate(request.messages)]
+    room = ArgumentRoom()
+    messages = [template_message(m, i, images, room) for i, m in enumerate(request.messages)]
     return ValidRequest(
         chat=True,
         images=tuple(images),
