@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -27,19 +27,20 @@ def tool_use(request: schema.ChatCompletionRequest) -> ToolUse | None:
     if choice == "none":
         return None
     offered = [_offered(tool) for tool in request.tools]
+    known = {_tool_key(tool): shown for tool, shown in zip(request.tools, offered, strict=True)}
     custom = {
         tool.custom.name: custom_tools.grammar(tool.custom, f"tools[{at}].custom")
         for at, tool in enumerate(request.tools)
         if isinstance(tool, messages.CustomTool)
     }
     if isinstance(choice, messages.NamedToolChoice | messages.NamedCustomChoice):
-        callable_ = [_named(request.tools, offered, choice, "tool_choice")]
+        callable_ = [_named(known, choice, "tool_choice")]
         name = callable_[0]["function"]["name"]
         return ToolUse(offered=offered, callable=callable_, required=True, name=name, custom=custom)
     if isinstance(choice, messages.AllowedToolsChoice):
         allowed = choice.allowed_tools
         found = {
-            _key(one): _named(request.tools, offered, one, f"tool_choice.allowed_tools.tools[{at}]")
+            _key(one): _named(known, one, f"tool_choice.allowed_tools.tools[{at}]")
             for at, one in enumerate(allowed.tools)
         }
         named = list(found.values())
@@ -71,6 +72,11 @@ def _offered(tool: messages.Tool | messages.CustomTool) -> dict[str, Any]:
     return function
 
 
+def _tool_key(tool: messages.Tool | messages.CustomTool) -> tuple[bool, str]:
+    """Key of a tool: whether it is a custom one, and its name."""
+    return isinstance(tool, messages.CustomTool), _name(tool)
+
+
 def _key(choice: messages.NamedToolChoice | messages.NamedCustomChoice) -> tuple[bool, str]:
     """Key of a named tool: whether it is a custom one, and its name."""
     if isinstance(choice, messages.NamedCustomChoice):
@@ -79,16 +85,14 @@ def _key(choice: messages.NamedToolChoice | messages.NamedCustomChoice) -> tuple
 
 
 def _named(
-    tools: Iterable[messages.Tool | messages.CustomTool],
-    offered: list[dict[str, Any]],
+    known: Mapping[tuple[bool, str], dict[str, Any]],
     choice: messages.NamedToolChoice | messages.NamedCustomChoice,
     param: str,
 ) -> dict[str, Any]:
     """The tool that `choice`, the field `param`, names, as it is offered."""
-    known = {(isinstance(tool, messages.CustomTool), _name(tool)): at for at, tool in enumerate(tools)}
     is_custom, name = _key(choice)
-    at = known.get((is_custom, name))
-    if at is None:
+    found = known.get((is_custom, name))
+    if found is None:
         kind = "custom tool" if is_custom else "function"
         raise InvalidRequestError(f"'{param}' names the {kind} {name!r}, which 'tools' do not have.", param=param)
-    return offered[at]
+    return found

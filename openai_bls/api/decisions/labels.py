@@ -30,6 +30,23 @@ def prefixes(label: Tokens) -> list[Tokens]:
     return [label[: end + 1] for end in range(len(label))]
 
 
+def read_tokens(labels: Sequence[Tokens], length: int) -> int:
+    """Tokens that are read if each beginning of the labels is read once, with all before its last token.
+
+    Args:
+        labels: token ids of the labels.
+        length: tokens of the prompt.
+    """
+    found = 0
+    before: Tokens = ()
+    for label in sorted(labels):
+        pairs = enumerate(zip(before, label, strict=False))
+        shared = next((at for at, (one, other) in pairs if one != other), min(len(before), len(label)))
+        found += (len(label) - shared) * length + (len(label) * (len(label) - 1) - shared * (shared - 1)) // 2
+        before = label
+    return found
+
+
 def logprobs(labels: Sequence[Tokens], of_last: Mapping[Tokens, float]) -> list[float]:
     """Log-probability of each label among outputs, those with a longer label left out.
 

@@ -30,7 +30,7 @@ from openai_bls.pipeline.preparation.prompts import check_token_ids, tokenize
 from openai_bls.pipeline.service import Service
 
 MAX_READ_TOKENS = 1 << 23
-"""Prompt tokens of all reads of a request, of which each token of a label may need one."""
+"""Tokens of all reads of a request, those before a token of a label included, of which each may need one."""
 
 
 async def decide(service: Service, context: RequestContext, body: dict[str, Any]) -> Decision:
@@ -143,10 +143,8 @@ async def _reads(
     for ask, rows in zip(asked.asks, labels_of, strict=True):
         with own_places():
             found.append(await _read(joined(asked.input, ask), model, images, rows, key))
-        length = len(found[-1].prompt)
-        # The beginnings of the longest label are steps in any case: where they are too many, none is made.
-        least = length * max(map(len, rows))
-        tokens += length * len(found[-1].steps) if tokens + least <= MAX_READ_TOKENS else least
+        # Before any of the steps is made.
+        tokens += labels.read_tokens(rows, len(found[-1].prompt))
         if tokens > MAX_READ_TOKENS:
             raise InvalidRequestError(
                 "The tokens of the labels times those of the prompts before them are more than "

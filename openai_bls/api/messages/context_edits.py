@@ -80,6 +80,7 @@ async def edited(
     edits: list[Edit],
     messages: list[Message],
     valid: ValidRequest,
+    clear: Callable[[Edit, list[Message]], Awaitable[Cleared]],
     convert: Callable[[list[Message]], Awaitable[ValidRequest]],
     count: Callable[[ValidRequest], Awaitable[int]],
 ) -> Edited:
@@ -89,6 +90,7 @@ async def edited(
         edits: edits of the request.
         messages: messages of the request.
         valid: chat completion that these have become.
+        clear: gives the messages after an edit; see `clear`.
         convert: makes the chat completion of other messages.
         count: counts the tokens of a prompt.
 
@@ -98,7 +100,7 @@ async def edited(
     applied: list[dict[str, Any]] = []
     original = tokens = None
     for edit in edits:
-        cleared = clear(edit, messages)
+        cleared = await clear(edit, messages)
         if not cleared.number:
             continue
         if tokens is None:
@@ -146,8 +148,9 @@ def _tool_uses_cleared(edit: ClearToolUses, messages: list[Message]) -> Cleared:
         for use in uses[: max(0, len(uses) - edit.keep.value)]
         if use["name"] not in excluded and use["id"] in answered
     }
-    inputs = edit.clear_tool_inputs or ()
-    forgotten = {use for use, name in old.items() if inputs is True or (inputs and name in inputs)}
+    inputs = edit.clear_tool_inputs
+    named = frozenset(inputs) if isinstance(inputs, list) else frozenset[str]()
+    forgotten = {use for use, name in old.items() if inputs is True or name in named}
 
     def changed(block: Block) -> Block:
         if block["type"] == "tool_result" and block["tool_use_id"] in old:

@@ -21,7 +21,8 @@ from openai_bls.api.endpoint import ApiHandler, Endpoint, Operation, Smoke, expe
 from openai_bls.api.http.disconnect import unless_disconnected
 from openai_bls.api.http.handlers import Api, JsonResponse
 from openai_bls.api.messages.answers import ErrorAnswer, MessageAnswer, MessageEvent, TokenCount
-from openai_bls.api.messages.context_edits import Edited, edited
+from openai_bls.api.messages.context_edits import Cleared, Edited, clear, edited
+from openai_bls.api.messages.context_schema import Edit
 from openai_bls.api.messages.conversion import Converted, convert, decode
 from openai_bls.api.messages.errors import OVERLOADED, error_body, too_long
 from openai_bls.api.messages.schema import UNSUPPORTED, Message, MessagesRequest, PromptRequest
@@ -74,6 +75,9 @@ async def _edited(
 ) -> Edited:
     """The request after the edits of its `context_management`, of which its context is told."""
 
+    async def cleared(edit: Edit, messages: list[Message]) -> Cleared:
+        return await parsed(lambda: clear(edit, messages), context.key, large=len(messages) > 1)
+
     async def convert_messages(messages: list[Message]) -> ValidRequest:
         changed = msgspec.structs.replace(given, messages=messages)
         ignored = IgnoredFields(api.service.settings.unknown_fields)
@@ -88,6 +92,7 @@ async def _edited(
             converted.edits,
             given.messages,
             converted.valid,
+            cleared,
             convert_messages,
             lambda valid: count_prompt_tokens(api.service, context, valid, target),
         )

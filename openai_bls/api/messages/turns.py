@@ -55,7 +55,8 @@ def chat_messages(system: str | list[dict[str, Any]] | None, messages: list[Mess
     reader = BlockReader(images, ignored)
     if system and (instructions := reader.blocks(system, "system", "system")):
         result.append({"role": "system", "content": parts(instructions)})
-    shown = [(at, message) for at, message in enumerate(messages) if not _is_over(messages, at)]
+    last_user = max((at for at, message in enumerate(messages) if message.role == "user"), default=-1)
+    shown = [(at, one) for at, one in enumerate(messages) if not _is_over(one, at, last_user)]
     role = ""
     for role, turn in groupby(shown, lambda numbered: numbered[1].role):
         blocks = [block for at, message in turn for block in reader.message(message, at)]
@@ -69,18 +70,17 @@ def chat_messages(system: str | list[dict[str, Any]] | None, messages: list[Mess
     return Turns(result, role == "assistant" and _prefill(result), images)
 
 
-def _is_over(messages: list[Message], at: int) -> bool:
+def _is_over(message: Message, at: int, last_user: int) -> bool:
     """True for a system message that was for an earlier turn of the user only.
 
     Raises:
         InvalidRequestError: the message has another role, and says such a thing.
     """
-    message = messages[at]
     if message.clear_at is None:
         return False
     if message.role != "system":
         raise refused(f"messages.{at}.clear_at", "only messages of the role 'system' may have it")
-    return message.clear_at == "next_user_message" and any(m.role == "user" for m in messages[at + 1 :])
+    return message.clear_at == "next_user_message" and at < last_user
 
 
 def _prefill(messages: list[ChatMessage]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from openai_bls.api.common.bodies import fault_at
 from openai_bls.api.common.fields import IgnoredFields, converted_fields
 from openai_bls.api.responses.tools import schema
@@ -36,13 +38,17 @@ def chat_choice(given: str | dict[str, Any] | None, toolbox: Toolbox, ignored: I
         return _named(toolbox, _find(choice, toolbox, _FIELD)[0])
     allowed = converted_fields(given, schema.AllowedToolsChoice, fault_at(_FIELD), ignored, _FIELD)
     names: list[str] = []
+    read: set[tuple[object, ...]] = set()
     for at, tool in enumerate(allowed.tools):
         if _is_hosted(tool):
             ignored.add(f"{_FIELD}.tools[{tool['type']}]")
             continue
         param = f"{_FIELD}.tools[{at}]"
         one: schema.SomeTools = converted_fields(tool, _SOME, fault_at(param), ignored, f"{_FIELD}.tools[]")
-        names += _find(one, toolbox, param)
+        key = (type(one), *msgspec.structs.astuple(one))
+        # One that is named again and again is looked for once.
+        names += [] if key in read else _find(one, toolbox, param)
+        read.add(key)
     if not names:
         if allowed.mode == "required":
             _refuse_hosted(allowed.tools[0], f"{_FIELD}.tools[0]")

@@ -55,7 +55,11 @@ class Toolbox:
                 self._tools.setdefault((offered.called.namespace, offered.called.name), offered)
         self._names = flat_names(self._tools)
         self._called: dict[str, Called] = {}
+        self._by_name: dict[str, list[str]] = {}
+        self._by_namespace: dict[str | None, list[str]] = {}
         for key, name in self._names.items():
+            self._by_namespace.setdefault(key[0], []).append(name)
+            self._by_name.setdefault(key[1], []).append(name)
             namespace = key[0]
             if name in self._called or (namespace is not None and (None, joined(key)) in self._tools):
                 raise InvalidRequestError(
@@ -99,12 +103,12 @@ class Toolbox:
         elif name in self._called:
             found = [name]
         else:
-            found = [flat for key, flat in self._names.items() if key[1] == name]
+            found = self._by_name.get(name, [])
         return [flat for flat in found if self._called[flat].kind == kind]
 
     def of_namespace(self, namespace: str) -> list[str]:
         """Flat names of a namespace's tools."""
-        return [flat for key, flat in self._names.items() if key[0] == namespace]
+        return self._by_namespace.get(namespace, [])
 
     def kind(self, flat: str) -> Kind:
         """Kind of the tool of that flat name."""

@@ -103,3 +103,9 @@ def test_a_read_has_the_beginnings_of_its_labels_each_once(rows: list[Tokens]) -
     steps = Read([1], rows).steps
     assert set(steps) == {row[: end + 1] for row in rows for end in range(len(row))}
     assert len(set(steps)) == len(steps) >= max(map(len, rows))
+
+
+@given(st.lists(label, min_size=1, max_size=8), st.integers(1, 9))
+def test_what_is_read_is_known_before_any_step_is_made(texts: list[Tokens], length: int) -> None:
+    read = Read([0] * length, texts)
+    assert labels.read_tokens(texts, length) == sum(length + len(step) - 1 for step in read.steps)
