@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
-
-from openai_bls.api.http.connection.stream_connection import EXTENSION, StreamConnection
 from openai_bls.core.errors import OverloadedError
 from openai_bls.core.keys.in_flight import InFlight
 from openai_bls.core.machine import memory
-from openai_bls.pipeline.lifecycle.context import RequestContext
 
 SMALL_BODY_BYTES = 16 * 1024
 """A body up to this size is always taken: large ones hold no ordinary request up."""
@@ -94,34 +87,3 @@ class UnreadBytes:
         if self._held:
             self._budget.give_back(self._key, self._held)
             self._held = 0
-
-
-class EndpointApp:
-    """ASGI application of a route: no function, which starlette would take for a handler and wrap once more.
-
-    Args:
-        respond: makes the response, with the context in which bytes of its body may be reserved.
-        unread: budget that they are of, until the client has read them or has gone.
-    """
-
-    def __init__(
-        self, respond: Callable[[Request], Awaitable[tuple[Response, RequestContext]]], unread: BodyBudget
-    ) -> None:
-        self._respond = respond
-        self._unread = unread
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        response, context = await self._respond(Request(scope, receive, send))
-        if not context.answer_bytes:
-            await response(scope, receive, send)
-            return
-        give_back = functools.partial(self._unread.give_back, context.key, context.answer_bytes)
-        connection: StreamConnection | None = scope.get("extensions", {}).get(EXTENSION)
-        try:
-            await response(scope, receive, send)
-        finally:
-            if connection is None:
-                give_back()
-            else:
-                connection.when_read(give_back)

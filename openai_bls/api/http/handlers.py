@@ -22,10 +22,11 @@ from openai_bls.api.common.encoding import encode, new_id
 from openai_bls.api.common.envelope import enveloped
 from openai_bls.api.common.events.event_sink import Cancellable
 from openai_bls.api.common.large_bodies import check_values, is_large, parsed
-from openai_bls.api.http.body_budget import SMALL_BODY_BYTES, BodyBudget, EndpointApp, UnreadBytes
+from openai_bls.api.http.body_budget import SMALL_BODY_BYTES, BodyBudget, UnreadBytes
 from openai_bls.api.http.byte_stream import ByteStream
 from openai_bls.api.http.content_coding import unpacked
 from openai_bls.api.http.disconnect import unless_disconnected
+from openai_bls.api.http.endpoint_app import OWN_CONTEXT, EndpointApp
 from openai_bls.api.http.event_stream import EventStream
 from openai_bls.api.http.load_header import FORMAT_HEADER, LOAD_HEADER, load_report
 from openai_bls.api.http.request_head import Head, authenticated, check_origin, require_certificate
@@ -152,7 +153,7 @@ class Api:
         async def respond(request: Request) -> tuple[Response, RequestContext]:
             context: RequestContext | None = request.scope.get(CONTEXT)
             if context is None:
-                context = service.observer.begin(request.method, request.scope["path"])
+                context = request.scope[OWN_CONTEXT] = service.observer.begin(request.method, request.scope["path"])
             head: Head = dict(reversed(request.scope["headers"]))
             request_id = head.get(b"x-request-id", b"").decode("latin-1")
             if not _REQUEST_ID.fullmatch(request_id):
@@ -202,7 +203,11 @@ class Api:
             except ClientDisconnect:
                 return Response(status_code=499)
             finally:
-                self._bodies.give_back(context.key, context.body_bytes)
+                give_back = functools.partial(self._bodies.give_back, context.key, context.body_bytes)
+                if context.keeps_body:
+                    context.on_end = give_back
+                else:
+                    give_back()
 
         return EndpointApp(respond, self._unread)
 

@@ -76,7 +76,7 @@ async def _edited(
     """The request after the edits of its `context_management`, of which its context is told."""
 
     async def cleared(edit: Edit, messages: list[Message]) -> Cleared:
-        return await parsed(lambda: clear(edit, messages), context.key, large=len(messages) > 1)
+        return await parsed(lambda: clear(edit, messages), large=len(messages) > 1, key=context.key)
 
     async def convert_messages(messages: list[Message]) -> ValidRequest:
         changed = msgspec.structs.replace(given, messages=messages)

@@ -59,6 +59,10 @@ logger = logging.getLogger(__name__)
 RequestT = TypeVar("RequestT", bound=parsing.Request)
 
 
+_MUCH_BODY_BYTES = 1 << 20
+"""Bytes of a body that counts for as long as its response is streamed, which has most of it once more."""
+
+
 class _Ended(msgspec.Struct):
     """The status of a response whose output may go to a conversation."""
 
@@ -111,12 +115,15 @@ class ResponsesHandlers:
                 stream, wanted.translated, lambda encoded: self._keep(wanted, encoded), *self._parts(wanted, target)
             ),
         )
+        context.keeps_body = context.body_bytes > _MUCH_BODY_BYTES
         return await self._api.streamed(request, context, stream, generation)
 
     async def _begin(
         self, request: Request, context: RequestContext, wanted: parsing.CreateRequest, target: Target
     ) -> Response:
         """Begin a background response; refused like any other until the engine has its request."""
+        # Nobody waits for it, so that the number of connections bounds nothing.
+        context.keeps_body = True
         if not wanted.body.stream:
             starting = self._service.start(
                 context, wanted.chat, target, lambda: WholeResponse(*self._parts(wanted, target))
@@ -246,7 +253,7 @@ class ResponsesHandlers:
         if query.stream:
             after = -1 if query.starting_after is None else query.starting_after
             return await self._followed(request, context, recording_of(stored), after)
-        return JsonResponse(Raw(with_included(query, stored.response)))
+        return JsonResponse(Raw(await with_included(query, stored.response, context.key)))
 
     async def delete(self, request: Request, context: RequestContext) -> Response:
         """DELETE /v1/responses/{response_id}."""

@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.common.large_bodies import is_much, parsed
+from openai_bls.api.common.large_bodies import is_large, is_much, parsed
 from openai_bls.api.common.queries import page, parse_query
 from openai_bls.api.responses.items import Item, reasoning_text
 from openai_bls.api.responses.kept import KeptItem
@@ -76,13 +76,17 @@ def check_included(query: RetrieveQuery, stored: Stored) -> None:
             )
 
 
-def with_included(query: RetrieveQuery, response: bytes) -> bytes:
-    """A response, as JSON text, with what is to be included."""
+async def with_included(query: RetrieveQuery, response: bytes, key: str) -> bytes:
+    """A response of an API key, as JSON text, with what is to be included."""
     if ENCRYPTED not in (query.include or ()):
         return response
-    found: dict[str, Any] = _decode(response)
-    found["output"] = included_items(found["output"], query.include)
-    return encode(found)
+
+    def shown() -> bytes:
+        found: dict[str, Any] = _decode(response)
+        found["output"] = included_items(found["output"], query.include)
+        return encode(found)
+
+    return await parsed(shown, large=is_large(response), key=key)
 
 
 async def item_page(items: Sequence[KeptItem], query: PageQuery, key: str) -> msgspec.Raw:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
 
 from openai_bls.core.errors import ApiError
-from openai_bls.core.request import Deadline, ValidRequest
+from openai_bls.core.request import Deadline, Requested, ValidRequest
 from openai_bls.core.request_record import RequestRecord
 from openai_bls.core.usage import Usage
 from openai_bls.pipeline.guards.guards import GuardedRequest
@@ -21,6 +21,10 @@ CLIENT_GONE = 499
 """Status of a request whose client went away before its end."""
 
 _NO_HEADERS: Mapping[str, str] = {}
+
+
+def _nothing() -> None:
+    """Nothing is done."""
 
 
 class RequestContext:
@@ -50,9 +54,11 @@ class RequestContext:
         "has_guards",
         "http_status",
         "ignored",
+        "keeps_body",
         "key",
         "method",
         "model",
+        "on_end",
         "path",
         "records",
         "request",
@@ -91,12 +97,16 @@ class RequestContext:
         """Bytes that are reserved for its body."""
         self.answer_bytes = 0
         """Bytes that are reserved for its answer, until the client has read it."""
+        self.keeps_body = False
+        """True if its body is held until its end, not until its answer begins."""
+        self.on_end: Callable[[], object] = _nothing
+        """Called at its end."""
         self.has_guards = False
         """True if guards, where there are any, see the body and the answer."""
         self.guarded: GuardedRequest | None = None
         """Guards of the request, if it has some and they let it through."""
         self.request: ValidRequest | None = None
-        """The request to an engine, without its images, which may be large."""
+        """The request to an engine, without what may be large."""
         self.stream: bool | None = None
         """Whether its answer is to be streamed; None if no body that says so was read."""
         self.records: list[RequestRecord] = []
@@ -120,7 +130,16 @@ class RequestContext:
     def asks(self, request: ValidRequest) -> None:
         """Note what is asked for, as soon as the body has been read: before anything can refuse it."""
         self.stream = request.stream
-        self.request = msgspec.structs.replace(request, images=()) if request.images else request
+        structured = None if request.structured is None else Requested({}, request.structured.param)
+        self.request = msgspec.structs.replace(
+            request,
+            images=(),
+            prompt=None,
+            prompt_token_ids=[],
+            tools=None,
+            structured=structured,
+            kv_transfer_params=None,
+        )
         # What was taken out of the body before.
         self.ignored = tuple(dict.fromkeys((*self.ignored, *request.ignored)))
 
@@ -161,8 +180,14 @@ class RequestContext:
         self._parts -= 1
         if not self._parts:
             self.ended_at = time.monotonic()
+            self.on_end()
             if self._observer is not None:
                 self._observer.ended(self)
+
+    def left(self) -> None:
+        """End a part of a request that nobody is told of."""
+        self._observer = None
+        self.released()
 
     @property
     def failure(self) -> ApiError | None:

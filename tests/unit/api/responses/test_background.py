@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from openai.types.responses import Response
 
+from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.responses.recording import Recording
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.pipeline.lifecycle.context import RequestContext
 from tests.unit.api.guard_support import as_response
 from tests.unit.api.http_support import Leaving
-from tests.unit.api.responses.responses_support import PATH, Client, Place, Reply, checked
+from tests.unit.api.responses.responses_support import PATH, THINKS_AND_CALLS, Client, Place, Reply, checked
 from tests.unit.core_support import EOS, Bench, FakeSink, until
 
 BACKGROUND = {"input": "hi", "background": True}
@@ -184,3 +186,34 @@ def test_a_recording_is_bounded() -> None:
     recording.end()
     assert b"".join(late.raw) == b"data: 9\n\ndata: a\n\ndata: b\n\n"
     assert (late.ended, first.ended) == (True, False)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_bodies_of_responses_that_are_being_made_count(stream: bool) -> None:
+    client = Client(Place(Bench(formats=THINKS_AND_CALLS, max_body_bytes_in_flight=150_000)))
+    # No part of the prompt.
+    body = {**BACKGROUND, "stream": stream, "max_output_tokens": 5, "safety_identifier": "x" * 100_000}
+    asked, done = client.engine.requests, list[str]()
+    for at, end in enumerate(("stop", "cancel", "stop")):
+        begun = asyncio.ensure_future(client.send("POST", PATH, body))
+        await until(lambda: len(asked) > len(done))
+        refused = await client.send("POST", PATH, body)
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        if end == "cancel" and not stream:
+            (response_id,) = [(await begun).json()["id"]]
+            assert (await client.send("POST", f"{PATH}/{response_id}/cancel")).status == 200
+        else:
+            client.engine.deliver(at, "a", "stop", stop_token_id=EOS)
+        await begun
+        await until(lambda: not client.place.bench.service.in_progress)
+        done.append(end)
+
+
+def test_a_context_keeps_little_of_a_request() -> None:
+    context = RequestContext()
+    large = {"messages": [{"role": "user", "content": "x" * 1000}], "guided_json": {"type": "object"}, "temperature": 0}
+    context.asks(parse_object("chat.completions", large))
+    assert context.request is not None
+    assert len(str(context.request)) < 1000
+    assert context.request.structured is not None
+    assert context.request.sampling.temperature == 0
