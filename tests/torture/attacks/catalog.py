@@ -25,6 +25,7 @@ ATTACKS: dict[str, Callable[[Alice], None]] = {
     "prompts": sequences.prompts,
     "long prompts": sequences.long_prompts,
     "inputs": sequences.inputs,
+    "carried": sequences.carried,
     "labels": sequences.labels,
     "large bodies": sequences.large_bodies,
     "grammars": grammars.grammars,
@@ -35,6 +36,7 @@ ATTACKS: dict[str, Callable[[Alice], None]] = {
     "long audio": audio.long_audio,
     "templates": sequences.templates,
     "greeters": greeters.greeters,
+    "batch files": stored.batch_files,
     "batches": stored.batches,
 }
 """Name → attack, which ends when its time is over."""

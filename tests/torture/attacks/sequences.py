@@ -12,7 +12,6 @@ from tests.torture.attacks.alice import Alice
 _CHOICES = 128
 _TOKENS = 200
 _INPUTS = 2048
-_TOKEN_IDS = 327_000
 _PROMPT_TOKENS = 1800
 """Most of the context of the demo."""
 _BIAS = {str(token): 1 for token in range(400)}
@@ -156,18 +155,6 @@ def large_bodies(alice: Alice) -> None:
             alice.post(path, text)
 
     alice.at_once([attack] * alice.rng.choice([8, 64, 200]))
-
-
-def token_lists(alice: Alice) -> None:
-    """Bodies of very many numbers, which are parsed in threads, and their texts."""
-
-    def attack() -> None:
-        while not alice.over():
-            count = alice.near(_TOKEN_IDS)
-            alice.note(f"{count} token ids")
-            alice.post("/detokenize", {"tokens": [100] * count})
-
-    alice.at_once([attack] * 32)
 
 
 def carried(alice: Alice) -> None:
