@@ -2,6 +2,8 @@
 
 The event loop reads up to 256 KiB at once, which may be 40,000 chunks. What may be many pieces waits for its turns
 while nothing more is read; an ordinary request, and the content of a body with a declared length, are parsed at once.
+With TLS each read waits for a turn: the event loop would read on as long as there are bytes, and to take 256 KiB of
+small records apart takes some 30 ms.
 """
 
 from __future__ import annotations
@@ -93,10 +95,17 @@ class SlicedConnection(HttpToolsProtocol):
             self.parse(data)
         else:
             self._unparsed.append(data)
-            self._held_flow.hold()
-            if not self._is_queued:
-                self._is_queued = True
-                self._turns.take(self._parse_slice)
+            self._wait_for_turn()
+        if self.scheme == "https":
+            # What came may be ten thousand records of TLS, which OpenSSL has taken apart in this turn.
+            self._wait_for_turn()
+
+    def _wait_for_turn(self) -> None:
+        """Read nothing until it is this connection's turn."""
+        self._held_flow.hold()
+        if not self._is_queued:
+            self._is_queued = True
+            self._turns.take(self._parse_slice)
 
     def stop_parsing(self) -> None:
         """Throw away what waits, and what comes."""
@@ -110,6 +119,8 @@ class SlicedConnection(HttpToolsProtocol):
         """Parse the next slice; True if there are more."""
         self._is_queued = False
         if not self._unparsed:
+            if not self.transport.is_closing():
+                self._held_flow.release()
             return False
         data, start = self._unparsed[0], self._parsed_bytes
         end = max(slice_end(data, start), min(start + self._content_left, len(data)))

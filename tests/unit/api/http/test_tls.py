@@ -9,6 +9,7 @@ import http.client
 import logging
 import socket
 import ssl
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from openai_bls.core.settings import OpenAiBlsSettings
 from tests.certificates import Authority
 from tests.unit.api.connections import STREAM_TEXT, VERSION, Client, connected, streamed_to_a_slow_reader
 from tests.unit.api.http_support import over_socket, served
-from tests.unit.core_support import Bench, until
+from tests.unit.core_support import WAIT_S, Bench, until
 
 
 @pytest.fixture
@@ -169,6 +170,53 @@ async def test_a_client_reads_why_its_large_body_was_refused(authority: Authorit
 
     async with over_socket(**settings, max_request_bytes=1000) as (_, port):
         assert await asyncio.to_thread(post, port) == 413
+
+
+async def test_a_turn_of_the_event_loop_takes_the_records_of_one_read(
+    authority: Authority, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small they are: of a hundred thousand that wait the event loop would take all at once."""
+    turn, reads, sizes, all_read = 0, list[int](), list[int](), threading.Event()
+    received = StreamConnection.data_received
+
+    def data_received(connection: StreamConnection, data: bytes) -> None:
+        reads.append(turn)
+        sizes.append(len(data))
+        received(connection, data)
+
+    async def count() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def send(port: int) -> None:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = authority.client().wrap_bio(incoming, outgoing, server_hostname="localhost")
+        with socket.create_connection(("127.0.0.1", port)) as plain:
+            while True:
+                try:
+                    client.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    plain.sendall(outgoing.read())
+                    incoming.write(plain.recv(1 << 16))
+            client.write(b"POST /v1/models HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n")
+            for _ in range(100_000):
+                client.write(b"x")
+            plain.sendall(outgoing.read())
+            assert all_read.wait(WAIT_S)
+
+    monkeypatch.setattr(StreamConnection, "data_received", data_received)
+    async with over_socket(**settings) as (_, port):
+        counting = asyncio.ensure_future(count())
+        sending = asyncio.ensure_future(asyncio.to_thread(send, port))
+        await until(lambda: sum(sizes) >= 100_000)
+        all_read.set()
+        await sending
+        counting.cancel()
+    assert len(reads) > 5
+    assert max(map(reads.count, reads)) == 1
 
 
 async def test_old_protocols_are_refused(authority: Authority, settings: dict[str, Any]) -> None:
