@@ -53,7 +53,7 @@ class _Forms:
 
     def _rule(self, node: Node, before: bool, after: bool) -> Node:
         """A rule for one form of a part."""
-        if isinstance(node, Rule) and self._is_terminal(node):
+        if self._is_terminal(node):
             return self._form(node, before, after)
         key = (node, before, after)
         if key not in self._names:
@@ -114,14 +114,28 @@ class _Forms:
         return self._rule(Sequence(parts), before, after)
 
     def _repeat(self, part: Node, least: int, most: int | None, before: bool, after: bool) -> Node:
+        """One form of a repetition, by halves too: a rule for each number would be as many rules within one another."""
         nothing = _EMPTY if before == after and not least else NOTHING
         if most == 0:
             return nothing
-        rest = Repeat(part, max(least - 1, 0), None if most is None else most - 1)
-        more = _any(
-            _row(self._rule(part, before, between), self._rule(rest, between, after)) for between in (False, True)
+        if most == 1:
+            return _any([self._rule(part, before, after), nothing])
+        if least == most:
+            half = least // 2
+            return self._pair(_times(part, half), _times(part, least - half), before, after)
+        if least:
+            rest = Repeat(part, 0, None if most is None else most - least)
+            return self._pair(_times(part, least), rest, before, after)
+        if most is None:
+            return _any([self._pair(part, Repeat(part, 0, None), before, after), nothing])
+        half = (most + 1) // 2
+        fewer = self._rule(Repeat(part, 0, half - 1), before, after) if half > 1 else nothing
+        return _any([fewer, self._pair(_times(part, half), Repeat(part, 0, most - half), before, after)])
+
+    def _pair(self, first: Node, second: Node, before: bool, after: bool) -> Node:
+        return _any(
+            _row(self._rule(first, before, between), self._rule(second, between, after)) for between in (False, True)
         )
-        return _any([more, nothing])
 
     def _derived(self, node: Node) -> Node:
         """What may follow a backslash that a part begins with."""
@@ -148,6 +162,10 @@ class _Forms:
                 rest = Repeat(part, max(least - 1, 0), None if most is None else most - 1)
                 return _row(self._derived(part), _EMPTY if most == 1 else rest)
         raise AssertionError(node)
+
+
+def _times(part: Node, number: int) -> Node:
+    return part if number == 1 else Repeat(part, number, number)
 
 
 def _row(first: Node, second: Node) -> Node:

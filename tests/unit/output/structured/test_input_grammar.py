@@ -83,6 +83,20 @@ def test_escaping_a_recursive_grammar_changes_nothing(grammar: Small, seed: int)
             assert allowed, text
 
 
+UNITS = {'"a"': "a", '"\\\\"': "\\", "/[a\\n]/": "\n", '("a" | "\\\\x")': "\\x"}
+
+
+@moderate
+@given(st.sampled_from([*UNITS]), st.integers(0, 1000), st.none() | st.integers(0, 1000), st.integers(-2, 2))
+def test_repetitions_in_a_recursive_grammar_are_counted(part: str, least: int, more: int | None, off: int) -> None:
+    most = None if more is None else max(1, least + more)
+    held = in_json(f'start: "(" start ")" | {part}{{{least},{"" if most is None else most}}}\n')
+    for count in (least + off, (most or least) + off):
+        allowed = least <= count and (most is None or count <= most)
+        if count >= 0:
+            assert driving.accepts(held, escaped(f"({UNITS[part] * count})")) == allowed, count
+
+
 @moderate
 @given(PATTERNS, st.integers(0, 2**32))
 def test_a_regular_expression_matches_the_whole_text(pattern: object, seed: int) -> None:
@@ -124,6 +138,7 @@ def test_before_a_tag_the_language_is_the_same_without_the_tag(grammar: Small, s
         ("start: /[^a-z\\s]+|\\d\\w/", ["A!", "5x", '"\\'], ["a", " ", "55x"]),
         ("# a comment\nstart: /\\/\\*([^*]|\\*+[^*\\/])*\\*+\\//\n", ["/* a **/"], ["/* a */ */"]),
         # Recursive ones.
+        ('start: ("<" | start) /[b\\n]/ ("\\\\x")?\n', ["<b\\x", "<b\n\\x", "<bb"], ["<\\x", "<b\\"]),
         ('start: "(" start ")" | /[a-z\\n"]*/', ['(("a\n"))', "\n", "(\n)"], ["(a", "(\\)"]),
         ('start: "\\"" start "\\"" | A\nA: /[a\\n]+/', ['"a\n"', '""a""', '"\n\n"'], ['"a', "\t"]),
         (
