@@ -297,7 +297,8 @@ class ReasoningParser:
     def _drop_head(self, marker: str) -> None:
         """Take a marker before the answer, whose end has one too then."""
         self._closers = self._reasoning.closers
-        self._heads = tuple(head for head in self._heads if head != marker)
+        # One that begins or ends with it, or it with one, may have come in pieces: it is not waited for either.
+        self._heads = tuple(head for head in self._heads if head == self._begin or not _share_an_end(head, marker))
 
     def _end_reasoning(self) -> None:
         self.reasoning_open = False
@@ -325,3 +326,9 @@ class ReasoningParser:
         space = "".join(self._space)
         self._space.clear()
         return space
+
+
+def _share_an_end(one: str, other: str) -> bool:
+    """True if one of the markers begins or ends with the other."""
+    short, long = sorted((one, other), key=len)
+    return long.startswith(short) or long.endswith(short)

@@ -197,6 +197,7 @@ FORMS: dict[tuple[str, str], Found] = {
         content("c"),
     ],
     ("solar_open", "<|content|>b<|end|>"): [content("b")],
+    ("solar_open", "<|begin|>assistant<|content|><|begin|>assistant"): [content("<|begin|>assistant")],
     ("solar_open", "<|think|>a<|end|><|begin|>assistant<|tool_calls|>"): [
         reasoning("a"),
         content("<|tool_calls|>"),
