@@ -103,15 +103,7 @@ class _Forms:
             return self._form(parts[0], before, after)
         # By halves: what comes after each part, as a rule for each, would be as much as their number times itself.
         middle = len(parts) // 2
-        first, rest = parts[:middle], parts[middle:]
-        return _any(
-            _row(self._half(first, before, between), self._half(rest, between, after)) for between in (False, True)
-        )
-
-    def _half(self, parts: tuple[Node, ...], before: bool, after: bool) -> Node:
-        if len(parts) == 1:
-            return self._form(parts[0], before, after)
-        return self._rule(Sequence(parts), before, after)
+        return self._pair(_sequence(parts[:middle]), _sequence(parts[middle:]), before, after)
 
     def _repeat(self, part: Node, least: int, most: int | None, before: bool, after: bool) -> Node:
         """One form of a repetition, by halves too: a rule for each number would be as many rules within one another."""
@@ -162,6 +154,10 @@ class _Forms:
                 rest = Repeat(part, max(least - 1, 0), None if most is None else most - 1)
                 return _row(self._derived(part), _EMPTY if most == 1 else rest)
         raise AssertionError(node)
+
+
+def _sequence(parts: tuple[Node, ...]) -> Node:
+    return parts[0] if len(parts) == 1 else Sequence(parts)
 
 
 def _times(part: Node, number: int) -> Node:
