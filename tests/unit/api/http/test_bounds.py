@@ -225,7 +225,21 @@ async def test_a_connection_that_stays_silent(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(uvicorn_server, "KEEP_ALIVE_S", 0.02)
     async with over_socket() as (_, port):
         await (await Client.connect(port)).cut()
-        client = await Client.connect(port)
+
+
+async def test_a_connection_that_stays_silent_after_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[BoundedConnection] = []
+    connection_made = BoundedConnection.connection_made
+
+    def noted(connection: BoundedConnection, transport: asyncio.BaseTransport) -> None:
+        connection_made(connection, transport)
+        made.append(connection)
+
+    monkeypatch.setattr(BoundedConnection, "connection_made", noted)
+    async with connected() as (_, _, client):
+        await until(lambda: made)
+        # Not before: the request itself might come too late.
+        made[0].timeout_keep_alive = 0.02
         client.send(VERSION)
         assert await client.status() == 200
         client.send(b"\r\n")
