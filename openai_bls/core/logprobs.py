@@ -56,14 +56,19 @@ class LogprobTrack:
         return taken
 
 
-def of_prompt(token_ids: list[int], logprobs: Logprobs, offsets: list[int]) -> list[TokenLogprob]:
-    """Log-probabilities of an echoed prompt's tokens.
+def of_prompt(token_ids: list[int], logprobs: Logprobs, offsets: list[int], start: int, end: int) -> list[TokenLogprob]:
+    """Log-probabilities of a part of an echoed prompt.
 
     Args:
         token_ids: shape [n].
-        logprobs: log-probabilities of the prompt's tokens from the second on.
-        offsets: shape [n].
+        logprobs: log-probabilities of the prompt's tokens from the second on, shape [n - 1].
+        offsets: offsets of the tokens, of those before `end` at least.
+        start: number of the first token of the part.
+        end: number of the token after its last one.
     """
-    tops = (list(zip(*top, strict=True)) for top in zip(logprobs.top_token_ids, logprobs.top_logprobs, strict=True))
-    rest = zip(token_ids[1:], logprobs.token_logprobs, tops, offsets[1:], strict=True)
-    return [TokenLogprob(token_ids[0], None, [], offsets[0]), *(TokenLogprob(*token) for token in rest)]
+    found = [] if start else [TokenLogprob(token_ids[0], None, [], offsets[0])]
+    for at in range(max(start, 1), end):
+        # The first token has none.
+        top = list(zip(logprobs.top_token_ids[at - 1], logprobs.top_logprobs[at - 1], strict=True))
+        found.append(TokenLogprob(token_ids[at], logprobs.token_logprobs[at - 1], top, offsets[at]))
+    return found

@@ -37,6 +37,7 @@ from openai_bls.pipeline.models.readiness import Readiness
 from openai_bls.pipeline.models.registry import Models, ServedModel, Target
 from openai_bls.pipeline.observation.observer import Observer
 from openai_bls.pipeline.preparation.prepare import WriterT, prepare
+from openai_bls.pipeline.slices import Turns
 from openai_bls.pipeline.task_models.calls import TaskCall
 from openai_bls.pipeline.task_models.chat_models import ChatModels
 from openai_bls.pipeline.task_models.registry import AnyTask, TaskModel
@@ -125,6 +126,7 @@ class Service:
         """Loader of the requests' audio."""
         self._admissions: dict[ServedModel, Admission] = {}
         self._instances = instances
+        self._turns = Turns()
         self.observer = observer or Observer()
         self.chat_models = ChatModels(model_calls, settings.chat_models_timeout_s)
         self._on_busy = on_busy
@@ -245,7 +247,7 @@ class Service:
                 life.images = self.images.budget.lease(context.key)
                 return await self.images.load(sources, context.key, life.images)
 
-            work = prepare(request, target, self.settings, make_writer, load, context.key)
+            work = prepare(request, target, self.settings, make_writer, load, context.key, self._turns)
             writer, sequences, prompts = await within(deadline, work)
             prompt_tokens = [len(prompt) for prompt in prompts.token_ids]
             engine = target.model.engine

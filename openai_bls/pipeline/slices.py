@@ -8,8 +8,9 @@ without a carriage return, which JSON text hardly ever has.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
+
+from openai_bls.core.keys.turns import KeyQueue
 
 FEW_LINES = 64
 """Lines that are parsed at once: no more than an ordinary request has."""
@@ -45,21 +46,22 @@ def slice_end(data: bytes, start: int) -> int:
 
 
 class Turns:
-    """Queue of work that comes in slices: a turn of the event loop does one slice, of whoever waits longest.
+    """Queue of work that comes in slices: a turn of the event loop does one slice. The keys take turns, and of a key
+    whoever waits longest.
 
     Belongs to the event loop's thread.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[Callable[[], bool]] = deque()
+        self._waiting: KeyQueue[tuple[str, Callable[[], bool]]] = KeyQueue()
         self._is_scheduled = False
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def take(self, work: Callable[[], bool]) -> None:
-        """Call `work` in a separate turn, and again as long as it returns True."""
-        self._waiting.append(work)
+    def take(self, work: Callable[[], bool], key: str = "") -> None:
+        """Call `work` in a separate turn of `key`, and again as long as it returns True."""
+        self._waiting.push(key, (key, work))
         self._schedule()
 
     async def wait(self) -> None:
@@ -81,9 +83,11 @@ class Turns:
 
     def _run(self) -> None:
         self._is_scheduled = False
-        work = self._waiting.popleft()
+        found = self._waiting.pop()
+        assert found is not None
+        key, work = found
         try:
             if work():
-                self._waiting.append(work)
+                self._waiting.push(key, found)
         finally:
             self._schedule()

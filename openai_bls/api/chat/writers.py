@@ -170,12 +170,11 @@ class _Parts:
     counted: int = 0
     reason: FinishReason = "stop"
 
-    def add(self, tokens: list[TokenLogprob]) -> None:
-        """Add log-probabilities of tokens."""
+    def add(self, tokens: list[TokenLogprob], *, new: bool) -> None:
+        """Add log-probabilities of tokens, which are new ones or a prompt's."""
         if self.logprobs is not None:
             self.logprobs.add(tokens)
-        # Only a prompt's first token has none, and a prompt comes by itself.
-        if tokens[0].logprob is not None:
+        if new:
             values = [token.logprob for token in tokens if token.logprob is not None]
             self.likelihoods += sum(values)
             self.counted += len(values)
@@ -207,7 +206,8 @@ class AnswerWriter(AnswerFuture[Answer[Any]]):
 
     def logprobs(self, sequence: SequenceState, tokens: list[TokenLogprob]) -> None:
         """Log-probabilities of tokens."""
-        self._parts[sequence.index].add(tokens)
+        # An echoed prompt comes before the first new token is counted.
+        self._parts[sequence.index].add(tokens, new=sequence.completion_tokens > 0)
 
     def text(self, sequence: SequenceState, text: str) -> None:
         """A piece of content."""

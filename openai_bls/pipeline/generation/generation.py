@@ -110,6 +110,11 @@ class Generation:
             raise
 
     @property
+    def ended(self) -> bool:
+        """True once nothing more may be written."""
+        return self._ended
+
+    @property
     def usage(self) -> Usage:
         """Tokens up to now."""
         sequences = self._sequences

@@ -18,7 +18,6 @@ from openai_bls.output.detokenizer.factory import Detokenizer
 from openai_bls.output.events import OutputParser
 from openai_bls.output.stop_strings import StopMatcher
 from openai_bls.output.stops import Marks
-from openai_bls.pipeline.generation.echo import Echo
 from openai_bls.pipeline.generation.sequence_state import SequenceState
 from openai_bls.pipeline.generation.writer import EventWriter, SequenceOwner, Writer
 
@@ -41,7 +40,6 @@ class Sequence(SequenceState):
         parallel_tool_calls: whether more than one tool call is allowed; else the sequence ends before the second.
         forced: the answer is tool calls alone: text that is none, of a call that is cut for example, is dropped.
         named_tool: the client has named the function: the end is a "stop", as OpenAI has it.
-        echo: answer this before everything else.
         custom_tools: names of the custom tools, of whose calls the writer gets the input instead of the arguments.
         refusable_param: field that the engine may refuse by itself: an image, or where the grammar comes from.
     """
@@ -51,7 +49,6 @@ class Sequence(SequenceState):
         "_began",
         "_decoded",
         "_detokenizer",
-        "_echo",
         "_events",
         "_marks",
         "_named_tool",
@@ -80,7 +77,6 @@ class Sequence(SequenceState):
         parallel_tool_calls: bool = True,
         forced: bool = False,
         named_tool: bool = False,
-        echo: Echo | None = None,
         custom_tools: Collection[str] = (),
         refusable_param: str | None = None,
     ) -> None:
@@ -102,10 +98,9 @@ class Sequence(SequenceState):
         self._reasoning_open = reasoning_open
         self._refusable_param = refusable_param
         self._named_tool = named_tool
-        self._echo = echo
         self._track = LogprobTrack() if request.logprobs is not None else None
         # Characters decoded, and characters past the stop strings: they differ by what is held back.
-        self._decoded = self._sent = 0 if echo is None else len(echo.text)
+        self._decoded = self._sent = 0
         self._owner: SequenceOwner | None = None
 
     def start(self, owner: SequenceOwner) -> None:
@@ -124,8 +119,12 @@ class Sequence(SequenceState):
             else:
                 self._take(self._owner, delta)
         except Exception:
-            logger.exception("a request failed")
-            self._owner.fail(EngineError("The server had an error; see its log."))
+            self._fail(self._owner)
+
+    def _fail(self, owner: SequenceOwner) -> None:
+        """End the request after an exception, which is being handled."""
+        logger.exception("a request failed")
+        owner.fail(EngineError("The server had an error; see its log."))
 
     @property
     def _may_end_anywhere(self) -> bool:
@@ -145,9 +144,6 @@ class Sequence(SequenceState):
                 return
             self.kv_transfer_params = delta.kv_transfer_params
             self.num_draft_tokens, self.num_accepted_tokens = delta.num_draft_tokens, delta.num_accepted_tokens
-        if (echo := self._echo) is not None:
-            self._echo = None
-            echo.write(self, self._writer, delta)
         count = len(delta.token_ids)
         if not self._began:
             self._begin(owner, delta)

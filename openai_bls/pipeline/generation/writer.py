@@ -56,6 +56,10 @@ class SequenceOwner(Protocol):
     engine_queue_s: float | None
     """Seconds that its first sequence waited in the engine for a place in the batch."""
 
+    @property
+    def ended(self) -> bool:
+        """True once nothing more may be written."""
+
     def fail(self, error: ApiError) -> None:
         """End the whole request with `error`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,7 +15,7 @@ from openai_bls.output.answer_stops import AnswerStops
 from openai_bls.output.events import OutputParser
 from openai_bls.output.stops import StopStrings
 from openai_bls.output.tool_parsers.formats import ToolFormat
-from openai_bls.pipeline.generation.echo import Echo
+from openai_bls.pipeline.generation.echo import Echo, EchoingSequence, TakeTurns
 from openai_bls.pipeline.generation.sequence import Sequence
 from openai_bls.pipeline.generation.writer import Writer
 from openai_bls.pipeline.models.registry import ServedModel, Target
@@ -22,6 +23,7 @@ from openai_bls.pipeline.preparation.checks import check, check_with_grammar, st
 from openai_bls.pipeline.preparation.constraints import Constraint, constrain, tool_format
 from openai_bls.pipeline.preparation.images import LoadImages
 from openai_bls.pipeline.preparation.prompts import Prompts, tokenize
+from openai_bls.pipeline.slices import Turns
 
 WriterT = TypeVar("WriterT", bound=Writer)
 
@@ -35,6 +37,7 @@ async def prepare(
     make_writer: Callable[[], WriterT],
     load_images: LoadImages,
     key: str,
+    turns: Turns,
 ) -> tuple[WriterT, list[Sequence], Prompts]:
     """Prepare a valid request for its submission to the engine.
 
@@ -45,6 +48,7 @@ async def prepare(
         make_writer: called once the request is known to be acceptable, before anything is made per sequence.
         load_images: called if it has images.
         key: name of its API key.
+        turns: turns at the event loop.
 
     Raises:
         ApiError: the request cannot be honoured; nothing has been written.
@@ -56,7 +60,7 @@ async def prepare(
     prompts = await tokenize(request, target.model, images, key=key)
     constraint = await constrain(request, target.model, prompts.tail, key)
     everywhere = settings.stop_strings == "output"
-    return writer, make_sequences(request, target, prompts, constraint, writer, key, everywhere), prompts
+    return writer, make_sequences(request, target, prompts, constraint, writer, key, everywhere, turns), prompts
 
 
 def make_sequences(
@@ -67,6 +71,7 @@ def make_sequences(
     writer: Writer,
     key: str,
     stops_everywhere: bool,
+    turns: Turns,
 ) -> list[Sequence]:
     """All sequences of a request; those of one prompt follow each other.
 
@@ -78,6 +83,7 @@ def make_sequences(
         writer: receiver of the events.
         key: name of the request's API key.
         stops_everywhere: stop strings are searched in thoughts and calls, too.
+        turns: turns at the event loop.
 
     Raises:
         InvalidRequestError: a sampling parameter that the engine does not honour.
@@ -109,13 +115,15 @@ def make_sequences(
     )
     result: list[Sequence] = []
     for at, prompt in enumerate(prompts.token_ids):
-        echo = _echo(request, model, at, prompt) if request.echo else None
+        kind: Callable[..., Sequence] = Sequence
+        if request.echo:
+            kind = partial(EchoingSequence, echo=_echo(request, model, at, prompt, partial(turns.take, key=key)))
         for index in range(len(result), len(result) + request.candidates):
             parser = _parser(request, model, calls, reasoning_open=reasoning_open, held=held)
             matcher = stops.matcher()
             if parser is not None and matcher is not None and not stops_everywhere:
                 parser, matcher = AnswerStops(parser, matcher, stops.marks), None
-            sequence = Sequence(
+            sequence = kind(
                 index,
                 generation_request(request, target, index, prompt, prompts, grammar, key),
                 stops.detokenizer(prompt),
@@ -128,7 +136,6 @@ def make_sequences(
                 parallel_tool_calls=request.parallel_tool_calls,
                 forced=forced,
                 named_tool=named_tool,
-                echo=echo,
                 custom_tools=() if tools is None else tools.custom,
                 refusable_param=_refusable_param(request, constraint),
             )
@@ -152,13 +159,13 @@ def _parser(
     return model.formats.parser(tools=offered, reasoning_open=reasoning_open, tool_format=calls, held=held)
 
 
-def _echo(request: ValidRequest, model: ServedModel, at: int, prompt: list[int]) -> Echo:
+def _echo(request: ValidRequest, model: ServedModel, at: int, prompt: list[int], take_turns: TakeTurns) -> Echo:
     """Prompt number `at` as it was given, or the text of its tokens where these count."""
     texts = request.prompt.prompts if request.prompt is not None else None
-    if texts and request.logprobs is None and request.truncate_prompt_tokens is None:
-        return Echo(texts[at])
+    as_given = texts and request.logprobs is None and request.truncate_prompt_tokens is None
     # Special tokens of a text are the tokenizer's additions, those among ids the client's own.
-    return Echo.decoded(prompt, model.detokenizers.new(skip_special_tokens=bool(texts)))
+    detokenizer = model.detokenizers.new(skip_special_tokens=bool(texts))
+    return Echo(prompt, detokenizer, take_turns, texts[at] if texts and as_given else None)
 
 
 def sampling(request: ValidRequest, model: ServedModel, index: int) -> SamplingParams:

@@ -11,7 +11,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -27,7 +27,7 @@ from openai_bls.output.detokenizer import factory
 from openai_bls.output.stops import StopStrings, check_reachable
 from openai_bls.pipeline.admission.admission import Admission
 from openai_bls.pipeline.admission.key_budgets import KeyBudgets
-from openai_bls.pipeline.generation.echo import Echo
+from openai_bls.pipeline.generation.echo import Echo, EchoingSequence
 from openai_bls.pipeline.generation.generation import Generation, admitted_generation
 from openai_bls.pipeline.generation.sequence import Sequence
 from openai_bls.pipeline.lifecycle.context import RequestContext
@@ -35,6 +35,7 @@ from openai_bls.pipeline.lifecycle.life import Life
 from openai_bls.pipeline.lifecycle.removed_keys import RemovedKeys
 from openai_bls.pipeline.observation.observer import Observer
 from openai_bls.pipeline.service import within
+from openai_bls.pipeline.slices import Turns
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.sockets import address
 from openai_bls.triton_models.bls.calls import BlockingCall, BlsCalls
@@ -134,6 +135,7 @@ class Runtime:
         self._removed_keys = RemovedKeys(ApiKeys.of(limits) if api_keys.required else api_keys)
         self._observer = observer or Observer()
         self._loop = uvloop.new_event_loop()
+        self._turns = Turns()
         self._senders = SenderThreads(_SENDER_THREADS, self._loop)
         self._model_calls = BlsCalls(self._loop, call_model)
         # By the ids that clients gave; an answer that has ended goes by itself.
@@ -261,7 +263,7 @@ class Runtime:
         with Life(context, self._budgets.enter(context.key), lives=self._removed_keys.lives) as life:
             request = await within(deadline, self._parsed(arrays, outputs))
             writer = TensorWriter(request, sender)
-            sequences = self._sequences(request, writer)
+            sequences = self._sequences(request, writer, context.key)
             prompt_tokens = [len(prompt) for prompt in request.official.prompts]
             generation = admitted_generation(
                 life,
@@ -308,7 +310,7 @@ class Runtime:
         check_reachable(request.stop, self._detokenizers.special, ends, request.stop_param, "'end_id': -1")
         return request
 
-    def _sequences(self, request: TextRequest, writer: TensorWriter) -> list[Sequence]:
+    def _sequences(self, request: TextRequest, writer: TensorWriter, key: str) -> list[Sequence]:
         official = request.official
         stops = StopStrings(
             request.stop,
@@ -318,18 +320,18 @@ class Runtime:
         )
         sequences: list[Sequence] = []
         for row, prompt in enumerate(official.prompts):
-            echo = None
+            kind: Callable[..., Sequence] = Sequence
             if not (official.streaming or official.exclude_input):
-                echo = Echo.decoded(prompt, self._detokenizers.new())
+                echo = Echo(prompt, self._detokenizers.new(), functools.partial(self._turns.take, key=key))
+                kind = functools.partial(EchoingSequence, echo=echo)
             for index in range(official.return_sequences):
-                sequence = Sequence(
+                sequence = kind(
                     len(sequences),
                     official.engine_request(self._client.new_request_id(), row, index),
                     stops.detokenizer(prompt),
                     writer,
                     stops=stops.matcher(),
                     marks=stops.marks,
-                    echo=echo,
                 )
                 sequences.append(sequence)
         return sequences

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from openai_bls.core.engine_types import GenerationRequest, Logprobs
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.output.stop_strings import StopMatcher
-from openai_bls.pipeline.generation.echo import Echo
+from openai_bls.pipeline.generation.echo import Echo, EchoingSequence
 from openai_bls.pipeline.generation.generation import Generation
 from openai_bls.pipeline.generation.sequence import Sequence
 from openai_bls.pipeline.generation.sequence_state import SequenceState
@@ -42,19 +44,27 @@ class Chunks:
         raise AssertionError(f"{name} is not expected")
 
 
+def at_once(work: Callable[[], bool]) -> None:
+    """All turns of some work."""
+    while work():
+        pass
+
+
 def answer(text: str, cuts: list[int], stop: str | None, *, echo: str = "") -> Chunks:
     """What a client gets of `text`, of which the engine brings pieces of so many tokens."""
     engine, writer = FakeEngineClient(), Chunks()
     request = GenerationRequest(
         engine.new_request_id(), token_ids(echo) or [1], 1000, logprobs=0, prompt_logprobs=0 if echo else None
     )
-    sequence = Sequence(
+    kind: Callable[..., Sequence] = Sequence
+    if echo:
+        kind = partial(EchoingSequence, echo=Echo(token_ids(echo), DETOKENIZERS.new(), at_once))
+    sequence = kind(
         0,
         request,
         DETOKENIZERS.new(),
         writer,
         stops=StopMatcher((stop,)) if stop else None,
-        echo=Echo.decoded(token_ids(echo), DETOKENIZERS.new()) if echo else None,
     )
     Generation(engine, [sequence], writer, [1], lambda generation, outcome: None).start()
     ids = token_ids(text)

@@ -89,5 +89,7 @@ async def both_ways(
     bench = Bench(**options)
     sink = await stream(bench, make(stream=True))
     feed(bench)
+    while not sink.ended:
+        await asyncio.sleep(0)
     assert sink.ends == 1
     return body, sink

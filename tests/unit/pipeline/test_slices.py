@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -82,3 +83,19 @@ async def test_work_that_fails_holds_up_no_other() -> None:
         await turns.wait()
     assert [type(fault) for fault in faults] == [ValueError]
     assert not len(turns)
+
+
+async def test_keys_take_turns() -> None:
+    turns, done = Turns(), []
+    left = {"a": 2, "b": 2, "c": 2}
+
+    def work(name: str) -> bool:
+        done.append(name)
+        left[name] -= 1
+        return left[name] > 0
+
+    for name, key in (("a", "alice"), ("b", "alice"), ("c", "bob")):
+        turns.take(partial(work, name), key)
+    for _ in range(6):
+        await asyncio.sleep(0)
+    assert (done, len(turns)) == (["a", "c", "b", "c", "a", "b"], 0)
