@@ -65,7 +65,7 @@ class LogprobRenderer:
 
 
 class CollectedLogprobs:
-    """`choice.logprobs` of a whole answer, encoded token by token as they come: all at its end would take long.
+    """`choice.logprobs` of a whole answer, encoded as the tokens come: all at its end would take long.
 
     Args:
         renderer: renderer of the request.
@@ -73,7 +73,8 @@ class CollectedLogprobs:
 
     def __init__(self, renderer: LogprobRenderer) -> None:
         self._renderer = renderer
-        self._lists: dict[str, list[bytes]] = {}
+        # JSON text of the lists, without its last bracket.
+        self._lists: dict[str, bytearray] = {}
         self._others: dict[str, Any] = {}
         self.add([])
 
@@ -81,16 +82,16 @@ class CollectedLogprobs:
         """Add the next tokens."""
         for name, value in self._renderer.render(tokens).items():
             if isinstance(value, list):
-                pieces = self._lists.setdefault(name, [])
-                for item in value:
-                    pieces += (b"," if pieces else b"[", encode(item))
+                text = self._lists.setdefault(name, bytearray(b"["))
+                if value:
+                    text += b"," if len(text) > 1 else b""
+                    text += encode(value)[1:-1]
             else:
                 self._others[name] = value
 
     def answer(self) -> dict[str, Any]:
         """The whole of it, whose lists are JSON text."""
-        lists = {name: Raw(b"".join([*pieces, b"]"] if pieces else [b"[]"])) for name, pieces in self._lists.items()}
-        return {**lists, **self._others}
+        return {**{name: Raw(text + b"]") for name, text in self._lists.items()}, **self._others}
 
 
 def _number(logprob: float | None) -> float | None:
