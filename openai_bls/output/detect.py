@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,15 +118,15 @@ class ModelFormats(msgspec.Struct, frozen=True):
         said = {UNKNOWN_REASONING: self.unknown_reasoning, UNKNOWN_CALLS: self.unknown_calls}
         return [text for text, unknown in said.items() if unknown]
 
-    def parser(
+    def parsers(
         self,
         *,
         tools: Sequence[dict[str, Any]] | None,
         reasoning_open: bool,
         tool_format: ToolFormat | None = None,
         held: bool = False,
-    ) -> OutputParser | None:
-        """The parser of one answer; None if all of it is content.
+    ) -> Callable[[], OutputParser | None]:
+        """Maker of a parser for each answer to a request; it makes None if all of an answer is content.
 
         Args:
             tools: the request's tools in OpenAI's form; None if the answer may not call them.
@@ -135,15 +136,21 @@ class ModelFormats(msgspec.Struct, frozen=True):
         """
         if self.harmony:
             names = frozenset(names_of(tools or ()) if self.tool_format is not None else ())
-            return HarmonyParser(has_tools=bool(names), names=names, reasoning_open=reasoning_open)
+            return partial(HarmonyParser, has_tools=bool(names), names=names, reasoning_open=reasoning_open)
         tool_format = tool_format or self.tool_format
-        calls = tool_format.parser(tools) if tool_format is not None and tools else None
-        if self.reasoning is None:
-            return calls
+        calls = tool_format.parsers(tools) if tool_format is not None and tools else None
+        reasoning = self.reasoning
+        if reasoning is None:
+            return calls or (lambda: None)
         ending = self.ending_calls(tool_format) if calls is not None else ()
         # Where no marker tells a call, text that is held could be one.
         held = held and (calls is None or bool(ending))
-        return ReasoningParser(self.reasoning, opened=reasoning_open, inner=calls, calls=ending, held=held)
+
+        def both() -> ReasoningParser:
+            inner = None if calls is None else calls()
+            return ReasoningParser(reasoning, opened=reasoning_open, inner=inner, calls=ending, held=held)
+
+        return both
 
     def ending_calls(self, tool_format: ToolFormat | None) -> tuple[str, ...]:
         """Beginnings of the calls of a form that end the reasoning; none where they are a part of it."""

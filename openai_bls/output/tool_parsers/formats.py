@@ -105,9 +105,9 @@ class ToolFormat(NamedTuple):
     """Beginnings of a call, with `{name}` for the name, in formats that allow one only at the start of the text. A
     space stands for optional white space. Empty: calls may stand anywhere."""
 
-    def parser(self, tools: Sequence[dict[str, Any]]) -> ToolCallParser:
-        """Parser of an answer to a request with these tools."""
-        return ToolCallParser(self.syntax(tools), self.new_id)
+    def parsers(self, tools: Sequence[dict[str, Any]]) -> Callable[[], ToolCallParser]:
+        """Maker of a parser for each answer to a request with these tools, which are read once."""
+        return partial(ToolCallParser, self.syntax(tools), self.new_id)
 
     def constraint(
         self,
@@ -278,8 +278,3 @@ def _led_by(text: str, tags: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def names_of(tools: Sequence[dict[str, Any]]) -> list[str]:
     """The names of a request's tools."""
     return [tool["function"]["name"] for tool in tools]
-
-
-def schemas_of(tools: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The JSON schemas of the tools' parameters by name; {} for a tool without one."""
-    return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Generator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from openai_bls.output.tool_parsers.kinds import ALL_TYPES, Kind, as_json, property_kind
+from openai_bls.output.tool_parsers.kinds import ALL_TYPES, NO_SCHEMA, Kind, ToolSchema, as_json
 from openai_bls.output.tool_parsers.parser import Syntax
 from openai_bls.output.tool_parsers.scanner import (
     SPACE,
@@ -19,7 +19,8 @@ from openai_bls.output.tool_parsers.scanner import (
     expect,
 )
 
-Schemas = Mapping[str, Mapping[str, Any]]
+Schemas = Mapping[str, ToolSchema]
+"""The tools' `parameters` by name."""
 KeyReader = Generator[None, str, tuple[str, Kind]]
 """A coroutine that reads an argument's name."""
 _STRING = Kind(frozenset({"string"}))
@@ -41,7 +42,7 @@ class XmlReader(CallReader):
         padded: one line break after an argument's opening tag is not part of the value.
     """
 
-    __slots__ = ("_ends", "_kind", "_kinds", "_padded", "_schemas", "_value")
+    __slots__ = ("_ends", "_kind", "_padded", "_schemas", "_value")
 
     def __init__(self, schemas: Schemas, *, ends: tuple[str, ...], padded: bool = False) -> None:
         self._schemas = schemas
@@ -50,7 +51,6 @@ class XmlReader(CallReader):
         # The kind of the current argument, and its text unless it is streamed.
         self._kind = Kind()
         self._value: list[str] | None = None
-        self._kinds: dict[str, Kind] = {}
         super().__init__()
 
     def cut(self) -> None:
@@ -59,13 +59,8 @@ class XmlReader(CallReader):
             text = "".join(self._value)
             self._arguments.append(json.dumps(text, ensure_ascii=False)[:-1] if "string" in self._kind.types else text)
 
-    def _kind_of(self, schema: Mapping[str, Any], key: str) -> Kind:
-        if key not in self._kinds:
-            self._kinds[key] = property_kind(schema, key)
-        return self._kinds[key]
-
     @abstractmethod
-    def _key(self, schema: Mapping[str, Any]) -> KeyReader:
+    def _key(self, schema: ToolSchema) -> KeyReader:
         """Read an argument's name, up to the value: its name and kind."""
 
     def _call(self, name: str, argument: str, end: str, read: str = "") -> Reader:
@@ -77,7 +72,7 @@ class XmlReader(CallReader):
             end: end of the call.
             read: what is read of the next tag.
         """
-        schema = self._schemas.get(name, {})
+        schema = self._schemas.get(name, NO_SCHEMA)
         if not read:
             expect((yield from after_space()), "<")
         tag = yield from self._literal(argument, end, read=read or "<")
@@ -202,10 +197,10 @@ class InvokeReader(XmlReader):
             return (yield from self._name_up_to('">'))
         return (yield from self._name_up_to(">", char))
 
-    def _key(self, schema: Mapping[str, Any]) -> KeyReader:
+    def _key(self, schema: ToolSchema) -> KeyReader:
         if not self._tags.typed:
             key = yield from self._name()
-            return key, self._kind_of(schema, key)
+            return key, schema.property_kind(key)
         key = yield from self._name_up_to('" string="')
         string = yield from self._literal('true">', 'false">')
         return key, _STRING if string.startswith("true") else _NO_STRING

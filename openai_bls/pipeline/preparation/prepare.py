@@ -113,13 +113,14 @@ def make_sequences(
         skip_special_tokens=request.skip_special_tokens,
         keep_special=kept,
     )
+    new_parser = _parsers(request, model, calls, reasoning_open=reasoning_open, held=held)
     result: list[Sequence] = []
     for at, prompt in enumerate(prompts.token_ids):
         kind: Callable[..., Sequence] = Sequence
         if request.echo:
             kind = partial(EchoingSequence, echo=_echo(request, model, at, prompt, partial(turns.take, key=key)))
         for index in range(len(result), len(result) + request.candidates):
-            parser = _parser(request, model, calls, reasoning_open=reasoning_open, held=held)
+            parser = new_parser()
             matcher = stops.matcher()
             if parser is not None and matcher is not None and not stops_everywhere:
                 parser, matcher = AnswerStops(parser, matcher, stops.marks), None
@@ -150,13 +151,13 @@ def _refusable_param(request: ValidRequest, constraint: Constraint | None) -> st
     return None if constraint is None else constraint.wanted.param
 
 
-def _parser(
+def _parsers(
     request: ValidRequest, model: ServedModel, calls: ToolFormat | None, *, reasoning_open: bool, held: bool
-) -> OutputParser | None:
+) -> Callable[[], OutputParser | None]:
     if not request.chat:
-        return None
+        return lambda: None
     offered = None if request.tools is None else request.tools.offered
-    return model.formats.parser(tools=offered, reasoning_open=reasoning_open, tool_format=calls, held=held)
+    return model.formats.parsers(tools=offered, reasoning_open=reasoning_open, tool_format=calls, held=held)
 
 
 def _echo(request: ValidRequest, model: ServedModel, at: int, prompt: list[int], take_turns: TakeTurns) -> Echo:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -323,17 +324,17 @@ def test_names_come_first() -> None:
 def test_parsers() -> None:
     neither, calls = detect(None), detect(None, "hermes")
     thinks, both = detect(None, "none", "think"), detect(TEMPLATES["Qwen3"])
-    assert neither.parser(tools=TOOLS, reasoning_open=False) is None
-    assert calls.parser(tools=None, reasoning_open=False) is None
-    assert calls.parser(tools=[], reasoning_open=False) is None
-    assert isinstance(calls.parser(tools=TOOLS, reasoning_open=False), ToolCallParser)
-    assert isinstance(thinks.parser(tools=TOOLS, reasoning_open=False), ReasoningParser)
+    assert neither.parsers(tools=TOOLS, reasoning_open=False)() is None
+    assert calls.parsers(tools=None, reasoning_open=False)() is None
+    assert calls.parsers(tools=[], reasoning_open=False)() is None
+    assert isinstance(calls.parsers(tools=TOOLS, reasoning_open=False)(), ToolCallParser)
+    assert isinstance(thinks.parsers(tools=TOOLS, reasoning_open=False)(), ReasoningParser)
     text = f"a</think>\n\n{CALL}"
-    parser = both.parser(tools=TOOLS, reasoning_open=True)
+    parser = both.parsers(tools=TOOLS, reasoning_open=True)()
     assert parser is not None
     assert parser.reasoning_open
     assert run(parser, [text]) == [("reasoning", "a"), ("call", "f", "{}")]
-    parser = both.parser(tools=None, reasoning_open=True)
+    parser = both.parsers(tools=None, reasoning_open=True)()
     assert parser is not None
     assert run(parser, [text]) == [("reasoning", "a"), ("content", CALL)]
 
@@ -344,9 +345,31 @@ def test_no_schema_is_needed(form: str) -> None:
         {"type": "function", "function": {"name": "f"}},
         {"type": "function", "function": {"name": "g", "parameters": None}},
     ]
-    parser = detect(None, form).parser(tools=tools, reasoning_open=False)
+    parser = detect(None, form).parsers(tools=tools, reasoning_open=False)()
     assert parser is not None
     assert run(parser, ["Hello"]) == [("content", "Hello")]
+
+
+class Counted(list[dict[str, Any]]):
+    """Tools, and how often they were gone through."""
+
+    rounds = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self.rounds += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("form", [*TOOL_FORMATS, "harmony"])
+def test_the_tools_of_a_request_are_read_once(form: str) -> None:
+    """And not for each of 128 choices: there may be tens of thousands."""
+    tools = Counted(TOOLS * 3)
+    new = detect(None, form, "harmony" if form == "harmony" else "think").parsers(tools=tools, reasoning_open=False)
+    read = tools.rounds
+    first, second = new(), new()
+    assert tools.rounds == read <= 1
+    assert first is not None
+    assert first is not second
 
 
 def test_markers_that_stay() -> None:

@@ -142,7 +142,7 @@ def test_recognised() -> None:
     assert FORMATS.harmony
     assert FORMATS.takes_tools
     assert FORMATS.kept_special(False) == MARKERS
-    assert isinstance(FORMATS.parser(tools=TOOLS, reasoning_open=False), HarmonyParser)
+    assert isinstance(FORMATS.parsers(tools=TOOLS, reasoning_open=False)(), HarmonyParser)
     assert detect(None, tool_call_parser="harmony") == detect(None, reasoning_parser="harmony")
     assert detect(TEMPLATE, tool_call_parser="none").tool_format is None
     assert not detect("<|start|>assistant<|channel|>").harmony

@@ -126,7 +126,7 @@ def samples(form: str, count: int, **choice: Any) -> list[Found]:
     texts = [walk(driving.made(constraint), parts, seed) for seed in range(count)]
     ended = [text for text in texts if text is not None]
     assert len(ended) >= count // 4
-    return [run(tool_format.parser(TOOLS), [text]) for text in ended]
+    return [run(tool_format.parsers(TOOLS)(), [text]) for text in ended]
 
 
 @every_format
@@ -209,7 +209,7 @@ AN_ARRAY = '[{"name": "stop", "parameters": {}}, {"name": "stop", "parameters": 
 def test_what_templates_write_is_allowed_and_read(form: str) -> None:
     tool_format = FORMS[form]
     text = written(form, [("stop", {}), ("stop", {"a": 1})]) if form in TOOL_FORMATS else AN_ARRAY
-    found = run(tool_format.parser(TOOLS), [text])
+    found = run(tool_format.parsers(TOOLS)(), [text])
     assert [(item[1], json.loads(item[2])) for item in found] == [("stop", {}), ("stop", {"a": 1})]
     if form == "minimax_m3":
         # Names that no schema declares cannot be held in its tags.
@@ -313,7 +313,7 @@ def test_only_the_answer_after_reasoning_is_constrained(reasoning: str, opened: 
     assert not accepts(constraint, f"{begin}Well, {call}{kind.end}{call}")
     for text in (thought + call, *(f"{thought}{head}\n{call}" for head in kind.heads)):
         assert accepts(constraint, text)
-        parser = formats.parser(tools=TOOLS, reasoning_open=opened)
+        parser = formats.parsers(tools=TOOLS, reasoning_open=opened)()
         assert parser is not None
         assert run(parser, [text]) == [("reasoning", "Well, <b>"), ("call", "stop", "{}")]
 

@@ -162,7 +162,7 @@ def written(form: str, text: str) -> str:
 
 
 def parser(form: str) -> OutputParser:
-    return HarmonyParser(has_tools=True) if form == "harmony" else FORMS[form].parser(TOOLS)
+    return HarmonyParser(has_tools=True) if form == "harmony" else FORMS[form].parsers(TOOLS)()
 
 
 def decoded(arguments: str) -> str:

@@ -26,7 +26,7 @@ FORMAT = as_json_array(HERMES)
 
 
 def parser() -> OutputParser:
-    return FORMAT.parser(TOOLS)
+    return FORMAT.parsers(TOOLS)()
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_calls_come_back_as_they_were(
         calls = [(name, {**given, **({"where": {}} if "where" in given else {})}) for name, given in calls]
     text = written(form, calls, content, TOOLS)
     for pieces in ([text], list(text), cut(text, lengths)):
-        parser = formats.parser(tools=TOOLS, reasoning_open=False)
+        parser = formats.parsers(tools=TOOLS, reasoning_open=False)()
         assert parser is not None
         found = run(parser, pieces)
         told = "".join(one[1] for one in found if one[0] == "content")

@@ -16,6 +16,7 @@ from openai_bls.output.tool_parsers.families.json_calls import granite, kimi_k2
 from openai_bls.output.tool_parsers.families.literals.gemma import FUNCTION_GEMMA, GEMMA4, GemmaTexts
 from openai_bls.output.tool_parsers.families.tags.deepseek import CALLS_BEGIN, CALLS_END
 from openai_bls.output.tool_parsers.families.tags.qwen3_coder import xml_calls
+from openai_bls.output.tool_parsers.kinds import ToolSchema
 from openai_bls.output.tool_parsers.parser import ToolCallParser, new_call_id
 from tests.unit.output.parsing import (
     check_any_cut,
@@ -320,6 +321,6 @@ def test_other_formats_calls_have_new_ids() -> None:
 
 def test_seed_oss_has_another_outer_tag() -> None:
     text = qwen3_coder.PARIS.replace("tool_call", "seed:tool_call")
-    assert run(ToolCallParser(xml_calls({"weather": qwen3_coder.SCHEMA}, "seed:tool_call")), [text]) == [
+    assert run(ToolCallParser(xml_calls({"weather": ToolSchema(qwen3_coder.SCHEMA)}, "seed:tool_call")), [text]) == [
         qwen3_coder.PARIS_CALL
     ]

@@ -125,7 +125,7 @@ def test_forced_calls_without_structural_tags_are_a_json_array(fields: dict[str,
     jsonschema.validate(json.loads(calls), json.loads(made.text))
     written = constraints.tool_format(request, old)
     assert written is not None
-    events = written.parser([TOOL, OTHER]).push(calls)
+    events = written.parsers([TOOL, OTHER])().push(calls)
     assert [type(event).__name__ for event in events] == ["ToolCallStart", "ToolCallArguments"]
     # Free text before the array cannot be allowed there.
     with pytest.raises(InvalidRequestError, match="structural tags"):

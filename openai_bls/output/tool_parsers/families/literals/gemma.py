@@ -12,8 +12,8 @@ import json
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
-from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat, schemas_of
-from openai_bls.output.tool_parsers.kinds import Kind, as_json, property_kind
+from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat
+from openai_bls.output.tool_parsers.kinds import NO_SCHEMA, Kind, ToolSchema, as_json, schemas_of
 from openai_bls.output.tool_parsers.parser import Syntax
 from openai_bls.output.tool_parsers.scanner import (
     SPACE,
@@ -80,9 +80,9 @@ class GemmaReader(CallReader):
         expect(char if name.strip(SPACE) else "", "{")
         self.name = name.strip(SPACE)
         self._begin("{")
-        yield from self._members(self._schemas.get(self.name, {}))
+        yield from self._members(self._schemas.get(self.name, NO_SCHEMA))
 
-    def _members(self, schema: Any) -> Reader:
+    def _members(self, schema: ToolSchema) -> Reader:
         """Read the rest of the arguments."""
         add = self._arguments.append
         # The brackets that are open, each as what closes it.
@@ -106,7 +106,7 @@ class GemmaReader(CallReader):
                 key, char = yield from self._key(char)
                 add(json.dumps(key, ensure_ascii=False) + ": ")
                 if len(open_) == 1:
-                    kind = property_kind(schema, key)
+                    kind = schema.property_kind(key)
             elif char in ",}":
                 raise MalformedError
             if char in _CLOSING:

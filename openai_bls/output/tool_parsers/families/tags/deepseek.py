@@ -3,7 +3,8 @@ strings."""
 
 from __future__ import annotations
 
-from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat, schemas_of
+from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat
+from openai_bls.output.tool_parsers.kinds import schemas_of
 from openai_bls.output.tool_parsers.parser import Syntax
 from openai_bls.output.tool_parsers.scanner import SPACE, CallReader, Reader, after_space, expect, structure
 from openai_bls.output.tool_parsers.xml import InvokeTags, invokes

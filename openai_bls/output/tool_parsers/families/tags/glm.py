@@ -10,10 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat, schemas_of
+from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat
+from openai_bls.output.tool_parsers.kinds import ToolSchema, schemas_of
 from openai_bls.output.tool_parsers.parser import Syntax
 from openai_bls.output.tool_parsers.scanner import SPACE, MalformedError, Reader, after_space, expect
 from openai_bls.output.tool_parsers.xml import KeyReader, Schemas, XmlReader
@@ -45,11 +43,11 @@ class GlmReader(XmlReader):
         expect(char if name else "", "<")
         yield from self._call(name.strip(SPACE), _KEY, _END, read=char)
 
-    def _key(self, schema: Mapping[str, Any]) -> KeyReader:
+    def _key(self, schema: ToolSchema) -> KeyReader:
         key = yield from self._name_up_to(_END_KEY)
         expect((yield from after_space()), "<")
         yield from self._literal(_VALUE, read="<")
-        return key, self._kind_of(schema, key)
+        return key, schema.property_kind(key)
 
 
 def glm(schemas: Schemas) -> Syntax:

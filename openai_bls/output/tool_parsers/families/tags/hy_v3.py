@@ -12,10 +12,11 @@ The preview has no `:opensource` in its tags::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat, schemas_of
+from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat
+from openai_bls.output.tool_parsers.kinds import ToolSchema, schemas_of
 from openai_bls.output.tool_parsers.parser import Syntax
 from openai_bls.output.tool_parsers.scanner import Reader, after_space, expect
 from openai_bls.output.tool_parsers.xml import KeyReader, Schemas, XmlReader
@@ -61,11 +62,11 @@ class HyReader(XmlReader):
         name = yield from self._name_up_to(self._tags.separator)
         yield from self._call(name, self._tags.key, self._tags.end_call)
 
-    def _key(self, schema: Mapping[str, Any]) -> KeyReader:
+    def _key(self, schema: ToolSchema) -> KeyReader:
         key = yield from self._name_up_to(self._tags.end_key)
         expect((yield from after_space()), "<")
         yield from self._literal(self._tags.value, read="<")
-        return key, self._kind_of(schema, key)
+        return key, schema.property_kind(key)
 
 
 def hy_v3(tags: HyTags, schemas: Schemas) -> Syntax:

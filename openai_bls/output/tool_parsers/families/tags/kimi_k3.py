@@ -11,11 +11,8 @@ without line breaks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat, schemas_of
-from openai_bls.output.tool_parsers.kinds import ALL_TYPES, Kind
+from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat
+from openai_bls.output.tool_parsers.kinds import ALL_TYPES, Kind, ToolSchema, schemas_of
 from openai_bls.output.tool_parsers.parser import Syntax
 from openai_bls.output.tool_parsers.scanner import CallReader, CharReader, Reader, after_space, expect, structure
 from openai_bls.output.tool_parsers.xml import KeyReader, Schemas, XmlReader
@@ -74,7 +71,7 @@ class KimiK3Reader(XmlReader):
         expect(char if value else "", '"')
         return value.replace("&quot;", '"').replace("&amp;", "&")
 
-    def _key(self, schema: Mapping[str, Any]) -> KeyReader:
+    def _key(self, schema: ToolSchema) -> KeyReader:
         key = yield from self._attribute()
         yield from self._literal(' type="')
         kind = yield from self._attribute()

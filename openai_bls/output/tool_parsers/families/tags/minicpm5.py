@@ -7,10 +7,8 @@ As in::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat, schemas_of
+from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat
+from openai_bls.output.tool_parsers.kinds import ToolSchema, schemas_of
 from openai_bls.output.tool_parsers.parser import Syntax
 from openai_bls.output.tool_parsers.scanner import CharReader, Reader
 from openai_bls.output.tool_parsers.xml import KeyReader, Schemas, XmlReader
@@ -32,9 +30,9 @@ class MiniCpmReader(XmlReader):
         name = yield from self._name_up_to('">')
         yield from self._call(name, _PARAM, _END_FUNCTION)
 
-    def _key(self, schema: Mapping[str, Any]) -> KeyReader:
+    def _key(self, schema: ToolSchema) -> KeyReader:
         key = yield from self._name_up_to('">')
-        return key, self._kind_of(schema, key)
+        return key, schema.property_kind(key)
 
     def _read_value(self) -> CharReader:
         read = ""

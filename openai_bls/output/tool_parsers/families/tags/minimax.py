@@ -12,7 +12,8 @@ M2::
 from __future__ import annotations
 
 from openai_bls.output.tool_parsers.families.json_calls.hunyuan import HUNYUAN_A13B
-from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat, schemas_of
+from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat
+from openai_bls.output.tool_parsers.kinds import schemas_of
 from openai_bls.output.tool_parsers.xml import InvokeTags, invokes
 
 M2_TAGS = InvokeTags(

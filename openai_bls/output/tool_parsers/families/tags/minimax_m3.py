@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat, schemas_of
-from openai_bls.output.tool_parsers.kinds import as_json, items_schema, kind_of, member_schema
+from openai_bls.output.tool_parsers.formats import NAME, Sign, ToolFormat
+from openai_bls.output.tool_parsers.kinds import NO_SCHEMA, ToolSchema, as_json, schemas_of
 from openai_bls.output.tool_parsers.parser import Syntax
 from openai_bls.output.tool_parsers.scanner import SPACE, CallReader, Reader, after_space, expect
 from openai_bls.output.tool_parsers.xml import KeyReader, Schemas, XmlReader
@@ -61,7 +60,7 @@ class M3Reader(XmlReader):
             return
         self.idle = False
         name = yield from self._name_up_to('">')
-        schema = self._schemas.get(name, {})
+        schema = self._schemas.get(name, NO_SCHEMA)
         key, self._kind = yield from self._key(schema)
         self.name = name
         self._begin("{")
@@ -76,16 +75,16 @@ class M3Reader(XmlReader):
             key, self._kind = yield from self._key(schema)
         self._arguments.append("}")
 
-    def _key(self, schema: Mapping[str, Any]) -> KeyReader:
+    def _key(self, schema: ToolSchema) -> KeyReader:
         expect((yield from after_space()), _NS[0])
         yield from self._literal(f"{_NS}<", read=_NS[0])
         key = ""
         while (char := (yield)) not in "<>" + SPACE:
             key += char
         expect(char if key == _END_CALL or key.strip("/") == key != "" else "", ">")
-        return key, self._kind_of(schema, key)
+        return key, schema.property_kind(key)
 
-    def _element(self, key: str, schema: Mapping[str, Any]) -> Reader:
+    def _element(self, key: str, schema: ToolSchema) -> Reader:
         """Read a value up to its own end, whichever tags it holds."""
         begin, end = f"{_NS}<{key}>", f"{_NS}</{key}>"
         text: list[str] = []
@@ -100,7 +99,7 @@ class M3Reader(XmlReader):
         self._value = None
         value = "".join(text)[: -len(end)]
         found = Element(key, value, _members(value))
-        self._arguments.append(_as_json(schema, member_schema(schema, schema, key), found))
+        self._arguments.append(_as_json(schema, schema.argument(key), found))
 
     def following(self) -> CallReader:
         """The next call."""
@@ -126,8 +125,8 @@ def _members(text: str) -> list[Element]:
     return found if len(open_) == 1 else []
 
 
-def _as_json(root: Mapping[str, Any], schema: Any, element: Element) -> str:
-    kind = kind_of(root, schema)
+def _as_json(root: ToolSchema, schema: Any, element: Element) -> str:
+    kind = root.kind(schema)
     if not element.members or not kind.types & {"array", "object"}:
         if not element.text.strip(SPACE) and "string" not in kind.types:
             # As templates write what is empty.
@@ -135,11 +134,11 @@ def _as_json(root: Mapping[str, Any], schema: Any, element: Element) -> str:
         return as_json(element.text, kind)
     are_items = all(member.name == _ITEM for member in element.members)
     if "array" in kind.types and (are_items or "object" not in kind.types):
-        items = items_schema(root, schema)
+        items = root.items(schema)
         return f"[{', '.join(_as_json(root, items, member) for member in element.members)}]"
     values: dict[str, list[str]] = {}
     for member in element.members:
-        values.setdefault(member.name, []).append(_as_json(root, member_schema(root, schema, member.name), member))
+        values.setdefault(member.name, []).append(_as_json(root, root.member(schema, member.name), member))
     # A name that comes again makes a list of its values.
     written = {name: f"[{', '.join(found)}]" if len(found) > 1 else found[0] for name, found in values.items()}
     return f"{{{', '.join(f'{json.dumps(name, ensure_ascii=False)}: {value}' for name, value in written.items())}}}"

@@ -13,13 +13,11 @@ Paris
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from openai_bls.output.tool_parsers.formats import Sign, ToolFormat, schemas_of
+from openai_bls.output.tool_parsers.formats import Sign, ToolFormat
+from openai_bls.output.tool_parsers.kinds import ToolSchema, schemas_of
 from openai_bls.output.tool_parsers.parser import Syntax
 from openai_bls.output.tool_parsers.scanner import Reader, after_space, expect
-from openai_bls.output.tool_parsers.xml import KeyReader, XmlReader
+from openai_bls.output.tool_parsers.xml import KeyReader, Schemas, XmlReader
 
 _FUNCTION = "<function="
 _END_FUNCTION = "</function>"
@@ -40,7 +38,7 @@ class QwenReader(XmlReader):
 
     __slots__ = ("_outer",)
 
-    def __init__(self, *, outer: bool, schemas: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, *, outer: bool, schemas: Schemas) -> None:
         self._outer = outer
         super().__init__(schemas, ends=("\n" + _END_PARAMETER, _END_PARAMETER, *NEXT_TAGS), padded=True)
 
@@ -51,12 +49,12 @@ class QwenReader(XmlReader):
         name = yield from self._name_up_to(">")
         yield from self._call(name, _PARAMETER, _END_FUNCTION)
 
-    def _key(self, schema: Mapping[str, Any]) -> KeyReader:
+    def _key(self, schema: ToolSchema) -> KeyReader:
         key = yield from self._name_up_to(">")
-        return key, self._kind_of(schema, key)
+        return key, schema.property_kind(key)
 
 
-def xml_calls(schemas: Mapping[str, Mapping[str, Any]], outer: str = "tool_call") -> Syntax:
+def xml_calls(schemas: Schemas, outer: str = "tool_call") -> Syntax:
     """Syntax of Qwen3-Coder, and of Seed-OSS with another outer tag. The outer tag is optional."""
     return Syntax(
         lambda marker: QwenReader(outer=marker != _FUNCTION, schemas=schemas),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from openai_bls.output.tool_parsers.families.json_calls import functionary, gigachat3, solar_open
 from openai_bls.output.tool_parsers.families.json_calls.xlam import xlam
 from openai_bls.output.tool_parsers.families.tags.kimi_k3 import kimi_k3
 from openai_bls.output.tool_parsers.families.tags.minimax_m3 import minimax_m3
+from openai_bls.output.tool_parsers.kinds import ToolSchema
 from tests.unit.output.parsing import Form, Found, content
 from tests.unit.output.tool_parsers.texts.markers_and_json import F_JSON, G_JSON, PAIR, F, G
 
@@ -72,7 +74,7 @@ FUNCTIONARY: dict[str, Found] = {
     "<function=f\n>{}": [content("<function=f\n>{}")],
     '<function=f>{"a": 1': [("call", "f", '{"a": 1')],
 }
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         "city": {"type": "string"},
@@ -89,6 +91,7 @@ SCHEMA = {
         }
     },
 }
+SCHEMAS = {"weather": ToolSchema(SCHEMA)}
 NOW = ("call", "now", "{}")
 C = "<|close|>call<|sep|>"
 
@@ -188,11 +191,9 @@ FORMS = {
     "gigachat": Form(gigachat3.SYNTAX, GIGACHAT, PARTS, [("<|function_call|>", " "), ("", "f")]),
     "solar": Form(solar_open.SYNTAX, SOLAR, PARTS, [("<|tool_call:begin|>", "a"), ("", "<|tool_call:begin")]),
     "functionary": Form(functionary.SYNTAX, FUNCTIONARY, PARTS, [("<function=", "a")]),
-    "kimi_k3": Form(
-        kimi_k3({"weather": SCHEMA}), K3, [*PARTS, PARIS], [("<|open|>tools<|sep|>", " "), ("", "<|open|>tools")]
-    ),
+    "kimi_k3": Form(kimi_k3(SCHEMAS), K3, [*PARTS, PARIS], [("<|open|>tools<|sep|>", " "), ("", "<|open|>tools")]),
     "minimax_m3": Form(
-        minimax_m3({"weather": SCHEMA}),
+        minimax_m3(SCHEMAS),
         M3,
         [*PARTS, tag("city", "a"), m3_call("now")],
         [(f'{NS}<tool_call>{NS}<invoke name="weather">{NS}<where>', f"{NS}<x>"), ("", NS)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from openai_bls.output.tool_parsers.families.tags.qwen3_coder import xml_calls
+from openai_bls.output.tool_parsers.kinds import ToolSchema
 from tests.unit.output.parsing import Form, Found, content
 
 SCHEMA: dict[str, Any] = {
@@ -121,5 +122,5 @@ SLOW = [
 
 
 FORMS = {
-    "qwen3_coder": Form(xml_calls({"weather": SCHEMA}), EXAMPLES, PARTS, SLOW),
+    "qwen3_coder": Form(xml_calls({"weather": ToolSchema(SCHEMA)}), EXAMPLES, PARTS, SLOW),
 }

@@ -10,6 +10,7 @@ from openai_bls.output.tool_parsers.families.tags.glm import glm
 from openai_bls.output.tool_parsers.families.tags.hy_v3 import HyTags, hy_tags, hy_v3
 from openai_bls.output.tool_parsers.families.tags.minicpm5 import minicpm5
 from openai_bls.output.tool_parsers.families.tags.minimax import M2_TAGS
+from openai_bls.output.tool_parsers.kinds import ToolSchema
 from openai_bls.output.tool_parsers.xml import invokes
 from tests.unit.output.parsing import Form, Found, content
 
@@ -25,7 +26,7 @@ SCHEMA: dict[str, Any] = {
     },
 }
 
-SCHEMAS = {"weather": SCHEMA}
+SCHEMAS = {"weather": ToolSchema(SCHEMA)}
 
 PARIS_CALL = ("call", "weather", '{"city": "Paris"}')
 
