@@ -239,7 +239,7 @@ async def test_a_connection_that_stays_silent_after_an_answer(monkeypatch: pytes
     async with connected() as (_, _, client):
         await until(lambda: made)
         # Not before: the request itself might come too late.
-        made[0].timeout_keep_alive = 0.02
+        made[0].timeout_keep_alive = 0.02  # type: ignore[assignment]
         client.send(VERSION)
         assert await client.status() == 200
         client.send(b"\r\n")
