@@ -39,6 +39,7 @@ from openai_bls_vllm.options import ClientChoice, VllmOptions
 from openai_bls_vllm.pooling import Task
 from openai_bls_vllm.record import VllmRecord
 from openai_bls_vllm.requests.sampling import FIELDS, GRAMMAR_EXCLUDES, SPECULATIVE_REFUSED, Runner
+from openai_bls_vllm.scheduling.choice import SHORT_PASSES, takes_short_passes
 from openai_bls_vllm.startup import arguments
 from openai_bls_vllm.startup.kv_cache import GIB, cpu_kv_cache_bytes
 from openai_bls_vllm.startup.start_log import StartLog, sentence, short_line
@@ -220,6 +221,8 @@ def _config(start: _Start, *, headless: bool = False) -> Any:
     config = vllm.name("vllm.AsyncEngineArgs")(**start.values).create_engine_config(context, headless=headless)
     if vllm.on_cpu and not _runner(config).second and start.task == "generate":
         _forbid_chunks(config, start.values)
+    if start.task == "generate" and takes_short_passes(vllm, config):
+        config.scheduler_config.scheduler_cls = SHORT_PASSES
     return config
 
 

@@ -1,0 +1,1 @@
+"""Sizes of vLLM's steps while short prompts wait."""
