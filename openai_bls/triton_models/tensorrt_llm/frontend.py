@@ -122,8 +122,9 @@ class Frontend:
         while True:
             with self._changed:
                 self._open = [entry for entry in self._open if not entry.responder.ended]
-                # Sleeps for good while nothing is open.
-                self._changed.wait(_CANCELLATION_INTERVAL_S if self._open else None)
+                # Sleeps for good while nothing is open, but not after a close that came before the wait.
+                if not self._closed:
+                    self._changed.wait(_CANCELLATION_INTERVAL_S if self._open else None)
                 if self._closed:
                     return
                 entries = list(self._open)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -11,8 +12,9 @@ from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.settings import EngineSettings
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.triton_models.tensorrt_llm.frontend import Frontend
-from tests.unit.core_support import FakeEngine, exchange_address
+from tests.unit.core_support import WAIT_S, FakeEngine, exchange_address
 from tests.unit.triton_models.replies import TensorReply
+from tests.waiting import until
 
 
 class Bench:
@@ -140,6 +142,21 @@ def test_an_engine_that_closes_ends_every_stream() -> None:
     bench.close()
     assert [stream.error.status for stream in streams if stream.error is not None] == [503] * 3
     assert [stream.finals for stream in streams] == [1] * 3
+
+
+def test_a_close_while_the_watch_is_not_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at its beginning: nobody wakes it up later."""
+    watch = Frontend._watch
+
+    def late(frontend: Frontend) -> None:
+        until(lambda: frontend._closed)
+        watch(frontend)
+
+    monkeypatch.setattr(Frontend, "_watch", late)
+    closing = threading.Thread(target=Bench().close, daemon=True)
+    closing.start()
+    closing.join(WAIT_S)
+    assert not closing.is_alive()
 
 
 def test_a_stream_that_raises_does_not_disturb_another(bench: Bench) -> None:
