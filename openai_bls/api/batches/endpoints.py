@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
+from openai_bls.api.batches.disk import on_disk
 from openai_bls.api.batches.files import FileHandlers, shared_folder
 from openai_bls.api.batches.records import ENDED, KEPT_S, BatchRecord
 from openai_bls.api.batches.runner import Runner
@@ -76,7 +76,7 @@ class BatchHandlers:
         folder = self._folder
         body = convert(await self._api.parsed(request, context, json_object), BatchBody)
         owner, now = context.key, int(time.time())
-        source = await asyncio.to_thread(folder.file, body.input_file_id)
+        source = await on_disk(owner, folder.file, body.input_file_id)
         if source is None or source.owner != owner or source.purpose != "batch":
             raise InvalidRequestError(
                 f"There is no file {body.input_file_id[:60]!r} that was uploaded for a batch.", param="input_file_id"
@@ -94,7 +94,7 @@ class BatchHandlers:
         )
         # One at a time, or some would be added beyond what a key may have.
         async with self._creating.turn(owner):
-            await asyncio.to_thread(self._add, batch)
+            await on_disk(owner, self._add, batch)
         self._runner.see(batch)
         return JsonResponse(batch.shown())
 
@@ -133,7 +133,7 @@ class BatchHandlers:
             records = [self._folder.batch(batch_id) for batch_id in chosen["data"]]
             return {**chosen, "data": [record.shown() for record in records if record is not None]}
 
-        return JsonResponse(await asyncio.to_thread(listed))
+        return JsonResponse(await on_disk(context.key, listed))
 
     async def batch(self, request: Request, context: RequestContext) -> Response:
         """GET /v1/batches/{batch_id}."""
@@ -144,14 +144,14 @@ class BatchHandlers:
         batch = await self._batch(request, context)
         if batch.status in ENDED:
             raise InvalidRequestError(f"The batch has ended: it is {batch.status}.")
-        await asyncio.to_thread(self._folder.cancel, batch.id)
+        await on_disk(context.key, self._folder.cancel, batch.id)
         batch = await self._batch(request, context)
         self._runner.cancel(batch)
         return JsonResponse(batch.shown())
 
     async def _batch(self, request: Request, context: RequestContext) -> BatchRecord:
         batch_id = request.path_params["batch_id"]
-        found = await asyncio.to_thread(self._folder.batch, batch_id)
+        found = await on_disk(context.key, self._folder.batch, batch_id)
         if found is None or found.owner != context.key:
             raise NotFoundError(f"No such batch: '{batch_id[:60]}'.")
         return found

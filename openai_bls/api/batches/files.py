@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
@@ -15,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from openai_bls.api.batches.disk import copied, on_disk
 from openai_bls.api.batches.folder import Folder
 from openai_bls.api.batches.records import KEPT_S, FileRecord
 from openai_bls.api.batches.room import Upload, files_to_delete
@@ -34,6 +34,7 @@ from openai_bls.core.errors import (
     OverloadedError,
     TooLargeError,
 )
+from openai_bls.core.keys.turns import FairLock
 from openai_bls.pipeline.lifecycle.context import RequestContext
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class FileHandlers:
         self._folder = api.shared(shared_folder)
         # By API key.
         self._uploads: Counter[str] = Counter()
-        self._making_room = asyncio.Lock()
+        self._making_room = FairLock()
         self._received: list[Upload] = []
         """Files that are being copied in."""
 
@@ -116,12 +117,12 @@ class FileHandlers:
                 raise InvalidRequestError(f"The file is larger than {limit} bytes (max_file_bytes).", param="file")
             upload = Upload(context.key, file.size or 0)
             name = Path(file.filename or "file").name[:255]
-            async with self._making_room:
-                await asyncio.to_thread(self._make_room, upload)
+            async with self._making_room.turn(context.key):
+                await on_disk(context.key, self._make_room, upload)
                 self._received.append(upload)
             try:
-                adding = asyncio.to_thread(self._folder.add_file, file.file, name, purpose, expires_s, context.key)
-                record = await adding
+                add = self._folder.add_file
+                record = await copied(context.key, add, file.file, name, purpose, expires_s, context.key)
             finally:
                 self._received.remove(upload)
         finally:
@@ -171,7 +172,7 @@ class FileHandlers:
             records = self._folder.files()
             return [one for one in records if one.owner == context.key and query.purpose in (None, one.purpose)]
 
-        found = await asyncio.to_thread(own)
+        found = await on_disk(context.key, own)
         newest_first = query.order == "desc"
         return JsonResponse(
             page(found, FileRecord.shown, newest_first=newest_first, limit=query.limit, after=query.after)
@@ -185,22 +186,22 @@ class FileHandlers:
         """GET /v1/files/{file_id}/content."""
         record = await self._file(request, context)
         try:
-            return await asyncio.to_thread(OpenFileResponse, self._folder.data(record.id))
+            return await on_disk(context.key, OpenFileResponse, self._folder.data(record.id))
         except FileNotFoundError:
             raise _no_such_file(record.id) from None
 
     async def delete(self, request: Request, context: RequestContext) -> Response:
         """DELETE /v1/files/{file_id}."""
         record = await self._file(request, context)
-        for batch in await asyncio.to_thread(self._folder.unended):
+        for batch in await on_disk(context.key, self._folder.unended):
             if batch.input_file_id == record.id:
                 raise InvalidRequestError(f"The file is the input of {batch.id}, which has not ended: cancel that.")
-        await asyncio.to_thread(self._folder.delete_file, record.id)
+        await on_disk(context.key, self._folder.delete_file, record.id)
         return JsonResponse({"id": record.id, "object": "file", "deleted": True})
 
     async def _file(self, request: Request, context: RequestContext) -> FileRecord:
         file_id = request.path_params["file_id"]
-        found = await asyncio.to_thread(self._folder.file, file_id)
+        found = await on_disk(context.key, self._folder.file, file_id)
         if found is None or found.owner != context.key:
             raise _no_such_file(file_id)
         return found
