@@ -37,6 +37,7 @@ CLASSES = (
     *("vllm.v1.engine.FinishReason", "vllm.v1.engine.exceptions.EngineDeadError"),
     *("vllm.v1.engine.core_client.EngineCoreClient", "vllm.v1.engine.core_client.AsyncMPClient"),
     *("vllm.v1.engine.core_client.MPClient", "vllm.v1.engine.async_llm.AsyncLLM", "vllm.v1.executor.Executor"),
+    *("vllm.v1.core.sched.scheduler.Scheduler", "vllm.v1.core.sched.async_scheduler.AsyncScheduler"),
     *("vllm.v1.engine.input_processor.InputProcessor", "vllm.usage.usage_lib.UsageContext"),
     *("vllm.v1.metrics.stats.SchedulerStats", "vllm.v1.metrics.stats.PrefillStats"),
     *("vllm.v1.metrics.loggers.StatLoggerBase", "vllm.v1.spec_decode.metrics.SpecDecodingStats"),

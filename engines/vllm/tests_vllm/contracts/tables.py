@@ -37,7 +37,7 @@ USED = {
     "vllm.config.VllmConfig": Used(
         (
             *("model_config", "scheduler_config", "speculative_config", "structured_outputs_config"),
-            "kv_transfer_config",
+            *("kv_transfer_config", "parallel_config"),
         )
     ),
     "vllm.lora.request.LoRARequest": Used(("lora_name", "lora_int_id", "lora_path")),
@@ -91,6 +91,9 @@ USED = {
                 "shutdown",
             ),
         ),
+    ),
+    "vllm.v1.core.sched.async_scheduler.AsyncScheduler": Used(
+        ("vllm_config", "max_num_scheduled_tokens", "num_spec_tokens", "waiting", "running"), ("schedule",)
     ),
     "vllm.v1.executor.Executor": Used((), ("get_class",)),
     "vllm.usage.usage_lib.UsageContext": Used(("OPENAI_API_SERVER",)),
